@@ -6,7 +6,7 @@ ARG EXTRAS=""
 # For the compiled path; without a compiler sends take the Python path.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml hatch_build.py constraints.txt requirements-server.lock README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt requirements-server.lock README.md LICENSE NOTICE ./
 COPY keelmq keelmq
 COPY model model
 COPY runtime runtime

@@ -15,7 +15,7 @@ SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check checked format bench facts lock sbom fuzz hostile toxiproxy secrets clean
+.PHONY: setup demo test quick check checked format bench facts lock sbom release fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -71,6 +71,11 @@ lock:
 # What is installed, as CycloneDX.
 sbom: setup
 	$(BIN)/python deploy/sbom.py > sbom.json
+
+# sdist, wheel, SBOM, changelog section and checksums; DATE=YYYY-MM-DD dates the section.
+release: setup
+	rm -rf dist
+	$(BIN)/python deploy/release.py $(if $(DATE),--date $(DATE))
 
 # Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
 fuzz: setup

@@ -25,6 +25,7 @@ KINDS: Final = {
     "bytes_differ": "replicas hold different bytes for the same record, each of them readable",
     "unreadable_region": "no record can be read here although the log goes on behind",
     "phys_offset_mismatch": "a record names another place than where it stands",
+    "file_unreadable": "a file cannot be read: its disk or its rights fail; the rest was audited without it",
     "missing_segment": "a file is missing between the first and the last one",
     "cq_missing": "the log has records and no queues: consumers find nothing until they are made again",
     "divergent_suffix": "from here to its end the log is another one than the others'",

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from audit.findings import INFO, Finding
 from audit.intervals import Interval
 from audit.reading.layout import Replica, Segment
-from audit.reading.storage import open_storage
+from audit.reading.storage import open_storage, shown
 from audit.tables import DIGEST, Task
 from model.errors import ConfigError
 
@@ -50,7 +50,7 @@ class Trust:
             try:
                 for segment in self._sealed(replica):
                     stamp = (storage.size(segment.file), storage.mtime_ns(segment.file))
-                    self._stamps[replica.location, segment.file] = stamp
+                    self._stamps[shown(replica.location), segment.file] = stamp
             finally:
                 storage.close()
         if state.exists():
@@ -77,7 +77,7 @@ class Trust:
         rows: list[dict[str, Any]] = []
         todo = []
         for task in planned:
-            known = self._known.get((task.location, task.file), {})
+            known = self._known.get((shown(task.location), task.file), {})
             inside = sorted(k for k in known if task.start <= k[0] and k[1] <= task.end)
             edges = [task.start, *(end for _, end in inside)]
             whole = [start for start, _ in inside] == edges[:-1] and edges[-1] == task.end
@@ -98,12 +98,12 @@ class Trust:
         for row in table.to_pylist():
             base = row["start"] // size * size
             task = files.get((row["replica"], base))
-            if task is None or (task.location, task.file) not in self._stamps:
+            if task is None or (shown(task.location), task.file) not in self._stamps:
                 continue
-            stamp = self._stamps[task.location, task.file]
+            stamp = self._stamps[shown(task.location), task.file]
             self._learned.append(
                 {
-                    "location": task.location,
+                    "location": shown(task.location),
                     "file": task.file,
                     "size": stamp[0],
                     "mtime_ns": stamp[1],
@@ -119,7 +119,7 @@ class Trust:
         until = replica.start
         names = []
         for segment in self._sealed(replica):
-            if segment.base != until or (replica.location, segment.file) not in self._clean:
+            if segment.base != until or (shown(replica.location), segment.file) not in self._clean:
                 break
             until = replica.segment_end(segment)
             names.append(f"{replica.name}/{segment.name}")
@@ -128,7 +128,7 @@ class Trust:
     def save(self, findings: list[Finding]) -> None:
         if self._state is None:
             return
-        names = {r.location: r for r in self._replicas}
+        names = {shown(r.location): r for r in self._replicas}
         rows = []
         for row in self._learned:
             replica = names[row["location"]]

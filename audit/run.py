@@ -28,9 +28,9 @@ from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.ledger import read_ledger
 from audit.queues import begins_again
-from audit.reading.layout import Replica, bytes_at, find_ends, load
-from audit.reading.storage import StoreSpec, open_storage
-from audit.tables import DIGEST, Engine, ScannedLog, Tail, View
+from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
+from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
+from audit.tables import DIGEST, Engine, EngineError, ScannedLog, Tail, View
 from model.errors import MqError
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Report:
             "replicas": [
                 {
                     "name": r.name,
-                    "store": r.location,
+                    "store": shown(r.location),
                     "start": r.start,
                     "end": r.end,
                     "confirmOffset": r.confirmed,
@@ -122,9 +122,12 @@ def audit(
         report.ledger, report.ledger_lines = ledger_path, len(ledger)
     if replicas:
         try:
-            _audit(replicas, engine, ledger, report, state, progress)
+            _audit_readable(replicas, engine, ledger, report, state, progress)
         except OSError as error:
-            raise AuditError(f"reading failed half-way: {error}") from error
+            text = str(error)
+            for spec in specs:
+                text = without_secrets(text, spec.location)
+            raise AuditError(f"reading failed half-way: {text}") from error
     report.findings = order(report.findings)
     report.verdict = verdict(report.findings, unfinished=bool(unreadable) or not replicas)
     report.seconds = perf_counter() - started
@@ -138,12 +141,30 @@ def _load(specs: list[StoreSpec]) -> tuple[list[Replica], dict[str, str]]:
         try:
             replicas.append(load(spec))
         except OSError as error:
-            unreadable[spec.name] = str(error)
+            unreadable[spec.name] = without_secrets(str(error), spec.location)
+    return replicas, unreadable
+
+
+def _audit_readable(
+    replicas: list[Replica],
+    engine: Engine,
+    ledger: pa.Table | None,
+    report: Report,
+    state: Path | None,
+    progress: Callable[[str], None],
+) -> None:
+    """One file that cannot be read is a finding, and all others are audited without it."""
     try:
         find_ends(replicas)
-    except OSError as error:
-        raise AuditError(f"cannot find where a log ends: {error}") from error
-    return replicas, unreadable
+        _audit(replicas, engine, ledger, report, state, progress)
+    except (OSError, EngineError):
+        progress("a read failed: looking for the file")
+        left_out = [leave_out_unreadable(r) for r in replicas]
+        if not any(left_out):
+            raise
+        report.digest_bytes = report.scan_bytes = 0
+        find_ends(replicas)
+        _audit(replicas, engine, ledger, report, state, progress)
 
 
 def _audit(

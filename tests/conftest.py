@@ -66,9 +66,10 @@ QUICK: Final = (
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
 WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
-ONE_WORKER: Final = ("tests/audit/test_spark", "tests/cli/test_demo", "tests/packaging/test_wheel")
-"""Their tests share a Spark session, or a wheel, as those of a file in WAITING_FOLDERS share a cluster."""
+ON_SPARK: Final = ("tests/audit/test_spark", "tests/cli/test_demo", "tests/packaging/test_wheel")
+"""They share a worker: one Spark at a time, as each starts as many threads as there are cores."""
 LONG_FIRST: Final = (
+    "tests/audit/test_spark",
     "tests/interop/test_acl",
     "tests/interop/test_tls.py",
     "tests/interop/test_store_exchange",
@@ -119,7 +120,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(WAITING_FOLDERS):
                 return nodeid.partition("::")[0]
-            return next((start for start in ONE_WORKER if nodeid.startswith(start)), nodeid)
+            return ON_SPARK[0] if nodeid.startswith(ON_SPARK) else nodeid
 
         def _assign_work_unit(self, node: Any) -> None:
             busy = [n for n, units in self.assigned_work.items() if n is not node and self._waits(units)]

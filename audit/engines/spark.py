@@ -152,6 +152,8 @@ def start_session(master: str, java: Java) -> SparkSession:
     builder = (
         SparkSession.builder.master(master)
         .appName("keelmq audit")
+        # Or a module in the folder an audit is started in would be imported in place of ours.
+        .config("spark.executorEnv.PYTHONSAFEPATH", "1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2) if local else "64")

@@ -18,6 +18,8 @@ CAUSES: Final = {
     "dup_queue_offset": ("divergent_suffix", "bytes_differ"),
     "queue_order": ("divergent_suffix", "bytes_differ"),
     "dup_message": ("divergent_suffix", "bytes_differ", "dup_queue_offset"),
+    "missing_segment": ("file_unreadable",),
+    "short_tail": ("file_unreadable",),
     "crc_mismatch": ("missing_segment", "divergent_suffix"),
     "phys_offset_mismatch": ("missing_segment", "divergent_suffix"),
     "unreadable_region": ("missing_segment", "divergent_suffix"),

@@ -9,6 +9,11 @@ import pyarrow as pa
 from audit.findings import ERROR, Finding, Spans, merge
 from audit.kinds.facts import Facts
 
+DAMAGE: Final = frozenset(
+    {"crc_mismatch", "phys_offset_mismatch", "unreadable_region", "missing_segment", "file_unreadable"}
+)
+"""Only a row of these kinds says all that is wrong with the bytes under it."""
+
 MERGED: Final = frozenset({"crc_mismatch", "bytes_differ", "phys_offset_mismatch", "unreadable_region"})
 """Rows of these kinds that touch are one row."""
 

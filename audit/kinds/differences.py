@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from audit.compare import Difference, is_suffix, runs
-from audit.findings import ERROR, WARN, Finding, merge, spans_of
+from audit.findings import ERROR, WARN, Finding, Spans, merge, spans_of
 from audit.intervals import Interval
-from audit.kinds.damage import MERGED
+from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica
 
@@ -30,19 +30,19 @@ def differences(
     stretch.
     """
     found: list[Finding] = []
-    rooted = spans_of(roots)
+    rooted = spans_of(f for f in roots if f.kind in DAMAGE)
     for (base, other), all_rows in sorted(rows.items()):
-        names = (facts.replicas[base].name, facts.replicas[other].name)
         common_end = min(facts.replicas[base].end, facts.replicas[other].end)
         for run in runs(all_rows):
             if is_suffix(run, common_end):
                 found.append(_suffix(facts, run, base, other, confirmed, acked_in, same_bytes))
                 continue
             for d in run:
-                if any(name in rooted and rooted[name].first(d.start, d.until) for name in names):
-                    continue  # one of the two is damaged in itself: that row says it all
-                found.append(_stretch(facts, d, body_crc, same_bytes))
-    return merge(dict.fromkeys(found), MERGED)
+                found += _stretch(facts, d, rooted, body_crc, same_bytes)
+    told: dict[tuple[str, str, int, int], Finding] = {}
+    for f in found:  # every pair of logs names the copy that is wrong: once is enough
+        told.setdefault((f.kind, f.replica, f.phys_offset, f.until), f)
+    return merge(told.values(), MERGED)
 
 
 def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) -> tuple[int, int]:
@@ -53,19 +53,77 @@ def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) 
     return max(1, with_base), max(1, with_other)
 
 
-def _stretch(facts: Facts, d: Difference, body_crc: Callable[[str], int | None], same: SameBytes) -> Finding:
-    votes = _vote(facts, d.base, d.replica, (d.start, d.until), same)
-    wrong, right, ambiguous = d.replica, d.base, False
-    if d.base_sound != d.replica_sound:
-        wrong, right = (d.base, d.replica) if d.replica_sound else (d.replica, d.base)
-    elif votes[0] != votes[1]:
-        wrong, right = (d.base, d.replica) if votes[0] < votes[1] else (d.replica, d.base)
-    else:
-        told = body_crc(d.uniq_key)
-        if d.base_crc != d.replica_crc and told in (d.base_crc, d.replica_crc):
-            wrong, right = (d.base, d.replica) if told == d.replica_crc else (d.replica, d.base)
+def _stretch(
+    facts: Facts,
+    d: Difference,
+    rooted: dict[str, Spans[Finding]],
+    body_crc: Callable[[str], int | None],
+    same: SameBytes,
+) -> list[Finding]:
+    """The pair's copies that most of the undamaged ones contradict; a copy damaged in itself has its row."""
+    span = (d.start, d.until)
+    damaged = _damaged(facts, rooted, span)
+    pair = [at for at in (d.base, d.replica) if at not in damaged]
+    if len(pair) == 2 and d.base_sound != d.replica_sound:
+        unsound = d.base if d.replica_sound else d.replica
+        return [_unsound(facts, d, unsound, damaged, same)]
+    groups = _groups(sorted({*facts.holders(*span), *pair} - damaged), span, same)
+    if not pair or len(groups) < 2:
+        return []
+    best = _largest(groups)
+    if len(best) > 1:
+        return [_tied(facts, d, pair, best, body_crc)]
+    return [_wrong(facts, d, at, best[0], ambiguous=False) for at in pair if at not in best[0]]
+
+
+def _largest(groups: list[list[int]]) -> list[list[int]]:
+    most = max(len(group) for group in groups)
+    return [group for group in groups if len(group) == most]
+
+
+def _damaged(facts: Facts, rooted: dict[str, Spans[Finding]], span: Interval) -> set[int]:
+    return {at for at, r in enumerate(facts.replicas) if r.name in rooted and rooted[r.name].first(*span)}
+
+
+def _unsound(facts: Facts, d: Difference, wrong: int, damaged: set[int], same: SameBytes) -> Finding:
+    """One copy of the pair cannot be read as records, the other can: no vote is needed."""
+    other = d.base if wrong == d.replica else d.replica
+    span = (d.start, d.until)
+    sound = sorted({*facts.holders(*span), other} - damaged - {wrong})
+    right = next(group for group in _groups(sound, span, same) if other in group)
+    return _wrong(facts, d, wrong, right, ambiguous=False)
+
+
+def _tied(
+    facts: Facts,
+    d: Difference,
+    pair: list[int],
+    best: list[list[int]],
+    body_crc: Callable[[str], int | None],
+) -> Finding:
+    """No vote decides: the ledger does, or nothing."""
+    wrong, ambiguous = pair[-1], True
+    told = body_crc(d.uniq_key)
+    if len(pair) == 2 and d.base_crc != d.replica_crc and told in (d.base_crc, d.replica_crc):
+        wrong, ambiguous = (d.base if told == d.replica_crc else d.replica), False
+    others = [group for group in best if wrong not in group]
+    right = next((group for group in others if set(pair) & set(group)), others[0])
+    return _wrong(facts, d, wrong, right, ambiguous=ambiguous)
+
+
+def _groups(holders: list[int], span: Interval, same: SameBytes) -> list[list[int]]:
+    """The replicas by what they hold."""
+    groups: list[list[int]] = []
+    for at in holders:
+        group = next((group for group in groups if same(group[0], at, span)), None)
+        if group is None:
+            groups.append([at])
         else:
-            ambiguous = True
+            group.append(at)
+    return groups
+
+
+def _wrong(facts: Facts, d: Difference, wrong: int, right: list[int], *, ambiguous: bool) -> Finding:
     return facts.at(
         "bytes_differ",
         ERROR,
@@ -76,9 +134,9 @@ def _stretch(facts: Facts, d: Difference, body_crc: Callable[[str], int | None],
         queue_id=d.queue_id,
         queue_offset=d.queue_offset,
         uniq_key=d.uniq_key,
-        expected=f"as on {facts.replicas[right].name}",
+        expected=f"as on {facts.replicas[d.base if d.base in right else right[0]].name}",
         ambiguous=ambiguous,
-        copies=votes[0] if right == d.base else votes[1],
+        copies=len(right),
         records=d.records,
     )
 

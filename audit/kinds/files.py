@@ -1,4 +1,7 @@
-"""Files that are missing or too short: ``missing_segment``, ``unreadable_region``, ``cq_missing``."""
+"""Files that are missing, unreadable or of a wrong size.
+
+``file_unreadable``, ``missing_segment``, ``unreadable_region``, ``cq_missing``.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,20 @@ def files(facts: Facts) -> list[Finding]:
                     "cq_missing", WARN, at, r.start, r.end, expected="consumequeue", found="no such folder"
                 )
             )
+        for unread, why in r.unread:
+            begin, end = unread.base, r.segment_end(unread)
+            copies = len([h for h in facts.holders(begin, begin + 1) if h != at])
+            found.append(facts.at("file_unreadable", ERROR, at, begin, end, found=why, copies=copies))
         for begin, end in r.holes:
             found.append(
                 facts.at("missing_segment", ERROR, at, begin, end, copies=len(facts.holders(begin, end)))
             )
         for segment in r.segments:
             file_end = segment.base + segment.size_bytes
+            if segment.size_bytes > r.segment_bytes:
+                whole, more = f"{r.segment_bytes} bytes", f"{segment.size_bytes} bytes"
+                end = r.segment_end(segment)
+                found.append(facts.at("unreadable_region", ERROR, at, end, end, expected=whole, found=more))
             if segment.size_bytes < r.segment_bytes and r.segment_end(segment) < r.end:
                 end = r.segment_end(segment)
                 found.append(

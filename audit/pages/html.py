@@ -7,6 +7,8 @@ from typing import Any
 
 import jinja2
 
+from audit.reading.storage import shown
+
 
 def number(value: int) -> str:
     return f"{value:,}".replace(",", " ")
@@ -41,5 +43,5 @@ def page(template: str, values: dict[str, Any], *, beside: Path | None = None) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(number=number, size=size, ms=ms, place=place)
+    made.filters.update(number=number, size=size, ms=ms, place=place, shown=shown)
     return made.get_template(template).render(values)

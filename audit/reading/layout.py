@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from audit.reading.record import Parsed, Record, parse
-from audit.reading.scan import Read, find_record, skip_sound, window
+from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.storage import Storage, StoreSpec, open_storage
 
 
@@ -48,6 +49,7 @@ class Replica:
     skipped: list[tuple[int, int]] = field(default_factory=list)  # unreadable stretches the end lies behind
     holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
     queues: bool = True  # there is a ``consumequeue``
+    unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
 
     @property
@@ -149,9 +151,30 @@ def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
     return entries, ""
 
 
+def leave_out_unreadable(replica: Replica) -> bool:
+    """Read every file to its end; those that cannot be read are set aside. Whether there was any."""
+    storage = open_storage(replica.location)
+    before = len(replica.unread)
+    try:
+        for segment in replica.segments:
+            try:
+                for at in range(0, segment.size_bytes, WINDOW_BYTES):
+                    storage.read(segment.file, at, WINDOW_BYTES)
+            except OSError as error:
+                replica.unread.append((segment, error.strerror or str(error)))
+    finally:
+        storage.close()
+    gone = [segment for segment, _ in replica.unread]
+    replica.segments = [segment for segment in replica.segments if segment not in gone]
+    replica.start = replica.end = replica.segments[0].base if replica.segments else 0
+    return len(replica.unread) > before
+
+
 def find_ends(replicas: list[Replica]) -> None:
     """Fill in ``end``, ``torn``, ``skipped``, ``holes`` of every replica; they share one segment size."""
-    size = max((r.segment_bytes for r in replicas), default=0)
+    sizes = Counter(s.size_bytes for r in replicas for s in r.segments)
+    # Most files have the size they were made with; one that was cut or grew is what is wrong.
+    size = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for replica in replicas:
         if replica.segments:
             replica.segment_bytes = size

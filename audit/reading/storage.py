@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import unquote
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from model.errors import ConfigError
 
@@ -104,7 +104,7 @@ class ArrowStorage:
         try:
             self._fs, self._root = fs.FileSystem.from_uri(url)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, ValueError) as error:
-            raise ConfigError(f"store {url}: {error}") from None
+            raise ConfigError(f"store {shown(url)}: {without_secrets(str(error), url)}") from None
         self._files: dict[str, Any] = {}
 
     def _full(self, path: str) -> str:
@@ -186,7 +186,9 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
         # A log compared with itself would be proved equal, and its copies counted as two.
         identity = _identity(spec.location)
         if identity in seen:
-            raise ConfigError(f"the same store is given twice: {seen[identity]} and {spec.location}")
+            raise ConfigError(
+                f"the same store is given twice: {shown(seen[identity])} and {shown(spec.location)}"
+            )
         seen[identity] = spec.location
     depth = 1
     while len({s.name for s in specs}) < len(specs):
@@ -213,4 +215,35 @@ def _identity(location: str) -> object:
 
 
 def _tail(location: str, parts: int) -> str:
+    if "://" in location:  # neither who may read it nor how is part of a name
+        url = urlsplit(location)
+        location = f"{url.netloc.rpartition('@')[2]}{url.path}"
     return "/".join([part for part in location.split("/") if part][-parts:]) or "store"
+
+
+_OPEN_OPTIONS: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation"})
+
+
+def shown(location: str) -> str:
+    """A store's location as a report may name it: without the URL's user, password and unknown options."""
+    if "://" not in location:
+        return location
+    url = urlsplit(location)
+    user, at, host = url.netloc.rpartition("@")
+    options = "&".join(
+        f"{name}={value if name in _OPEN_OPTIONS else '***'}" for name, value in parse_qsl(url.query, True)
+    )
+    return f"{url.scheme}://{'***@' if at and user else ''}{host}{url.path}{'?' + options if options else ''}"
+
+
+def without_secrets(text: str, location: str) -> str:
+    """``text``, an error's words, without what ``shown`` leaves out."""
+    text = text.replace(location, shown(location))
+    if "://" not in location:
+        return text
+    url = urlsplit(location)
+    user, password = url.username or "", url.password or ""
+    options = [value for name, value in parse_qsl(url.query, True) if name not in _OPEN_OPTIONS]
+    for secret in (user, unquote(user), password, unquote(password), *options):
+        text = text.replace(secret, "***") if secret else text
+    return text

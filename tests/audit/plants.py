@@ -25,14 +25,14 @@ class Plant:
     expected: frozenset[tuple[str, str, str]]
 
 
-def make(root: Path) -> tuple[list[Path], LogWriter, Path]:
-    """Three equal replicas of 80 acknowledged messages in three segments, and their ledger."""
+def make(root: Path, replicas: int = 3) -> tuple[list[Path], LogWriter, Path]:
+    """Equal replicas of 80 acknowledged messages in three segments, and their ledger."""
     writer = LogWriter(root / "origin")
     writer.fill(MESSAGES)
     writer.confirm(epochs=[(1, 0), (3, int(str(writer.rows[20]["phys_offset"])))])
     ledger = root / "acked.jsonl"
     ledger.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
-    return copies(writer.root), writer, ledger
+    return copies(writer.root, replicas), writer, ledger
 
 
 def _at(writer: LogWriter, n: int) -> int:

