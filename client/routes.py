@@ -8,6 +8,7 @@ NameServer costs nothing: the others are asked beside it, not after it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,10 @@ class Silence:
             self._silent.add(address)
             for hook in self.on_silent:
                 hook(str(answer))
+
+
+_parsed: Final = functools.lru_cache(maxsize=64)(Route.parse)
+"""Most answers say what the one before said."""
 
 
 class Routes:
@@ -336,7 +341,7 @@ class Routes:
         try:
             response = await self._caller.call(address, command, self._timeout_s)
             if response.code == Response.SUCCESS:
-                answer = Route.parse(topic, response.body)
+                answer = _parsed(topic, response.body)
             elif response.code == Response.TOPIC_NOT_EXIST:
                 answer = NoRoute(f"no route of topic {topic}: {response.remark or 'unknown topic'}")
             else:

@@ -8,12 +8,17 @@ Nothing here can run code or build an object the type does not name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgpack
 import msgspec
 
 T = TypeVar("T")
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_HELD: Final[dict[Any, Any]] = {}
+"""Of each type a structure with one field of it: msgspec keeps what it learnt about a structure's fields, and
+looks at a union of structures anew each time, which takes longer than most conversions."""
 
 
 class Malformed(ValueError):
@@ -30,8 +35,7 @@ class Limits:
 
 
 def pack(value: Any) -> bytes:
-    data: bytes = msgpack.packb(msgspec.to_builtins(value, builtin_types=(bytes,)))
-    return data
+    return _encode(value)
 
 
 def unpack(data: bytes | memoryview, of: type[T] | Any, limits: Limits) -> T:
@@ -48,8 +52,15 @@ def unpack(data: bytes | memoryview, of: type[T] | Any, limits: Limits) -> T:
             max_map_len=items_max,
             max_ext_len=0,
         )
-        value: T = msgspec.convert(plain, of, builtin_types=(bytes,))
+        held = msgspec.convert({"value": plain}, _HELD.get(of) or _held(of), builtin_types=(bytes,))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         # UnicodeDecodeError and msgspec.ValidationError are ValueErrors; a map as a key is a TypeError.
-        raise Malformed(str(error) or type(error).__name__) from None
+        text = str(error).replace("`$.value", "`$", 1)
+        raise Malformed(text or type(error).__name__) from None
+    value: T = held.value
     return value
+
+
+def _held(of: Any) -> Any:
+    found = _HELD[of] = msgspec.defstruct("Held", [("value", of)])
+    return found

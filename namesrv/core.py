@@ -7,7 +7,7 @@ Holds: a group has at least one address, no address is listed twice, each is ali
 stands in a cluster and the other way round; a topic has at least one group, and all its groups are listed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -134,6 +134,9 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[str, _Live] = {}
         self._mappings: dict[str, dict[str, dict[str, Any]]] = {}
+        self.told: dict[Hashable, bytes] = {}
+        """Answers made of these tables; forgotten with every change of them. Clients ask all the time, and
+        while they seek a new master twenty times a second each."""
 
     # brokers come and go
 
@@ -145,6 +148,7 @@ class RouteTable:
         return self._register(broker, session, now_ms)
 
     def _register(self, broker: Registration, session: int, now_ms: int) -> Registered:
+        self.told.clear()
         group = self._groups.get(broker.group)
         if broker.part and not self._can_add_to(broker, group, session):
             raise Refused(f"not all of {broker.address} is known here: register every topic")
@@ -296,6 +300,7 @@ class RouteTable:
         started again and spoke on a newer connection than ``session``, where its goodbye comes from."""
         if self._is_late(address, session):
             return []
+        self.told.clear()
         self._live.pop(address, None)
         return [
             notice
@@ -357,11 +362,13 @@ class RouteTable:
         for group in queues:
             if group not in self._groups:
                 raise Refused(f"cannot register topic {topic}: no broker group {group} is registered")
+        self.told.clear()
         if queues:
             self._topics.setdefault(topic, {}).update(queues)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, of one cluster or everywhere; nothing happens when it is not known."""
+        self.told.clear()
         for group in list(self._topics.get(topic, {})):
             if cluster is None or group in self._clusters.get(cluster, {}):
                 self._drop_queues(topic, group)
@@ -375,6 +382,7 @@ class RouteTable:
         return self._change_perm(group, lambda perm: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, group: str, change: Callable[[int], int]) -> int:
+        self.told.clear()
         count = 0
         for groups in self._topics.values():
             queues = groups.get(group)

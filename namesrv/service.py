@@ -41,6 +41,10 @@ CHANGEABLE: Final = frozenset(
 """Keys UPDATE_NAMESRV_CONFIG may change while serving; paths and ports never."""
 
 
+TOLD_MAX: Final = 1024
+"""So many routes are kept as they were told last, as long as nothing changes."""
+
+
 class Companion(Protocol):
     """What runs beside a NameServer in its process, an embedded Controller for instance."""
 
@@ -264,13 +268,20 @@ class NameServer:
     def _route(self, connection: Connection, request: Command) -> Command:
         topic = need(request.ext, "topic")
         zone = request.ext.get(ZONE, "").strip() if opt_bool(request.ext, ZONE_MODE) else ""
+        strict = request.version >= STANDARD_JSON_VERSION or _standard_only(request)
+        asked = topic, zone, strict, self._config.support_acting_master
+        ordered, told = self._config.order_message_enable, self._table.told
+        if not ordered and (body := told.get(asked)) is not None:
+            return request.reply(body=body)
         route = self._table.route(topic, zone or None)
         if route is None:
             raise Refused(f"no route for topic {topic}: no broker has it", Response.TOPIC_NOT_EXIST)
-        if self._config.order_message_enable:
+        if ordered:
             route["orderTopicConf"] = self._kv.get(ORDER_NAMESPACE, topic)
-        strict = request.version >= STANDARD_JSON_VERSION or _standard_only(request)
-        return request.reply(body=dumps(route) if strict else dumps_dialect(route))
+        body = dumps(route) if strict else dumps_dialect(route)
+        if not ordered and len(told) < TOLD_MAX:
+            told[asked] = body
+        return request.reply(body=body)
 
     def _cluster_info(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=_dialect_unless_asked(request, self._table.cluster_info()))

@@ -239,17 +239,21 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._need_open()
         opaque, answer = self._calls.begin()
+        # ``asyncio.timeout`` would cost as much as the rest of the call.
+        alarm = self._loop.call_later(timeout_s, self._late, answer, command.code, timeout_s)
         try:
             self.send(self._endpoint.outgoing(command).numbered(opaque))
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            what = name_of(command.code)
-            raise Unknown(f"{self.remote} did not answer {what} within {timeout_s} s") from None
+            return await answer
         finally:
+            alarm.cancel()
             self._calls.end(opaque)
             if self._state is State.FINISHING and not len(self._calls):
                 self.close()
+
+    def _late(self, answer: asyncio.Future[Command], code: int, timeout_s: float) -> None:
+        if not answer.done():
+            text = f"{self.remote} did not answer {name_of(code)} within {timeout_s} s"
+            answer.set_exception(Unknown(text))
 
     def close(self) -> None:
         """End the connection once what was written has left (at most ``CLOSING_S`` later)."""

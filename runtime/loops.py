@@ -87,8 +87,12 @@ async def _rest(wake: asyncio.Event, wait_s: float) -> None:
     if wait_s <= 0:
         await asyncio.sleep(0)  # other tasks first, also when every step wants to go on at once
         return
-    try:
-        async with asyncio.timeout(None if wait_s == UNTIL_WOKEN else wait_s):
-            await wake.wait()
-    except TimeoutError:
+    if wait_s == UNTIL_WOKEN or wake.is_set():
+        await wake.wait()
         return
+    # A timeout would cancel the wait, and costs more than most turns.
+    alarm = asyncio.get_running_loop().call_later(wait_s, wake.set)
+    try:
+        await wake.wait()
+    finally:
+        alarm.cancel()

@@ -239,6 +239,10 @@ class Wheel:
         return sorted((q, at) for at, slot in self._slots.items() for q in slot.offsets[slot.head :])
 
     def check_invariants(self) -> None:
+        if not self._slots:
+            assert not self._order, "each slot has its turn"
+            assert not self.count, "the count is that of what waits"
+            return
         assert set(self._order) == set(self._slots), "each slot has its turn"
         left = [q for slot in self._slots.values() for q in slot.offsets[slot.head :]]
         assert len(left) == self.count, "the count is that of what waits"

@@ -91,9 +91,11 @@ class NotesInWaiting:
         return note
 
     def check_invariants(self) -> None:
+        if not self._waiting:
+            return
         ends = [end for end, _ in self._waiting]
         assert ends == sorted(ends), "notes wait in the order of the log"
-        assert not ends or ends[-1] == self._kept_end <= self._end
+        assert ends[-1] == self._kept_end <= self._end
 
 
 class TimerCounts:

@@ -115,6 +115,8 @@ class DelayService:
         if not self._begun:
             self._next = dict(self._offsets.table)
         for level in range(1, len(self._levels_ms)):
+            if self._is_idle(level):
+                continue
             try:
                 await self._level(level)
             except (MqError, OSError, ValueError, struct.error) as error:
@@ -123,6 +125,14 @@ class DelayService:
             except Exception:
                 # A mistake of ours. A master that delivered no more would look well, and hold all of them.
                 log.exception("delay level %d: cannot deliver, trying again", level)
+
+    def _is_idle(self, level: int) -> bool:
+        """Whether all of a level is delivered, and confirmed: of most levels, nearly always."""
+        return (
+            level in self._begun
+            and not self._unconfirmed.get(level)
+            and self._context.store.max_queue_offset(SCHEDULE_TOPIC, level - 1) == self._next.get(level, 0)
+        )
 
     async def _level(self, level: int) -> None:
         """All that is due of one level. Raises what ``step`` raises."""

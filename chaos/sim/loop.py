@@ -17,7 +17,7 @@ import heapq
 import random
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 
@@ -150,6 +150,9 @@ class _SimHandle(asyncio.TimerHandle):
         self._callback = self._args = None
 
 
+_new_handle: Final[Callable[[type[_SimHandle]], _SimHandle]] = object.__new__
+
+
 class _SimTask(asyncio.Task[T]):
     """A task whose hash is its number: a set of tasks has the same order in every run of a seed."""
 
@@ -261,7 +264,16 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _SimHandle(self.now_s, callback, args, context)
+        # As the constructor does it, without a call: most handles by far are made here.
+        handle = _new_handle(_SimHandle)
+        if context is None:
+            context = contextvars.copy_context()
+        handle._context = context
+        handle._callback = callback
+        handle._args = args
+        handle._cancelled = False
+        handle._when = self.now_s
+        handle.life = context.get(_life)
         self._ready.append(handle)
         return handle
 
@@ -292,13 +304,18 @@ class SimLoop(asyncio.BaseEventLoop):
                 timer = pop(heap)[2]
                 if not timer._cancelled:
                     ready.append(timer)
-            if ready:
+            if len(ready) == 1:
+                self._calls_at_instant += 1
+                if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
+                    raise SimulationError(f"endless loop at {now:.3f} s: {ready[0]!r}")
+                self._run_batch((ready.popleft(),))
+            elif ready:
                 batch = list(ready)
                 ready.clear()
                 self._calls_at_instant += len(batch)
                 if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
                     raise SimulationError(f"endless loop at {now:.3f} s: {batch[:3]!r}")
-                self._run_batch(self._order(batch) if len(batch) > 1 else batch)
+                self._run_batch(self._order(batch))
             if self._stopping:  # type: ignore[attr-defined]
                 return
 
@@ -315,7 +332,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.now_s = heap[0][0]
             self._calls_at_instant = 0
 
-    def _run_batch(self, batch: list[_SimHandle]) -> None:
+    def _run_batch(self, batch: Iterable[_SimHandle]) -> None:
         now, ran = self.now_s, self._ran
         for handle in batch:
             if handle._cancelled:

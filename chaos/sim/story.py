@@ -32,7 +32,7 @@ from client.admin import AdminClient
 from client.message import Queue
 from model.codes import Request, Response
 from model.errors import DiskError, MqError
-from model.message import decode_properties
+from model.message import property_of
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import RemotingClient
@@ -49,6 +49,8 @@ TRIES_MAX: Final = 100
 LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
 READER: Final = "consumer"
+READING: Final = "c0"
+"""Its machine, and the task in which it follows the queues."""
 HALF_OPEN_MS: Final = 4500.0
 """A client waits 3 s for its answer, and its next request 1 s for the reset that tells of the new machine."""
 SILENT_MS: Final = 300.0
@@ -207,6 +209,9 @@ class Story:
         for producer in producers:
             producer.stop()
         reader.stop()
+        for task in tasks:
+            if task.get_name() == READING:
+                task.cancel()  # nobody waits for pulls that wait for news: all is read back
         if self.extras is not None:
             self.extras.stop()
         if self.neighbour is not None:
@@ -318,15 +323,15 @@ class Story:
                 await producer.run()
 
             tasks.append(cluster.inside(node, produce(), name=name))
-        node, env = cluster.client("c0")
-        consumer = ClientReader(env, "c0", namesrvs)
+        node, env = cluster.client(READING)
+        consumer = ClientReader(env, READING, namesrvs)
         reader = ReaderLoad(READER, consumer, self.queues, load, self.history, cluster.clock)
 
         async def consume() -> None:
             await consumer.start()
             await reader.run()
 
-        tasks.append(cluster.inside(node, consume(), name="c0"))
+        tasks.append(cluster.inside(node, consume(), name=READING))
         return producers, reader, tasks
 
     def _begin_probe(self) -> None:
@@ -388,7 +393,7 @@ class Story:
                 return
 
     async def _read_back(self, reader: ReaderLoad) -> None:
-        node = self.cluster.nodes["c0"]
+        node = self.cluster.nodes[READING]
         until_s = self.cluster.loop.time() + ENDS_S
         if not await self.cluster.inside(node, reader.read_back(until_s=until_s), name="read-back"):
             self._not_live("reading back failed", f"{reader.errors} errors")
@@ -437,7 +442,7 @@ class Story:
                 except DiskError as error:
                     self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break
-                self._noterecords_in(f"log of {node.name}", walk(data, at))
+                self._note_records(f"log of {node.name}", walk(data, at))
                 parts.append(data)
                 at += len(data)
             self._note_queues(node.name, store, sends)
@@ -445,28 +450,32 @@ class Story:
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
             yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
 
-    def _noterecords_in(self, source: str, records: Iterator[Record]) -> None:
-        """What is found in a replica's files counts as a final reading, like a consumer's."""
-        now_ms = self.cluster.clock()
+    def _note_records(self, source: str, records: Iterator[Record]) -> set[str]:
+        """What is found in a replica's files counts as a final reading, like a consumer's. Its keys."""
+        now_ms, topic = self.cluster.clock(), self.plan.load.topic
+        queues = {queue.queue_id: queue for queue in self.queues}
+        keys = set()
         try:
             for record in records:
-                if record.topic == self.plan.load.topic:
-                    queue = Queue(record.topic, GROUP, record.queue_id)
-                    key = decode_properties(record.properties).get("UNIQ_KEY", "?")
+                if record.topic == topic:
+                    number = record.queue_id
+                    queue = queues.get(number) or Queue(topic, GROUP, number)
+                    key = property_of(record.properties, "UNIQ_KEY") or "?"
                     crc = body_crc(bytes(record.body))
                     self.history.add(Read(now_ms, source, key, queue, record.queue_offset, crc, final=True))
+                    keys.add(key)
         except DiskError as error:
             self.found.append(Violation("unreadable", f"{source}: {error}"))
+        return keys
 
     def _note_queues(self, name: str, store: MessageStore, sends: Sequence[Send]) -> None:
         """The same messages, found through the ConsumeQueues, and some of them through the index."""
+        source, there = f"queues of {name}", set()
         for queue in self.queues:
             at = store.min_queue_offset(queue.topic, queue.queue_id)
             got = store.get(queue.topic, queue.queue_id, at, 1 << 20, 1 << 30)
             for chunk in got.chunks:
-                self._noterecords_in(f"queues of {name}", records_in(chunk))
-        source = f"queues of {name}"
-        there = {read.key for read in self.history.reads(final=True) if read.source == source}
+                there |= self._note_records(source, records_in(chunk))
         acked = [send for send in sends if send.outcome == "ok" and send.key in there]
         for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
             found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)

@@ -37,6 +37,9 @@ class _State(Enum):
     CLOSED = auto()
 
 
+_OPEN: Final = _State.OPEN
+
+
 class Accepts(Protocol):
     """A listening socket."""
 
@@ -121,7 +124,7 @@ class SimTransport(asyncio.Transport):
         self._silent = False
         self._protocol: asyncio.BaseProtocol | None = None
         self._context = life.context.copy()
-        self._state = _State.OPEN
+        self._state = _OPEN
         self.out = _Outgoing()
         self._in = _Incoming()
         fabric.add_end(self)
@@ -154,16 +157,16 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     def is_closing(self) -> bool:
-        return self._state is not _State.OPEN
+        return self._state is not _OPEN
 
     def is_reading(self) -> bool:
-        return self._in.reading and self._state is _State.OPEN
+        return self._in.reading and self._state is _OPEN
 
     def pause_reading(self) -> None:
         self._in.reading = False
 
     def resume_reading(self) -> None:
-        if self._state is _State.OPEN and not self._in.reading:
+        if self._state is _OPEN and not self._in.reading:
             self._in.reading = True
             self._wake()
 
@@ -186,7 +189,7 @@ class SimTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        if self.out.fin_sent or self._state is not _State.OPEN:
+        if self.out.fin_sent or self._state is not _OPEN:
             return
         self.out.eof_written = self.out.fin_sent = True
         self._send(_FIN)
@@ -196,7 +199,7 @@ class SimTransport(asyncio.Transport):
             raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
         if self.out.eof_written:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if not len(data) or self._state is not _State.OPEN:
+        if not len(data) or self._state is not _OPEN:
             return
         self._send(bytes(data))
 
@@ -204,7 +207,7 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
-        if self._state is not _State.OPEN:
+        if self._state is not _OPEN:
             return
         self._state = _State.CLOSING
         self._in.received.clear()
@@ -248,8 +251,8 @@ class SimTransport(asyncio.Transport):
         if due < out.last_due_s:
             due = out.last_due_s
         out.last_due_s = due
-        if isinstance(packet, bytes):
-            out.unacked += len(packet)
+        if packet is not _RST:
+            out.unacked += len(cast(bytes, packet))
         out.way.append((due, packet))
         fabric.loop.call_at(due, self.arrive, context=fabric.context)
 
@@ -261,16 +264,17 @@ class SimTransport(asyncio.Transport):
         if fabric.is_cut(self.host, self.peer_host):
             out.held = True
             return
-        way, loop = out.way, fabric.loop
+        way, loop, peer = out.way, fabric.loop, self.peer
         while way and way[0][0] <= loop.now_s:
             packet = way.popleft()[1]
             fabric.delivered += 1
-            if isinstance(packet, bytes):
-                loop.note(self.number, len(packet), zlib.crc32(packet))
-            else:
+            if packet is _RST:
                 loop.note(self.number, -1)
-            if self.peer is not None:
-                self.peer.receive(packet)
+            else:
+                data = cast(bytes, packet)
+                loop.note(self.number, len(data), zlib.crc32(data))
+            if peer is not None:
+                peer.receive(packet)
 
     def acked(self, size: int) -> None:
         """The peer's process read ``size`` bytes: the window opens."""
@@ -292,7 +296,7 @@ class SimTransport(asyncio.Transport):
             cast(Any, self._protocol).pause_writing()
 
     def _resume_writer(self) -> None:
-        if self._protocol is not None and self._state is _State.OPEN:
+        if self._protocol is not None and self._state is _OPEN:
             cast(Any, self._protocol).resume_writing()
 
     # Receiving
@@ -311,7 +315,7 @@ class SimTransport(asyncio.Transport):
         if packet is _RST:
             self.receive_reset()
             return
-        if self._state is not _State.OPEN:
+        if self._state is not _OPEN:
             if isinstance(packet, bytes) and self.peer is not None:
                 self.peer.acked(len(packet))
             return
@@ -338,7 +342,7 @@ class SimTransport(asyncio.Transport):
         """The process reads from its socket; runs in its life."""
         into, protocol = self._in, self._protocol
         into.delivering = False
-        if self._state is not _State.OPEN or not into.reading or not into.received or protocol is None:
+        if self._state is not _OPEN or not into.reading or not into.received or protocol is None:
             return
         data = self._take()
         try:
@@ -360,8 +364,9 @@ class SimTransport(asyncio.Transport):
         """What one read of the socket returns: all bytes before a FIN, sometimes only some of them."""
         received = self._in.received
         data = received.popleft()
-        if not data or not isinstance(data, bytes):
+        if not data or data is _RST:
             return b""
+        data = cast(bytes, data)
         if received:
             parts, size = [data], len(data)
             while received and size < READ_BYTES_MAX and received[0] and received[0] is not _RST:
@@ -373,21 +378,25 @@ class SimTransport(asyncio.Transport):
         if kept < len(data):
             received.appendleft(data[kept:])
             data = data[:kept]
-        if self.peer is not None:
-            self.peer.acked(len(data))
+        peer = self.peer
+        if peer is not None:
+            if peer.out.buffer or peer.out.paused or peer._state is not _OPEN:
+                peer.acked(len(data))
+            else:
+                peer.out.unacked -= len(data)  # nobody waits for it
         return data
 
     def _hand_over(self, protocol: asyncio.BaseProtocol, data: bytes) -> None:
         if not isinstance(protocol, asyncio.BufferedProtocol):
             cast(asyncio.Protocol, protocol).data_received(data)
             return
-        at = 0
-        while at < len(data) and self._state is _State.OPEN:
+        at, end = 0, len(data)
+        while at < end and self._state is _OPEN:
             buffer = memoryview(cast(Any, protocol.get_buffer(-1)))
-            if not len(buffer):
+            size = min(len(buffer), end - at)
+            if not size:
                 raise RuntimeError("get_buffer() returned an empty buffer")
-            size = min(len(buffer), len(data) - at)
-            buffer[:size] = data[at : at + size]
+            buffer[:size] = data if size == end else data[at : at + size]
             del buffer
             protocol.buffer_updated(size)
             at += size

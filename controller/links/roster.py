@@ -36,6 +36,10 @@ class Roster:
         self._replaced: dict[str, tuple[int, str]] = {}
         self._told: set[tuple[str, int | None, int]] = set()
 
+    @property
+    def none_replaced(self) -> bool:
+        return not self._replaced
+
     def update(self, replaced: Mapping[str, tuple[int, str]]) -> list[str]:
         """``replaced``: id -> (incarnation, Raft address). Returns the ids of the other members whose seat
         changed: links to them must end."""

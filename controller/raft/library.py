@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import importlib.util
+import operator
 import zlib
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from pysyncobj.node import Node as _LibraryPeer
 from pysyncobj.transport import Transport as _LibraryTransport
@@ -27,7 +28,6 @@ from controller.raft.disk.journal import Journal
 
 VERSION: Final = "0.3.17"
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-T = TypeVar("T")
 
 
 def need_version(found: str) -> None:
@@ -101,8 +101,12 @@ library: Any = _private_library()
 class Peer(_LibraryPeer):  # type: ignore[misc]
     """A member by its id. The hash is the same in every process, hence so is the order of sets of peers."""
 
+    def __init__(self, id: str, **kwargs: Any) -> None:
+        super().__init__(id, **kwargs)
+        self._hash = zlib.crc32(self.id.encode())
+
     def __hash__(self) -> int:
-        return zlib.crc32(self.id.encode())
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Peer) and self.id == other.id
@@ -136,18 +140,10 @@ class Outbox(_LibraryTransport):  # type: ignore[misc]
         return self._send(peer.id, encode_message(message))
 
 
-class _Kept(Generic[T]):
+def _kept(name: str) -> Any:
     """A field the library keeps under a private name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = f"_SyncObj__{name}"
-
-    def __get__(self, node: Any, _owner: type | None = None) -> T:
-        value: T = getattr(node, self._name)
-        return value
-
-    def __set__(self, node: Any, value: T) -> None:
-        setattr(node, self._name, value)
+    private = f"_SyncObj__{name}"
+    return property(operator.attrgetter(private), lambda node, value: setattr(node, private, value))
 
 
 class LibraryNode(library.SyncObj):  # type: ignore[misc]
@@ -157,21 +153,21 @@ class LibraryNode(library.SyncObj):  # type: ignore[misc]
     next term, which votes for itself and asks the others) and ``become_leader``.
     """
 
-    role = _Kept[int]("raftState")
-    leader_peer = _Kept[Peer | None]("raftLeader")
-    voted_for = _Kept[str | None]("votedForNodeId")
-    election_deadline = _Kept[float]("raftElectionDeadline")  # a follower's or candidate's patience ends
-    append_due = _Kept[float]("newAppendEntriesTime")  # a leader speaks again
-    counted_answer_at = _Kept[dict[Peer, float]]("lastResponseTime")  # each peer's last answer that counts
-    match_index = _Kept[dict[Peer, int]]("raftMatchIndex")
-    next_index = _Kept[dict[Peer, int]]("raftNextIndex")
-    commit_index = _Kept[int]("raftCommitIndex")
-    last_applied = _Kept[int]("raftLastApplied")
-    leader_commit = _Kept[int | None]("leaderCommitIndex")  # by the leader's last word
-    noop_index = _Kept[int]("noopIDx")  # of the entry this member began to lead with; only a leader has one
-    linked = _Kept[set[Peer]]("connectedNodes")
-    waiting = _Kept[dict[int, list[tuple[int, Callable[[Any, int], None]]]]]("commandsWaitingCommit")
-    snapshots = _Kept[SnapshotSender]("serializer")
+    role: int = _kept("raftState")
+    leader_peer: Peer | None = _kept("raftLeader")
+    voted_for: str | None = _kept("votedForNodeId")
+    election_deadline: float = _kept("raftElectionDeadline")  # a follower's or candidate's patience ends
+    append_due: float = _kept("newAppendEntriesTime")  # a leader speaks again
+    counted_answer_at: dict[Peer, float] = _kept("lastResponseTime")  # each peer's last answer that counts
+    match_index: dict[Peer, int] = _kept("raftMatchIndex")
+    next_index: dict[Peer, int] = _kept("raftNextIndex")
+    commit_index: int = _kept("raftCommitIndex")
+    last_applied: int = _kept("raftLastApplied")
+    leader_commit: int | None = _kept("leaderCommitIndex")  # by the leader's last word
+    noop_index: int = _kept("noopIDx")  # of the entry this member began to lead with; only a leader has one
+    linked: set[Peer] = _kept("connectedNodes")
+    waiting: dict[int, list[tuple[int, Callable[[Any, int], None]]]] = _kept("commandsWaitingCommit")
+    snapshots: SnapshotSender = _kept("serializer")
 
     # The library's constructor looks at every attribute, before it has set these.
     _SyncObj__newAppendEntriesTime = 0.0

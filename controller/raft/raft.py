@@ -335,6 +335,8 @@ class Raft:
             return
         seats = self._node.seats
         roster = self._transport.identity.roster
+        if seats.none_replaced and roster.none_replaced:
+            return
         replaced = {seat.node_id: (seat.incarnation, seat.raft_address) for seat in seats.current.values()}
         for peer in roster.update(replaced):
             log.info("Controller %s: %s is at %s", self.node_id, peer, roster.addresses[peer])

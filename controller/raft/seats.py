@@ -63,6 +63,10 @@ class Seats:
         self._log = [(at, seat) for at, seat in self._log if at < index]
 
     @property
+    def none_replaced(self) -> bool:
+        return not self._log
+
+    @property
     def current(self) -> dict[str, Seat]:
         return {seat.node_id: seat for _, seat in self._log}
 

@@ -48,6 +48,45 @@ def test_the_registration_of_a_real_broker_is_taken_and_gives_the_routes_it_name
     run(work)
 
 
+def test_a_route_that_is_told_again_is_the_route_of_the_moment() -> None:
+    async def work() -> None:
+        async with world() as w:
+
+            async def told() -> tuple[Any, ...] | None:
+                first, again = [await w.route() for _ in range(2)]
+                assert first == again
+                if first is None:
+                    return None
+                perms = [queues["perm"] for queues in first["queueDatas"]]
+                return first["brokerDatas"][0]["brokerAddrs"], perms, first.get("orderTopicConf")
+
+            async def configure(text: str) -> None:
+                assert (await w.ask(Request.UPDATE_NAMESRV_CONFIG, body=text.encode())).code == 0
+
+            master, slave = "10.0.0.1:10911", "10.0.0.2:10911"
+            await w.register(master)
+            assert await told() == ({"0": master}, [6], None)
+            await w.register(slave, 1)
+            assert await told() == ({"0": master, "1": slave}, [6], None)
+            await w.ask(Request.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+            assert await told() == ({"0": master, "1": slave}, [4], None)
+            await w.ask(Request.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+            assert await told() == ({"0": master, "1": slave}, [6], None)
+            kept = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
+            await w.ask(Request.PUT_KV_CONFIG, kept)
+            await configure("orderMessageEnable=true")
+            assert await told() == ({"0": master, "1": slave}, [6], "broker-a:4")
+            await configure("orderMessageEnable=false")
+            assert await told() == ({"0": master, "1": slave}, [6], None)
+            goodbye = {"brokerName": "broker-a", "brokerAddr": slave, "brokerId": "1"}
+            await w.ask(Request.UNREGISTER_BROKER, {**goodbye, "clusterName": "DefaultCluster"})
+            assert await told() == ({"0": master}, [6], None)
+            await w.ask(Request.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
+            assert await told() is None
+
+    run(work)
+
+
 def test_a_topic_nobody_has_is_answered_as_the_original_answers() -> None:
     async def work() -> None:
         async with world() as w:
