@@ -25,7 +25,7 @@ CHANGED_BYTES_MAX: Final = 8
 """Records that differ in no more bytes are one message, damaged; another history differs in more."""
 
 
-_NO_RECORD: Final = Record(-1, 0, "", -1, -1, "", -1, -1, 0, 0, 1)
+_NO_RECORD: Final = Record(-1, 0, "", -1, -1, "", -1, -1, 0, 0, 1, 0)
 
 
 class Difference(NamedTuple):

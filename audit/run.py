@@ -19,7 +19,7 @@ from audit import incremental, plan
 from audit.compare import Ranges, compare_digests, drill_down
 from audit.findings import Finding, order, verdict
 from audit.intervals import Interval
-from audit.kinds import acked, causes, queues
+from audit.kinds import acked, causes, entries, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import damage
 from audit.kinds.differences import SameBytes, differences
@@ -29,8 +29,9 @@ from audit.kinds.files import files
 from audit.ledger import read_ledger
 from audit.queues import begins_again
 from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
+from audit.reading.queue_files import look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
-from audit.tables import DIGEST, Engine, EngineError, ScannedLog, Tail, View
+from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, View
 from model.errors import MqError
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,8 @@ def _audit(
         report.records = scanned.record_count()
         # What is trusted was not read: then only the reference's log is there, without that.
         unions = [views[reference]] if report.trusted else plan.unions(replicas, reference)
-        questions = _Questions(facts, scanned, views, unions, ledger, whole=not report.trusted)
+        read_from = _read_from(report.trusted, wanted[reference])
+        questions = _Questions(facts, scanned, views, unions, ledger, read_from)
         report.findings = questions.ask()
         report.expired = questions.expired
     finally:
@@ -240,6 +242,11 @@ def _scan(
     return engine.scan(plan.tasks(replicas, wanted, chunk=size, plain=plain))
 
 
+def _read_from(trusted: list[str], read: list[Interval]) -> int:
+    """Where what was read begins when the segments before are trusted; 0 when all of it was read."""
+    return min((begin for begin, _ in read), default=1 << 62) if trusted else 0
+
+
 class _Questions:
     """What is asked of the logs, in the order in which one answer needs another."""
 
@@ -250,12 +257,12 @@ class _Questions:
         views: dict[int, View],
         unions: list[View],
         ledger: pa.Table | None,
-        *,
-        whole: bool,
+        read_from: int,
     ) -> None:
         self.facts, self.scanned, self.views, self.ledger = facts, scanned, views, ledger
         self.unions = unions  # the log, as far back as any replica holds it
-        self.whole = whole  # all of it was read
+        self.read_from = read_from
+        self.whole = not read_from  # all of it was read
         self.expired = 0
 
     def ask(self) -> list[Finding]:
@@ -275,9 +282,30 @@ class _Questions:
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             broken = broken_here | broken
         found += asked.values()
+        found += self._entries(broken)
         found += self._acked(broken)
         linked = causes.link(causes.gaps_of_missing(found), [r.name for r in facts.replicas])
-        return causes.fold(linked)
+        return entries.joined(causes.fold(linked))
+
+    def _entries(self, broken: queues.Queues) -> list[Finding]:
+        """Does each replica's log stand in its own queues?"""
+        replicas = self.facts.replicas
+        looked = {at: look(replicas[at].location) for at in self.views if replicas[at].queues}
+        folders = {at: folder for at, folder in looked.items() if folder is not None}
+        again = {queue: max(begins_again(places), default=0) for queue, places in broken.items()}
+        found = []
+        for at, folder in sorted(folders.items()):
+            r, view = replicas[at], self.views[at]
+            if folder.files:
+                bounds = EntryBounds(max(r.start, self.read_from), 1 << 62 if r.clean else r.end)
+                found += entries.entries(
+                    self.facts, at, self.scanned.entered(view, folder.files, bounds), again
+                )
+            others = {queue for b, other in folders.items() if b != at for queue in other.queues}
+            if self.whole and (folder.queues_of or others - folder.queues):
+                extents = self.scanned.queue_extents(view)
+                found += entries.absent(self.facts, at, folder, others, extents)
+        return found
 
     def _differences(self, roots: list[Finding]) -> list[Finding]:
         replicas = self.facts.replicas

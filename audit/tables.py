@@ -6,12 +6,13 @@ only rows that are wrong, so they are small whatever the size of the logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from audit.reading.queue_files import Queue, QueueFile
 from audit.reading.record import Damage, Record
 from audit.reading.scan import Chunk, digests, scan
 from audit.reading.storage import open_storage
@@ -35,6 +36,7 @@ LOG: Final = pa.schema(
         ("plain_crc", pa.int64()),
         ("sys_flag", pa.int32()),
         ("advance", pa.int32()),
+        ("tags_code", pa.int64()),
         ("kind", pa.string()),  # of a damage
         ("expected", pa.string()),
         ("found", pa.string()),
@@ -69,6 +71,17 @@ QUEUES: Final = pa.schema(
         ("uniq_key", pa.string()),
     ]
 )
+UNENTERED: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("offset", pa.int64()),
+        ("until", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("tags_code", pa.int64()),
+    ]
+)
 DUPLICATES: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -97,6 +110,8 @@ ACKED: Final = pa.schema(
         ("found_crc", pa.int64()),
     ]
 )
+
+EXTENTS: Final = ["topic", "queue_id", "offset", "until", "queue_offset", "records"]
 
 BATCH_ROWS: Final = 65536
 
@@ -148,6 +163,27 @@ class Tail:
     uniq_key: str  # of the first
 
 
+@dataclass(frozen=True, slots=True)
+class EntryBounds:
+    """Entries of records before ``start`` (removed, or not read) and from ``until`` on (still written) do not
+    count."""
+
+    start: int
+    until: int
+
+    def concern(self, entries: pa.RecordBatch) -> Any:
+        offset = entries["entry_offset"].to_numpy()
+        return (offset < 0) | (offset >= self.start) & (offset < self.until)
+
+
+class Entered(NamedTuple):
+    """How a replica's queue entries agree with its log."""
+
+    wrong: pa.Table  # ENTRIES that name no record of their place as it is
+    unentered: pa.Table  # UNENTERED: records of queues that are there, without a right entry
+    last: dict[Queue, int]  # the last place of each queue that has a right entry
+
+
 class EngineError(MqError):
     """An engine could not run the tasks: the audit cannot finish."""
 
@@ -177,6 +213,14 @@ class ScannedLog(Protocol):
 
     def queue_starts(self, view: View) -> pa.Table:
         """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds."""
+
+    def queue_extents(self, view: View) -> pa.Table:
+        """EXTENTS of every queue, from its first record to the last.
+
+        Inner batches, whose queues are of another kind, do not count."""
+
+    def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
+        """Compare the entries of a replica's queue files with the records of its ``view``."""
 
     def acked_behind(self, ledger: pa.Table, view: View, offset: int) -> Tail:
         """Acknowledged messages of ``view`` at or behind ``offset``."""
@@ -251,7 +295,9 @@ def _reader(storage: Any, task: Task) -> Callable[[int, int], bytes]:
 
 def _record_batch(replica: int, rows: list[Record]) -> pa.RecordBatch:
     n = len(rows)
-    offset, size, topic, queue_id, queue_offset, key, crc, plain, flag, _, advance = zip(*rows, strict=True)
+    offset, size, topic, queue_id, queue_offset, key, crc, plain, flag, _, advance, tags = zip(
+        *rows, strict=True
+    )
     offsets = pa.array(offset, pa.int64())
     none = pa.nulls(n, pa.int64())
     text = pa.nulls(n, pa.string())
@@ -269,6 +315,7 @@ def _record_batch(replica: int, rows: list[Record]) -> pa.RecordBatch:
             pa.array(plain, pa.int64()),
             pa.array(flag, pa.int32()),
             pa.array(advance, pa.int32()),
+            pa.array(tags, pa.int64()),
             text,
             text,
             text,

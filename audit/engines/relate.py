@@ -5,13 +5,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.tables import ACKED, CHUNK, DAMAGE, DUPLICATES, LOG, QUEUES, RECORD, Again, Tail, View
+from audit.engines.entries import entered
+from audit.reading.queue_files import QueueFile
+from audit.tables import (
+    ACKED,
+    CHUNK,
+    DAMAGE,
+    DUPLICATES,
+    EXTENTS,
+    LOG,
+    QUEUES,
+    RECORD,
+    Again,
+    Entered,
+    EntryBounds,
+    Tail,
+    View,
+)
+from model.message import INNER_BATCH
 
 # Topics in which one message may stand more than once.
 SYSTEM_TOPIC: Final = r"^(%RETRY%|%DLQ%|SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$)"
@@ -61,9 +79,7 @@ class LocalLog:
         return self._views[view]
 
     def broken_queues(self, view: View, *, whole: bool) -> pa.Table:
-        table = self._view(view)
-        kind = table["sys_flag"].to_numpy() & ROLLBACK
-        table = table.filter(pa.array((kind != PREPARED) & (kind != ROLLBACK)))
+        table = self._queued(view)
         if not len(table):
             return QUEUES.empty_table()
         topics = table["topic"].combine_chunks().dictionary_encode()
@@ -165,11 +181,26 @@ class LocalLog:
         return table.filter(pc.is_in(table["uniq_key"], value_set=pa.array(keys, pa.string())))
 
     def queue_starts(self, view: View) -> pa.Table:
-        table = self._view(view)
-        kind = table["sys_flag"].to_numpy() & ROLLBACK
-        table = table.filter(pa.array((kind != PREPARED) & (kind != ROLLBACK)))
+        table = self._queued(view)
         starts = table.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "min")])
         return starts.rename_columns(["topic", "queue_id", "queue_offset"])
+
+    def _queued(self, view: View) -> pa.Table:
+        table = self._view(view)
+        kind = table["sys_flag"].to_numpy() & ROLLBACK
+        return table.filter(pa.array((kind != PREPARED) & (kind != ROLLBACK)))
+
+    def queue_extents(self, view: View) -> pa.Table:
+        table = self._queued(view)
+        table = table.filter(pa.array((table["sys_flag"].to_numpy() & INNER_BATCH) == 0))
+        extents = table.group_by(["topic", "queue_id"]).aggregate(
+            [("offset", "min"), ("until", "max"), ("queue_offset", "min"), ("offset", "count")]
+        )
+        columns = ["topic", "queue_id", "offset_min", "until_max", "queue_offset_min", "offset_count"]
+        return extents.select(columns).rename_columns(EXTENTS)
+
+    def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
+        return entered(self._queued(view), files, bounds)
 
     def acked_behind(self, ledger: pa.Table, view: View, offset: int) -> Tail:
         joined = self._join(ledger, view)

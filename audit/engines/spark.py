@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,17 +26,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.java import Java, find_java
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC, WAITING_TOPIC
+from audit.engines.spark_entries import entered
+from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.tables import (
     ACKED,
     CHUNK,
     DAMAGE,
     DIGEST,
     DUPLICATES,
+    EXTENTS,
     LOG,
     QUEUES,
     RECORD,
     Again,
     EngineError,
+    Entered,
+    EntryBounds,
     Tail,
     Task,
     View,
@@ -44,6 +49,7 @@ from audit.tables import (
     run_scan,
 )
 from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
+from model.message import INNER_BATCH
 
 SOURCE: Final = "keelmq_log"
 SHARED_PACKAGES: Final = ("audit", "model")
@@ -61,15 +67,20 @@ def spark_errors() -> Iterator[None]:
         raise EngineError(f"Spark failed: {text[0] if text else error!r} {last}".strip()) from error
 
 
+_SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES}
+PARTITIONS_MAX: Final = 64
+"""Of queue files."""
+
+
 class LogSource(DataSource):
-    """``spark.read.format("keelmq_log").option("kind", "digests"|"scan").option("tasks", JSON)``."""
+    """``spark.read.format("keelmq_log").option("kind", one of _SCHEMAS).option("tasks", JSON)``."""
 
     @classmethod
     def name(cls) -> str:
         return SOURCE
 
     def schema(self) -> Any:
-        return from_arrow_schema(DIGEST if self.options["kind"] == "digests" else LOG)
+        return from_arrow_schema(_SCHEMAS[self.options["kind"]])
 
     def reader(self, schema: Any) -> DataSourceReader:
         return LogReader(self.options["kind"], json.loads(self.options["tasks"]))
@@ -83,16 +94,27 @@ class LogReader(DataSourceReader):
         self._tasks = tasks
 
     def partitions(self) -> list[InputPartition]:
+        if self._kind == "entries":  # many and small: a few files a partition
+            few = len(self._tasks) // PARTITIONS_MAX + 1
+            return [InputPartition(self._tasks[at : at + few]) for at in range(0, len(self._tasks), few)]
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:
             return  # no tasks: Spark reads one partition that is none
+        if self._kind == "entries":
+            for file in partition.value:
+                yield from read_entries(QueueFile.from_json(file))
+            return
         task = Task.from_json(partition.value)
         if self._kind == "digests":
             yield run_digests(task)
         else:
             yield from run_scan(task)
+
+
+def load(session: SparkSession, kind: str, tasks: list[dict[str, Any]]) -> DataFrame:
+    return session.read.format(SOURCE).option("kind", kind).option("tasks", json.dumps(tasks)).load()
 
 
 class SparkEngine:
@@ -116,8 +138,7 @@ class SparkEngine:
         self._load("digests", []).count()
 
     def _load(self, kind: str, tasks: list[Task]) -> DataFrame:
-        reader = self._session.read.format(SOURCE).option("kind", kind)
-        return reader.option("tasks", json.dumps([t.to_json() for t in tasks])).load()
+        return load(self._session, kind, [t.to_json() for t in tasks])
 
     @spark_errors()
     def digests(self, tasks: list[Task]) -> pa.Table:
@@ -270,6 +291,22 @@ class SparkLog:
             self._queued(view).groupBy("topic", "queue_id").agg(F.min("queue_offset").alias("queue_offset"))
         )
         return starts.toArrow()
+
+    @spark_errors()
+    def queue_extents(self, view: View) -> pa.Table:
+        rows = self._queued(view).filter(F.col("sys_flag").bitwiseAND(INNER_BATCH) == 0)
+        extents = rows.groupBy("topic", "queue_id").agg(
+            F.min("offset").alias("offset"),
+            F.max("until").alias("until"),
+            F.min("queue_offset").alias("queue_offset"),
+            F.count("*").alias("records"),
+        )
+        return extents.select(*EXTENTS).toArrow()
+
+    @spark_errors()
+    def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
+        entries = load(self._session, "entries", [file.to_json() for file in files])
+        return entered(self._session, self._queued(view), entries, files, bounds)
 
     def _join(self, ledger: pa.Table, view: View) -> DataFrame:
         if view in self._joined:

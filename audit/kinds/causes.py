@@ -6,6 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from audit.findings import Finding, Spans, spans_of
+from audit.kinds import entries
+
+_UNDER_ENTRIES: Final = (
+    "missing_segment",
+    "file_unreadable",
+    "unreadable_region",
+    "divergent_suffix",
+    "phys_offset_mismatch",
+    "crc_mismatch",
+    "bytes_differ",
+    "dup_queue_offset",
+    "queue_order",
+)
 
 CAUSES: Final = {
     "queue_gap": (
@@ -18,6 +31,9 @@ CAUSES: Final = {
     "dup_queue_offset": ("divergent_suffix", "bytes_differ"),
     "queue_order": ("divergent_suffix", "bytes_differ"),
     "dup_message": ("divergent_suffix", "bytes_differ", "dup_queue_offset"),
+    "cq_wrong": _UNDER_ENTRIES,
+    "cq_missing": _UNDER_ENTRIES,
+    "cq_dangling": (*_UNDER_ENTRIES, "short_tail"),
     "missing_segment": ("file_unreadable",),
     "short_tail": ("file_unreadable",),
     "crc_mismatch": ("missing_segment", "divergent_suffix"),
@@ -57,7 +73,9 @@ def link(findings: Iterable[Finding], replicas: Sequence[str]) -> list[Finding]:
     spans = {kind: spans_of(causes) for kind, causes in by_kind.items()}
     out = []
     for f in rows:
-        cause = None if f.caused_by or f.phys_offset < 0 else _cause(f, spans, replicas)
+        whole_queues = f.kind == "cq_missing" and f.records != 1  # no damage of the log explains these
+        apart = f.caused_by or f.phys_offset < 0 or whole_queues
+        cause = None if apart else _cause(f, spans, replicas)
         out.append(f.follows(cause) if cause is not None else f)
     return out
 
@@ -104,7 +122,9 @@ def fold(findings: list[Finding]) -> list[Finding]:
     out: list[Finding] = []
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for f in findings:
-        folds = f.kind == "queue_gap" or (f.kind.startswith("acked_") and f.copies > 0)
+        folds = (
+            f.kind == "queue_gap" or f.kind in entries.KINDS or (f.kind.startswith("acked_") and f.copies > 0)
+        )
         if f.caused_by and folds:
             groups.setdefault((f.kind, f.replica, f.caused_by), []).append(f)
         else:

@@ -23,9 +23,17 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD, INNER_BATCH
+from model.message import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZSTD,
+    INNER_BATCH,
+    java_hash,
+)
 
 try:
     from isal.isal_zlib import crc32 as _crc32
@@ -56,6 +64,7 @@ RECORD_BYTES_MAX: Final = 32 * 1024 * 1024 + 65536
 _PREFIX: Final = struct.Struct(">iI")
 _FIELDS: Final = struct.Struct(">Ii4xqqi")  # CRC, queue id, queue offset, physical offset, sysFlag
 UNIQ: Final = b"UNIQ_KEY\x01"
+_TAGS: Final = b"TAGS\x01"
 _INNER_NUM: Final = b"INNER_NUM\x01"
 PROPERTY_CRC: Final = b"__CRC32#\x01"
 
@@ -78,6 +87,7 @@ class Record(NamedTuple):
     sys_flag: int
     store_timestamp_ms: int
     advance: int  # how many queue offsets the record takes: 1, or the size of an inner batch
+    tags_code: int  # what its queue entry carries: the hash of TAGS, 0 without
 
 
 class Damage(NamedTuple):
@@ -154,6 +164,7 @@ def parse(data: bytes, at: int, offset: int, segment_end: int, *, plain: bool = 
         sys_flag,
         struct.unpack_from(">q", data, fields.stamp_at)[0],
         _advance(data, sys_flag, properties_at, end),
+        tags_code(data, properties_at, end),
     )
     return _judged(data, at, record, physical, crc)
 
@@ -216,6 +227,17 @@ def text_property(data: bytes, mark: bytes, begin: int, end: int) -> str:
         return ""
     stop = data.find(b"\x02", at, end)
     return data[at + len(mark) : stop if stop >= 0 else end].decode("utf-8", "replace")
+
+
+def tags_code(data: bytes, begin: int, end: int) -> int:
+    if data.find(_TAGS, begin, end) < 0:
+        return 0
+    return _tags_hash(text_property(data, _TAGS, begin, end))
+
+
+@lru_cache(maxsize=4096)
+def _tags_hash(tags: str) -> int:
+    return java_hash(tags)
 
 
 def _advance(data: bytes, sys_flag: int, begin: int, end: int) -> int:

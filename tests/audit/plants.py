@@ -35,6 +35,16 @@ def make(root: Path, replicas: int = 3) -> tuple[list[Path], LogWriter, Path]:
     return copies(writer.root, replicas), writer, ledger
 
 
+def make_queued(root: Path, replicas: int = 3) -> tuple[list[Path], Path]:
+    """The same with tags, and with queues in files of ten entries."""
+    writer = LogWriter(root / "origin")
+    for n in range(MESSAGES):
+        writer.add(f"m-{n}".encode() * 5, key=f"m{n}", queue_id=n % 2, stamp=1000 + n, tags=f"tag{n % 3}")
+    writer.confirm(epochs=[(1, 0)])
+    writer.write_queues()
+    return copies(writer.root, replicas), ledger_at(root, writer.rows)
+
+
 def _at(writer: LogWriter, n: int) -> int:
     return int(str(writer.rows[n]["phys_offset"]))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from audit.reading.layout import Replica, find_ends, load
 from audit.reading.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from audit.reading.storage import StoreSpec
+from model.message import java_hash
 from tests import GOLDEN, unpack_archive
 
 STORES = GOLDEN / "store"
@@ -85,16 +86,29 @@ class LogWriter:
         self.rows: list[dict[str, object]] = []
 
     def add(
-        self, body: bytes, *, key: str = "", topic: str = "T", queue_id: int = 0, stamp: int = 1000
+        self,
+        body: bytes,
+        *,
+        key: str = "",
+        topic: str = "T",
+        queue_id: int = 0,
+        stamp: int = 1000,
+        tags: str = "",
     ) -> int:
         """Append one record; returns its physical offset."""
         queue_offset = self._next.get((topic, queue_id), 0)
-        raw = record(self.end, queue_offset, body, key=key, topic=topic, queue_id=queue_id, stamp=stamp)
+
+        def made() -> bytes:
+            own = f"UNIQ_KEY\x01{key or f'K{self.end}'}\x02TAGS\x01{tags}\x02".encode() if tags else None
+            where = (self.end, queue_offset, body)
+            return record(*where, key=key, topic=topic, queue_id=queue_id, stamp=stamp, properties=own)
+
+        raw = made()
         left = self.segment - self.end % self.segment
         if len(raw) + 8 > left:
             self._write(struct.pack(">iI", left, MAGIC_BLANK))
             self.end += left - 8
-            raw = record(self.end, queue_offset, body, key=key, topic=topic, queue_id=queue_id, stamp=stamp)
+            raw = made()
         at = self.end
         self._write(raw)
         self._next[topic, queue_id] = queue_offset + 1
@@ -106,6 +120,7 @@ class LogWriter:
                 "queue_offset": queue_offset,
                 "phys_offset": at,
                 "body_crc": body_crc(body),
+                "tags_code": java_hash(tags),
             }
         )
         return at
@@ -113,6 +128,15 @@ class LogWriter:
     def fill(self, count: int, *, mark: str = "m", queues: int = 2, stamp: int = 1000) -> None:
         for n in range(count):
             self.add(f"{mark}-{n}".encode() * 5, key=f"{mark}{n}", queue_id=n % queues, stamp=stamp + n)
+
+    def write_queues(self, per_file: int = 10) -> None:
+        """Enter every record of ``rows`` into its queue, as a broker does; files of ``per_file`` entries."""
+        for row in self.rows:
+            at = int(str(row["phys_offset"]))
+            (size,) = struct.unpack(">i", look(self.root, at, 4, self.segment))
+            entry = struct.pack(">qiq", at, size, int(str(row["tags_code"])))
+            queue = (str(row["topic"]), int(str(row["queue_id"])))
+            enter(self.root, *queue, int(str(row["queue_offset"])), entry, per_file)
 
     def forget(self) -> None:
         """The topics are deleted: their queues begin at 0 again."""
@@ -156,6 +180,21 @@ def patch(root: Path, offset: int, data: bytes, segment: int = SEGMENT) -> None:
     with (root / "commitlog" / f"{base:020d}").open("r+b") as file:
         file.seek(offset - base)
         file.write(data)
+
+
+def queue_file(root: Path, topic: str, queue_id: int, place: int, per_file: int = 10) -> Path:
+    return root / "consumequeue" / topic / str(queue_id) / f"{place // per_file * per_file * 20:020d}"
+
+
+def enter(root: Path, topic: str, queue_id: int, place: int, entry: bytes, per_file: int = 10) -> None:
+    """Write one entry of a queue."""
+    path = queue_file(root, topic, queue_id, place, per_file)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(per_file * 20))
+    with path.open("r+b") as file:
+        file.seek(place % per_file * 20)
+        file.write(entry)
 
 
 def look(root: Path, offset: int, size: int, segment: int = SEGMENT) -> bytes:

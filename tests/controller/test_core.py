@@ -18,6 +18,7 @@ from controller.groups.commands import (
     encode_command,
 )
 from controller.groups.elect import End
+from controller.groups.group import Group
 from controller.groups.table import ANSWERS_MAX, ReplicaTable
 
 G = "broker-a"
@@ -424,6 +425,14 @@ class Groups(RuleBasedStateMachine):
         )
         assert answer["code"] in (0, 2012)
 
+    @staticmethod
+    def outsider_may_lead(group: Group | None, alive: tuple[int, ...]) -> bool:
+        """A clean election of a broker that is no member: the first one, by a majority, or by every replica
+        where each member that lives may have forgotten."""
+        if group is None or group.virgin or group.majority_of:
+            return True
+        return not set(group.sound_members) & set(alive) and set(group.voters) <= set(alive)
+
     @rule(
         broker_id=IDS | st.just(-1),
         designate=st.booleans(),
@@ -440,11 +449,9 @@ class Groups(RuleBasedStateMachine):
         within_grace: tuple[int, ...],
     ) -> None:
         group = self.table.groups.get(G)
-        before = (
-            (group.master, list(group.members), group.virgin, group.majority_of)
-            if group
-            else (None, [], True, 0)
-        )
+        before = group.master if group else None
+        outsider = self.outsider_may_lead(group, alive)
+        members, virgin = (list(group.members), group.virgin) if group else ([], True)
         answer = self.do(
             ElectMaster(
                 group=G,
@@ -458,9 +465,9 @@ class Groups(RuleBasedStateMachine):
         )
         if answer["code"] == 0:
             winner = int(answer["ext"]["masterBrokerId"])
-            assert winner != before[0]
-            assert unclean or winner in before[1] or before[2] or before[3]
-            assert winner in alive or before[2]
+            assert winner != before
+            assert unclean or outsider or winner in members
+            assert winner in alive or virgin
 
     @rule(members=SETS, master=IDS, right=st.booleans(), behind=st.integers(0, 2), alive=SETS)
     def alter(
@@ -510,3 +517,17 @@ class Groups(RuleBasedStateMachine):
 
 TestGroups = Groups.TestCase
 TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_an_outsider_leads_where_the_only_member_may_have_forgotten_and_every_replica_was_heard() -> None:
+    groups = Groups()
+    groups.begin()
+    for broker_id in (1, 2):
+        groups.apply_id(wanted=broker_id, ahead=False, who="a")
+    groups.elect(broker_id=2, designate=False, unclean=False, alive=(), within_grace=())
+    groups.restart_the_master(began=False, suspect=True, all_ack=False, unclean=False, alive=())
+    assert (groups.table.groups[G].master, groups.table.groups[G].members) == (None, [2])
+    groups.elect(broker_id=-1, designate=False, unclean=False, alive=(1,), within_grace=())
+    assert groups.table.groups[G].master is None
+    groups.elect(broker_id=-1, designate=False, unclean=False, alive=(1, 2), within_grace=())
+    assert groups.table.groups[G].master == 1

@@ -190,24 +190,26 @@ class Peer:
         return int((await self.ask(Request.SEARCH_OFFSET_BY_TIMESTAMP, ext)).ext["offset"])
 
     async def look(self, numbers: range, below: int | None = None) -> Stored:
-        """Everything there is to be told, of what lies below a physical offset when that is given."""
+        """Everything there is to be told, of what lies below a physical offset when that is given, or of what
+        was there first: a delayed message may come meanwhile."""
         stored = Stored()
         system = [(SCHEDULE_TOPIC, level - 1) for level in (SOON, LATER, NEVER)]
         system += [(HALF_TOPIC, 0), (OP_HALF_TOPIC, 0), (retry_topic(GROUP), 0)]
         plain = [(topic, queue_id) for topic in (TOPIC, DELAYED) for queue_id in range(QUEUES)]
+        if below is None:
+            below = await self._end_of([*plain, *system])
         for topic, queue_id in [*plain, *system]:
-            rows = await self.rows(topic, queue_id)
-            stored.queues[topic, queue_id] = [row for row in rows if below is None or row[0] < below]
+            stored.queues[topic, queue_id] = [
+                row for row in await self.rows(topic, queue_id) if row[0] < below
+            ]
         for topic, some in ((TOPIC, numbers), (DELAYED, (0, 4, 8))):
             for number in some:
                 for key, is_unique in ((f"key-{number}", False), (unique(topic, number), True)):
                     found = await self.query(topic, key, unique_key=is_unique)
-                    stored.by_key[topic, key] = {a: r for a, r in found.items() if below is None or a < below}
+                    stored.by_key[topic, key] = {a: r for a, r in found.items() if a < below}
         for number in range(7):
             found = await self.query(TOPIC, f"shared-{number}")
-            stored.by_key[TOPIC, f"shared-{number}"] = {
-                a: r for a, r in found.items() if below is None or a < below
-            }
+            stored.by_key[TOPIC, f"shared-{number}"] = {a: r for a, r in found.items() if a < below}
         for rows in list(stored.queues.values()):
             for at, _ in rows:
                 answer = await self.ask(Request.VIEW_MESSAGE_BY_ID, {"topic": TOPIC, "offset": str(at)})
@@ -218,6 +220,10 @@ class Peer:
             answer = await self.ask(Request.QUERY_CONSUMER_OFFSET, ext, accept=(0, Response.QUERY_NOT_FOUND))
             stored.committed[queue_id] = int(answer.ext.get("offset", -1))
         return stored
+
+    async def _end_of(self, queues: list[tuple[str, int]]) -> int:
+        """Behind the last record of these queues."""
+        return max([at + len(raw) for queue in queues for at, raw in await self.rows(*queue)], default=0)
 
     async def _look_by_time(self, stored: Stored) -> None:
         for queue_id in range(QUEUES):

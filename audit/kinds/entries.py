@@ -1,0 +1,171 @@
+"""Entries of ConsumeQueues that do not agree with their own replica's log.
+
+``cq_wrong``, ``cq_missing``, ``cq_dangling``. Warnings: queues are made of the log, so no message is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from audit.findings import INFO, WARN, Finding
+from audit.kinds.facts import Facts
+from audit.reading.layout import Replica
+from audit.reading.queue_files import Queue, QueueFolder
+from audit.tables import Entered
+
+KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})
+Place = tuple[str, int, int]
+Row = dict[str, Any]
+
+
+def tail_from(replica: Replica) -> int:
+    """From which physical offset on records need not be in their queues yet.
+
+    A stopped broker entered what was confirmed (RocketMQ enters nothing else); one that runs, or was killed,
+    is less than a segment behind. Without epochs the checkpoint names the last record, else the end of it.
+    """
+    confirmed = replica.confirmed + (0 if replica.epochs else 1) if replica.confirmed else 1 << 62
+    return confirmed if replica.clean else min(confirmed, replica.end - replica.segment_bytes)
+
+
+def entries(facts: Facts, at: int, told: Entered, again: Mapping[Queue, int]) -> list[Finding]:
+    """``again``: where a queue's topic was created again; what stands before has no entries any more."""
+    wrong = {_place(row): row for row in told.wrong.to_pylist()}
+    records: dict[Place, Row] = {}
+    for row in sorted(told.unentered.to_pylist(), key=lambda row: int(row["offset"])):
+        if row["offset"] >= again.get((row["topic"], row["queue_id"]), 0):
+            records[_place(row)] = row
+    tail = tail_from(facts.replicas[at])
+    found = []
+    for place, record in sorted(records.items()):
+        entry = wrong.pop(place, None)
+        if record["offset"] >= tail and _ends(place, told):
+            continue  # not entered yet; what stands there is left over
+        if entry is not None:
+            found.append(_at_record(facts, "cq_wrong", at, record, _said(entry)))
+        else:
+            found.append(_at_record(facts, "cq_missing", at, record, "no entry"))
+    return found + [
+        _dangling(facts, at, entry, at_end=_ends(place, told)) for place, entry in sorted(wrong.items())
+    ]
+
+
+def _ends(place: Place, told: Entered) -> bool:
+    """Is no entry right from this place of its queue on?"""
+    return place[2] > told.last.get(place[:2], -1)
+
+
+def absent(
+    facts: Facts, at: int, folder: QueueFolder, others: set[Queue], extents: pa.Table
+) -> list[Finding]:
+    """Queues that have records and no file, although topics.json or another replica has them."""
+    tail = tail_from(facts.replicas[at])
+    there = folder.queues
+    found = []
+    for row in sorted(extents.to_pylist(), key=_queue):
+        queue = _queue(row)
+        expected = queue in others or row["queue_id"] < folder.queues_of.get(row["topic"], 0)
+        if queue in there or not expected or row["topic"] in folder.elsewhere or row["offset"] >= tail:
+            continue
+        records = int(row["records"])
+        found.append(
+            facts.at(
+                "cq_missing",
+                WARN,
+                at,
+                row["offset"],
+                row["until"],
+                topic=row["topic"],
+                queue_id=row["queue_id"],
+                queue_offset=row["queue_offset"],
+                expected=f"entries of {records} records",
+                found="no such queue",
+                records=records,
+            )
+        )
+    return found
+
+
+def joined(findings: Sequence[Finding]) -> list[Finding]:
+    """One row for consecutive places of a queue that no other finding explains."""
+    kept: list[Finding] = []
+    rest = [f for f in findings if f.kind not in KINDS or f.caused_by or f.queue_offset < 0]
+    rows = sorted(
+        (f for f in findings if f.kind in KINDS and not f.caused_by and f.queue_offset >= 0),
+        key=lambda f: (f.kind, f.replica, f.topic, f.queue_id, f.queue_offset),
+    )
+    for f in rows:
+        last = kept[-1] if kept else None
+        if last is not None and _goes_on(last, f):
+            begin, end = min(last.phys_offset, f.phys_offset), max(last.until, f.until)
+            kept[-1] = replace(last, phys_offset=begin, until=end, records=last.records + f.records)
+        else:
+            kept.append(f)
+    return rest + kept
+
+
+def _goes_on(last: Finding, f: Finding) -> bool:
+    place = (last.topic, last.queue_id, last.queue_offset + last.records)
+    return (last.kind, last.severity, last.replica, *place) == (
+        f.kind,
+        f.severity,
+        f.replica,
+        f.topic,
+        f.queue_id,
+        f.queue_offset,
+    )
+
+
+def _queue(row: Row) -> Queue:
+    return row["topic"], row["queue_id"]
+
+
+def _place(row: Row) -> Place:
+    return row["topic"], row["queue_id"], row["queue_offset"]
+
+
+def _said(entry: Row) -> str:
+    return f"offset {entry['entry_offset']} size {entry['entry_size']} tag {entry['entry_tags']}"
+
+
+def _at_record(facts: Facts, kind: str, at: int, record: Row, found: str) -> Finding:
+    begin, end = int(record["offset"]), int(record["until"])
+    return facts.at(
+        kind,
+        WARN,
+        at,
+        begin,
+        end,
+        topic=record["topic"],
+        queue_id=record["queue_id"],
+        queue_offset=record["queue_offset"],
+        uniq_key=record["uniq_key"],
+        expected=f"offset {begin} size {end - begin} tag {record['tags_code']}",
+        found=found,
+        records=1,
+    )
+
+
+def _dangling(facts: Facts, at: int, entry: Row, *, at_end: bool) -> Finding:
+    """RocketMQ leaves the entries of a log that it cut short, in the files behind the ends of
+    their queues: information only."""
+    begin = int(entry["entry_offset"])
+    epochs = facts.replicas[at].epochs
+    left_over = at_end and len(epochs) > 1 and begin >= epochs[1][1]
+    return facts.at(
+        "cq_dangling",
+        INFO if left_over else WARN,
+        at,
+        begin,
+        begin + max(1, int(entry["entry_size"])),
+        topic=entry["topic"],
+        queue_id=entry["queue_id"],
+        queue_offset=entry["queue_offset"],
+        expected="no entry: the log has no record of this place",
+        found=_said(entry),
+        records=1,
+    )

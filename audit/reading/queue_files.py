@@ -1,0 +1,156 @@
+"""What do a store's ConsumeQueues say? The entries of one file, and which queues and topics there are.
+
+A queue is a folder ``consumequeue/TOPIC/ID``; a file's name is the byte of the queue at which it begins:
+
+    at  size  field of an entry (20 bytes, big-endian)
+     0     8  physical offset of the record
+     8     4  its size; 0x7FFFFFFF with offset 0: the place stands for no message
+    12     8  hash of its TAGS; below -2^31 the address of an extension; of a delayed message when it is due
+
+Zeros are no entry. Source: Apache RocketMQ 5.x, ``store/ConsumeQueue``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from audit.reading.storage import Storage, open_storage
+
+ENTRY_BYTES: Final = 20
+EXTENSION_BELOW: Final = -(1 << 31)
+_ENTRY: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert _ENTRY.itemsize == ENTRY_BYTES, "an entry as it stands in the file"
+_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+_WINDOW_BYTES: Final = 8 * 1024 * 1024 // ENTRY_BYTES * ENTRY_BYTES
+
+ENTRIES: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("entry_offset", pa.int64()),  # physical
+        ("entry_size", pa.int64()),
+        ("entry_tags", pa.int64()),
+    ]
+)
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFile:
+    """One file of a queue. ``first``: the place of its first entry."""
+
+    location: str
+    file: str
+    topic: str
+    queue_id: int
+    first: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> QueueFile:
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFolder:
+    """``queues_of``: how many queues ``config/topics.json`` gives each topic. ``elsewhere``: topics whose
+    queues this store keeps in files of another kind."""
+
+    files: tuple[QueueFile, ...]
+    queues_of: dict[str, int]
+    elsewhere: frozenset[str]
+
+    @property
+    def queues(self) -> set[Queue]:
+        return {(file.topic, file.queue_id) for file in self.files}
+
+
+def look(location: str) -> QueueFolder | None:
+    """What queues a store has; None when it keeps them in RocksDB. Raises OSError."""
+    storage = open_storage(location)
+    try:
+        if storage.exists("consumequeue_r"):
+            return None
+        elsewhere = frozenset(storage.listdir("batchconsumequeue"))
+        return QueueFolder(tuple(_files(storage, location)), _queues_of(storage), elsewhere)
+    finally:
+        storage.close()
+
+
+def _files(storage: Storage, location: str) -> Iterator[QueueFile]:
+    for topic in storage.listdir("consumequeue"):
+        for queue in _names(storage, f"consumequeue/{topic}"):
+            folder = f"consumequeue/{topic}/{queue}"
+            for name in _names(storage, folder):
+                if len(name) == 20:
+                    yield QueueFile(location, f"{folder}/{name}", topic, int(queue), int(name) // ENTRY_BYTES)
+
+
+def _names(storage: Storage, path: str) -> list[str]:
+    try:
+        return [name for name in storage.listdir(path) if name.isascii() and name.isdigit()]
+    except NotADirectoryError:
+        return []
+
+
+def _queues_of(storage: Storage) -> dict[str, int]:
+    if not storage.exists("config/topics.json"):
+        return {}
+    raw = storage.read("config/topics.json", 0, storage.size("config/topics.json"))
+    try:
+        topics = json.loads(raw)["topicConfigTable"].items()
+        return {
+            name: max(int(topic.get("readQueueNums", 0)), int(topic.get("writeQueueNums", 0)))
+            for name, topic in topics
+        }
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return {}  # half written, or nobody's: then no topic is expected to have a queue
+
+
+def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:
+    """ENTRIES rows of one file, without places that stand for no message. Raises OSError.
+
+    A file that retention removes meanwhile has none.
+    """
+    storage = open_storage(file.location)
+    try:
+        at = 0
+        while raw := storage.read(file.file, at, _WINDOW_BYTES):
+            rows = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], dtype=_ENTRY)
+            yield _batch(file, file.first + at // ENTRY_BYTES, rows)
+            at += len(raw)
+            if len(raw) < _WINDOW_BYTES:
+                break
+    except FileNotFoundError:
+        return
+    finally:
+        storage.close()
+
+
+def _batch(file: QueueFile, first: int, rows: Any) -> pa.RecordBatch:
+    blank = (rows["offset"] == 0) & ((rows["size"] == _PRE_BLANK_SIZE) | (rows["size"] == 0))
+    (at,) = np.nonzero(~blank)
+    rows = rows[at]
+    topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(at), np.int32)), pa.array([file.topic]))
+    return pa.RecordBatch.from_arrays(
+        [
+            topic.cast(pa.string()),
+            pa.array(np.full(len(at), file.queue_id, np.int32)),
+            pa.array(at.astype(np.int64) + first),
+            pa.array(rows["offset"].astype(np.int64)),
+            pa.array(rows["size"].astype(np.int64)),
+            pa.array(rows["tags_code"].astype(np.int64)),
+        ],
+        schema=ENTRIES,
+    )
