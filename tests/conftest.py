@@ -7,6 +7,7 @@ in that folder, or stands in ``ELSEWHERE``. A test that failed while the machine
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.compiled import compile_tests
 from tests.stand_still import Plugin
 
 if TYPE_CHECKING:
@@ -142,6 +144,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(STAND_STILL):
         config.pluginmanager.register(Plugin(), STAND_STILL)
+    compile_tests(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """5,000 tests and their modules stay until the end: no collection of garbage looks through them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
