@@ -7,6 +7,7 @@ in that folder, or stands in ``ELSEWHERE``. A test that failed while the machine
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import tempfile
 import time
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import ROOT
+from tests.compiled import compile_tests
 from tests.stand_still import Plugin
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 # How long an example takes says how busy the machine is, and nothing about the promise.
 settings.register_profile("keelmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("keelmq")
+# After every edit; ``make test`` draws the default 100.
+settings.register_profile("quick", settings.get_profile("keelmq"), max_examples=40)
 
 STAND_STILL: Final = "stand-still"
 FOLDERS: Final = {"tests/live/": "live", "tests/interop/": "interop", "tests/sim/": "sim"}
@@ -143,6 +148,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(STAND_STILL):
         config.pluginmanager.register(Plugin(), STAND_STILL)
+    compile_tests(config)
+    if config.option.markexpr == "quick":
+        settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``-m quick`` reads the files alone that have such tests: what the others import is saved."""
+    if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    if collection_path.relative_to(ROOT).as_posix().startswith(QUICK):
+        return None
+    return "mark.seeds" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """5,000 tests and their modules stay until the end: no collection of garbage looks through them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

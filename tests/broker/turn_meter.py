@@ -44,4 +44,3 @@ async def metered() -> AsyncIterator[Meter]:
     finally:
         await asyncio.sleep(0)
         watching.cancel()
-        gc.unfreeze()
