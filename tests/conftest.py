@@ -71,7 +71,12 @@ QUICK: Final = (
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
 WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
-ON_SPARK: Final = ("tests/audit/test_spark", "tests/cli/test_demo", "tests/packaging/test_wheel")
+ON_SPARK: Final = (
+    "tests/audit/test_spark",
+    "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
+    "tests/cli/test_demo",
+    "tests/packaging/test_wheel",
+)
 """They share a worker: one Spark at a time, as each starts as many threads as there are cores."""
 LONG_FIRST: Final = (
     "tests/audit/test_spark",
