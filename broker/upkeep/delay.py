@@ -115,8 +115,6 @@ class DelayService:
         if not self._begun:
             self._next = dict(self._offsets.table)
         for level in range(1, len(self._levels_ms)):
-            if self._is_idle(level):
-                continue
             try:
                 await self._level(level)
             except (MqError, OSError, ValueError, struct.error) as error:
@@ -128,11 +126,8 @@ class DelayService:
 
     def _is_idle(self, level: int) -> bool:
         """Whether all of a level is delivered, and confirmed: of most levels, nearly always."""
-        return (
-            level in self._begun
-            and not self._unconfirmed.get(level)
-            and self._context.store.max_queue_offset(SCHEDULE_TOPIC, level - 1) == self._next.get(level, 0)
-        )
+        end = self._context.store.max_queue_offset(SCHEDULE_TOPIC, level - 1)
+        return not self._unconfirmed.get(level) and end == self._next.get(level, 0)
 
     async def _level(self, level: int) -> None:
         """All that is due of one level. Raises what ``step`` raises."""
@@ -141,6 +136,8 @@ class DelayService:
             # taken over, and is in the queues once it is confirmed.
             await self._skip_delivered(level)
             self._begun.add(level)
+        if self._is_idle(level):
+            return
         for _ in range(UNCONFIRMED_MAX // BATCH):
             before = self._next.get(level)
             more = self.step(level)

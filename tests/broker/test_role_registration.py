@@ -133,7 +133,8 @@ async def test_a_change_of_role_is_told_at_once_and_a_stop_unregisters() -> None
             await until(lambda: server.ids() == [(REGISTER, "1")])
             broker.id = 0
             broker.registration.soon()
-            await until(lambda: server.ids()[-1] == (REGISTER, "0"))
+            await until(lambda: broker.registration.status() == {server.address: 0})
+            assert server.ids()[-1] == (REGISTER, "0")
         assert server.ids()[-1] == (UNREGISTER, "0")
 
 

@@ -26,7 +26,9 @@ async def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
 ) -> None:
     monkeypatch.setattr(delay, "STEP_S", 0)
 
-    store = SimpleNamespace(log=SimpleNamespace(end=0), dispatched=0)
+    store = SimpleNamespace(
+        log=SimpleNamespace(end=0), dispatched=0, max_queue_offset=lambda topic, queue_id: 1
+    )
     config = SimpleNamespace(delay_levels="1s 5s")
     service = DelayService(
         cast(BrokerContext, SimpleNamespace(env=OsEnv(), store=store, config=config)),

@@ -198,13 +198,17 @@ def real_side(directory: Path, **config: Any) -> Iterator[Side]:
     """RocketMQ 5.5."""
     port = free_base_port(20)
     namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 11}"
-    own = {**rocketmq.QUICK_BROKER, "mappedFileSizeCommitLog": 1 << 20, **config}
+    own = {**rocketmq.QUICK_BROKER, **PATIENT, "mappedFileSizeCommitLog": 1 << 20, **config}
     servers: list[Server] = [
         rocketmq.namesrv_node(directory / "namesrv", port),
         rocketmq.broker_node(directory / "broker", port + 11, namesrv, **own),
     ]
     with _running(Side("real", directory, namesrv, broker, servers)) as side:
         yield side
+
+
+PATIENT: Final = {"waitTimeMillsInSendQueue": 30_000}
+"""By default a request that waited 200 ms is answered "busy", as most are on a busy machine."""
 
 
 class OldNode(rocketmq.ServerProcess):
@@ -248,6 +252,7 @@ def old_side(directory: Path, library: Path, plain: str, **config: Any) -> Itera
     (home / "conf" / "plain_acl.yml").write_text(plain)
     own: dict[str, object] = {
         "brokerClusterName": "DefaultCluster",
+        **PATIENT,
         "brokerName": "broker-a",
         "brokerId": 0,
         "brokerIP1": "127.0.0.1",
