@@ -23,7 +23,10 @@ COPY audit audit
 COPY cli cli
 RUN python -m venv /opt/keelmq \
     && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-server.lock \
-    && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".${EXTRAS}"
+    && if [ -n "$EXTRAS" ]; \
+       then /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".${EXTRAS}"; \
+       else /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps .; \
+       fi
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data keelmq \

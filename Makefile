@@ -15,7 +15,7 @@ SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check checked format bench facts lock sbom release fuzz hostile toxiproxy secrets clean
+.PHONY: setup demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -38,6 +38,11 @@ demo: setup
 # Two workers wait for real processes. One more than there are cores computes: many of these tests wait, too.
 test: setup
 	$(BIN)/pytest -n $$(($(JOBS) + 3)) --at-once $$(($(JOBS) + 1))
+
+# With what the real RocketMQ alone does, which make test leaves out. Notes how it ended in docs/compatibility.md.
+interop: setup
+	KEELMQ_INTEROP=all $(BIN)/pytest -n $(JOBS) -m interop --junitxml=.interop.xml; ended=$$?; \
+	    $(BIN)/python -m tests.interop.compatibility --junit .interop.xml && exit $$ended
 
 quick: setup
 	$(BIN)/pytest -n $(JOBS) -m quick

@@ -23,9 +23,11 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Ending:
-    """One command's end. ``task`` is what a signal cancels while there is one."""
+    """One command's end. ``task`` is what a signal cancels while there is one; ``quiet``: it started nothing
+    that has to be waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.begun = False
         self.hurried = False
         self.uncut = False
@@ -37,8 +39,9 @@ class _Ending:
             self.hurried = True
             return
         self.begun = True
-        with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-            os.write(sys.stderr.fileno(), b"ending what was started; once more kills it\n")
+        if not self.quiet:
+            with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
+                os.write(sys.stderr.fileno(), b"ending what was started; once more kills it\n")
         if self.task is not None and self.loop is not None:
             # In a signal handler only this wakes a loop that waits for its sockets.
             self.loop.call_soon_threadsafe(self.task.cancel)
@@ -55,11 +58,11 @@ def hurried() -> bool:
 
 
 @contextlib.contextmanager
-def in_order() -> Iterator[None]:
-    """Within this block signals end the command in order. A signal that was ignored before stays ignored
-    (nohup). In the main thread only; blocks do not nest."""
+def in_order(*, quiet: bool = False) -> Iterator[None]:
+    """Within this block signals end the command in order; ``quiet``: without a word. A signal that was
+    ignored before stays ignored (nohup). In the main thread only; blocks do not nest."""
     global _current
-    ending = _Ending()
+    ending = _Ending(quiet)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     _current = ending
     try:

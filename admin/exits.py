@@ -29,7 +29,7 @@ def run(command: click.Command, arguments: Sequence[str], name: str = "keelmq") 
     try:
         code = command.main(list(arguments), prog_name=name, standalone_mode=False)
     except click.UsageError as error:
-        error.show()
+        _say_usage(error, name)
         return USAGE
     except click.Abort:
         print("aborted", file=sys.stderr)
@@ -43,9 +43,33 @@ def run(command: click.Command, arguments: Sequence[str], name: str = "keelmq") 
     except KeyboardInterrupt:
         return INTERRUPTED
     except (MqError, OSError) as error:
-        print(f"{name}: {error or type(error).__name__}", file=sys.stderr)
+        print(f"{name}: {advised(str(error) or type(error).__name__)}", file=sys.stderr)
         return UNFINISHED
     except Exception:  # noqa: BLE001 - ours to mend; Python ends with 1, which scripts take for warnings
         traceback.print_exc()
         return UNFINISHED
     return code if isinstance(code, int) else DONE
+
+
+_ADVICE: Final = {
+    "username cannot be null.": "give --access-key and --secret-key, or --credentials",
+    "No accessKey is configured": "give --access-key and --secret-key, or --credentials",
+    "ended before the answer": "does that port speak TLS alone? Then give --tls-ca",
+}
+
+
+def advised(text: str) -> str:
+    """What a server or the client says, with the names of the options that mend it."""
+    text = text.replace("set tls.client.certPath and .keyPath", "give --tls-cert and --tls-key")
+    found = [todo for said, todo in _ADVICE.items() if said in text]
+    return f"{text} ({'; '.join(found)})" if found else text
+
+
+def _say_usage(error: click.UsageError, name: str) -> None:
+    """One line with where help is; a group without a command shows its help (click 8.2 and later)."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    path = error.ctx.command_path if error.ctx is not None else name
+    text = " ".join(error.format_message().split())
+    print(f"{path}: {text} (see {path} --help)", file=sys.stderr)

@@ -51,9 +51,25 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
-def group_of(name: str, help: str, *commands: click.Command) -> click.Group:
-    """A plain group of commands already imported."""
-    group = click.Group(name, help=help, no_args_is_help=True)
+class _Signposted(click.Group):
+    """A group that knows where commands are that are looked for here: name to what is said."""
+
+    elsewhere: Mapping[str, str] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in self.elsewhere:
+            ctx.fail(self.elsewhere[args[0]])
+        return super().resolve_command(ctx, args)
+
+
+def group_of(
+    name: str, help: str, *commands: click.Command, elsewhere: Mapping[str, str] | None = None
+) -> click.Group:
+    """A plain group of commands already imported; ``elsewhere``: where others are that are missed here."""
+    group = _Signposted(name, help=help, no_args_is_help=True)
+    group.elsewhere = elsewhere or {}
     for command in commands:
         group.add_command(command)
     return group

@@ -6,7 +6,7 @@ By ``--tls`` and its companions, or by the environment, which drills and the dem
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -86,8 +86,11 @@ def given() -> dict[str, str]:
 def client_env(*, seed: int | None = None) -> OsEnv:
     """The world of a client of this command. Raises ConfigError for files that cannot be used."""
     values = given()
-    if not values:
-        return OsEnv(seed=seed)
+    return env_of(values, seed=seed) if values else OsEnv(seed=seed)
+
+
+def env_of(values: Mapping[str, str], *, seed: int | None = None) -> OsEnv:
+    """As ``client_env``, with these ``tls.*`` keys. Raises ConfigError."""
     try:
         state = TlsState(values)
     except ConfigError as error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from audit import diff as diffs
 from audit.findings import EXIT_CODES
 from audit.reading.storage import StoreSpec, parse_stores
 from audit.run import Report
@@ -16,7 +18,43 @@ from audit.tables import Engine
 from model.errors import ConfigError
 
 
-@click.command("audit")
+class _WithDiff(click.Command):
+    """A command whose arguments may begin with the name of another one."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["diff"]:
+            return diff.make_context(f"{info_name} diff", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.command("diff")
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def diff(old: Path, new: Path, as_json: bool) -> int:
+    """Tell what changed between two audits: the folders of their --out.
+
+    Exit codes: 0 nothing new, 1 new or worse warnings, 2 errors, 3 the newer audit did not finish, 64 wrong
+    usage.
+
+    \b
+    keelmq audit diff reports/sunday reports/monday
+    """
+    change = diffs.compare(diffs.read(old), diffs.read(new))
+    if as_json:
+        click.echo(json.dumps(change.to_json(), ensure_ascii=False))
+    else:
+        for line in diffs.lines(change):
+            click.echo(line)
+    return change.exit_code
+
+
+@click.command("audit", cls=_WithDiff)
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
     "--ledger", metavar="FILE", help="Acknowledged messages: JSON lines, or Parquet (file or folder)."
@@ -31,6 +69,12 @@ from model.errors import ConfigError
     default=True,
     help="Read everything (default), or trust sealed segments an earlier audit into the same --out read.",
 )
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the result as metrics: NAME.prom for node_exporter's textfile collector.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of text.")
 def audit(
     stores: tuple[str, ...],
@@ -39,6 +83,7 @@ def audit(
     master: str | None,
     out: str,
     full: bool,
+    textfile: Path | None,
     as_json: bool,
 ) -> int:
     """Check that the stores of one broker group hold the same log, and every acknowledged message.
@@ -49,6 +94,7 @@ def audit(
     \b
     keelmq audit /data/b0 /data/b1 /data/b2 --ledger acked.jsonl --out report
     keelmq audit a=/mnt/a b=s3://bucket/b --engine spark --master spark://host:7077
+    keelmq audit diff reports/sunday reports/monday
     """
     if master and engine != "spark":
         raise click.UsageError("--master needs --engine spark")
@@ -56,11 +102,18 @@ def audit(
         raise click.UsageError(f"--ledger {ledger}: no such file")
     directory = Path(out)
     specs = parse_stores(list(stores))
-    made = make_engine(engine, master)
+    report: Report | None = None
     try:
-        report = run(specs, made, ledger, directory, full=full, quiet=as_json)
+        made = make_engine(engine, master)
+        try:
+            report = run(specs, made, ledger, directory, full=full, quiet=as_json)
+        finally:
+            made.close()
     finally:
-        made.close()
+        if textfile is not None:
+            from audit.pages import textfile as metrics
+
+            metrics.write(textfile, report)
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:

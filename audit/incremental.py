@@ -1,4 +1,5 @@
-"""Which segments need not be read again? Digests of sealed segments, kept between audits with size and mtime.
+"""Which segments need not be read again? What is known of sealed ones is kept between audits, with size and
+mtime: their digests, and (``audit.carried``) the queues and keys of those in which nothing was wrong.
 
 A disk that rots does not change a file's mtime: what was trusted is said in the report, and a full audit
 reads everything again.
@@ -6,18 +7,20 @@ reads everything again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from audit.carried import NOTHING, Carries, Clean, bytes_of, replace, rows_of
 from audit.findings import INFO, Finding
-from audit.intervals import Interval
+from audit.intervals import Interval, joined
 from audit.reading.layout import Replica, Segment
 from audit.reading.storage import open_storage, shown
-from audit.tables import DIGEST, Task
-from model.errors import ConfigError
+from audit.tables import DIGEST, ScannedLog, Task, View
 
 STATE: Final = pa.schema(
     [
@@ -25,52 +28,78 @@ STATE: Final = pa.schema(
         ("file", pa.string()),
         ("size", pa.int64()),
         ("mtime_ns", pa.int64()),
-        ("clean", pa.bool_()),
         ("start", pa.int64()),
         ("end", pa.int64()),
         ("digest", pa.binary()),
     ]
 )
+File = tuple[str, str]
+"""Location as it is shown, and path below it."""
+Stamp = tuple[int, int]
+"""Size and mtime in ns."""
+
+
+@dataclass(slots=True)
+class Trusted:
+    """What an audit took from earlier ones, as its report says it."""
+
+    border: int = 0  # no record before this offset was read
+    segments: list[str] = field(default_factory=list)  # which those are, as replica/segment
+    since: str = ""  # when the first of them was read
+    queues: int = 0  # ends of queues, and
+    keys: int = 0  # keys of messages that were carried across the border
+    digests: list[str] = field(default_factory=list)  # files whose bytes were not read
+    changed: dict[str, str] = field(default_factory=dict)  # files that did not stay as they were
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the segments, which the summary had before it had this."""
+        return {
+            "border": self.border,
+            "since": self.since,
+            "queues": self.queues,
+            "keys": self.keys,
+            "digests": self.digests,
+            "changed": self.changed,
+        }
 
 
 class Trust:
-    """Digests of an earlier audit for segments that are full and have not changed since."""
+    """What earlier audits knew of segments that are full and have not changed since."""
 
     def __init__(self, state: Path | None, replicas: list[Replica]) -> None:
         self._state = state
         self._replicas = replicas
-        self._stamps: dict[tuple[str, str], tuple[int, int]] = {}
-        self._known: dict[tuple[str, str], dict[Interval, bytes]] = {}
-        self._clean: set[tuple[str, str]] = set()
+        self._stamps: dict[File, Stamp] = {}
+        self._known: dict[File, dict[Interval, bytes]] = {}
+        self._former: dict[File, dict[Interval, bytes]] = {}  # of files that changed since
         self._learned: list[dict[str, Any]] = []
+        self._carries = Carries(state.with_suffix("") if state else Path())
+        self._clean: dict[File, Clean] = {}
+        self.carried = NOTHING
+        self.said = Trusted()
         if state is None:
             return
         for replica in replicas:
             storage = open_storage(replica.location)
             try:
-                for segment in self._sealed(replica):
+                for segment in _sealed(replica):
                     stamp = (storage.size(segment.file), storage.mtime_ns(segment.file))
                     self._stamps[shown(replica.location), segment.file] = stamp
             finally:
                 storage.close()
-        if state.exists():
-            self._read(state)
-
-    @staticmethod
-    def _sealed(replica: Replica) -> list[Segment]:
-        return [s for s in replica.segments if replica.segment_end(s) <= replica.end]
+        self._read(state)
 
     def _read(self, state: Path) -> None:
-        try:
-            rows = pq.read_table(state, schema=STATE).to_pylist()
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ConfigError(f"{state}: not the state of an earlier audit: {error}; use --full") from None
-        for row in rows:
-            key = (row["location"], row["file"])
-            if self._stamps.get(key) == (row["size"], row["mtime_ns"]):
-                self._known.setdefault(key, {})[row["start"], row["end"]] = row["digest"]
-                if row["clean"]:
-                    self._clean.add(key)
+        self._clean = {clean.key: clean for clean in self._carries.read()}
+        for row in rows_of(state, STATE):
+            file = (row["location"], row["file"])
+            same = self._stamps.get(file) == (row["size"], row["mtime_ns"])
+            of = self._known if same else self._former
+            of.setdefault(file, {})[row["start"], row["end"]] = row["digest"]
+        for file, clean in list(self._clean.items()):
+            if self._stamps.get(file) != clean.stamp:
+                self._former.setdefault(file, {})
+                del self._clean[file]
 
     def split(self, planned: list[Task]) -> tuple[pa.Table, list[Task]]:
         """Digests already known, and the tasks still to run."""
@@ -87,6 +116,11 @@ class Trust:
                 ]
             else:
                 todo.append(task)
+        read = {(task.replica, task.file) for task in todo}
+        self.said.digests = [
+            f"{self._replicas[at].name}/{file.rpartition('/')[2]}"
+            for at, file in sorted({(task.replica, task.file) for task in planned} - read)
+        ]
         return pa.Table.from_pylist(rows, schema=DIGEST), todo
 
     def learn(self, planned: list[Task], table: pa.Table) -> None:
@@ -94,7 +128,7 @@ class Trust:
         if self._state is None:
             return
         files = {(t.replica, t.segment_base): t for t in planned}
-        size = max((r.segment_bytes for r in self._replicas), default=1) or 1
+        size = _segment_bytes(self._replicas)
         for row in table.to_pylist():
             base = row["start"] // size * size
             task = files.get((row["replica"], base))
@@ -113,31 +147,116 @@ class Trust:
                 }
             )
 
-    def skip(self, reference: int, wanted: list[Interval]) -> tuple[list[Interval], list[str]]:
-        """``wanted`` without the reference's oldest segments found clean before, and their names."""
-        replica = self._replicas[reference]
-        until = replica.start
-        names = []
-        for segment in self._sealed(replica):
-            if segment.base != until or (shown(replica.location), segment.file) not in self._clean:
-                break
-            until = replica.segment_end(segment)
-            names.append(f"{replica.name}/{segment.name}")
-        return [(max(a, until), b) for a, b in wanted if b > until], names
+    def carry(self, differ: Iterable[Interval], *, ledger: bool) -> int:
+        """Trust the oldest segments in which nothing was wrong and all replicas still agree. Returns where
+        the rest begins, which has to be read; 0 when nothing is trusted, as with a ``ledger``."""
+        if self._state is None:
+            return 0
+        self._say_changed()
+        if ledger:
+            return 0
+        differs = joined(differ)
+        held = [r for r in self._replicas if not r.empty]
+        until = first = min((r.start for r in held), default=0)
+        trusted: list[tuple[str, Clean]] = []
+        while found := self._clean_at(held, until):
+            differ_here = any(begin < found[1].end and until < end for begin, end in differs)
+            if differ_here and not self._known_alike(held, until, found[1].end):
+                break  # one of them is not as it was
+            trusted.append(found)
+            until = found[1].end
+        if until == first:
+            return 0
+        self.carried = self._carries.load([clean for _, clean in trusted])
+        self.said.border = until
+        self.said.segments = [name for name, _ in trusted]
+        self.said.since = min(clean.since for _, clean in trusted)
+        self.said.queues, self.said.keys = len(self.carried.queues), self.carried.keys
+        return until
 
-    def save(self, findings: list[Finding]) -> None:
+    def _clean_at(self, held: list[Replica], begin: int) -> tuple[str, Clean] | None:
+        """The segment that begins there, of a replica of which it is known to be clean."""
+        for r in held:
+            segment = next((s for s in _sealed(r) if s.base == begin), None)
+            clean = self._clean.get((shown(r.location), segment.file)) if segment else None
+            if segment is not None and clean is not None and clean.end == r.segment_end(segment):
+                return f"{r.name}/{segment.name}", clean
+        return None
+
+    def _known_alike(self, held: list[Replica], begin: int, end: int) -> bool:
+        """Is each replica's file of the stretch as it was when they all held the same records in it?"""
+        holders = [r for r in held if r.start < end and begin < r.end]
+        found = [self._clean_at([r], begin) for r in holders]
+        return len({clean[1].content if clean else "" for clean in found}) == 1 and None not in found
+
+    def _say_changed(self) -> None:
+        """Files that were known once and did not stay as they were; those that retention took are none."""
+        now: dict[File, dict[Interval, bytes]] = {}
+        for row in self._learned:
+            now.setdefault((row["location"], row["file"]), {})[row["start"], row["end"]] = row["digest"]
+        for r in self._replicas:
+            for segment in r.segments:
+                file = (shown(r.location), segment.file)
+                if file not in self._former or file in self._known:
+                    continue
+                before, after = self._former[file], now.get(file, {})
+                if file not in self._stamps:
+                    how = "no longer full"
+                elif not before or before.keys() != after.keys():
+                    how = "not known how"
+                else:
+                    how = "the same bytes" if before == after else "other bytes"
+                self.said.changed[f"{r.name}/{segment.name}"] = how
+
+    def save(self, findings: list[Finding], scanned: ScannedLog, unions: list[View]) -> None:
+        """Keep what was learned, and what full segments without a fault hold."""
         if self._state is None:
             return
-        names = {shown(r.location): r for r in self._replicas}
-        rows = []
-        for row in self._learned:
-            replica = names[row["location"]]
-            base = int(row["file"].rpartition("/")[2])
-            end = base + replica.segment_bytes
-            clean = not any(
-                f.severity != INFO and (f.phys_offset < 0 or f.overlaps(base, end)) for f in findings
-            )
-            rows.append({**row, "clean": clean})
-        temporary = self._state.with_suffix(".tmp")
-        pq.write_table(pa.Table.from_pylist(rows, schema=STATE), temporary)
-        temporary.replace(self._state)
+        counted = [f for f in findings if f.severity != INFO or f.caused_by]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        size = _segment_bytes(self._replicas)
+        rows: list[Clean] = []
+        for begin, holders in sorted(self._holders().items()):
+            end = begin + size
+            wrong = any(f.phys_offset < 0 or f.overlaps(begin, end) for f in counted)
+            kept = None if wrong else self._content([r for r, _ in holders], begin, scanned, unions)
+            if kept is not None:
+                files = [(shown(r.location), segment.file) for r, segment in holders]
+                rows += [Clean(*file, *self._stamps[file], end, kept[0], kept[1] or now) for file in files]
+        self._carries.write(rows)
+        replace(self._state, bytes_of(pa.Table.from_pylist(self._learned, schema=STATE)))
+
+    def _holders(self) -> dict[int, list[tuple[Replica, Segment]]]:
+        """The replicas that have each full segment, by its first offset."""
+        found: dict[int, list[tuple[Replica, Segment]]] = {}
+        for r in self._replicas:
+            for segment in _sealed(r):
+                found.setdefault(segment.base, []).append((r, segment))
+        return found
+
+    def _content(
+        self, holders: list[Replica], begin: int, scanned: ScannedLog, unions: list[View]
+    ) -> tuple[str, str] | None:
+        """What a segment holds, and since when that is known: empty if it was read now."""
+        if begin < self.said.border:
+            clean = self._clean_at(holders, begin)
+            return (clean[1].content, clean[1].since) if clean else None
+        end = begin + _segment_bytes(self._replicas)
+        view = _view_of(unions, self._replicas, begin, end)
+        return (self._carries.keep(scanned, view, begin, end), "") if view else None
+
+
+def _sealed(replica: Replica) -> list[Segment]:
+    return [s for s in replica.segments if replica.segment_end(s) <= replica.end]
+
+
+def _segment_bytes(replicas: list[Replica]) -> int:
+    return max((r.segment_bytes for r in replicas), default=1) or 1
+
+
+def _view_of(unions: list[View], replicas: list[Replica], begin: int, end: int) -> View | None:
+    """The view in which a stretch was read."""
+    for view in unions:
+        if replicas[view.base].covers(begin, end) or replicas[view.replica].covers(begin, end):
+            return view
+    return None

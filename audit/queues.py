@@ -1,18 +1,45 @@
-"""Which places of a queue are missing, taken twice or out of order? One queue's records in log order."""
+"""Which places of a queue are missing, taken twice or out of order? One queue's records in log order.
+
+A queue is given as runs, so its length does not matter, and of a queue that is broken all over the first runs
+only: what is wrong behind them is counted.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+RUNS_MAX: Final = 1000
+"""Of one queue that are looked at one by one."""
 
 
-class Place(NamedTuple):
-    """One record's place in its queue."""
+class Run(NamedTuple):
+    """Records of one queue that follow each other along the log, each at the place behind the one before."""
 
-    offset: int  # physical, bytes
-    queue_offset: int
-    advance: int
-    uniq_key: str
+    offset: int  # physical, of the first record
+    queue_offset: int  # the first place, and
+    end: int  # the place behind the last
+    uniq_key: str  # of the first record
+    last: int  # physical, of the last record
+
+    @property
+    def alone(self) -> bool:
+        return self.last == self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A queue's first runs; ``more`` of them follow, up to the record at ``last``.
+
+    ``remade``: a physical offset: at runs up to there the queue may begin again, as the topic was deleted and
+    created again; -1 when nothing tells of that."""
+
+    listed: Sequence[Run]
+    more: int = 0
+    last: int = -1
+    remade: int = -1
 
 
 class Fault(NamedTuple):
@@ -27,87 +54,136 @@ class Fault(NamedTuple):
     found: str
     records: int
     doubtful: bool = False  # lawful if the topic was deleted and created again
+    taken_since: int = -1  # from which physical offset on the place has been taken before
 
 
-def explain(places: Sequence[Place], *, whole: bool) -> list[Fault]:
+def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     """Name every break of one queue. ``whole``: the log begins at 0, so the queue must too.
 
-    A queue that starts again at 0 and goes on at 1 is a topic that was deleted and created again: no fault.
-    One that starts again and has not gone on yet is in doubt.
+    A queue that starts again at 0 and goes on at 1 is a topic that was deleted and created again: no fault if
+    something tells of that, else in doubt.
     """
-    if not places:
+    if not runs.listed:
         return []
-    walk = _Walk(0 if whole else places[0].queue_offset, places[0])
-    for at, place in enumerate(places):
-        walk.take(place, begins_again=_begins_again(places, at, walk.expected), last=at + 1 == len(places))
+    first = runs.listed[0]
+    walk = _Walk(0 if whole else first.queue_offset, first)
+    for at, run in enumerate(runs.listed):
+        walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
     faults = walk.faults + [
-        Fault("queue_gap", left.offset, right.offset + 1, begin, "", str(begin), str(end), end - begin)
+        Fault("queue_gap", left.last, right.offset + 1, begin, "", str(begin), str(end), end - begin)
         for begin, end, left, right in walk.gaps
     ]
+    if runs.more:
+        begin, more = runs.listed[-1].last + 1, f"{runs.more} more places that do not follow the one before"
+        faults.append(
+            Fault("queue_order", begin, runs.last + 1, -1, "", "places that ascend", more, runs.more)
+        )
     return sorted(faults, key=lambda f: (f.offset, f.kind))
 
 
-class _Walk:
-    """Follows a queue place by place. ``expected``: the place that comes next; ``gaps``: [from, to) that were
-    skipped between two records."""
+Gap = tuple[int, int, Run, Run]
+"""[from, to) was skipped between two runs."""
 
-    def __init__(self, expected: int, first: Place) -> None:
+
+class _Walk:
+    """Follows a queue run by run. ``expected``: the place that comes next."""
+
+    def __init__(self, expected: int, first: Run) -> None:
         self.expected = expected
-        self.gaps: list[tuple[int, int, Place, Place]] = []
         self.faults: list[Fault] = []
-        self._taken: dict[int, Place] = {}
+        self._gaps: list[Gap] = []  # of this life of the topic, ascending
+        self._closed: list[Gap] = []  # of earlier ones
+        self._since = first.offset  # where this life begins
+        self._lowest = first.queue_offset  # the first place taken in it
         self._before = first
 
-    def take(self, place: Place, *, begins_again: bool, last: bool) -> None:
-        at = place.queue_offset
-        if at >= self.expected:
-            if at > self.expected:
-                self.gaps.append((self.expected, at, self._before, place))
-            self.expected = at + place.advance
+    @property
+    def gaps(self) -> list[Gap]:
+        return self._closed + self._gaps
+
+    def take(self, run: Run, *, begins_again: bool, remade: bool) -> None:
+        if run.queue_offset >= self.expected:
+            if run.queue_offset > self.expected:
+                self._gaps.append((self.expected, run.queue_offset, self._before, run))
+            self.expected = run.end
         elif begins_again:
-            if last:
+            if not remade:
+                count = min(run.end, self.expected)
                 or_again = f"{self.expected}, or a topic that was created again"
-                self._fault("dup_queue_offset", place, or_again, doubtful=True)
-            self.expected, self._taken = place.advance, {}
-        elif at not in self._taken and self._fills_a_gap(place):
-            self._fault("queue_order", place, str(self.expected))
+                self._fault("dup_queue_offset", run, 0, count, or_again, doubtful=True)
+            self._closed += self._gaps
+            self._gaps, self._since, self._lowest = [], run.offset, 0
+            self.expected = run.end
         else:
-            first = self._taken.get(at)
-            where = f"{at} stands at {first.offset} already" if first is not None else str(self.expected)
-            self._fault("dup_queue_offset", place, where)
-        self._taken.setdefault(at, place)
-        self._before = place
+            self._below(run)
+            self.expected = max(self.expected, run.end)
+        self._before = run
 
-    def _fills_a_gap(self, place: Place) -> bool:
-        at = place.queue_offset
-        gap = next((gap for gap in self.gaps if gap[0] <= at < gap[1]), None)
-        if gap is None:
-            return False
-        self.gaps.remove(gap)
-        parts = ((gap[0], at, *gap[2:]), (at + place.advance, gap[1], *gap[2:]))
-        self.gaps += [part for part in parts if part[0] < part[1]]
-        return True
+    def _below(self, run: Run) -> None:
+        """The places of a run that come too late: they fill gaps, or are taken."""
+        at, end = run.queue_offset, min(run.end, self.expected)
+        while at < end:
+            near = bisect_right(self._gaps, at, key=lambda gap: gap[0]) - 1
+            inside = near >= 0 and at < self._gaps[near][1]
+            if inside:
+                until = min(end, self._gaps[near][1])
+                self._fault("queue_order", run, at, until, str(self.expected))
+                self._fill(near, at, until)
+            else:
+                behind = self._gaps[near + 1][0] if near + 1 < len(self._gaps) else end
+                until = min(end, behind)
+                taken = self._since if at >= self._lowest else -1
+                self._fault("dup_queue_offset", run, at, until, str(self.expected), taken_since=taken)
+            at = until
 
-    def _fault(self, kind: str, place: Place, expected: str, *, doubtful: bool = False) -> None:
-        at, found = place.queue_offset, str(place.queue_offset)
+    def _fill(self, near: int, begin: int, end: int) -> None:
+        gap = self._gaps.pop(near)
+        for part in ((gap[0], begin, *gap[2:]), (end, gap[1], *gap[2:])):
+            if part[0] < part[1]:
+                insort(self._gaps, part, key=lambda gap: gap[0])
+
+    def _fault(
+        self,
+        kind: str,
+        run: Run,
+        begin: int,
+        end: int,
+        expected: str,
+        *,
+        doubtful: bool = False,
+        taken_since: int = -1,
+    ) -> None:
+        found = str(begin) if end == begin + 1 else f"{begin} to {end - 1}"
+        until = run.offset + 1 if end == begin + 1 and begin == run.queue_offset else run.last + 1
         self.faults.append(
-            Fault(kind, place.offset, place.offset + 1, at, place.uniq_key, expected, found, 1, doubtful)
+            Fault(
+                kind,
+                run.offset,
+                until,
+                begin,
+                run.uniq_key if begin == run.queue_offset else "",
+                expected,
+                found,
+                end - begin,
+                doubtful,
+                taken_since,
+            )
         )
 
 
-def _begins_again(places: Sequence[Place], at: int, expected: int) -> bool:
-    place = places[at]
-    on = place.advance if at + 1 == len(places) else places[at + 1].queue_offset
-    return place.queue_offset == 0 and expected > 1 and on == place.advance
+def _begins_again(runs: Runs, at: int, expected: int) -> bool:
+    run = runs.listed[at]
+    ends_here = at + 1 == len(runs.listed) and not runs.more
+    return run.queue_offset == 0 and expected > 1 and (ends_here or not run.alone)
 
 
-def begins_again(places: Sequence[Place]) -> list[int]:
+def begins_again(runs: Runs) -> list[int]:
     """Physical offsets at which the queue of a topic that was deleted begins again."""
     found = []
     expected = 0
-    for at, place in enumerate(places):
-        if at and _begins_again(places, at, expected):
-            found.append(place.offset)
+    for at, run in enumerate(runs.listed):
+        if at and _begins_again(runs, at, expected):
+            found.append(run.offset)
             expected = 0
-        expected = max(expected, place.queue_offset + place.advance)
+        expected = max(expected, run.end)
     return found

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit import incremental, plan
+from audit.carried import Carried
 from audit.compare import Ranges, compare_digests, drill_down
 from audit.findings import Finding, order, verdict
-from audit.intervals import Interval
-from audit.kinds import acked, causes, entries, queues
+from audit.incremental import Trusted
+from audit.intervals import Interval, in_both
+from audit.kinds import acked, beside, causes, entries, index, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import damage
 from audit.kinds.differences import SameBytes, differences
@@ -27,9 +30,10 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.ledger import read_ledger
-from audit.queues import begins_again
+from audit.queues import RUNS_MAX, begins_again
+from audit.reading.beside import Beside, look_beside
 from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
-from audit.reading.queue_files import look
+from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, View
 from model.errors import MqError
@@ -62,7 +66,7 @@ class Report:
     ledger: str = ""
     ledger_lines: int = 0
     expired: int = 0
-    trusted: list[str] = field(default_factory=list)
+    trust: Trusted = field(default_factory=Trusted)
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +98,8 @@ class Report:
             "differingBytes": self.differing_bytes,
             "records": self.records,
             "ledger": {"file": self.ledger, "lines": self.ledger_lines, "expired": self.expired},
-            "trusted": self.trusted,
+            "trusted": self.trust.segments,
+            "trust": self.trust.to_json(),
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
         }
@@ -123,11 +128,14 @@ def audit(
         report.ledger, report.ledger_lines = ledger_path, len(ledger)
     if replicas:
         try:
-            _audit_readable(replicas, engine, ledger, report, state, progress)
-        except OSError as error:
+            attempt = partial(_audit, replicas, engine, ledger, report, state, progress)
+            _without_unreadable(replicas, report, attempt, progress)
+        except (OSError, EngineError) as error:
             text = str(error)
             for spec in specs:
                 text = without_secrets(text, spec.location)
+            if isinstance(error, EngineError):
+                raise EngineError(text) from error
             raise AuditError(f"reading failed half-way: {text}") from error
     report.findings = order(report.findings)
     report.verdict = verdict(report.findings, unfinished=bool(unreadable) or not replicas)
@@ -146,26 +154,22 @@ def _load(specs: list[StoreSpec]) -> tuple[list[Replica], dict[str, str]]:
     return replicas, unreadable
 
 
-def _audit_readable(
+def _without_unreadable(
     replicas: list[Replica],
-    engine: Engine,
-    ledger: pa.Table | None,
     report: Report,
-    state: Path | None,
+    attempt: Callable[[], None],
     progress: Callable[[str], None],
 ) -> None:
     """One file that cannot be read is a finding, and all others are audited without it."""
     try:
-        find_ends(replicas)
-        _audit(replicas, engine, ledger, report, state, progress)
+        attempt()
     except (OSError, EngineError):
         progress("a read failed: looking for the file")
         left_out = [leave_out_unreadable(r) for r in replicas]
         if not any(left_out):
             raise
         report.digest_bytes = report.scan_bytes = 0
-        find_ends(replicas)
-        _audit(replicas, engine, ledger, report, state, progress)
+        attempt()
 
 
 def _audit(
@@ -176,6 +180,7 @@ def _audit(
     state: Path | None,
     progress: Callable[[str], None],
 ) -> None:
+    find_ends(replicas)
     cores = os.cpu_count() or 1
     chunk = plan.chunk_bytes(sum(r.end - r.start for r in replicas), cores)
 
@@ -199,23 +204,24 @@ def _audit(
     facts = Facts(replicas, reference, ranges)
 
     views = plan.views(replicas, reference, ranges)
-    wanted = {at: plan.own_parts(replicas[at], view) for at, view in views.items()}
-    if ledger is None and reference in wanted:
-        wanted[reference], report.trusted = trust.skip(reference, wanted[reference])
+    # Acknowledgements are asked of every record.
+    border = trust.carry((i for rows in ranges.differ.values() for i in rows), ledger=ledger is not None)
+    report.trust = trust.said
+    wanted = {
+        at: in_both(plan.own_parts(replicas[at], view), [(border, 1 << 62)]) for at, view in views.items()
+    }
     progress("scanning records")
     scanned = _scan(engine, replicas, wanted, chunk, report, plain=ledger is not None)
     try:
         progress("asking the questions")
         report.records = scanned.record_count()
-        # What is trusted was not read: then only the reference's log is there, without that.
-        unions = [views[reference]] if report.trusted else plan.unions(replicas, reference)
-        read_from = _read_from(report.trusted, wanted[reference])
-        questions = _Questions(facts, scanned, views, unions, ledger, read_from)
+        unions = plan.unions(replicas, reference)
+        questions = _Questions(facts, engine, scanned, views, unions, ledger, Behind(border, trust.carried))
         report.findings = questions.ask()
         report.expired = questions.expired
+        trust.save(report.findings, scanned, unions)
     finally:
         scanned.close()
-    trust.save(report.findings)
 
 
 def _scan(
@@ -242,9 +248,12 @@ def _scan(
     return engine.scan(plan.tasks(replicas, wanted, chunk=size, plain=plain))
 
 
-def _read_from(trusted: list[str], read: list[Interval]) -> int:
-    """Where what was read begins when the segments before are trusted; 0 when all of it was read."""
-    return min((begin for begin, _ in read), default=1 << 62) if trusted else 0
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What was read begins at ``border``; what is trusted before it left ``carried``."""
+
+    border: int
+    carried: Carried
 
 
 class _Questions:
@@ -253,57 +262,103 @@ class _Questions:
     def __init__(
         self,
         facts: Facts,
+        engine: Engine,
         scanned: ScannedLog,
         views: dict[int, View],
         unions: list[View],
         ledger: pa.Table | None,
-        read_from: int,
+        behind: Behind,
     ) -> None:
-        self.facts, self.scanned, self.views, self.ledger = facts, scanned, views, ledger
+        self.facts, self.engine, self.scanned = facts, engine, scanned
+        self.views, self.ledger = views, ledger
         self.unions = unions  # the log, as far back as any replica holds it
-        self.read_from = read_from
-        self.whole = not read_from  # all of it was read
+        self.border, self.carried = behind.border, behind.carried
         self.expired = 0
 
     def ask(self) -> list[Finding]:
         facts = self.facts
         found = files(facts) + epochs(facts) + damage(facts, self.scanned.damage())
+        looked = {at: look_beside(r.location) for at, r in enumerate(facts.replicas)}
+        found += beside.beside(facts, looked)
         found += self._differences(found)
         found += self._tails(found)
+        folders = self._folders()
         broken: queues.Queues = {}
         asked: dict[tuple[object, ...], Finding] = {}
+        before = {
+            ((row["topic"], row["queue_id"]), row["queue_offset"]): row["offset"]
+            for row in self.carried.queues.to_pylist()
+        }
         for view in self.unions:
             begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
-            whole = begin == 0 and self.whole
-            broken_here = queues.places(self.scanned.broken_queues(view, whole=whole))
-            rows = queues.queues(facts, broken_here, view, whole=whole)
-            rows += queues.duplicates(facts, self.scanned.duplicates(view), view)
+            table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
+            broken_here = queues.runs(table, list(folders.values()))
+            rows = queues.queues(facts, self.scanned, broken_here, view, before)
+            rows += queues.duplicates(facts, self._duplicates(view), view)
             for row in rows:
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             broken = broken_here | broken
         found += asked.values()
-        found += self._entries(broken)
+        found += self._entries(folders, broken)
+        found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
+        found += self._index(looked)
         found += self._acked(broken)
         linked = causes.link(causes.gaps_of_missing(found), [r.name for r in facts.replicas])
-        return entries.joined(causes.fold(linked))
+        return index.joined(entries.joined(causes.fold(linked)))
 
-    def _entries(self, broken: queues.Queues) -> list[Finding]:
-        """Does each replica's log stand in its own queues?"""
+    def _queue_ends(self, looked: dict[int, Beside]) -> dict[Queue, int]:
+        """Where each queue ends in the log in which it ends last; of no use without offsets of consumers."""
+        ends: dict[Queue, int] = {}
+        for view in self.views.values() if any(own.offsets for own in looked.values()) else ():
+            for row in self.scanned.queue_ends(view).to_pylist():
+                queue = (row["topic"], row["queue_id"])
+                ends[queue] = max(ends.get(queue, 0), row["queue_offset"])
+        for row in self.carried.queues.to_pylist():
+            ends.setdefault((row["topic"], row["queue_id"]), row["queue_offset"] + row["advance"])
+        return ends
+
+    def _duplicates(self, view: View) -> pa.Table:
+        """What stands twice in what was read, or once there and once in what is trusted."""
+        found = [self.scanned.duplicates(view)]
+        if self.carried.of_keys:
+            size = self.facts.replicas[view.base].segment_bytes
+            end = max(r.end for r in self.facts.replicas)
+            found += [
+                self.carried.copies(self.scanned.keyed(view, begin, begin + size))
+                for begin in range(self.border, end, size)
+            ]
+        rows = pa.concat_tables(found)
+        return rows.group_by(rows.column_names).aggregate([]).sort_by("offset")
+
+    def _index(self, looked: dict[int, Beside]) -> list[Finding]:
+        """Does each replica's index name what its log has? Files of trusted records only are not read."""
+        planned = index.tasks(self.facts.replicas, looked)
+        planned = [task for task in planned if task.until > self.border or not task.slots]
+        return index.findings(self.facts, self.engine.index(planned), looked) if planned else []
+
+    def _folders(self) -> dict[int, QueueFolder]:
+        """The queues of each replica that keeps them in files."""
         replicas = self.facts.replicas
         looked = {at: look(replicas[at].location) for at in self.views if replicas[at].queues}
-        folders = {at: folder for at, folder in looked.items() if folder is not None}
-        again = {queue: max(begins_again(places), default=0) for queue, places in broken.items()}
+        return {at: folder for at, folder in looked.items() if folder is not None}
+
+    def _entries(self, folders: dict[int, QueueFolder], broken: queues.Queues) -> list[Finding]:
+        """Does each replica's log stand in its own queues?"""
+        replicas = self.facts.replicas
+        again = {queue: max(begins_again(runs), default=0) for queue, runs in broken.items()}
         found = []
         for at, folder in sorted(folders.items()):
             r, view = replicas[at], self.views[at]
+            found += entries.sizes(self.facts, at, folder)
             if folder.files:
-                bounds = EntryBounds(max(r.start, self.read_from), 1 << 62 if r.clean else r.end)
+                bounds = EntryBounds(max(r.start, self.border), 1 << 62 if r.clean else r.end)
                 found += entries.entries(
                     self.facts, at, self.scanned.entered(view, folder.files, bounds), again
                 )
             others = {queue for b, other in folders.items() if b != at for queue in other.queues}
-            if self.whole and (folder.queues_of or others - folder.queues):
-                extents = self.scanned.queue_extents(view)
+            if folder.queues_of or others - folder.queues:
+                extents = self.scanned.queue_extents(view).to_pylist()
+                extents += self.carried.extents({(row["topic"], row["queue_id"]) for row in extents})
                 found += entries.absent(self.facts, at, folder, others, extents)
         return found
 
@@ -363,7 +418,7 @@ class _Questions:
     def _acked(self, broken: queues.Queues) -> list[Finding]:
         if self.ledger is None:
             return []
-        again = tuple((*queue, at) for queue, places in sorted(broken.items()) for at in begins_again(places))
+        again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
         result = acked.check(self.facts, self.scanned, self.ledger, self.views, again)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from audit.reading.index_files import IndexTask
 from audit.reading.queue_files import Queue, QueueFile
 from audit.reading.record import Damage, Record
 from audit.reading.scan import Chunk, digests, scan
@@ -69,6 +70,27 @@ QUEUES: Final = pa.schema(
         ("queue_offset", pa.int64()),
         ("advance", pa.int32()),
         ("uniq_key", pa.string()),
+    ]
+)
+RUNS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("offset", pa.int64()),  # of the run's first record
+        ("queue_offset", pa.int64()),
+        ("end", pa.int64()),  # the place behind its last
+        ("uniq_key", pa.string()),
+        ("last", pa.int64()),  # offset of its last record
+        ("number", pa.int64()),  # of this run in its queue, from 1 on
+        ("runs", pa.int64()),  # of the queue
+    ]
+)
+TAKEN: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("since", pa.int64()),  # physical offset
     ]
 )
 UNENTERED: Final = pa.schema(
@@ -194,10 +216,21 @@ class ScannedLog(Protocol):
     def chunks(self) -> pa.Table: ...
     def damage(self) -> pa.Table: ...
     def record_count(self) -> int: ...
-    def broken_queues(self, view: View, *, whole: bool) -> pa.Table:
-        """QUEUES rows, in log order, of every queue whose offsets do not ascend by one (transactions apart).
+    def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
+        """RUNS, in log order, of every queue whose offsets do not ascend by one (transactions apart): of each
+        the first ``most`` and the last one.
 
-        With ``whole`` the log begins at 0, so that a queue that does not begin at 0 is broken too."""
+        ``before``: the last place of each queue before what was read, as QUEUES. With ``whole`` the log
+        begins at 0, so that a queue that has none and does not begin at 0 is broken too."""
+
+    def first_taken(self, view: View, places: pa.Table) -> pa.Table:
+        """TAKEN rows of ``places`` and ``offset``: the first record from ``since`` on in the place."""
+
+    def last_places(self, view: View, begin: int, end: int) -> pa.Table:
+        """QUEUES: the last place of every queue in a stretch of the log."""
+
+    def keyed(self, view: View, begin: int, end: int) -> pa.Table:
+        """DUPLICATES rows of all messages with a key, of users' topics, in a stretch of the log."""
 
     def duplicates(self, view: View) -> pa.Table:
         """DUPLICATES rows of every (topic, uniq_key) of users' topics that stands more than once."""
@@ -213,6 +246,9 @@ class ScannedLog(Protocol):
 
     def queue_starts(self, view: View) -> pa.Table:
         """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds."""
+
+    def queue_ends(self, view: View) -> pa.Table:
+        """(topic, queue_id, queue_offset): the place behind the last one of every queue in ``view``."""
 
     def queue_extents(self, view: View) -> pa.Table:
         """EXTENTS of every queue, from its first record to the last.
@@ -238,6 +274,9 @@ class Engine(Protocol):
 
     def digests(self, tasks: list[Task]) -> pa.Table: ...
     def scan(self, tasks: list[Task]) -> ScannedLog: ...
+    def index(self, tasks: list[IndexTask]) -> pa.Table:
+        """INDEX rows, by replica, file and place."""
+
     def close(self) -> None: ...
 
 

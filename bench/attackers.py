@@ -348,11 +348,14 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 async def attack(name: str, targets: Targets, seconds: float) -> Counter[str]:
-    """``seconds`` of it, from its first connection on, which it tells: what it sends takes time to make."""
+    """``seconds`` of it, from its first connection on (or without one after ``ANSWER_S``), which it tells.
+
+    What it sends takes time to make.
+    """
     wire = Wire(targets)
     rounds = asyncio.create_task(_rounds(ATTACKS[name], wire))
     began = asyncio.create_task(wire.begun.wait())
-    await asyncio.wait((rounds, began), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((rounds, began), timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
     print(BEGAN, flush=True)
     await asyncio.wait((rounds,), timeout=seconds)
     began.cancel()

@@ -29,7 +29,8 @@ from bench.attackers import ATTACKS, BEGAN, VICTIM  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.drills.measure import percentile  # noqa: E402
 from client.message import Message  # noqa: E402
-from client.producer import Producer, SendOptions  # noqa: E402
+from client.sending.options import SendOptions  # noqa: E402
+from client.sending.producer import Producer  # noqa: E402
 from model.codes import Request  # noqa: E402
 from model.errors import MqError  # noqa: E402
 from remoting.bodies import dumps  # noqa: E402

@@ -38,7 +38,7 @@ from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.live import CannotDrill, LiveWorld, World  # noqa: E402
 from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402
 from client.admin import AdminClient  # noqa: E402
-from client.pull import PullConsumer  # noqa: E402
+from client.consuming.pull import PullConsumer  # noqa: E402
 from model.errors import MqError  # noqa: E402
 from runtime.os_env import OsEnv  # noqa: E402
 

@@ -20,6 +20,9 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import encode_host
+from model.pop import is_revive_topic
+from model.topic import INTERNAL_TOPICS
+from remoting.acl.gate import Asked, Gate, Pass, is_peer
 from remoting.codec import Command
 from remoting.keys import Signer
 from remoting.service import Connection
@@ -39,10 +42,49 @@ def not_available(reason: str) -> str:
 
 @dataclass
 class Trust:
-    """The key of the peers, and the users and policies of ACL 2.0."""
+    """The key of the peers, the users and policies of ACL 2.0, and what they say of what a handler found.
+
+    The gate knows what a request names. What else a client gets to see, a record by its place or key, or a
+    message while it waits, is asked about here.
+    """
 
     credentials: Signer | None = None
     directory: Directory = field(default_factory=Directory)
+    gate: Gate | None = None
+
+    def need_seen(self, connection: Connection, request: Command, topic: str) -> None:
+        """Raises Refused for a topic with messages that no consumer may see yet. As of the original anybody
+        may read them; where peers prove themselves, they, operators and super users alone."""
+        if self.credentials is None or not (topic in INTERNAL_TOPICS or is_revive_topic(topic)):
+            return
+        if self.gate is not None and self.gate.of_operator(request):
+            return
+        try:
+            self.credentials.check_signed(request)
+        except Refused as refused:
+            if self.gate is not None:
+                self.gate.audit.on_denied(request, connection.remote, refused.remark)
+            raise
+
+    def need_record(self, connection: Connection, request: Command, topic: str, asked: Asked) -> None:
+        """Raises Refused unless the client may see a record of ``topic`` that was found for it."""
+        self.need_seen(connection, request, topic)
+        self.need_topic(connection, request, topic, asked)
+
+    def need_topic(self, connection: Connection, request: Command, topic: str, asked: Asked) -> None:
+        """Raises Refused unless the client has this right to a topic that its request need not name."""
+        of_peer = self.credentials is not None and is_peer(request, self.credentials)
+        if self.gate is not None and self.gate.on and not of_peer:
+            self.gate.check_topic(request, connection.remote, topic, asked)
+
+    def passed(self, connection: Connection, request: Command) -> Pass | None:
+        """What ``need_still`` is to ask about a request that waits."""
+        return None if self.gate is None else self.gate.passed(request, connection.remote)
+
+    def need_still(self, held: Pass | None) -> None:
+        """Raises Refused when the sender has lost its right meanwhile."""
+        if self.gate is not None and held is not None:
+            self.gate.still(held)
 
 
 @dataclass

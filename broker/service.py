@@ -61,7 +61,7 @@ class Broker:
         name = f"broker {config.broker_name}"
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self.acl = access_of(env, config, guard, credentials)
-        self.context.trust = Trust(credentials, self.acl.directory)
+        self.context.trust = Trust(credentials, self.acl.directory, self.acl.gate)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing
         )

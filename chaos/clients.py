@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from client.consumer import PullConsumer
+from client.consuming.consumer import PullConsumer
 from client.message import Message, Queue, SendFailed, SendStatus, SendUnknown
-from client.producer import Producer, SendOptions
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.errors import Unknown
 from model.message import parse_message_id
 from runtime.env import Env

@@ -24,7 +24,7 @@ from chaos.history import History, HistoryEvent, Ok, Read
 from chaos.workload import Clock
 from chaos.worlds.live import LiveWorld, Victim
 from cli.demo_screen import Screen, Sight
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Queue, Received
 from client.session import Session
 from runtime.env import Env

@@ -14,7 +14,7 @@ from client.routes import Route
 from client.session import Session
 from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused
-from model.topic import PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
+from model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import MASTER_ONLY, flag
@@ -32,20 +32,23 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """A queue's readable range in messages."""
+    """A queue's readable range in messages. ``last_ms``: when the newest of them was stored, 0 = none."""
 
     queue: Queue
     min_offset: int
     max_offset: int
+    last_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
-    """How far a group is in one queue; ``lag`` in messages."""
+    """How far a group is in one queue; ``lag`` in messages. ``last_ms``: when the last message it read was
+    stored, 0 = it read none, or that one is gone."""
 
     queue: Queue
     broker_offset: int
     consumer_offset: int
+    last_ms: int = 0
 
     @property
     def lag(self) -> int:
@@ -97,15 +100,7 @@ class AdminClient(Lifecycle):
 
     async def cluster_info(self) -> ClusterInfo:
         """Raises NameServersSilent when none answers."""
-        data = bodies.loads_object((await self._nameserver(Request.GET_BROKER_CLUSTER_INFO)).body)
-        brokers = data.get("brokerAddrTable") or {}
-        return ClusterInfo(
-            {str(c): sorted(names) for c, names in sorted((data.get("clusterAddrTable") or {}).items())},
-            {
-                str(name): {int(i): str(a) for i, a in sorted((broker.get("brokerAddrs") or {}).items())}
-                for name, broker in sorted(brokers.items())
-            },
-        )
+        return cluster_info_of((await self._nameserver(Request.GET_BROKER_CLUSTER_INFO)).body)
 
     async def route(self, topic: str) -> Route:
         """Ask now, whatever is cached. Raises NoRoute."""
@@ -113,7 +108,7 @@ class AdminClient(Lifecycle):
 
     async def topics(self) -> list[str]:
         response = await self._nameserver(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(str(name) for name in bodies.loads_object(response.body).get("topicList") or [])
+        return sorted(str(name) for name in bodies.believed_object(response.body).get("topicList") or [])
 
     # --- topics
 
@@ -140,22 +135,49 @@ class AdminClient(Lifecycle):
         config = TopicConfig(topic, read_queues=queues, write_queues=queues, perm=perm, order=order)
         info = await self.cluster_info()
         for name in _some(brokers or info.brokers):
-            await self.session.call(
-                self._master(info, name),
-                Request.UPDATE_AND_CREATE_TOPIC,
-                {
-                    "topic": topic,
-                    "defaultTopic": "TBW102",
-                    "readQueueNums": str(queues),
-                    "writeQueueNums": str(queues),
-                    "perm": str(perm),
-                    "topicFilterType": config.filter_type,
-                    "topicSysFlag": "0",
-                    "order": "true" if order else "false",
-                },
-                timeout_s=timeout_s,
-            )
+            await self.put_topic(self._master(info, name), config, timeout_s=timeout_s)
         return config
+
+    async def put_topic(
+        self, address: str, config: TopicConfig, attributes: str = "", *, timeout_s: float = 5.0
+    ) -> None:
+        """Have the master at ``address`` take ``config``. Of its attributes only the changes travel, as
+        ``+name=value,-name``."""
+        header = {
+            "topic": config.name,
+            "defaultTopic": AUTO_CREATE_TOPIC,
+            "readQueueNums": str(config.read_queues),
+            "writeQueueNums": str(config.write_queues),
+            "perm": str(config.perm),
+            "topicFilterType": config.filter_type,
+            "topicSysFlag": str(config.sys_flag),
+            "order": flag(config.order),
+            **({"attributes": attributes} if attributes else {}),
+        }
+        await self.session.call(address, Request.UPDATE_AND_CREATE_TOPIC, header, timeout_s=timeout_s)
+
+    async def topic_configs(self, topic: str) -> dict[str, tuple[str, TopicConfig]]:
+        """``topic`` on each group that has it: its master's address, and what that has. Raises NoRoute,
+        NoMaster."""
+        found = {}
+        for name, members in (await self.route(topic)).brokers.items():
+            if 0 not in members:
+                raise NoMaster(f"group {name} has no master")
+            response = await self.session.call(members[0], Request.GET_TOPIC_CONFIG, {"topic": topic})
+            try:
+                config = TopicConfig.from_json(bodies.believed_object(response.body))
+            except (KeyError, TypeError, ValueError) as error:
+                raise PeerError(f"{members[0]}: {topic} is no topic: {error!r}") from None
+            found[name] = (members[0], config)
+        return found
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """The consumer groups that read ``topic``, or did."""
+        found: set[str] = set()
+        for address in (await self.route(topic)).masters():
+            answer = await self.session.call(address, Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            found |= {str(name) for name in bodies.believed_object(answer.body).get("groupList") or []}
+        return sorted(found)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete it on every group, then at the NameServers.
@@ -183,6 +205,7 @@ class AdminClient(Lifecycle):
                         queue_of(key),
                         int(value["minOffset"]),
                         int(value["maxOffset"]),
+                        int(value.get("lastUpdateTimestamp") or 0),
                     )
                 )
         return sorted(found, key=lambda stats: stats.queue)
@@ -193,10 +216,7 @@ class AdminClient(Lifecycle):
         for address in (await self.route(topic)).masters():
             ext = {"consumerGroup": group, "topic": topic}
             response = await self.session.call(address, Request.GET_CONSUME_STATS, ext)
-            for key, value in self._table(response, "offsetTable").items():
-                found.append(
-                    ConsumeStats(queue_of(key), int(value["brokerOffset"]), int(value["consumerOffset"]))
-                )
+            found += [consume_stats_of(k, v) for k, v in self._table(response, "offsetTable").items()]
         return sorted(found, key=lambda stats: stats.queue)
 
     # --- brokers
@@ -336,7 +356,7 @@ class AdminClient(Lifecycle):
 
     @staticmethod
     def _table(response: Command, member: str) -> dict[Any, Any]:
-        table = bodies.loads_object(response.body).get(member)
+        table = bodies.believed_object(response.body).get(member)
         if not isinstance(table, dict):
             raise PeerError(f"answer has no {member}")
         return table
@@ -378,3 +398,22 @@ def queue_of(key: object) -> Queue:
     """The queue that is a key of a JSON table: fastjson writes an object there, strict JSON its text."""
     members = key.to_dict() if isinstance(key, bodies.ObjectKey) else bodies.loads_object(str(key).encode())
     return Queue(str(members["topic"]), str(members["brokerName"]), int(members["queueId"]))
+
+
+def consume_stats_of(key: object, value: Mapping[str, Any]) -> ConsumeStats:
+    """A row of a table of ConsumeStats."""
+    offsets = int(value["brokerOffset"]), int(value["consumerOffset"])
+    return ConsumeStats(queue_of(key), *offsets, int(value.get("lastTimestamp") or 0))
+
+
+def cluster_info_of(body: bytes) -> ClusterInfo:
+    """Raises PeerError."""
+    data = bodies.believed_object(body)
+    brokers = data.get("brokerAddrTable") or {}
+    return ClusterInfo(
+        {str(c): sorted(names) for c, names in sorted((data.get("clusterAddrTable") or {}).items())},
+        {
+            str(name): {int(i): str(a) for i, a in sorted((broker.get("brokerAddrs") or {}).items())}
+            for name, broker in sorted(brokers.items())
+        },
+    )

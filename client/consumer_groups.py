@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from client.admin import AdminClient, ConsumeStats, queue_of
-from client.message import Queue
+from client.admin import AdminClient, ConsumeStats, consume_stats_of, queue_of
+from client.message import NoMaster, Queue
 from model.codes import Request, Response
-from model.errors import Refused
+from model.errors import MqError, Refused
+from model.message import RETRY_PREFIX
+from model.topic import SubscriptionGroupConfig
 from remoting import bodies
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +85,7 @@ class ConsumerGroups:
 
         async def ask(address: str) -> list[ConsumeStats]:
             answer = await self._call(address, Request.GET_CONSUME_STATS, header)
-            return [
-                ConsumeStats(queue_of(key), int(value["brokerOffset"]), int(value["consumerOffset"]))
-                for key, value in (answer.get("offsetTable") or {}).items()
-            ]
+            return [consume_stats_of(k, v) for k, v in (answer.get("offsetTable") or {}).items()]
 
         return sorted((s for found in await self._each(ask) for s in found), key=lambda s: s.queue)
 
@@ -101,6 +104,50 @@ class ConsumerGroups:
         }
         await self._call(address, Request.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
+    async def readers(self, group: str, members: Sequence[Member]) -> dict[Queue, str]:
+        """Which member reads each queue, as the members themselves say; one that does not say is left out."""
+        masters = list((await self._masters()).values())
+
+        async def ask(member: Member) -> list[Queue]:
+            header = {"consumerGroup": group, "clientId": member.client_id, "jstackEnable": "false"}
+            for address in masters:
+                try:
+                    answer = await self._call(address, Request.GET_CONSUMER_RUNNING_INFO, header)
+                    return [queue_of(key) for key in answer.get("mqTable") or {}]
+                except (MqError, OSError) as error:
+                    # Connected to another master, frozen, or a client that does not know the question.
+                    log.debug("%s says at %s: %s", member.client_id, address, error)
+            return []
+
+        found = await asyncio.gather(*(ask(member) for member in members))
+        return {queue: m.client_id for m, queues in zip(members, found, strict=True) for queue in queues}
+
+    async def create(self, config: SubscriptionGroupConfig) -> list[str]:
+        """Have every master take ``config``; the broker groups that did. Raises NoMaster, with nothing made,
+        when a broker group has none."""
+        info = await self._admin.cluster_info()
+        for name, members in info.brokers.items():
+            if 0 not in members:
+                raise NoMaster(f"group {name} has no master")
+        body = bodies.dumps(config.to_json())
+        for members in info.brokers.values():
+            code = Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            await self._admin.session.call(members[0], code, body=body)
+        return list(info.brokers)
+
+    async def delete(self, group: str) -> None:
+        """Forget the group and its offsets at every master, and its retry topic. Raises NoMaster, with
+        nothing deleted, when a broker group has none."""
+        info = await self._admin.cluster_info()
+        for name, members in info.brokers.items():
+            if 0 not in members:
+                raise NoMaster(f"group {name} has no master")
+        for members in info.brokers.values():
+            header = {"groupName": group, "cleanOffset": "true"}
+            await self._call(members[0], Request.DELETE_SUBSCRIPTIONGROUP, header)
+        if f"{RETRY_PREFIX}{group}" in await self._admin.topics():
+            await self._admin.delete_topic(f"{RETRY_PREFIX}{group}")
+
     async def _masters(self) -> dict[str, str]:
         info = await self._admin.cluster_info()
         return {name: members[0] for name, members in info.brokers.items() if 0 in members}
@@ -110,5 +157,5 @@ class ConsumerGroups:
 
     async def _call(self, address: str, code: Request, header: dict[str, str]) -> dict[Any, Any]:
         answer = await self._admin.session.call(address, code, header)
-        found = bodies.loads(answer.body) if answer.body else {}
+        found = bodies.loads(answer.body, bodies.BELIEVED) if answer.body else {}
         return found if isinstance(found, dict) else {}

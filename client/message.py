@@ -172,6 +172,10 @@ class NameServersSilent(MqError):
     """No NameServer gave an answer."""
 
 
+class RouteRefused(Refused):
+    """The NameServers know us, and refuse us the route: asking again changes nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """A stored message as a consumer sees it; offsets as in ``model.ids``, times in ms since the epoch."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from client.message import NameServersSilent, NoRoute, Queue
+from client.message import NameServersSilent, NoRoute, Queue, RouteRefused
+from client.refusals import is_by_rights
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from model.topic import PERM_READ, PERM_WRITE
@@ -67,7 +68,7 @@ class Route:
     def parse(cls, topic: str, body: bytes) -> Route:
         """Read a TopicRouteData body, strict JSON or fastjson's dialect. Raises PeerError."""
         try:
-            data = bodies.loads(body)
+            data = bodies.loads(body, bodies.BELIEVED)
             brokers, clusters = {}, {}
             for broker in sorted(data.get("brokerDatas") or [], key=lambda b: str(b["brokerName"])):
                 addresses = broker.get("brokerAddrs") or {}
@@ -151,6 +152,7 @@ class Routes:
         self._tasks.spawn(self._poll(), name="poll")
 
     async def stop(self) -> None:
+        self.silence.on_silent.clear()  # what is still asked is not answered because we hang up
         await self._tasks.cancel()
 
     @property
@@ -172,7 +174,7 @@ class Routes:
         return self._env.monotonic_ms() - self._told_ms.get(topic, float("-inf"))
 
     async def get(self, topic: str) -> Route:
-        """The known route, or ask for it. Raises NoRoute, NameServersSilent, PeerError."""
+        """The known route, or ask for it. Raises NoRoute, RouteRefused, NameServersSilent, PeerError."""
         return self._routes.get(topic) or await self.refresh(topic)
 
     async def refresh(self, topic: str) -> Route:
@@ -294,9 +296,10 @@ class Routes:
             for asker in askers:
                 asker.cancel()
         if best is None:
-            # One NameServer that says "no such topic" outweighs others that say nothing.
+            # One that refuses, or else one that says "no such topic", outweighs others that say nothing.
+            refused = [error for error in errors if isinstance(error, RouteRefused)]
             missing = [error for error in errors if isinstance(error, NoRoute)]
-            return (missing or errors)[0]
+            return (refused or missing or errors)[0]
         self._adopt(best)
         return best
 
@@ -344,6 +347,9 @@ class Routes:
                 answer = _parsed(topic, response.body)
             elif response.code == Response.TOPIC_NOT_EXIST:
                 answer = NoRoute(f"no route of topic {topic}: {response.remark or 'unknown topic'}")
+            elif is_by_rights(response.code, response.remark):
+                text = f"NameServer {address} refuses the route of topic {topic}: {response.remark}"
+                answer = RouteRefused(text, response.code)
             else:
                 answer = NameServersSilent(
                     f"NameServer {address} answered {response.code}: {response.remark}"

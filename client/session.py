@@ -29,7 +29,7 @@ CALL_TIMEOUT_S: Final = 3.0
 ANSWERS_S: Final = 1.0
 """How long answers of a master that was just succeeded are still awaited."""
 
-Handler = Callable[[Command], Awaitable[Command | None]]
+Handler = Callable[[Connection, Command], Awaitable[Command | None]]
 
 
 class Session:
@@ -205,7 +205,8 @@ class Session:
                     self.remoting.retire(old, ANSWERS_S)
 
     def _closed(self, connection: Connection) -> None:
-        self.routes.link_closed(connection.address)
+        if self._users > 0:  # else it was closed by us, and nobody waits for a new master
+            self.routes.link_closed(connection.address)
         if self._known.get(connection.address) is connection:
             del self._known[connection.address]
         for hook in self.on_link_closed:
@@ -215,7 +216,7 @@ class Session:
         answer: Command | None = None
         handlers = self._handlers.get(command.code, [])
         for handler in handlers:
-            answer = await handler(command) or answer
+            answer = await handler(connection, command) or answer
         if not handlers and not command.is_oneway:
             raise Refused(f"request {command.code} is not for clients", Response.REQUEST_CODE_NOT_SUPPORTED)
         return answer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -43,15 +44,17 @@ from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.config.controller import raft_port_of
 from model.errors import ConfigError, PeerError, Refused, Unknown
-from model.settings import one_address, parse_properties, peers, split_address
+from model.settings import one_address, peers, properties_of, split_address
 from remoting import codec
 from remoting.acl.control import StandaloneAccess, own_credentials
-from remoting.bodies import dumps, loads, loads_object
-from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
+from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int, told_clock
 from remoting.keys import Signer
+from remoting.request_bodies import request_object, request_value
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
+from remoting.slices import written
 from runtime.env import Env
 from runtime.secret import read_secret
+from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ CHANGEABLE: Final = frozenset(
 ALL_ACK: Final = "allAckInSyncStateSet"
 
 _Ask = Callable[[codec.Command], Awaitable[Answer]]
+_Handler = Callable[[Connection, codec.Command], codec.Command | Awaitable[codec.Command]]
 
 
 class Controller:
@@ -102,7 +106,7 @@ class Controller:
             self._propose_own,
         )
         self._server = self._make_server(credentials, guard)
-        self._asks: dict[int, _Ask] = {
+        asks: dict[int, _Ask] = {
             Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
             Request.CONTROLLER_ELECT_MASTER: self._elect,
             Request.CONTROLLER_REGISTER_BROKER: self._register,
@@ -111,6 +115,15 @@ class Controller:
             Request.CLEAN_BROKER_DATA: self._clean,
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
+        }
+        self._answers: dict[int, _Handler] = {
+            Request.BROKER_HEARTBEAT: self._heartbeat,
+            Request.CONTROLLER_GET_METADATA_INFO: self._told_metadata,
+            Request.KEELMQ_TRANSFER_LEADERSHIP: lambda _, request: self._transfer(request),
+            Request.KEELMQ_REPLACE_CONTROLLER: lambda _, request: self._replace(request),
+            Request.UPDATE_CONTROLLER_CONFIG: lambda _, request: self._update_config(request),
+            Request.GET_CONTROLLER_CONFIG: lambda _, r: r.reply(body=self._config.shown().encode()),
+            **{code: partial(self._asked, ask) for code, ask in asks.items()},
         }
         self._stopped = False
 
@@ -182,6 +195,11 @@ class Controller:
     def raft(self) -> Raft:
         return self._raft
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes it answers."""
+        return frozenset(map(int, (*self._answers, *self._access.answers)))
+
     def health(self) -> str | None:
         """None, or why this Controller cannot do its work."""
         return self._raft.health()
@@ -227,22 +245,14 @@ class Controller:
     async def _handle(self, connection: Connection, request: codec.Command) -> codec.Command | None:
         if request.code in self._access.answers:
             return await self._access.answers[request.code](request)
-        match request.code:
-            case Request.BROKER_HEARTBEAT:
-                return self._heartbeat(connection, request)
-            case Request.CONTROLLER_GET_METADATA_INFO:
-                return request.reply(ext=self._metadata())
-            case Request.KEELMQ_TRANSFER_LEADERSHIP:
-                return await self._transfer(request)
-            case Request.KEELMQ_REPLACE_CONTROLLER:
-                return await self._replace(request)
-            case Request.UPDATE_CONTROLLER_CONFIG:
-                return self._update_config(request)
-            case Request.GET_CONTROLLER_CONFIG:
-                return request.reply(body=self._config.shown().encode())
-        ask = self._asks.get(request.code)
-        if ask is None:
+        answer = self._answers.get(request.code)
+        if answer is None:
             raise unsupported(request)
+        found = answer(connection, request)
+        return found if isinstance(found, codec.Command) else await found
+
+    async def _asked(self, ask: _Ask, connection: Connection, request: codec.Command) -> codec.Command:
+        """What needs the shared state: the leader alone answers it. Raises Refused."""
         try:
             await self._coordinator.ready()
             answer = await ask(request)
@@ -251,7 +261,7 @@ class Controller:
             raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
         except PeerError as error:
             raise Refused(str(error), Response.CONTROLLER_INVALID_REQUEST) from None
-        body = b"" if answer.body is None else dumps(answer.body)
+        body = b"" if answer.body is None else await written(answer.body, Slice(self._env.monotonic_ms))
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=body)
 
     def _on_close(self, connection: Connection) -> None:
@@ -313,6 +323,10 @@ class Controller:
         """id -> request port of each Controller: as configured, or where its replacement is."""
         return {**self._peers, **{node: seat.address for node, seat in self._raft.seats.items()}}
 
+    def _told_metadata(self, connection: Connection, request: codec.Command) -> codec.Command:
+        clock = told_clock(request.ext, self._env.now_ms())
+        return request.reply(ext={**self._metadata(), **clock})
+
     def _metadata(self) -> dict[str, str]:
         ext = {
             "group": self._config.group,
@@ -364,7 +378,7 @@ class Controller:
 
     def _update_config(self, request: codec.Command) -> codec.Command:
         try:
-            wanted = parse_properties(request.body.decode())
+            wanted = properties_of(request.body)
             known = self._config.keys()
             for name in wanted:
                 if name in known and name not in CHANGEABLE:
@@ -372,8 +386,6 @@ class Controller:
                         f"{name} cannot be changed while the Controller runs", Response.NO_PERMISSION
                     )
             checked = type(self._config).from_mapping({**self._config.to_mapping(), **wanted})
-        except UnicodeDecodeError:
-            raise Refused("the configuration is not UTF-8", Response.INVALID_PARAMETER) from None
         except ConfigError as error:
             raise Refused(str(error), Response.INVALID_PARAMETER) from None
         for name in wanted:
@@ -408,8 +420,10 @@ class Controller:
 
     async def _alter(self, request: codec.Command) -> Answer:
         ext = request.ext
-        body = loads_object(request.body)
+        body = request_object(request)
         members, members_epoch = body.get("syncStateSet"), body.get("syncStateSetEpoch")
+        if isinstance(members, list) and len(members) > BROKERS_MAX:
+            raise PeerError(f"syncStateSet has more than {BROKERS_MAX} members")
         if not isinstance(members, list) or not all(is_id(member) for member in members):
             raise PeerError("syncStateSet is not a list of broker ids")
         if not isinstance(members_epoch, int) or isinstance(members_epoch, bool):
@@ -473,16 +487,26 @@ class Controller:
         return self._told_ha_address(name, self._table.replica_info(name))
 
     async def _sync_state_data(self, request: codec.Command) -> Answer:
-        names = loads(request.body) if request.body else None
+        names = request_value(request) if request.body else None
         if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
             raise PeerError("the body is not a list of group names")
+        if names is not None:
+            names = list(dict.fromkeys(names))
+            if len(names) > BROKERS_MAX:
+                raise PeerError(f"the body names more than {BROKERS_MAX} groups")
         await self._raft.barrier()
         now_ms = self._env.monotonic_ms()
-        return self._table.sync_state_data(
-            sorted(self._table.groups) if names is None else names,
-            lambda group, broker_id: self._live.is_alive(group, broker_id, now_ms),
-            self._live.ends,
-        )
+        table: dict[str, Any] = {}
+        slice_ = Slice(self._env.monotonic_ms)
+        for name in sorted(self._table.groups) if names is None else names:
+            told = self._table.sync_state_data(
+                [name],
+                lambda group, broker_id: self._live.is_alive(group, broker_id, now_ms),
+                self._live.ends,
+            )
+            table |= told.body["replicasInfoTable"]
+            await slice_.breathe()
+        return Answer(body={"replicasInfoTable": table})
 
     async def _clean(self, request: codec.Command) -> Answer:
         ext = request.ext

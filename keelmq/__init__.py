@@ -13,41 +13,66 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from client.admin import AdminClient
-    from client.consumer import ConsumeOptions, PushConsumer
+    from client.blocking import BlockingPopConsumer, BlockingProducer, BlockingPushConsumer
+    from client.consuming.consumer import ConsumeOptions, PushConsumer
+    from client.consuming.pop.consumer import PopConsumer
+    from client.consuming.pop.options import PopOptions
     from client.message import Message, Queue, Received, SendFailed, SendResult, SendStatus, SendUnknown
-    from client.producer import Producer, SendOptions
-    from client.request_reply import NoReply, Reply
+    from client.sending.options import SendOptions
+    from client.sending.producer import Producer
+    from client.sending.request_reply import NoReply, Reply
+    from client.sending.transactions import Decision, Transaction
     from client.session import Session
     from model.errors import MqError
+    from remoting.auth import Credentials
     from runtime.os_env import OsEnv
+    from runtime.tls.network import TlsNetwork
+    from runtime.tls.state import TlsState
 
 _HOMES: Final = {
     "AdminClient": "client.admin",
-    "ConsumeOptions": "client.consumer",
+    "BlockingPopConsumer": "client.blocking",
+    "BlockingProducer": "client.blocking",
+    "BlockingPushConsumer": "client.blocking",
+    "ConsumeOptions": "client.consuming.consumer",
+    "Credentials": "remoting.auth",
+    "Decision": "client.sending.transactions",
     "Message": "client.message",
     "MqError": "model.errors",
-    "NoReply": "client.request_reply",
+    "NoReply": "client.sending.request_reply",
     "OsEnv": "runtime.os_env",
-    "Producer": "client.producer",
-    "PushConsumer": "client.consumer",
+    "PopConsumer": "client.consuming.pop.consumer",
+    "PopOptions": "client.consuming.pop.options",
+    "Producer": "client.sending.producer",
+    "PushConsumer": "client.consuming.consumer",
     "Queue": "client.message",
     "Received": "client.message",
-    "Reply": "client.request_reply",
+    "Reply": "client.sending.request_reply",
     "SendFailed": "client.message",
-    "SendOptions": "client.producer",
+    "SendOptions": "client.sending.options",
     "SendResult": "client.message",
     "SendStatus": "client.message",
     "SendUnknown": "client.message",
     "Session": "client.session",
+    "TlsNetwork": "runtime.tls.network",
+    "TlsState": "runtime.tls.state",
+    "Transaction": "client.sending.transactions",
 }
 
 __all__ = [
     "AdminClient",
+    "BlockingPopConsumer",
+    "BlockingProducer",
+    "BlockingPushConsumer",
     "ConsumeOptions",
+    "Credentials",
+    "Decision",
     "Message",
     "MqError",
     "NoReply",
     "OsEnv",
+    "PopConsumer",
+    "PopOptions",
     "Producer",
     "PushConsumer",
     "Queue",
@@ -59,6 +84,9 @@ __all__ = [
     "SendStatus",
     "SendUnknown",
     "Session",
+    "TlsNetwork",
+    "TlsState",
+    "Transaction",
 ]
 
 

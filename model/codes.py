@@ -4,6 +4,7 @@ Names and numbers are RocketMQ 5.x's (``remoting/protocol/RequestCode``, ``Respo
 """
 
 from enum import IntEnum
+from typing import Final
 
 
 class Request(IntEnum):
@@ -234,8 +235,20 @@ class Response(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
+UNKNOWN: Final = "unknown"
+
+
+def label_of(code: int) -> str:
+    """The name of a request code, one for all that are not known: for counters, which a stranger may not make
+    new ones of without end."""
+    try:
+        return Request(code).name
+    except ValueError:
+        return UNKNOWN
+
+
 def name_of(code: int) -> str:
-    """The name of a request code, or the number when it is not a known one: for logs and metrics."""
+    """The name of a request code, or the number when it is not a known one: for logs and answers."""
     try:
         return Request(code).name
     except ValueError:

@@ -11,6 +11,7 @@ Source of the formats: Apache RocketMQ 5.x, ``remoting/protocol/header/ExtraInfo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,8 @@ from model.message import RETRY_PREFIX
 POP_CK: Final = "POP_CK"
 """Property with the extra info of a message; without its offset in versions before 4.9.3."""
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+"""Property of what came back: the group that popped it."""
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
@@ -28,6 +31,9 @@ ORDER_REVIVE_QUEUE: Final = 999
 """The revive queue an extra info names when the message was popped in order: no checkpoint was written."""
 ALL_QUEUES: Final = -1
 MESSAGES_MAX: Final = 32
+
+ATTEMPT_ID_CHARS: Final = 64
+BROKER_NAME_CHARS: Final = 255
 
 INIT_MIN: Final = 0
 INIT_MAX: Final = 1
@@ -60,10 +66,6 @@ def normal_topic(name: str, group: str) -> str:
         if name.startswith(prefix):
             return name.removeprefix(prefix)
     return name
-
-
-def is_pop_retry_of(name: str, group: str) -> bool:
-    return normal_topic(name, group) != name
 
 
 def retry_kind(topic: str) -> str:
@@ -114,7 +116,16 @@ class ExtraInfo:
         revive_queue, queue_id = _number(parts[3], INT_MAX), _number(parts[6], INT_MAX)
         if parts[4] not in (NORMAL, RETRY_V1, RETRY_V2):
             raise ValueError(f"retry {parts[4][:10]!r} is not 0, 1 or 2")
+        if len(parts[5]) > BROKER_NAME_CHARS:
+            raise ValueError(f"the broker's name has more than {BROKER_NAME_CHARS} characters")
         return cls(start, pop_time_ms, invisible_ms, revive_queue, parts[4], parts[5], queue_id, offset)
+
+
+def short_attempt_id(text: str) -> str:
+    """What is remembered of an attempt's id: it is only compared, and a client may make it megabytes long."""
+    if len(text) <= ATTEMPT_ID_CHARS:
+        return text
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def start_offsets_text(rows: Iterable[tuple[str, int, int]]) -> str:

@@ -16,6 +16,8 @@ from model.errors import ConfigError
 _T = TypeVar("_T")
 
 PORT_MAX: Final = 65535
+CHANGES_BYTES_MAX: Final = 64 << 10
+"""Of a configuration that a request brings."""
 HIDDEN: Final = "***"
 """What stands for a secret that is set."""
 
@@ -38,6 +40,17 @@ def key(
     about = {"key": name, "help": help, "was": was, "least": least, "most": most, "secret": secret}
     value: _T = field(default=default, metadata=about)
     return value
+
+
+def properties_of(body: bytes) -> dict[str, str]:
+    """``parse_properties`` of what a request brings. Raises ConfigError, also for a text that is no UTF-8, or
+    longer than any configuration: each line of it would hold the event loop."""
+    if len(body) > CHANGES_BYTES_MAX:
+        raise ConfigError(f"a change of the configuration has at most {CHANGES_BYTES_MAX} bytes")
+    try:
+        return parse_properties(body.decode())
+    except UnicodeDecodeError:
+        raise ConfigError("the configuration is not UTF-8") from None
 
 
 def parse_properties(text: str) -> dict[str, str]:

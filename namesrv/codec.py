@@ -24,8 +24,12 @@ from namesrv.core import Queues, Registration
 from remoting.bodies import loads, loads_object
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, opt_bool, opt_int
+from remoting.request_bodies import REGISTRATION, request_object
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024  # of a compressed body, once decompressed
+VERSION_BYTES_MAX: Final = 16 << 10
+ROUTE_BYTES_MAX: Final = 256 << 10
+"""Of the bodies that are no registrations: they are read in one go."""
 VERSION_3_0_11: Final = 37
 VERSION_5_0_0: Final = 413
 ZONE: Final = "__ZONE_NAME"
@@ -59,26 +63,28 @@ def parse_registration(command: Command) -> Registration:
     if not command.body:
         return found
     if command.version < VERSION_3_0_11:
-        _wrapper(found, loads_object(command.body))
+        _wrapper(found, request_object(command))
     elif opt_bool(ext, "compressed"):
         _Compressed(command.body).read(found, with_mappings=command.version >= VERSION_5_0_0)
     else:
-        body = loads_object(command.body)
+        body = request_object(command)
         _wrapper(found, _object(body.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper"))
         found.filter_servers = _texts(body.get("filterServerList") or [])
         found.gone = _texts(body.get(GONE) or [])
     return found
 
 
-def parse_version(body: bytes) -> DataVersion:
-    """The DataVersion in a body. Raises PeerError."""
-    return _version(loads_object(body))
+def parse_version(command: Command) -> DataVersion:
+    """The DataVersion in the body of QUERY_DATA_VERSION (322). Raises PeerError."""
+    _need_short(command.body, VERSION_BYTES_MAX)
+    return _version(request_object(command))
 
 
-def parse_queues(body: bytes) -> dict[str, Queues]:
+def parse_queues(command: Command) -> dict[str, Queues]:
     """group -> queues of the TopicRouteData in REGISTER_TOPIC_IN_NAMESRV (217). Raises PeerError."""
+    _need_short(command.body, ROUTE_BYTES_MAX)
     found: dict[str, Queues] = {}
-    listed = loads_object(body).get("queueDatas") or []
+    listed = request_object(command).get("queueDatas") or []
     if not isinstance(listed, list):
         raise PeerError("queueDatas is not a list")
     for item in listed:
@@ -88,6 +94,11 @@ def parse_queues(body: bytes) -> dict[str, Queues]:
             raise PeerError("an entry of queueDatas has no brokerName")
         found[name] = _queues(data)
     return found
+
+
+def _need_short(body: bytes, bytes_max: int) -> None:
+    if len(body) > bytes_max:
+        raise PeerError(f"a body of {len(body)} bytes, at most {bytes_max}")
 
 
 def _wrapper(found: Registration, wrapper: dict[str, Any]) -> None:
@@ -118,14 +129,14 @@ class _Compressed:
         self._at = 0
 
     def read(self, found: Registration, *, with_mappings: bool) -> None:
-        found.version = _version(loads_object(self._block()))
+        found.version = _version(loads_object(self._block(), REGISTRATION))
         for _ in range(self._int()):
             name, queues = self._topic(self._block())
             found.topics[name] = queues
-        found.filter_servers = _texts(loads(self._block()))
+        found.filter_servers = _texts(loads(self._block(), REGISTRATION))
         if with_mappings:
             for _ in range(self._int()):
-                mapping = loads_object(self._block())
+                mapping = loads_object(self._block(), REGISTRATION)
                 found.mappings[str(mapping.get("topic"))] = mapping
 
     def _int(self) -> int:

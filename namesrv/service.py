@@ -13,13 +13,13 @@ from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
 from model.foreign_keys import sort_out
 from model.ids import MASTER_ID
-from model.settings import parse_properties
+from model.settings import properties_of
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
 from remoting.acl.control import StandaloneAccess, own_credentials
-from remoting.bodies import dumps, dumps_dialect, loads_object
+from remoting.bodies import believed_object, dumps, dumps_dialect
 from remoting.codec import Command
-from remoting.headers import BrokerHeader, flag, need, opt_bool
+from remoting.headers import BrokerHeader, flag, need, opt_bool, told_clock
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env, read_file, write_file
 from runtime.tasks import Tasks, every
@@ -112,6 +112,11 @@ class NameServer:
         """``host:port`` it listens on; the configured port before it does."""
         host = self._config.bind_address
         return f"{host}:{self._port if self._port is not None else self._config.listen_port}"
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes it answers."""
+        return frozenset({*map(int, self._answers), *self._access.answers})
 
     def status(self) -> dict[str, Any]:
         return {
@@ -257,7 +262,7 @@ class NameServer:
     def _query_version(self, connection: Connection, request: Command) -> Command:
         """Says whether a broker's topic table differs from the one known, and counts as a heartbeat."""
         header = BrokerHeader.parse(request.ext)
-        offered = parse_version(request.body) if request.body else None
+        offered = parse_version(request) if request.body else None
         known = self._table.data_version(header.address)
         self._table.heartbeat(header.address, connection.attributes["session"], self._now_ms())
         return request.reply(
@@ -269,9 +274,11 @@ class NameServer:
         topic = need(request.ext, "topic")
         zone = request.ext.get(ZONE, "").strip() if opt_bool(request.ext, ZONE_MODE) else ""
         strict = request.version >= STANDARD_JSON_VERSION or _standard_only(request)
-        asked = topic, zone, strict, self._config.support_acting_master
-        ordered, told = self._config.order_message_enable, self._table.told
-        if not ordered and (body := told.get(asked)) is not None:
+        asked, told = (topic, strict, self._config.support_acting_master), self._table.told
+        ordered = self._config.order_message_enable
+        # A zone is any text a client chooses, of any length: such answers are not kept.
+        kept = not ordered and not zone
+        if kept and (body := told.get(asked)) is not None:
             return request.reply(body=body)
         route = self._table.route(topic, zone or None)
         if route is None:
@@ -279,12 +286,13 @@ class NameServer:
         if ordered:
             route["orderTopicConf"] = self._kv.get(ORDER_NAMESPACE, topic)
         body = dumps(route) if strict else dumps_dialect(route)
-        if not ordered and len(told) < TOLD_MAX:
+        if kept and len(told) < TOLD_MAX:
             told[asked] = body
         return request.reply(body=body)
 
     def _cluster_info(self, connection: Connection, request: Command) -> Command:
-        return request.reply(body=_dialect_unless_asked(request, self._table.cluster_info()))
+        clock = told_clock(request.ext, self._env.now_ms())
+        return request.reply(ext=clock, body=_dialect_unless_asked(request, self._table.cluster_info()))
 
     def _member_group(self, connection: Connection, request: Command) -> Command:
         group = self._table.member_group(need(request.ext, "clusterName"), need(request.ext, "brokerName"))
@@ -303,7 +311,7 @@ class NameServer:
         return request.reply()
 
     def _register_topic(self, connection: Connection, request: Command) -> Command:
-        self._table.register_topic(need(request.ext, "topic"), parse_queues(request.body))
+        self._table.register_topic(need(request.ext, "topic"), parse_queues(request))
         return request.reply()
 
     # configuration
@@ -315,9 +323,9 @@ class NameServer:
     def _update_config(self, connection: Connection, request: Command) -> Command:
         current = self._config.to_mapping()
         try:
-            changes, ignored = sort_out(parse_properties(request.body.decode()), "namesrv")
+            changes, ignored = sort_out(properties_of(request.body), "namesrv")
             config = NamesrvConfig.from_mapping({**current, **changes})
-        except (ConfigError, UnicodeDecodeError) as error:
+        except ConfigError as error:
             raise Refused(f"configuration not changed: {error}", Response.INVALID_PARAMETER) from None
         fixed = [k for k, v in changes.items() if k not in CHANGEABLE and current[k] != v]
         if fixed:
@@ -386,7 +394,7 @@ class NameServer:
         # What is read counts from now on: the sync of its name may be what the last process ended with.
         self._env.disk.sync_dir(path.rpartition("/")[0] or ".")
         try:
-            table = loads_object(read_file(self._env.disk, path)).get("configTable", {})
+            table = believed_object(read_file(self._env.disk, path)).get("configTable", {})
         except PeerError as error:
             raise DiskError(f"{path}: {error}") from None
         if not isinstance(table, dict) or not all(isinstance(values, dict) for values in table.values()):

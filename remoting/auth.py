@@ -24,6 +24,7 @@ from model.errors import ConfigError, Refused
 from remoting.codec import Command
 
 ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 SECRET_BYTES_MIN: Final = 16
 UNSIGNED_BEFORE: Final = "_UNIQUE_KEY_QUERY"

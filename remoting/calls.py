@@ -6,6 +6,7 @@ import asyncio
 import enum
 from typing import Final
 
+from model.codes import name_of
 from model.errors import Unknown
 from remoting.codec import Command
 
@@ -18,7 +19,7 @@ class Calls:
     __slots__ = ("_answers", "_opaque")
 
     def __init__(self) -> None:
-        self._answers: dict[int, asyncio.Future[Command]] = {}
+        self._answers: dict[int, tuple[asyncio.Future[Command], asyncio.TimerHandle]] = {}
         self._opaque = 0
 
     def __len__(self) -> int:
@@ -28,21 +29,25 @@ class Calls:
         self._opaque = self._opaque + 1 if self._opaque < _OPAQUE_MAX else 1
         return self._opaque
 
-    def begin(self) -> tuple[int, asyncio.Future[Command]]:
-        """The number of a new call, and what becomes its answer."""
-        opaque = self.next_opaque()
-        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._answers[opaque] = answer
+    def begin(self, code: int, timeout_s: float, remote: str) -> tuple[int, asyncio.Future[Command]]:
+        """The number of a new call, and what becomes its answer: Unknown when its time is over."""
+        loop, opaque = asyncio.get_running_loop(), self.next_opaque()
+        answer: asyncio.Future[Command] = loop.create_future()
+        # ``asyncio.timeout`` would cost as much as the rest of the call.
+        alarm = loop.call_later(timeout_s, _late, answer, code, timeout_s, remote)
+        self._answers[opaque] = answer, alarm
         return opaque, answer
 
     def end(self, opaque: int) -> None:
         """Nobody waits for the answer any more."""
-        answer = self._answers.pop(opaque, None)
+        answer, alarm = self._answers.pop(opaque, (None, None))
+        if alarm is not None:
+            alarm.cancel()
         if answer is not None and answer.done() and not answer.cancelled():
             answer.exception()  # seen: a caller cancelled just now will not ask for it
 
     def on_answer(self, command: Command) -> None:
-        answer = self._answers.get(command.opaque)
+        answer, _ = self._answers.get(command.opaque, (None, None))
         # No such call: its time was over. The caller was told Unknown.
         if answer is not None and not answer.done():
             answer.set_result(command)
@@ -50,9 +55,15 @@ class Calls:
     def fail(self, why: str) -> None:
         """The connection ended before the answers."""
         answers, self._answers = self._answers, {}
-        for answer in answers.values():
+        for answer, alarm in answers.values():
+            alarm.cancel()
             if not answer.done():
                 answer.set_exception(Unknown(why))
+
+
+def _late(answer: asyncio.Future[Command], code: int, timeout_s: float, remote: str) -> None:
+    if not answer.done():
+        answer.set_exception(Unknown(f"{remote} did not answer {name_of(code)} within {timeout_s:.3g} s"))
 
 
 class Flush(enum.Enum):

@@ -98,6 +98,12 @@ class Command:
             int(code), ext or {}, body, self.opaque, FLAG_RESPONSE, remark, serialize=self.serialize
         )
 
+    def bare(self) -> "Command":
+        """What its answer needs of it, for a request that waits: nothing that a client may make long."""
+        return Command(
+            self.code, opaque=self.opaque, flag=self.flag, version=self.version, serialize=self.serialize
+        )
+
     def numbered(self, opaque: int, flag: int = 0) -> "Command":
         """A copy to send under ``opaque``: a command may go to several peers at once."""
         return Command(
@@ -305,7 +311,8 @@ def _as_int(found: dict[str, Any], name: str, default: int | None) -> int:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    """For a log: text that a peer sent stands in quotes, without line breaks."""
+    text = str(value) if isinstance(value, Exception) else ascii(value)
     return text if len(text) <= 80 else text[:80] + "…"
 
 

@@ -17,13 +17,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
-from model.codes import Response, name_of
-from model.errors import PeerError, Refused, Unknown
+from model.codes import Response, label_of, name_of
+from model.errors import PeerError, Refused
 from remoting.acl.audit import ACTS
+from remoting.acl.gate import Admission
 from remoting.auth import ACCESS_KEY
 from remoting.calls import Calls, Flush, Outbox
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
-from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, PROBATION_S, Guard, Share, Standing
+from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
 from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.keys import Signer
 from runtime.reset import reset as reset_transport
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
+HANDED_PART: Final = 8  # of what a client may leave unread others may fill this part: of 64 MiB, 8
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
@@ -238,22 +240,20 @@ class Connection(asyncio.BufferedProtocol):
         ended first.
         """
         self._need_open()
-        opaque, answer = self._calls.begin()
-        # ``asyncio.timeout`` would cost as much as the rest of the call.
-        alarm = self._loop.call_later(timeout_s, self._late, answer, command.code, timeout_s)
+        opaque, answer = self._calls.begin(command.code, timeout_s, self.remote)
         try:
             self.send(self._endpoint.outgoing(command).numbered(opaque))
             return await answer
         finally:
-            alarm.cancel()
             self._calls.end(opaque)
             if self._state is State.FINISHING and not len(self._calls):
                 self.close()
 
-    def _late(self, answer: asyncio.Future[Command], code: int, timeout_s: float) -> None:
-        if not answer.done():
-            text = f"{self.remote} did not answer {name_of(code)} within {timeout_s} s"
-            answer.set_exception(Unknown(text))
+    def need_room(self, size: int) -> None:
+        """Raises Refused, when ``size`` bytes of another client's are too many for this one: it answers with
+        its connection for what it leaves unread, and others must not be able to fill that."""
+        if self.untaken + size > self._endpoint.guard.limits.unread_bytes_per_connection // HANDED_PART:
+            raise Refused(f"{self.remote} does not read what it is sent", Response.SYSTEM_BUSY)
 
     def close(self) -> None:
         """End the connection once what was written has left (at most ``CLOSING_S`` later)."""
@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 log.debug("%s: closing idle connection of %s", self._endpoint.name, self.remote)
                 self.close()
-        elif self.share.standing is Standing.PROBATION and now - self._last_io > PROBATION_S:
+        elif self._endpoint.guard.overstayed(self):
             self.close()
 
     # asyncio's protocol
@@ -478,16 +478,16 @@ class Connection(asyncio.BufferedProtocol):
                 if self._state is _CLOSED:
                     return
             guard = self._endpoint.guard
-            if guard.made > MADE_BYTES_MAX:
-                await guard.next_turn()
-            what = name_of(request.code)
+            if guard.made.size > MADE_BYTES_MAX:
+                await guard.made.next_turn()
+            what = label_of(request.code)
             answer = await guard.slow.steps(self._answer(request), what, self.remote)
             if answer is not None and not request.flag & FLAG_ONEWAY:
                 answer.opaque = request.opaque
                 answer.flag |= FLAG_RESPONSE
                 self.send(answer)
                 if len(answer.body) >= LONG_ANSWER_BYTES:
-                    guard.on_made(len(answer.body), self._loop)
+                    guard.made.add(len(answer.body), self._loop)
             if self.share.standing is _PROBATION:
                 self.close()
         finally:
@@ -540,13 +540,11 @@ class Connection(asyncio.BufferedProtocol):
     def _admit(self, request: Command) -> None:
         """Raises Refused, when the request is not for its sender."""
         guard, credentials = self._endpoint.guard, self._endpoint.credentials
+        admission = Admission.CLIENT
         # On a connection of this side's own making, it chose who asks.
-        may = (
-            guard.gate is not None
-            and not self.address
-            and guard.gate.check(request, self.remote, credentials)
-        )
-        if credentials is not None and not may:
+        if guard.gate is not None and not self.address:
+            admission = guard.gate.check(request, self.remote, credentials)
+        if credentials is not None and admission is not Admission.RIGHT:
             self._need_signature(credentials, request)
         guard.on_request(self, request, credentials)
 

@@ -4,10 +4,14 @@ One ``Guard`` stands for all ports of a server. It counts connections, bytes of 
 bytes of answers that nobody reads. Beyond a cap the connection that has most of it ends, with one line in the
 log as far as the rate limit lets it; everybody else goes on.
 
-Peers (brokers, Controllers, NameServers, operators) do not count: a connection is a peer's once it has asked
-for something that only peers ask for, signed where this server has a key. When clients have taken all
-places, ``PROBATION_MAX`` more connections are taken for ``PROBATION_S``: one whose first request is a peer's
-stays, any other is answered SYSTEM_BUSY and closed.
+Peers (brokers, Controllers, NameServers, operators) do not count: a connection is a peer's once it has signed
+a request with this server's key. Without a key nothing is proven: who asks for something that only peers ask
+for has one of ``CLAIMED_MAX`` places beside the clients', and caps of its own, twice as large as theirs.
+
+When clients have taken all places, ``PROBATION_MAX`` more connections are taken for ``PROBATION_S`` from
+their accept on: one that shows itself a peer's in that time stays, any other is answered SYSTEM_BUSY and
+closed.
+When those are taken, too, the one that came first gives way once it had ``PROBATION_LEAST_MS``.
 """
 
 from __future__ import annotations
@@ -51,6 +55,9 @@ in ours, and thousands of clients may ask in one turn."""
 PROBATION_MAX: Final = 64
 PROBATION_SHORT: Final = 8  # while descriptors lack
 PROBATION_S: Final = 2.0
+PROBATION_LEAST_MS: Final = 100.0
+"""Time for a peer's first request, however many strangers come behind it."""
+CLAIMED_MAX: Final = 1024
 IDLE_S: Final = 120.0
 _ALSO_PEERS: Final = frozenset(
     {
@@ -92,17 +99,22 @@ class Standing(enum.Enum):
 
     OWN = "this side made it"
     CLIENT = "it counts"
+    CLAIMED = "it says that it is a peer's, to a server without a key"
     PROBATION = "all places are taken: its first request decides"
     PEER = "it does not count"
     GONE = "it was turned away, or has ended"
 
 
+_SETTLED: Final = (Standing.OWN, Standing.PEER, Standing.CLAIMED)
+
+
 class Share:
     """What one connection takes of its server. Changed by the guard alone."""
 
-    __slots__ = ("host", "standing", "told_unsigned")
+    __slots__ = ("host", "since_ms", "standing", "told_unsigned")
 
     def __init__(self) -> None:
+        self.since_ms = 0.0
         self.standing = Standing.OWN
         self.host = ""
         self.told_unsigned = False
@@ -120,6 +132,9 @@ class Guarded(Protocol):
 
     def fail(self, why: object) -> None:
         """End it with one line in the log."""
+
+    def abort(self) -> None:
+        """End it now."""
 
 
 class Tally:
@@ -154,6 +169,52 @@ class Tally:
         assert all(size > 0 for size in self.by.values()), "a connection without bytes is not listed"
 
 
+class Tallies:
+    """Of those whose bytes count alike. Not of one that has ended: a broken frame ends its connection while
+    it is read, and what is noted after that is never taken back."""
+
+    def __init__(self, limits: Limits, times: int) -> None:
+        self.begun = Tally(limits.begun_bytes_max * times)
+        self.unread = Tally(limits.unread_bytes_max * times)
+
+    def forget(self, connection: Guarded) -> None:
+        self.begun.note(connection, 0)
+        self.unread.note(connection, 0)
+
+    def recount(self) -> None:
+        """Nothing tells when a peer reads its last answers: look."""
+        for connection in list(self.unread.by):
+            self.unread.note(connection, connection.untaken)
+
+    def check_invariants(self) -> None:
+        self.begun.check_invariants()
+        self.unread.check_invariants()
+
+
+class Made:
+    """Bytes of long answers made in this turn of the loop."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._turned = asyncio.Event()
+
+    def add(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        """A long answer was made."""
+        if not self.size:
+            loop.call_soon(self._new_turn)
+        self.size += size
+
+    async def next_turn(self) -> None:
+        """Return when a turn of the loop has room for another long answer."""
+        while self.size > MADE_BYTES_MAX:
+            await self._turned.wait()
+
+    def _new_turn(self) -> None:
+        self.size = 0
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+
 class Guard:
     """Counts what all connections of one server take, and ends what goes beyond a cap."""
 
@@ -166,11 +227,16 @@ class Guard:
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
-        self.begun = Tally(limits.begun_bytes_max)
-        self.unread = Tally(limits.unread_bytes_max)
-        self.made = 0  # bytes of long answers made in this turn of the loop
-        self._turned = asyncio.Event()
+        clients, claimed = Tallies(limits, 1), Tallies(limits, 2)
+        self.tallies = {
+            Standing.CLIENT: clients,
+            Standing.PROBATION: clients,
+            Standing.CLAIMED: claimed,
+        }
+        self.made = Made()
         self._name = name
+        self._now_ms = now_ms
+        self._probation: dict[Guarded, None] = {}  # in order of arrival
         self._count: Counter[Standing] = Counter()
         self._clients: Counter[str] = Counter()  # by address, without ports
 
@@ -178,28 +244,38 @@ class Guard:
         """Take a connection that was just accepted; False: it is to end now."""
         share = connection.share
         share.host = connection.remote.rpartition(":")[0]
+        share.since_ms = self._now_ms()
         full = self._full(share.host)
         if full is None:
             self._enter(share, Standing.CLIENT)
             return True
         self.refused[full] += 1
         self.complaints.warn("%s: no place for a connection of %s (%s)", self._name, connection.remote, full)
-        if self._count[Standing.PROBATION] >= (PROBATION_SHORT if SPARE.short else PROBATION_MAX):
-            share.standing = Standing.GONE
-            return False
+        if len(self._probation) >= (PROBATION_SHORT if SPARE.short else PROBATION_MAX):
+            first = next(iter(self._probation))
+            if share.since_ms - first.share.since_ms < PROBATION_LEAST_MS:
+                share.standing = Standing.GONE
+                return False
+            self._drop(first)
+            first.abort()
         self._enter(share, Standing.PROBATION)
+        self._probation[connection] = None
         return True
+
+    def overstayed(self, connection: Guarded) -> bool:
+        """Whether it had its time to show that it is a peer's."""
+        share = connection.share
+        return share.standing is Standing.PROBATION and self._now_ms() - share.since_ms > PROBATION_S * 1000
 
     def on_request(self, connection: Guarded, request: Command, credentials: Signer | None) -> None:
         """A request of a connection: does it show a peer? Raises Refused when it had to, and does not."""
         share = connection.share
-        if share.standing is Standing.PEER or share.standing is Standing.OWN:
+        if share.standing in _SETTLED:
             return
-        if _of_a_peer(request, credentials):
-            self._leave(share)
-            self._enter(share, Standing.PEER)
-            self.begun.note(connection, 0)
-            self.unread.note(connection, 0)
+        standing = self._shown(request, credentials)
+        if standing is not None:
+            self._drop(connection)
+            self._enter(share, standing)
         elif share.standing is Standing.PROBATION:
             raise Refused(
                 f"this server takes no more connections: {self._count[Standing.CLIENT]} clients have one"
@@ -209,62 +285,47 @@ class Guard:
 
     def on_end(self, connection: Guarded) -> None:
         """It takes nothing any more."""
-        share = connection.share
-        self.begun.note(connection, 0)
-        self.unread.note(connection, 0)
-        if share.standing not in (Standing.OWN, Standing.GONE):
-            self._leave(share)
-            share.standing = Standing.GONE
+        self._drop(connection)
 
     def on_begun(self, connection: Guarded, size: int) -> None:
         """Its begun frame takes ``size`` bytes. May end the connection whose frame takes most."""
-        if connection.share.standing not in (Standing.OWN, Standing.PEER):
-            worst = self.begun.note(connection, size)
+        tallies = self.tallies.get(connection.share.standing)
+        if tallies is not None:
+            worst = tallies.begun.note(connection, size)
             if worst is not None:
-                self._end(worst, "maxBegunFrameBytes", f"its begun frame takes {self.begun.by[worst]} bytes")
+                text = f"its begun frame takes {tallies.begun.by[worst]} bytes"
+                self._end(worst, "maxBegunFrameBytes", text)
 
     def on_unread(self, connection: Guarded, size: int) -> None:
         """It left ``size`` bytes of answers unread. May end it, or the connection that left most."""
+        standing = connection.share.standing
+        if standing is Standing.OWN:
+            return  # what this side asks; its own callers wait for the answers
         if size > self.limits.unread_bytes_per_connection:
             self._end(connection, "maxUnreadBytesPerConnection", f"it left {size} bytes unread")
             return
-        if connection.share.standing not in (Standing.OWN, Standing.PEER):
-            worst = self.unread.note(connection, size)
+        tallies = self.tallies.get(standing)
+        if tallies is not None:
+            worst = tallies.unread.note(connection, size)
             if worst is not None:
-                self.recount()  # others may have read since
-                worst = self.unread.worst()
+                tallies.recount()  # others may have read since
+                worst = tallies.unread.worst()
             while worst is not None:
-                self._end(worst, "maxUnreadBytes", f"it left {self.unread.by[worst]} bytes unread")
-                worst = self.unread.worst()
-
-    def on_made(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        """A long answer was made."""
-        if not self.made:
-            loop.call_soon(self._new_turn)
-        self.made += size
-
-    async def next_turn(self) -> None:
-        """Return when a turn of the loop has room for another long answer."""
-        while self.made > MADE_BYTES_MAX:
-            await self._turned.wait()
-
-    def _new_turn(self) -> None:
-        self.made = 0
-        self._turned.set()
-        self._turned = asyncio.Event()
+                text = f"it left {tallies.unread.by[worst]} bytes unread"
+                self._end(worst, "maxUnreadBytes", text)
+                worst = tallies.unread.worst()
 
     def recount(self) -> None:
-        """Nothing tells when a peer reads its last answers: look."""
-        for connection in list(self.unread.by):
-            self.unread.note(connection, connection.untaken)
+        for tallies in self._each():
+            tallies.recount()
 
     def status(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
             "clients": self._count[Standing.CLIENT],
-            "peers": self._count[Standing.PEER],
-            "begunBytes": self.begun.total,
-            "unreadBytes": self.unread.total,
+            "peers": self._count[Standing.PEER] + self._count[Standing.CLAIMED],
+            "begunBytes": sum(tallies.begun.total for tallies in self._each()),
+            "unreadBytes": sum(tallies.unread.total for tallies in self._each()),
             "refused": dict(sorted(self.refused.items())),
             "audit": self.audit.status(),
             "slowTurns": self.slow.status(),
@@ -273,8 +334,10 @@ class Guard:
     def check_invariants(self) -> None:
         assert sum(self._clients.values()) == self._count[Standing.CLIENT], "each client has one address"
         assert self._count[Standing.CLIENT] <= self.limits.connections_max, "no client is over maxConnections"
-        self.begun.check_invariants()
-        self.unread.check_invariants()
+        assert self._count[Standing.CLAIMED] <= CLAIMED_MAX, "only so many are believed without a key"
+        assert len(self._probation) == self._count[Standing.PROBATION], "each in probation is listed"
+        for tallies in self._each():
+            tallies.check_invariants()
         self.slow.check_invariants()
 
     def _full(self, host: str) -> str | None:
@@ -285,6 +348,27 @@ class Guard:
         if self._clients[host] >= self.limits.connections_per_address:
             return "maxConnectionsPerAddress"
         return None
+
+    def _each(self) -> tuple[Tallies, Tallies]:
+        return self.tallies[Standing.CLIENT], self.tallies[Standing.CLAIMED]
+
+    def _shown(self, request: Command, credentials: Signer | None) -> Standing | None:
+        """What a request shows its connection to be, when that is more than a client's."""
+        if credentials is not None:
+            return Standing.PEER if is_peer(request, credentials) else None
+        claims = request.code in PEER_CODES or request.code in _ALSO_PEERS
+        return Standing.CLAIMED if claims and self._count[Standing.CLAIMED] < CLAIMED_MAX else None
+
+    def _drop(self, connection: Guarded) -> None:
+        """It takes nothing of its standing any more."""
+        share = connection.share
+        tallies = self.tallies.get(share.standing)
+        if tallies is not None:
+            tallies.forget(connection)
+        self._probation.pop(connection, None)
+        if share.standing not in (Standing.OWN, Standing.GONE):
+            self._leave(share)
+            share.standing = Standing.GONE
 
     def _enter(self, share: Share, standing: Standing) -> None:
         share.standing = standing
@@ -302,10 +386,3 @@ class Guard:
     def _end(self, connection: Guarded, reason: str, text: str) -> None:
         self.refused[reason] += 1
         connection.fail(f"{text} ({reason})")
-
-
-def _of_a_peer(request: Command, credentials: Signer | None) -> bool:
-    """Whether only a peer asks for this: proven by its signature where there is a key."""
-    if credentials is None:
-        return request.code in PEER_CODES or request.code in _ALSO_PEERS
-    return is_peer(request, credentials)

@@ -20,6 +20,9 @@ LONG_MAX: Final = 2**63 - 1
 MASTER_ONLY: Final = "keelmqMasterOnly"
 """``true`` in a request of keelmq's tools that a slave answers OK without effect: it refuses it then."""
 
+NOW_MS: Final = "keelmqNowMs"
+"""In a question of ``keelmq doctor``: the answer is to tell the server's clock, in ms since 1970."""
+
 # bits of a pull's sysFlag
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2
@@ -54,6 +57,11 @@ def opt_bool(ext: Ext, name: str, default: bool = False) -> bool:
 def flag(value: bool) -> str:
     """How a boolean travels."""
     return "true" if value else "false"
+
+
+def told_clock(ext: Ext, now_ms: int) -> dict[str, str]:
+    """What an answer carries when its question asks for the clock."""
+    return {NOW_MS: str(now_ms)} if NOW_MS in ext else {}
 
 
 def _int(name: str, text: str, low: int, high: int) -> int:

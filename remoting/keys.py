@@ -22,11 +22,11 @@ nothing, under no other name of a field either. RocketMQ's brokers and mqadmin n
 from __future__ import annotations
 
 import base64
+import heapq
 import hmac
 import json
 import logging
 import struct
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -34,11 +34,11 @@ from model.codes import Request, Response, name_of
 from model.errors import ConfigError, Refused
 from remoting.auth import (
     ACCESS_KEY,
-    ACL_CODES,
     AMONG_PEERS,
     HOW,
     OF_OPERATORS,
     PEER_CODES,
+    SECURITY_TOKEN,
     SIGNATURE,
     Credentials,
     read_key,
@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 TIME: Final = "kqTime"
 NONCE: Final = "kqNonce"
 OWN_SIGNATURE: Final = "kqSignature"
+OF_THE_DOOR: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, TIME, NONCE, OWN_SIGNATURE})
+"""The fields by which a request proves who made it. They are for the server that it was sent to."""
 SKEW_MS: Final = 300_000
 SEEN_MAX: Final = 200_000
 PEERS: Final = "peers"
@@ -60,8 +62,9 @@ _LABEL: Final = b"keelmq request\0"
 _CODE: Final = struct.Struct(">i")
 _LENGTHS: Final = struct.Struct(">II")
 
-OF_PEERS: Final = AMONG_PEERS | ACL_CODES | {Request.CONTROLLER_ELECT_MASTER}
-"""What a key for peers is good for: a broker also asks for an election, and hands on changes of users."""
+OF_PEERS: Final = AMONG_PEERS | {Request.CONTROLLER_ELECT_MASTER}
+"""What a key for peers is good for: a broker also asks for an election. A change of users that a slave hands
+on has the signature of who asked."""
 
 
 class Signer(Protocol):
@@ -94,32 +97,40 @@ class Key:
 
 
 class Replays:
-    """Which signatures were seen; pure. Holds: none is forgotten while its time would be taken."""
+    """Which signatures were seen; pure. Holds: of what is forgotten no time is taken any more. Full, the
+    earliest time is forgotten, whenever it came: what says that time or an earlier one is refused."""
 
     def __init__(self, skew_ms: int = SKEW_MS, most: int = SEEN_MAX) -> None:
         self._skew_ms = skew_ms
         self._most = most
         self._seen: set[str] = set()
-        self._order: deque[tuple[int, str]] = deque()  # by the time they came
+        self._order: list[tuple[int, str]] = []  # a heap by the time they say
         self._floor_ms = 0  # what says an earlier time may have been forgotten
 
     def take(self, time_ms: int, signature: str, now_ms: int) -> str | None:
         """Why it is refused, or None; then it is remembered."""
         if abs(now_ms - time_ms) > self._skew_ms:
             return f"its time is {abs(now_ms - time_ms) // 1000} s from this server's clock"
-        while self._order and self._order[0][0] < now_ms - 2 * self._skew_ms:
-            self._seen.discard(self._order.popleft()[1])
+        while self._order and self._order[0][0] < now_ms - self._skew_ms:
+            self._forget()
         if signature in self._seen or time_ms < self._floor_ms:
             return "it was sent before"
-        if len(self._order) >= self._most:
-            self._seen.discard(self._order.popleft()[1])
-            self._floor_ms = max(self._floor_ms, time_ms)
         self._seen.add(signature)
-        self._order.append((now_ms, signature))
+        heapq.heappush(self._order, (time_ms, signature))
+        if len(self._order) > self._most:
+            self._forget()
         return None
+
+    def _forget(self) -> None:
+        time_ms, signature = heapq.heappop(self._order)
+        self._seen.discard(signature)
+        self._floor_ms = max(self._floor_ms, time_ms + 1)
 
     def check_invariants(self) -> None:
         assert len(self._seen) == len(self._order) <= self._most, "each that was seen has its place"
+        assert all(time_ms >= self._floor_ms - 1 for time_ms, _ in self._order), (
+            "what may come again is known"
+        )
 
 
 class Keyring:
@@ -225,6 +236,13 @@ class Keyring:
         if not isinstance(listed, list) or not listed:
             raise ConfigError(f"{where}: {form} and nothing else")
         return [_key(raw, where, form) for raw in listed]
+
+
+def to_client(request: Command) -> Command:
+    """``request`` as a server passes it on to a client: without its flag, and what proves who made it.
+    A client with somebody's signature could send it again under another code (see ``remoting.auth``)."""
+    ext = {name: value for name, value in request.ext.items() if name not in OF_THE_DOOR}
+    return replace(request, ext=ext, flag=0)
 
 
 def own_signature(command: Command, secret: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model.pop import INT_MAX
+from model.pop import INT_MAX, short_attempt_id
 from remoting.headers import Ext, flag, need, need_int, opt_bool, opt_int
 
 
@@ -43,7 +43,7 @@ class PopHeader:
             ext.get("expType", ""),
             ext.get("exp", ""),
             opt_bool(ext, "order"),
-            ext.get("attemptId", ""),
+            short_attempt_id(ext.get("attemptId", "")),
         )
 
     def to_ext(self) -> dict[str, str]:
@@ -157,5 +157,5 @@ class LookHeader:
             need_int(ext, "pollTime") if poll else 0,
             opt_int(ext, "bornTime", 0),
             opt_bool(ext, "order"),
-            ext.get("attemptId", ""),
+            short_attempt_id(ext.get("attemptId", "")),
         )

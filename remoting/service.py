@@ -222,7 +222,7 @@ class RemotingClient:
         if connection is not None and not connection.closed:
             return connection
         if self._closed:
-            raise ConnectionError(f"client {self._endpoint.name} is closed")
+            raise ConnectionError(f"{self._endpoint.name} is closed")
         task = self._connecting.get(address)
         if task is None:
             task = self._endpoint.tasks.spawn(self._connect(address), name=f"connect.{address}")
@@ -230,7 +230,7 @@ class RemotingClient:
         # asyncio.wait leaves the task alone when this caller is cancelled or late: others wait for it too.
         done, _ = await asyncio.wait((task,), timeout=timeout_s)
         if not done:
-            raise ConnectionError(f"cannot connect to {address} within {timeout_s} s")
+            raise ConnectionError(f"cannot connect to {address} within {timeout_s:.3g} s")
         if task.cancelled():
             raise ConnectionError(f"the connection to {address} was dropped")
         result = task.result()
@@ -246,7 +246,7 @@ class RemotingClient:
                 lambda: Connection(self._endpoint, address), host, port, timeout_s=self._connect_timeout_s
             )
         except TimeoutError:
-            return ConnectionError(f"cannot connect to {address} within {self._connect_timeout_s} s")
+            return ConnectionError(f"cannot connect to {address} within {self._connect_timeout_s:.3g} s")
         except (OSError, ValueError) as error:
             return ConnectionError(f"cannot connect to {address}: {error}")
         finally:

@@ -74,7 +74,7 @@ class MessageStore:
             after=self._follow_log_end,
         )
         self._opened = False
-        self.reader.on_rot.append(self._rotten)
+        self.reader.mend_entry = self._mend_entry
         flow.dispatcher.on_bad = self.repairer.note_ahead
         flow.indexer.on_bad = self.repairer.note
 
@@ -382,14 +382,12 @@ class MessageStore:
         """The ids of the queues there are of a topic."""
         return self.files.queues.ids_of(topic)
 
-    def _rotten(self, topic: str, queue_id: int, index: int) -> None:
-        """A reader met an entry without its record: one of the two is damaged."""
-        asyncio.get_running_loop().call_soon(self._mend_entry, topic, queue_id, index)
-
-    def _mend_entry(self, topic: str, queue_id: int, index: int) -> None:
+    def _mend_entry(self, topic: str, queue_id: int, index: int) -> bool:
+        """A reader met an entry without its record: one of the two is damaged. Is the entry right now?"""
         if not self._opened:
-            return
+            return False
         try:
-            self.repairer.mend_entry(topic, queue_id, index)
+            return self.repairer.mend_entry(topic, queue_id, index)
         except (DiskError, ValueError) as error:
             log.error("%s/%d %d: %s", topic, queue_id, index, error)
+            return False

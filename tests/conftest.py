@@ -74,6 +74,7 @@ WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
 ON_SPARK: Final = (
     "tests/audit/test_spark",
     "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
+    "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",
     "tests/cli/test_demo",
     "tests/packaging/test_wheel",
 )
@@ -82,6 +83,7 @@ LONG_FIRST: Final = (
     "tests/audit/test_spark",
     "tests/interop/test_acl",
     "tests/interop/test_tls.py",
+    "tests/interop/test_timers",
     "tests/interop/test_store_exchange",
     "tests/interop/test_mixed",
     "tests/interop/test_java_client",
@@ -104,7 +106,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_out_the_oracle(config, items)
     for item in items:
         for folder, mark in FOLDERS.items():
             if item.nodeid.startswith(folder):
@@ -117,6 +120,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = marks & {"live", "interop", "spark", "sim", "slow"}
         if "seeds" in marks or (not slow and item.nodeid.startswith(QUICK)):
             item.add_marker("quick")
+
+
+def _leave_out_the_oracle(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A pinned release does today what it did yesterday: every run looks at ours, make interop at both."""
+    if os.environ.get("KEELMQ_INTEROP") == "all":
+        return
+    left_out = [item for item in items if item.get_closest_marker("oracle")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("oracle")]
 
 
 @pytest.hookimpl(optionalhook=True)

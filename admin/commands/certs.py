@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 from pathlib import Path
 
 import click
 
 from admin.certs import CertDirectory, Found, now_ms
-from admin.exits import DONE, FAILED, WARNINGS
+from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.group import group_of
 
 WARN_DAYS = 14
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*\.?")
 
 _dir = click.option(
     "--dir",
@@ -52,6 +56,9 @@ def server(name: str, hosts: tuple[str, ...], directory: Path, days: int, force:
 
     Example: keelmq certs server broker-a-0 --host 10.0.0.1 --host broker-a-0.example
     """
+    for host in hosts:
+        if not _HOST.fullmatch(host) and not _is_address(host):
+            raise click.UsageError(f"--host {host!r}: neither a host name nor an IP address")
     click.echo(CertDirectory(directory).issue(name, days, hosts, server=True, force=force))
 
 
@@ -94,6 +101,9 @@ def show(ctx: click.Context, directory: Path, as_json: bool) -> None:
     Example: keelmq certs show --json
     """
     found = CertDirectory(directory).list()
+    if not found:
+        click.echo(f"keelmq: {directory} holds no certificate (--dir; keelmq certs ca makes one)", err=True)
+        ctx.exit(UNFINISHED)
     now = now_ms()
     if as_json:
         click.echo(json.dumps([_json(one, now) for one in found]))
@@ -106,6 +116,14 @@ def show(ctx: click.Context, directory: Path, as_json: bool) -> None:
             )
     left = min((one.days_left(now) for one in found), default=WARN_DAYS)
     ctx.exit(FAILED if left < 0 else WARNINGS if left < WARN_DAYS else DONE)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(one: Found, now: int) -> dict[str, object]:

@@ -1,19 +1,25 @@
-"""The commands of local clusters: ``keelmq cluster up | status | down``."""
+"""The commands of local clusters: ``keelmq cluster up | status | restart | down``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from admin import ending
+from admin import credentials, ending, tls
 from admin.commands.which import cluster_directory
 from admin.exits import DONE, WARNINGS
 from admin.group import group_of
+from admin.local import layout as layouts
+from admin.local import rolling as rolling_restart
 from admin.local.cluster import UP_TIMEOUT_S, LocalCluster
+from admin.local.rolling import RollingRestart
+from admin.local.rolling import restart as restart_rolling
+from model.errors import ConfigError
 
 _dir = cluster_directory("Where the cluster's state, logs and stores lie.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -85,7 +91,90 @@ def down(ctx: click.Context, directory: Path) -> None:
     ctx.exit(WARNINGS if killed else DONE)
 
 
-cluster = group_of("cluster", "A cluster of real processes on this machine.", up, status, down)
+@click.command(short_help="Restart every server, one at a time, while the cluster serves.")
+@click.option("--rolling", is_flag=True, help="One server at a time: the only way there is.")
+@click.option("--dry-run", is_flag=True, help="Only say the order.")
+@click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="ROLE: broker or namesrv.")
+@click.option("--force", is_flag=True, help="Also where one server away interrupts sends.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=UP_TIMEOUT_S,
+    show_default=True,
+    help="Seconds that each server may take until all is whole again.",
+)
+@_dir
+@credentials.option
+@tls.option
+@_json
+def restart(
+    rolling: bool,
+    dry_run: bool,
+    settings: tuple[str, ...],
+    force: bool,
+    timeout_s: float,
+    directory: Path,
+    credentials_file: str | None,
+    as_json: bool,
+) -> None:
+    """Restart the servers of a cluster one at a time: the NameServers, the one that leads the Controllers
+    last; of each group the slaves, then the master, which hands over before.
+
+    The next one has its turn when every broker is in the SyncStateSet again and follows its master. When
+    that does not come in time the command stops, with exit code 3, and leaves the rest alone.
+
+    Example: keelmq cluster restart --rolling --set broker.flushDiskType=SYNC_FLUSH
+    """
+    if not rolling:
+        raise click.UsageError("say --rolling (all at once: keelmq cluster down, then keelmq cluster up)")
+    cluster = LocalCluster.open(directory)
+    cluster.take(settings)
+    _may_restart(cluster, force=force or dry_run)
+    if dry_run:
+        _say_order(cluster, as_json=as_json)
+        return
+    layouts.save(cluster.layout, cluster.directory)
+    done = restart_rolling(
+        RollingRestart(
+            cluster,
+            tls.client_env(),
+            credentials=credentials.read(credentials_file),
+            timeout_s=timeout_s,
+            tell=lambda text: click.echo(text, err=True),
+        )
+    )
+    if as_json:
+        click.echo(json.dumps({"restarted": [one.to_json() for one in done]}))
+        return
+    slowest = max(done, key=lambda one: one.took_ms)
+    click.echo(
+        f"{len(done)} servers restarted, one at a time; the slowest, {slowest.server}, took"
+        f" {slowest.took_ms / 1000:.1f} s until all was whole again"
+    )
+
+
+def _may_restart(cluster: LocalCluster, *, force: bool) -> None:
+    """Raises ConfigError where one server away would interrupt sends."""
+    reasons = rolling_restart.interruptions(cluster.layout)
+    if reasons and not force:
+        raise ConfigError(f"sends would be interrupted: {'; '.join(reasons)} (--force does it)")
+
+
+def _say_order(cluster: LocalCluster, *, as_json: bool) -> None:
+    steps = rolling_restart.order(cluster, asyncio.run(cluster.views()))
+    if as_json:
+        click.echo(json.dumps({"order": [asdict(step) for step in steps]}))
+        return
+    for number, step in enumerate(steps, 1):
+        before = ": hands over, then restarts" if step.handover else ""
+        click.echo(f"{number:>2}  {step.server:<12}  {step.what}{before}")
+    for reason in rolling_restart.interruptions(cluster.layout):
+        click.echo(f"sends would be interrupted: {reason}", err=True)
+    click.echo("nothing is restarted yet: leave out --dry-run", err=True)
+
+
+cluster = group_of("cluster", "A cluster of real processes on this machine.", up, status, down, restart)
 
 
 def _show(found: dict[str, Any], as_json: bool) -> None:

@@ -45,14 +45,17 @@ def _where(directory: Path, controllers: str | None, name: str | None) -> tuple[
 @_name
 @which_cluster("Any other cluster: its Controllers.")
 @tls.option
+@credentials.option
 @_json
-def show(name: str | None, directory: Path, controllers: str | None, as_json: bool) -> None:
+def show(
+    name: str | None, directory: Path, controllers: str | None, credentials_file: str | None, as_json: bool
+) -> None:
     """Show a group as its Controllers know it: which broker has which id, who is master, in sync, alive.
 
     Example: keelmq group show --controllers '10.0.0.1:9878;10.0.0.2:9878' --group broker-a
     """
     at, name = _where(directory, controllers, name)
-    state = asyncio.run(_state(at, name))
+    state = asyncio.run(_state(at, name, credentials.read(credentials_file)))
     if as_json:
         click.echo(json.dumps(asdict(state)))
     else:
@@ -70,9 +73,9 @@ def _print(state: SyncState) -> None:
         click.echo(f"  broker {number:>3}  {address:<21}  {role:<7} {place:<12} {life}")
 
 
-async def _state(at: list[str], name: str) -> SyncState:
+async def _state(at: list[str], name: str, key: Signer | None = None) -> SyncState:
     # No NameServer is asked anything here; the client only will not be made without an address.
-    async with AdminClient(tls.client_env(), at) as admin:
+    async with AdminClient(tls.client_env(), at, credentials=key) as admin:
         try:
             state = (await admin.sync_state(at, [name])).get(name)
         except Refused as error:
@@ -180,4 +183,13 @@ def handover(
         )
 
 
-group = group_of("group", "One broker group: who is in it, who leads it.", show, handover, forget)
+_CONSUMERS = "this is about broker groups; about consumer groups: keelmq consumer {}"
+
+group = group_of(
+    "group",
+    "One broker group: who is in it, who leads it.",
+    show,
+    handover,
+    forget,
+    elsewhere={name: _CONSUMERS.format(name) for name in ("list", "describe", "delete", "reset")},
+)

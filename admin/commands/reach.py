@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from admin import credentials, tls
 from admin.commands.which import cluster_directory
 from admin.local.cluster import LocalCluster
 from client.admin import AdminClient
+from model.errors import ConfigError
 from model.settings import addresses
 from remoting.keys import Signer
 
@@ -73,6 +76,37 @@ def show(rows: Iterable[Sequence[object]], columns: Sequence[str], *, numbers: S
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=1000)
     console.print(table)
+
+
+def need_yes(question: str, yes: bool) -> None:
+    """Ask, unless ``yes``. Raises ConfigError where nobody is there to answer, Abort for a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody is there to answer: add --yes")
+    click.confirm(question, abort=True)
+
+
+def ago(past_ms: int, now_ms: int) -> str:
+    """How long ago, in the largest unit that says it: 12s, 5m, 3h, 2d. ``-`` for a time that is none (0)."""
+    if past_ms <= 0:
+        return "-"
+    seconds = max(0, now_ms - past_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def tell(line: str) -> bool:
+    """Print a line now; False when the reader of a pipe is gone (``| head``), which is no failure."""
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        # Python flushes stdout once more at the end, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def say_json(value: object) -> None:

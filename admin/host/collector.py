@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from admin.host.allocator import Allocator
 from runtime.tasks import every
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,14 @@ class Collector:
     def __init__(
         self, clock_s: Callable[[], float] = time.monotonic, rss: Callable[[], int] | None = None
     ) -> None:
+        self._allocator = Allocator(clock_s)
         self._clock_s = clock_s
         self._rss = rss or resident_bytes
         self._looked_s = self._all_s = clock_s()
         self._rss_then = 0
 
     def begin(self) -> None:
+        self._allocator.begin()
         gc.set_threshold(*YOUNG, NEVER)
         self._look()
 
@@ -58,6 +61,7 @@ class Collector:
         await every(WAKE_S, self.step, what="garbage collection")
 
     def step(self) -> None:
+        self._allocator.step()
         now_s = self._clock_s()
         if now_s - self._all_s >= ALL_S:
             self._all_s = now_s

@@ -7,40 +7,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 
 from admin.host.metrics import Metrics, Observable
+from admin.host.visitors import Visitor, Visitors
+from runtime.histogram import Histogram
 
 SHUTDOWN_S: Final = 1.0
+
+
+@web.middleware
+async def _asked(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    if isinstance(request.protocol, Visitor):
+        request.protocol.on_asked()
+    return await handler(request)
 
 
 class Endpoint:
     """Serves one server's figures on ``link``, a bound socket (admin.host.serve.bind)."""
 
-    def __init__(self, role: str, server: Observable, link: socket.socket) -> None:
+    def __init__(
+        self, role: str, server: Observable, link: socket.socket, delays: Histogram | None = None
+    ) -> None:
         self._role = role
         self._server = server
         self._link = link
-        self._metrics = Metrics(role, server)
+        self._metrics = Metrics(role, server, delays)
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self.visitors: Visitors | None = None
 
     async def start(self) -> None:
         """Answer what came on the socket, and what comes. Raises OSError."""
-        app = web.Application()
+        app = web.Application(middlewares=[_asked])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._show_metrics)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         self._runner = runner
-        await web.SockSite(runner, self._link).start()
+        assert runner.server is not None, "it is set up"
+        self.visitors = Visitors(runner.server)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.visitors.welcome, sock=self._link)
 
     async def stop(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()

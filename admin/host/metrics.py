@@ -9,6 +9,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from admin.host.figures import broker_figures, histogram
+from runtime.histogram import Histogram
+
 
 class Observable(Protocol):
     """What is asked of a server."""
@@ -24,9 +27,10 @@ class Metrics:
 
     CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
-    def __init__(self, role: str, server: Observable) -> None:
+    def __init__(self, role: str, server: Observable, delays: Histogram | None = None) -> None:
+        """``delays``: how late the event loop of this process was."""
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_StatusCollector(role, server))
+        self._registry.register(_StatusCollector(role, server, delays or Histogram()))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
@@ -37,19 +41,23 @@ class Metrics:
 class _StatusCollector(Collector):
     """Turns a status into metrics at each scrape: nothing is counted twice, nothing can drift."""
 
-    def __init__(self, role: str, server: Observable) -> None:
+    def __init__(self, role: str, server: Observable, delays: Histogram) -> None:
         self._role = role
         self._server = server
+        self._delays = delays
 
     def collect(self) -> Iterable[Metric]:
         status = self._server.status()
         healthy = 1.0 if self._server.health() is None else 0.0
         yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
+        text = "how late the event loop came to what was due, 4 times a second"
+        yield histogram("keelmq_event_loop_delay_seconds", text, self._delays.to_json())
         yield _events(status.get("eventTotals") or {})
         yield from _ports(status.get("ports") or {})
         yield from _tls(status.get("tls") or {})
         if self._role == "broker":
             yield from _broker(status)
+            yield from broker_figures(status)
         elif self._role == "controller":
             yield from _controller(status)
         else:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from admin.host.collector import Collector
+from admin.host.logs import LineFormatter
+from admin.host.loop_delay import LoopDelay
 from admin.host.tls import WithTls, env_with, tls_of
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerConfig
 from model.config.tls import split_tls
@@ -31,6 +33,7 @@ from model.settings import Config, is_loopback, parse_file, peers, split_address
 from runtime.descriptors import KEPT, REFILL_S, SPARE
 from runtime.env import Env
 from runtime.events import Event
+from runtime.histogram import Histogram
 from runtime.tasks import Tasks, every
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState
@@ -260,12 +263,10 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     """Run a server until it is told to stop; returns the exit code. Raises ConfigError."""
     values = read_values(file, settings)
     chosen = plan(role, values)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
-        format="%(asctime)s.%(msecs)03d %(levelname).1s %(name)s: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper()
+    logging.basicConfig(handlers=[handler], level=level)
     if chosen.ignored:
         log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))
     for name in SECRET_FILES:
@@ -308,7 +309,7 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
     server = chosen.make(env)
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
-    collector, watching = Collector(), Tasks("process")
+    collector, watching, delays = Collector(), Tasks("process"), LoopDelay()
     watching.spawn(every(REFILL_S, SPARE.refill, what="looking for free descriptors"), name="descriptors")
     try:
         if chosen.admin_port:
@@ -329,7 +330,8 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
         watching.spawn(collector.run(), name="collector")
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
-            endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))
+            endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link, delays.seen))
+            watching.spawn(delays.run(), name="delays")
             await endpoint.start()
         await stopping.wait()
         return DONE
@@ -379,10 +381,10 @@ def bind(port: int, host: str = "127.0.0.1") -> socket.socket:
     return found
 
 
-def _endpoint(role: str, server: Server, link: socket.socket) -> Endpoint:
+def _endpoint(role: str, server: Server, link: socket.socket, delays: Histogram) -> Endpoint:
     from admin.host.endpoint import Endpoint
 
-    return Endpoint(role, server, link)
+    return Endpoint(role, server, link, delays)
 
 
 async def _start(server: Server, stopping: asyncio.Event) -> bool:

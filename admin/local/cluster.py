@@ -74,15 +74,19 @@ class LocalCluster:
                     )
         else:
             layout = Layout.make(**given)
-        layout.add_settings(settings)
-        if settings:
-            # Before they are kept: a mistyped one would fail every later start of this directory, too.
-            for node in layout.nodes:
-                plan(node.role, layout.conf(node, directory))
-        directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory, layout)
+        cluster.take(settings)
+        directory.mkdir(parents=True, exist_ok=True)
         layouts.save(layout, cluster.directory)
         return cluster
+
+    def take(self, settings: Sequence[str]) -> None:
+        """``ROLE.KEY=VALUE`` for the next starts; not kept in the directory yet. Raises ConfigError."""
+        self.layout.add_settings(settings)
+        if settings:
+            # Before they are kept: a mistyped one would fail every later start of this directory, too.
+            for node in self.layout.nodes:
+                plan(node.role, self.layout.conf(node, self.directory))
 
     # --- processes
 
@@ -114,10 +118,11 @@ class LocalCluster:
 
     def down(self) -> list[str]:
         """End the servers that are ours, brokers first; names of those that had to be killed."""
-        with self._locked():
-            return self._end(self.layout.nodes)
+        with self.locked():
+            return self.end(self.layout.nodes)
 
-    def _end(self, chosen: Sequence[Node]) -> list[str]:
+    def end(self, chosen: Sequence[Node]) -> list[str]:
+        """End ``chosen``, brokers first; names of those that had to be killed."""
         killed = []
         with ending.uncut():
             for nodes in (self.layout.broker_nodes, self.layout.namesrvs):
@@ -137,7 +142,7 @@ class LocalCluster:
         Interrupted, it ends what it started. Raises ClusterNotReady; the servers are then left to look at.
         """
         started: list[Node] = []
-        with self._locked():
+        with self.locked():
             try:
                 for node in self.layout.nodes:
                     if not self.is_running(node):
@@ -145,7 +150,7 @@ class LocalCluster:
                         started.append(node)
                 return await self.wait_ready(timeout_s=timeout_s, tell=tell)
             except (asyncio.CancelledError, KeyboardInterrupt):
-                self._end(started)
+                self.end(started)
                 raise
 
     async def wait_ready(
@@ -157,7 +162,7 @@ class LocalCluster:
         while True:
             ended = [node for node in self.layout.nodes if not self.is_running(node)]
             if ended:
-                raise ClusterNotReady(f"{ended[0].name} ended:\n{self._log_tail(ended[0])}")
+                raise ClusterNotReady(f"{ended[0].name} ended:\n{self.log_tail(ended[0])}")
             views = await self.views()
             missing = self.missing(views)
             if not missing:
@@ -169,14 +174,14 @@ class LocalCluster:
                 raise ClusterNotReady(f"not ready after {timeout_s:.0f} s: {missing}")
             await asyncio.sleep(POLL_S)
 
-    def _log_tail(self, node: Node) -> str:
+    def log_tail(self, node: Node) -> str:
         path = self.log_path(node)
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-LOG_LINES:])
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One ``up`` or ``down`` at a time: two would start every server twice. Raises ConfigError."""
+    def locked(self) -> Iterator[None]:
+        """One ``up``, ``down`` or restart at a time: two would start servers twice. Raises ConfigError."""
         with (self.directory / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,7 +204,7 @@ class LocalCluster:
         silent = [name for name, view in views.items() if view is None]
         if silent:
             return f"waiting for {', '.join(silent)}"
-        leader = self._leader(views)
+        leader = self.leader(views)
         if leader is None:
             return "waiting for a Controller leader"
         lacks = (self._lacks(group, leader, views) for group in self.layout.group_names)
@@ -212,7 +217,7 @@ class LocalCluster:
         count = len(known.get("syncStateSet") or [])
         if count < self.layout.brokers:
             return f"{count} of {self.layout.brokers} brokers of {group} are in the SyncStateSet"
-        master = self._master_view(group, views)
+        master = self.master_view(group, views)
         if master is None or master.get("epoch") != known.get("epoch"):
             return f"waiting for the master of {group} to take over"
         address = (master.get("groupAddress") or {}).get("address") or master.get("address")
@@ -225,15 +230,15 @@ class LocalCluster:
     def status_of(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
         """The status as scripts read it (its members may grow, not change)."""
         # Between two leaders the followers still know what the last one decided.
-        known = self._leader(views) or self._most_advanced(views)
+        known = self.leader(views) or self._most_advanced(views)
         return {
             "namesrv": [node.address for node in self.layout.namesrvs],
             "controllers": [
                 {
                     "id": node.controller_id,
                     "address": node.controller_address,
-                    "leader": self._controller(views, node).get("isLeader") is True,
-                    "lagEntries": (self._controller(views, node).get("raft") or {}).get("lagEntries"),
+                    "leader": self.controller(views, node).get("isLeader") is True,
+                    "lagEntries": (self.controller(views, node).get("raft") or {}).get("lagEntries"),
                     "pid": node.pid if self.is_running(node) else None,
                 }
                 for node in self.layout.namesrvs
@@ -277,20 +282,20 @@ class LocalCluster:
             "brokers": brokers,
         }
 
-    def _controller(self, views: dict[str, dict[str, Any] | None], node: Node) -> dict[str, Any]:
+    def controller(self, views: dict[str, dict[str, Any] | None], node: Node) -> dict[str, Any]:
         return (views.get(node.name) or {}).get("controller") or {}
 
-    def _leader(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    def leader(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any] | None:
         # A deposed leader may not know yet: the highest term is the one that counts.
-        claims = [self._controller(views, node) for node in self.layout.namesrvs]
+        claims = [self.controller(views, node) for node in self.layout.namesrvs]
         leaders = [claim for claim in claims if claim.get("isLeader")]
         return max(leaders, key=lambda claim: int(claim.get("term") or 0), default=None)
 
     def _most_advanced(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
-        known = [self._controller(views, node) for node in self.layout.namesrvs]
+        known = [self.controller(views, node) for node in self.layout.namesrvs]
         return max(known, key=lambda view: int(view.get("commitIndex") or 0))
 
-    def _master_view(self, group: str, views: dict[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    def master_view(self, group: str, views: dict[str, dict[str, Any] | None]) -> dict[str, Any] | None:
         for node in self.layout.broker_nodes:
             view = views.get(node.name)
             if node.group == group and view is not None and view.get("role") == "master":

@@ -66,7 +66,7 @@ class _Log:
         right &= self._queue_offset[at] == batch["queue_offset"].to_numpy()
         if file.topic != SCHEDULE_TOPIC:
             tags = batch["entry_tags"].to_numpy()
-            right &= (self._tags[at] == tags) | (tags < EXTENSION_BELOW)
+            right &= (self._tags[at] == tags) | ((tags < EXTENSION_BELOW) & file.extended)
         return right, at
 
     def unentered(self, inside: Any, files: Sequence[QueueFile]) -> pa.Table:

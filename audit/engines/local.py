@@ -6,15 +6,22 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from audit.engines.relate import LocalLog, collect
+from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.tables import DIGEST, Task, run_digests, run_scan
+
+T = TypeVar("T")
 
 POOL_BYTES_MIN: Final = 256 * 1024 * 1024
 """Below this a pool's start costs more than it saves."""
+
+
+def _bytes_of(tasks: list[Task]) -> int:
+    return sum(t.end - t.start for t in tasks)
 
 
 def _scan_all(task: Task) -> list[pa.RecordBatch]:
@@ -33,8 +40,8 @@ class LocalEngine:
     def warm_up(self) -> None:
         """Nothing to prepare: a pool is made when there is work for it."""
 
-    def _map(self, call: Callable[[Task], Any], tasks: list[Task]) -> list[Any]:
-        if self._processes == 1 or sum(t.end - t.start for t in tasks) < POOL_BYTES_MIN:
+    def _map(self, call: Callable[[T], Any], tasks: list[T], size: int) -> list[Any]:
+        if self._processes == 1 or size < POOL_BYTES_MIN:
             return [call(task) for task in tasks]
         if self._pool is None:
             # Not fork: the parent may run threads (an event loop's executor, Arrow's own).
@@ -44,10 +51,16 @@ class LocalEngine:
         return list(self._pool.map(call, tasks))
 
     def digests(self, tasks: list[Task]) -> pa.Table:
-        return pa.Table.from_batches(self._map(run_digests, tasks), schema=DIGEST)
+        return pa.Table.from_batches(self._map(run_digests, tasks, _bytes_of(tasks)), schema=DIGEST)
 
     def scan(self, tasks: list[Task]) -> LocalLog:
-        return collect([batch for batches in self._map(_scan_all, tasks) for batch in batches])
+        return collect(
+            [batch for batches in self._map(_scan_all, tasks, _bytes_of(tasks)) for batch in batches]
+        )
+
+    def index(self, tasks: list[IndexTask]) -> pa.Table:
+        batches = self._map(run_index, tasks, sum(t.until - t.begin for t in tasks))
+        return pa.Table.from_batches(batches, schema=INDEX).sort_by(INDEX_ORDER)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -23,6 +23,8 @@ from audit.tables import (
     LOG,
     QUEUES,
     RECORD,
+    RUNS,
+    TAKEN,
     Again,
     Entered,
     EntryBounds,
@@ -78,26 +80,60 @@ class LocalLog:
             self._views[view] = table.sort_by("offset")
         return self._views[view]
 
-    def broken_queues(self, view: View, *, whole: bool) -> pa.Table:
-        table = self._queued(view)
+    def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
+        table = pa.concat_tables([before, self._queued(view).select(QUEUES.names).cast(QUEUES)])
         if not len(table):
-            return QUEUES.empty_table()
+            return RUNS.empty_table()
         topics = table["topic"].combine_chunks().dictionary_encode()
         queue = (
             topics.indices.to_numpy().astype(np.int64) << 32
             | table["queue_id"].to_numpy().astype(np.int64) & 0xFFFFFFFF
         )
         order = np.argsort(queue, kind="stable")
-        sorted_queue = queue[order]
-        offsets = table["queue_offset"].to_numpy()[order]
-        expected = offsets[:-1] + table["advance"].to_numpy()[order][:-1]
-        same = sorted_queue[1:] == sorted_queue[:-1]
-        broken = set(sorted_queue[1:][same & (offsets[1:] != expected)].tolist())
+        queue, was_read = queue[order], order >= len(before)
+        place = table["queue_offset"].to_numpy()[order]
+        end = place + table["advance"].to_numpy()[order]
+        new_queue = np.concatenate(([True], queue[1:] != queue[:-1]))
+        (begins,) = np.nonzero(new_queue | np.concatenate(([True], place[1:] != end[:-1])))
+        (queues,) = np.nonzero(new_queue[begins])  # the first run of each queue
+        runs = np.diff(np.append(queues, len(begins)))
+        broken = runs > 1
         if whole:
-            first = np.concatenate(([True], ~same))
-            broken |= set(sorted_queue[first & (offsets != 0)].tolist())
-        keep = np.isin(queue, np.fromiter(broken, np.int64, len(broken)))
-        return table.filter(pa.array(keep)).select(QUEUES.names).cast(QUEUES)
+            firsts = begins[queues]
+            broken |= was_read[firsts] & (place[firsts] != 0)
+        number = np.arange(len(begins)) - np.repeat(queues, runs) + 1
+        runs_of = np.repeat(runs, runs)
+        (keep,) = np.nonzero(np.repeat(broken, runs) & ((number <= most) | (number == runs_of)))
+        last = np.append(begins[1:], len(queue))[keep] - 1
+        rows = table.take(pa.array(order[begins[keep]])).drop_columns(["advance"])
+        more = {
+            "end": end[last],
+            "last": table["offset"].to_numpy()[order[last]],
+            "number": number[keep],
+            "runs": runs_of[keep],
+        }
+        for name, values in more.items():
+            rows = rows.append_column(name, pa.array(values.astype(np.int64)))
+        return rows.select(RUNS.names).cast(RUNS).sort_by("offset")
+
+    def first_taken(self, view: View, places: pa.Table) -> pa.Table:
+        rows = self._queued(view).select(["topic", "queue_id", "queue_offset", "offset"])
+        rows = places.join(rows, TAKEN.names[:3], join_type="inner")
+        rows = rows.filter(pc.greater_equal(rows["offset"], rows["since"]))
+        return (
+            rows.group_by(TAKEN.names).aggregate([("offset", "min")]).rename_columns([*TAKEN.names, "offset"])
+        )
+
+    def last_places(self, view: View, begin: int, end: int) -> pa.Table:
+        table = _within(self._queued(view), begin, end).select(QUEUES.names)
+        last = table.group_by(["topic", "queue_id"]).aggregate([("offset", "max")])
+        return table.filter(pc.is_in(table["offset"], value_set=last["offset_max"])).cast(QUEUES)
+
+    def keyed(self, view: View, begin: int, end: int) -> pa.Table:
+        table = _within(self._view(view), begin, end)
+        users = pc.invert(pc.match_substring_regex(table["topic"], SYSTEM_TOPIC))
+        table = table.filter(pc.and_(users, pc.not_equal(table["uniq_key"], "")))
+        return table.select(DUPLICATES.names).cast(DUPLICATES)
 
     def duplicates(self, view: View) -> pa.Table:
         table = self._view(view)
@@ -185,6 +221,14 @@ class LocalLog:
         starts = table.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "min")])
         return starts.rename_columns(["topic", "queue_id", "queue_offset"])
 
+    def queue_ends(self, view: View) -> pa.Table:
+        table = self._queued(view)
+        end = pc.add(table["queue_offset"], pc.cast(table["advance"], pa.int64()))
+        ends = table.append_column("end", end).group_by(["topic", "queue_id"]).aggregate([("end", "max")])
+        return ends.select(["topic", "queue_id", "end_max"]).rename_columns(
+            ["topic", "queue_id", "queue_offset"]
+        )
+
     def _queued(self, view: View) -> pa.Table:
         table = self._view(view)
         kind = table["sys_flag"].to_numpy() & ROLLBACK
@@ -211,6 +255,10 @@ class LocalLog:
             return Tail(0, -1, -1, "")
         last = int(pc.max(behind["until"]).as_py())
         return Tail(len(behind), behind["offset"][0].as_py(), last, behind["uniq_key"][0].as_py())
+
+
+def _within(table: pa.Table, begin: int, end: int) -> pa.Table:
+    return table.filter(pc.and_(pc.greater_equal(table["offset"], begin), pc.less(table["offset"], end)))
 
 
 def _acked(fault: str, table: pa.Table) -> pa.Table:

@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from audit.engines.java import Java, find_java
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC, WAITING_TOPIC
 from audit.engines.spark_entries import entered
+from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.tables import (
     ACKED,
@@ -38,6 +39,8 @@ from audit.tables import (
     LOG,
     QUEUES,
     RECORD,
+    RUNS,
+    TAKEN,
     Again,
     EngineError,
     Entered,
@@ -67,7 +70,7 @@ def spark_errors() -> Iterator[None]:
         raise EngineError(f"Spark failed: {text[0] if text else error!r} {last}".strip()) from error
 
 
-_SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES}
+_SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES, "index": INDEX}
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
 
@@ -105,6 +108,9 @@ class LogReader(DataSourceReader):
         if self._kind == "entries":
             for file in partition.value:
                 yield from read_entries(QueueFile.from_json(file))
+            return
+        if self._kind == "index":
+            yield run_index(IndexTask.from_json(partition.value))
             return
         task = Task.from_json(partition.value)
         if self._kind == "digests":
@@ -151,6 +157,13 @@ class SparkEngine:
         else:
             frame = self._load("scan", tasks)
         return SparkLog(self._session, frame)
+
+    @spark_errors()
+    def index(self, tasks: list[IndexTask]) -> pa.Table:
+        if not tasks:
+            return INDEX.empty_table()
+        found = load(self._session, "index", [t.to_json() for t in tasks]).toArrow().cast(INDEX)
+        return found.sort_by(INDEX_ORDER)
 
     def close(self) -> None:
         self._session.stop()
@@ -252,27 +265,63 @@ class SparkLog:
         return self._view(view).filter((kind != PREPARED) & (kind != ROLLBACK))
 
     @spark_errors()
-    def broken_queues(self, view: View, *, whole: bool) -> pa.Table:
-        rows = self._queued(view)
-        along = Window.partitionBy("topic", "queue_id").orderBy("offset")
-        expected = F.lag(F.col("queue_offset") + F.col("advance")).over(along)
-        first = (F.col("queue_offset") != 0) if whole else F.lit(False)
-        broken = (
-            rows.withColumn("expected_offset", expected)
-            .filter(
-                F.when(F.col("expected_offset").isNull(), first).otherwise(
-                    F.col("expected_offset") != F.col("queue_offset")
-                )
+    def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
+        rows = self._queued(view).select(*QUEUES.names, F.lit(True).alias("was_read"))
+        if len(before):
+            carried = self._session.createDataFrame(before)
+            rows = rows.unionByName(carried.select(*QUEUES.names, F.lit(False).alias("was_read")))
+        queue = ["topic", "queue_id"]
+        along = Window.partitionBy(*queue).orderBy("offset")
+        end = F.col("queue_offset") + F.col("advance")
+        begins = F.coalesce(F.lag(end).over(along) != F.col("queue_offset"), F.lit(True))
+        first = F.col("was_read") & (F.col("queue_offset") != 0) if whole else F.lit(False)
+        runs = (
+            rows.withColumn("begins", begins.cast("long"))
+            .withColumn("number", F.sum("begins").over(along))
+            .groupBy(*queue, "number")
+            .agg(
+                F.min("offset").alias("offset"),
+                F.min_by("queue_offset", "offset").alias("queue_offset"),
+                F.max_by(end, "offset").alias("end"),
+                F.min_by("uniq_key", "offset").alias("uniq_key"),
+                F.max("offset").alias("last"),
+                F.min_by(first, "offset").alias("late"),
             )
-            .select("topic", "queue_id")
-            .distinct()
         )
-        found = rows.join(F.broadcast(broken), ["topic", "queue_id"]).select(*QUEUES.names)
-        return found.orderBy("offset").toArrow().cast(QUEUES)
+        all_of = Window.partitionBy(*queue)
+        late = F.max((F.col("number") == 1) & F.col("late")).over(all_of)
+        found = (
+            runs.withColumn("runs", F.max("number").over(all_of))
+            .filter((F.col("number") <= most) | (F.col("number") == F.col("runs")))
+            .withColumn("broken", (F.col("runs") > 1) | late)
+            .filter("broken")
+        )
+        return found.select(*RUNS.names).orderBy("offset").toArrow().cast(RUNS)
+
+    @spark_errors()
+    def first_taken(self, view: View, places: pa.Table) -> pa.Table:
+        rows = self._queued(view).select(*TAKEN.names[:3], "offset")
+        rows = rows.join(F.broadcast(self._session.createDataFrame(places)), TAKEN.names[:3])
+        rows = rows.filter(F.col("offset") >= F.col("since"))
+        return rows.groupBy(*TAKEN.names).agg(F.min("offset").alias("offset")).toArrow()
+
+    @spark_errors()
+    def last_places(self, view: View, begin: int, end: int) -> pa.Table:
+        rows = _within(self._queued(view), begin, end)
+        columns = [F.max_by(name, "offset").alias(name) for name in QUEUES.names[3:]]
+        last = rows.groupBy("topic", "queue_id").agg(F.max("offset").alias("offset"), *columns)
+        return last.select(*QUEUES.names).toArrow().cast(QUEUES)
+
+    @spark_errors()
+    def keyed(self, view: View, begin: int, end: int) -> pa.Table:
+        return _within(self._of_users(view), begin, end).select(*DUPLICATES.names).toArrow().cast(DUPLICATES)
+
+    def _of_users(self, view: View) -> DataFrame:
+        return self._view(view).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
 
     @spark_errors()
     def duplicates(self, view: View) -> pa.Table:
-        rows = self._view(view).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
+        rows = self._of_users(view)
         many = (
             rows.groupBy("topic", "uniq_key").count().filter(F.col("count") > 1).select("topic", "uniq_key")
         )
@@ -291,6 +340,11 @@ class SparkLog:
             self._queued(view).groupBy("topic", "queue_id").agg(F.min("queue_offset").alias("queue_offset"))
         )
         return starts.toArrow()
+
+    @spark_errors()
+    def queue_ends(self, view: View) -> pa.Table:
+        end = F.max(F.col("queue_offset") + F.col("advance")).alias("queue_offset")
+        return self._queued(view).groupBy("topic", "queue_id").agg(end).toArrow()
 
     @spark_errors()
     def queue_extents(self, view: View) -> pa.Table:
@@ -389,6 +443,10 @@ class SparkLog:
         if row is None or not row["records"]:
             return Tail(0, -1, -1, "")
         return Tail(row["records"], row["first"], row["until"], row["key"])
+
+
+def _within(rows: DataFrame, begin: int, end: int) -> DataFrame:
+    return rows.filter((F.col("offset") >= begin) & (F.col("offset") < end))
 
 
 def _fault(fault: str, rows: DataFrame) -> DataFrame:

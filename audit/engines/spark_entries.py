@@ -26,7 +26,7 @@ def entered(
     named = records.select(*[F.col(name).alias(f"r_{name}") for name in UNENTERED.names])
     tags = (
         (F.col("topic") == SCHEDULE_TOPIC)
-        | (F.col("entry_tags") < EXTENSION_BELOW)
+        | ((F.col("entry_tags") < EXTENSION_BELOW) & F.lit(any(file.extended for file in files)))
         | (F.col("entry_tags") == F.col("r_tags_code"))
     )
     place = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from audit.findings import Finding, Spans, spans_of
-from audit.kinds import entries
+from audit.kinds import entries, index
 
 _UNDER_ENTRIES: Final = (
     "missing_segment",
@@ -19,6 +19,8 @@ _UNDER_ENTRIES: Final = (
     "dup_queue_offset",
     "queue_order",
 )
+
+_FOLDED: Final = entries.KINDS | index.KINDS
 
 CAUSES: Final = {
     "queue_gap": (
@@ -34,6 +36,8 @@ CAUSES: Final = {
     "cq_wrong": _UNDER_ENTRIES,
     "cq_missing": _UNDER_ENTRIES,
     "cq_dangling": (*_UNDER_ENTRIES, "short_tail"),
+    "index_wrong": _UNDER_ENTRIES,
+    "index_missing": _UNDER_ENTRIES,
     "missing_segment": ("file_unreadable",),
     "short_tail": ("file_unreadable",),
     "crc_mismatch": ("missing_segment", "divergent_suffix"),
@@ -122,9 +126,7 @@ def fold(findings: list[Finding]) -> list[Finding]:
     out: list[Finding] = []
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for f in findings:
-        folds = (
-            f.kind == "queue_gap" or f.kind in entries.KINDS or (f.kind.startswith("acked_") and f.copies > 0)
-        )
+        folds = f.kind == "queue_gap" or f.kind in _FOLDED or (f.kind.startswith("acked_") and f.copies > 0)
         if f.caused_by and folds:
             groups.setdefault((f.kind, f.replica, f.caused_by), []).append(f)
         else:

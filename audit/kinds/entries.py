@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
-
-import pyarrow as pa
 
 from audit.findings import INFO, WARN, Finding
 from audit.kinds.facts import Facts
@@ -59,14 +58,30 @@ def _ends(place: Place, told: Entered) -> bool:
     return place[2] > told.last.get(place[:2], -1)
 
 
+def sizes(facts: Facts, at: int, folder: QueueFolder) -> list[Finding]:
+    """Files of another size than the store's others: their brokers open none of these."""
+    counts = Counter(file.size for file in folder.files)
+    usual = max(counts, key=lambda size: (counts[size], size), default=0)
+    return [
+        replace(
+            facts.at("cq_wrong", WARN, at, -1, -1, topic=file.topic, queue_id=file.queue_id, records=1),
+            segment=file.file,
+            expected=f"a file of {usual} bytes",
+            found=f"{file.size} bytes",
+        )
+        for file in folder.files
+        if file.size != usual
+    ]
+
+
 def absent(
-    facts: Facts, at: int, folder: QueueFolder, others: set[Queue], extents: pa.Table
+    facts: Facts, at: int, folder: QueueFolder, others: set[Queue], extents: Sequence[Row]
 ) -> list[Finding]:
     """Queues that have records and no file, although topics.json or another replica has them."""
     tail = tail_from(facts.replicas[at])
     there = folder.queues
     found = []
-    for row in sorted(extents.to_pylist(), key=_queue):
+    for row in sorted(extents, key=_queue):
         queue = _queue(row)
         expected = queue in others or row["queue_id"] < folder.queues_of.get(row["topic"], 0)
         if queue in there or not expected or row["topic"] in folder.elsewhere or row["offset"] >= tail:

@@ -5,48 +5,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
 
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
-from audit.queues import Place, explain
-from audit.tables import View
+from audit.queues import Fault, Run, Runs, begins_again, explain
+from audit.reading.queue_files import Queue, QueueFolder, first_named
+from audit.tables import TAKEN, ScannedLog, View
 
-Queues = dict[tuple[str, int], list[Place]]
+Queues = dict[Queue, Runs]
+_EVERYWHERE = 1 << 62
 
 
-def places(table: pa.Table) -> Queues:
-    """The places of every broken queue, in log order."""
-    by_queue: Queues = {}
+def runs(table: pa.Table, folders: Sequence[QueueFolder]) -> Queues:
+    """The RUNS of every broken queue, and where its topic was made again. Raises OSError."""
+    by_queue: dict[Queue, list[dict[str, Any]]] = {}
     for row in table.to_pylist():
-        by_queue.setdefault((row["topic"], row["queue_id"]), []).append(
-            Place(row["offset"], row["queue_offset"], row["advance"], row["uniq_key"])
-        )
-    return by_queue
-
-
-def queues(facts: Facts, by_queue: Queues, view: View, *, whole: bool) -> list[Finding]:
-    """Places of queues that are skipped, taken twice or out of order along one log."""
-    found = []
-    for (topic, queue_id), places in sorted(by_queue.items()):
-        for fault in explain(places, whole=whole):
-            found.append(
-                facts.at(
-                    fault.kind,
-                    WARN if fault.doubtful else ERROR,
-                    _holder(facts, view, fault.offset),
-                    fault.offset,
-                    fault.until,
-                    topic=topic,
-                    queue_id=queue_id,
-                    queue_offset=fault.queue_offset,
-                    uniq_key=fault.uniq_key,
-                    expected=fault.expected,
-                    found=fault.found,
-                    records=fault.records,
-                )
-            )
+        by_queue.setdefault((row["topic"], row["queue_id"]), []).append(row)
+    found: Queues = {}
+    for queue, rows in by_queue.items():
+        listed = [Run(r["offset"], r["queue_offset"], r["end"], r["uniq_key"], r["last"]) for r in rows]
+        cut = rows[-1]["number"] > len(rows)  # the last one stands apart
+        of = Runs(listed[:-1], rows[-1]["runs"] - len(listed) + 1, listed[-1].last) if cut else Runs(listed)
+        found[queue] = replace(of, remade=_remade(queue, folders)) if begins_again(of) else of
     return found
+
+
+def _remade(queue: Queue, folders: Sequence[QueueFolder]) -> int:
+    """The offset of the first record of a queue as its files know it: a broker that deletes a topic removes
+    them, too. Everywhere, if a broker does not have the topic any more."""
+    topic, _ = queue
+    if any(folder.queues_of and topic not in folder.queues_of for folder in folders):
+        return _EVERYWHERE
+    files = [[file for file in f.files if (file.topic, file.queue_id) == queue] for f in folders]
+    return max((first_named(own) for own in files), default=-1)
+
+
+def queues(
+    facts: Facts, log: ScannedLog, by_queue: Queues, view: View, before: Mapping[tuple[Queue, int], int]
+) -> list[Finding]:
+    """Places of queues that are skipped, taken twice or out of order along a log.
+
+    ``before``: where the last place of each queue stands in what was not read; such a queue need not begin
+    at 0, nor need one whose log does not."""
+    begin = min(facts.replicas[at].start for at in (view.base, view.replica))
+    faults: list[tuple[Queue, Fault]] = []
+    for queue, of in sorted(by_queue.items()):
+        first = of.listed[0]
+        whole = begin == 0 and before.get((queue, first.queue_offset)) != first.offset
+        faults += [(queue, fault) for fault in explain(of, whole=whole)]
+    taken = _first_taken(log, view, faults)
+    found = []
+    for (topic, queue_id), fault in faults:
+        place = ((topic, queue_id), fault.queue_offset)
+        first_at = before.get(place, -1)
+        if first_at < fault.taken_since or fault.taken_since < 0:
+            first_at = taken.get((*place, fault.taken_since), -1)
+        stands = f"{fault.queue_offset} stands at {first_at} already"
+        found.append(
+            facts.at(
+                fault.kind,
+                WARN if fault.doubtful else ERROR,
+                _holder(facts, view, fault.offset),
+                fault.offset,
+                fault.until,
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=fault.queue_offset,
+                uniq_key=fault.uniq_key,
+                expected=stands if first_at >= 0 else fault.expected,
+                found=fault.found,
+                records=fault.records,
+            )
+        )
+    return found
+
+
+def _first_taken(
+    log: ScannedLog, view: View, faults: Sequence[tuple[Queue, Fault]]
+) -> dict[tuple[Queue, int, int], int]:
+    """Where the places that are taken twice were taken first, since when."""
+    rows = {(*queue, f.queue_offset, f.taken_since) for queue, f in faults if f.taken_since >= 0}
+    if not rows:
+        return {}
+    places = pa.Table.from_pylist(
+        [dict(zip(TAKEN.names, row, strict=True)) for row in sorted(rows)], schema=TAKEN
+    )
+    return {
+        ((row["topic"], row["queue_id"]), row["queue_offset"], row["since"]): row["offset"]
+        for row in log.first_taken(view, places).to_pylist()
+    }
 
 
 def _holder(facts: Facts, view: View, offset: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from audit.findings import ERROR, INFO, KINDS, Finding, write
+from audit.incremental import Trusted
 from audit.pages import html
 from audit.pages.html import number, size
 from audit.reading.layout import Replica
@@ -140,13 +141,29 @@ def _compared(report: Report) -> list[str]:
             items.append(f"{number(report.expired)} of them are older than any log: retention removed them.")
     else:
         items.append("No ledger was given: what was acknowledged is unknown.")
-    items += [f"Trusted from an earlier audit, not read again: {name}." for name in report.trusted]
+    items += _trusted(report.trust)
     items += [
         f"{r.name} ends in half a record at {number(r.torn[0])}, as a crash or a live writer leaves it."
         for r in report.replicas
         if r.torn
     ]
     return items
+
+
+def _trusted(trust: Trusted) -> list[str]:
+    """What an incremental audit took from earlier ones."""
+    items = []
+    if trust.segments:
+        items.append(
+            f"Trusted from audits since {trust.since}: no record before {number(trust.border)} was read, nor "
+            f"entries and indexes of such. Carried from there: {number(trust.queues)} ends of queues, "
+            f"{number(trust.keys)} keys of messages. Segments: {', '.join(trust.segments)}."
+        )
+    if trust.digests:
+        items.append(f"Compared by digests of earlier audits, not read again: {', '.join(trust.digests)}.")
+    if trust.segments or trust.digests:
+        items.append("Bytes that change while a file keeps its size and time are found by --full only.")
+    return items + [f"{file} changed after an earlier audit ({how})." for file, how in trust.changed.items()]
 
 
 def lines(report: Report) -> list[str]:
@@ -162,6 +179,7 @@ def lines(report: Report) -> list[str]:
         out.append(f"... {len(report.findings) - ROWS_MAX} more in findings.jsonl")
     for name, why in report.unreadable.items():
         out.append(f"error {name} could not be read: {why}")
+    out += _trusted(report.trust)
     counts = Counter(f.severity for f in report.findings)
     summary = ", ".join(f"{n} {word}" for word, n in sorted(counts.items())) or "no findings"
     out.append(

@@ -131,7 +131,7 @@ def _read_epochs(storage: Storage, replica: Replica) -> None:
 
 def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
     """(entries as (epoch, start offset), problem); the problem is empty when the file is sound."""
-    lines = raw.decode("utf-8", "replace").splitlines()
+    lines = raw.decode("utf-8", "replace").rstrip("\n").split("\n")
     try:
         count, written = int(lines[0]), int(lines[1])
         entries = []
@@ -146,9 +146,15 @@ def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
         return entries, f"CRC {written}, computed {computed}"
     if count != len(entries):
         return entries, f"count {count}, entries {len(entries)}"
+    if raw.rstrip(b"\n") != f"{lines[0]}\n{lines[1]}\n{body}".encode().rstrip(b"\n") or not _plain(lines):
+        return entries, f"not in its form: {raw[:60]!r}"
     if entries != sorted(entries) or any(a[1] >= b[1] for a, b in pairwise(entries)):
         return entries, "entries do not ascend"
     return entries, ""
+
+
+def _plain(lines: list[str]) -> bool:
+    return all(part.isascii() and part.isdigit() for line in lines for part in line.split("-"))
 
 
 def leave_out_unreadable(replica: Replica) -> bool:

@@ -12,8 +12,9 @@ Zeros are no entry. Source: Apache RocketMQ 5.x, ``store/ConsumeQueue``.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -46,13 +47,16 @@ Queue = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """One file of a queue. ``first``: the place of its first entry."""
+    """One file of a queue. ``first``: the place of its first entry; ``size``: bytes when it was looked at;
+    ``extended``: the store has extensions, to which entries may refer for their tags."""
 
     location: str
     file: str
     topic: str
     queue_id: int
     first: int
+    size: int = 0
+    extended: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,12 +93,17 @@ def look(location: str) -> QueueFolder | None:
 
 
 def _files(storage: Storage, location: str) -> Iterator[QueueFile]:
+    extended = storage.exists("consumequeue_ext")
     for topic in storage.listdir("consumequeue"):
         for queue in _names(storage, f"consumequeue/{topic}"):
             folder = f"consumequeue/{topic}/{queue}"
             for name in _names(storage, folder):
                 if len(name) == 20:
-                    yield QueueFile(location, f"{folder}/{name}", topic, int(queue), int(name) // ENTRY_BYTES)
+                    file = f"{folder}/{name}"
+                    with contextlib.suppress(FileNotFoundError):  # retention removed it meanwhile
+                        size = storage.size(file)
+                        first = int(name) // ENTRY_BYTES
+                        yield QueueFile(location, file, topic, int(queue), first, size, extended)
 
 
 def _names(storage: Storage, path: str) -> list[str]:
@@ -136,6 +145,15 @@ def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:
         return
     finally:
         storage.close()
+
+
+def first_named(files: Sequence[QueueFile]) -> int:
+    """The physical offset that the first entry of a queue names; -1 when it has none. Raises OSError."""
+    for file in sorted(files, key=lambda file: file.first):
+        for batch in read_entries(file):
+            if len(batch):
+                return int(batch["entry_offset"][0].as_py())
+    return -1
 
 
 def _batch(file: QueueFile, first: int, rows: Any) -> pa.RecordBatch:

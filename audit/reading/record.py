@@ -65,6 +65,7 @@ _PREFIX: Final = struct.Struct(">iI")
 _FIELDS: Final = struct.Struct(">Ii4xqqi")  # CRC, queue id, queue offset, physical offset, sysFlag
 UNIQ: Final = b"UNIQ_KEY\x01"
 _TAGS: Final = b"TAGS\x01"
+_KEYS: Final = b"KEYS\x01"
 _INNER_NUM: Final = b"INNER_NUM\x01"
 PROPERTY_CRC: Final = b"__CRC32#\x01"
 
@@ -217,6 +218,25 @@ def _judged(data: bytes, at: int, record: Record, physical: int, crc: int) -> Pa
         record.uniq_key,
     )
     return Parsed(record.size, record, problem, damage)
+
+
+class Words(NamedTuple):
+    """What an index may have of a record besides its unique key."""
+
+    keys: tuple[str, ...]
+    tags: str
+
+
+def indexed_words(data: bytes) -> Words:
+    """Of the sound record that ``data`` is."""
+    magic = int.from_bytes(data[4:8])
+    fields = _fields(data, 0, len(data), magic, int.from_bytes(data[36:40]))
+    if isinstance(fields, str):
+        return Words((), "")
+    begin = fields.name_end + 2
+    keys = text_property(data, _KEYS, begin, len(data)) if data.find(_KEYS, begin) >= 0 else ""
+    tags = text_property(data, _TAGS, begin, len(data)) if data.find(_TAGS, begin) >= 0 else ""
+    return Words(tuple(key for key in keys.split(" ") if key), tags)
 
 
 def text_property(data: bytes, mark: bytes, begin: int, end: int) -> str:

@@ -7,11 +7,12 @@ cluster, in any order). The files of ACL 1.0 are each broker's own, as RocketMQ'
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from broker.context import BrokerContext
+from model.acl.policies import Policies, User
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import Refused, Unknown
@@ -35,6 +36,7 @@ CHANGES: Final = frozenset(
 TABLE: Final = "auth"
 HANDED_ON: Final = "handed on by "
 """How the remark of a request begins that a slave got; no signature covers it."""
+Rules = tuple[User | None, Policies | None]
 TOGETHER_MS: Final = 10_000
 
 
@@ -55,7 +57,7 @@ class AclProcessor:
         self._control = control
         self._client = client
         self._done = Done()
-        control.requests.keep = partial(context.copies.wait_for_copies, TABLE)
+        control.requests.keep = self._keep
 
     def handlers(self) -> dict[int, Handler]:
         return {code: partial(self._handle, answer) for code, answer in self._control.answers.items()}
@@ -69,11 +71,21 @@ class AclProcessor:
         refused = self._context.copies.refuse()
         if refused is not None:
             raise refused
-        if self._done.by_way_of_another(request, self._context.env.monotonic_ms()):
+        now_ms = self._context.env.monotonic_ms()
+        if self._done.by_way_of_another(request, self._rules_of(request), now_ms):
             return request.reply()
-        answered = await answer(request)
-        self._done.add(request, self._context.env.monotonic_ms())
-        return answered
+        return await answer(request)
+
+    async def _keep(self, request: Command) -> None:
+        """Return when the change that ``request`` just made is safe."""
+        made = self._rules_of(request)
+        await self._context.copies.wait_for_copies(TABLE)
+        self._done.add(request, made, self._context.env.monotonic_ms())
+
+    def _rules_of(self, request: Command) -> Rules:
+        """All that is said now of the user that a change is about."""
+        directory, name = self._control.directory, self._control.requests.about(request)
+        return directory.users.get(name), directory.acls.get(name)
 
     async def _hand_on(self, master: str, request: Command) -> Command:
         config = self._context.config
@@ -89,25 +101,34 @@ class Done:
     """Which changes were made a moment ago, and by which way they came; pure.
 
     mqadmin asks each broker of a cluster for the same: the group does it once, and says yes to all. Somebody
-    who asks the same broker twice is told that it was there, or is not any more.
+    who asks the same broker twice is told that it was there, or is not any more. Holds: what is said to be
+    done is so now: once anything else was said of its user, it is done anew.
     """
 
     def __init__(self) -> None:
-        self._ways: dict[_Change, tuple[float, set[str]]] = {}
+        self._made: dict[_Change, _Made] = {}
 
-    def by_way_of_another(self, request: Command, now_ms: float) -> bool:
-        """Whether this was done a moment ago, and comes by this way for the first time."""
-        self._ways = {c: (at, ways) for c, (at, ways) in self._ways.items() if now_ms - at < TOGETHER_MS}
-        found = self._ways.get(_change(request))
+    def by_way_of_another(self, request: Command, rules: Rules, now_ms: float) -> bool:
+        """Whether this was done a moment ago, and comes by this way for the first time. ``rules``: of its
+        user, now."""
+        self._made = {c: made for c, made in self._made.items() if now_ms - made.at_ms < TOGETHER_MS}
+        found = self._made.get(_change(request))
         way = request.remark or ""
-        if found is None or way in found[1]:
+        if found is None or way in found.ways or found.rules != rules:
             return False
-        found[1].add(way)
+        found.ways.add(way)
         return True
 
-    def add(self, request: Command, now_ms: float) -> None:
-        """It was done."""
-        self._ways[_change(request)] = (now_ms, {request.remark or ""})
+    def add(self, request: Command, rules: Rules, now_ms: float) -> None:
+        """It was done, and made ``rules`` of its user."""
+        self._made[_change(request)] = _Made(now_ms, rules, {request.remark or ""})
+
+
+@dataclass(slots=True)
+class _Made:
+    at_ms: float
+    rules: Rules
+    ways: set[str]
 
 
 _Change = tuple[int, tuple[tuple[str, str], ...], bytes]

@@ -50,7 +50,7 @@ class SignedPath:
         self._fast = fast
         self._gate = gate
         self._frame_bytes_max = frame_bytes_max
-        self._rights: set[tuple[str, str, str]] = set()
+        self._rights: set[tuple[int, str, str, str]] = set()
         self._rules: tuple[int, object] = (-1, None)
         self._orders: dict[tuple[str, ...], list[str]] = {}
 
@@ -139,7 +139,7 @@ class SignedPath:
         if rules[0] != self._rules[0] or rules[1] is not self._rules[1]:
             self._rights.clear()
             self._rules = rules
-        key = (user, topic, address)
+        key = (request.code, user, topic, address)  # a code may be on a white list
         if key in self._rights:
             return True
         try:

@@ -24,7 +24,7 @@ from model.errors import MqError, Refused
 from model.ids import MASTER_ID
 from model.settings import addresses
 from model.topic import DataVersion
-from remoting.bodies import dumps, loads_object
+from remoting.bodies import believed_object, dumps
 from remoting.codec import Command
 from remoting.headers import flag, opt_bool
 from remoting.service import Connection, RemotingClient
@@ -151,7 +151,7 @@ class Registration:
                 answer = await self._client.call(server.address, command, CALL_S)
                 if answer.code != Response.SUCCESS:
                     raise Refused(answer.remark or "no member group", answer.code)
-                found = loads_object(answer.body)["brokerMemberGroup"]["brokerAddrs"]
+                found = believed_object(answer.body)["brokerMemberGroup"]["brokerAddrs"]
                 return {int(key): str(found[key]) for key in sorted(found, key=int)}
             except (OSError, MqError, ValueError, KeyError, TypeError) as error:
                 problem = error

@@ -14,7 +14,7 @@ from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown
 from model.ids import NO_EPOCH, BrokerId, Epoch
 from model.settings import addresses
-from remoting.bodies import dumps, loads_object
+from remoting.bodies import believed_object, dumps, loads_object
 from remoting.codec import Command
 from remoting.headers import flag, need_int, opt_int
 from remoting.service import RemotingClient
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 CALL_S: Final = 3.0
 FIND_S: Final = 1.0
+NO_LEADER: Final = "it knows no leader"
 
 NOT_APPLIED: Final = frozenset(
     {
@@ -71,6 +72,7 @@ class Controllers:
         self._beating: set[str] = set()
         self._reading: asyncio.Timeout | None = None
         self._hung_up = False
+        self._why: dict[str, str] = {}  # no leader was learnt from them
 
     async def stop(self) -> None:
         await self._tasks.cancel()
@@ -145,16 +147,28 @@ class Controllers:
         finally:
             for task in tasks:
                 task.cancel()
-        raise ConnectionError(f"none of the Controllers {self._known} knows a leader")
+        raise ConnectionError(self._no_leader())
+
+    def _no_leader(self) -> str:
+        """Why none of the Controllers can be used. Those that say the same are named together."""
+        alike: dict[str, list[str]] = {}
+        for address in self._known:
+            alike.setdefault(self._why.get(address, NO_LEADER), []).append(address)
+        if list(alike) == [NO_LEADER]:
+            return f"none of the Controllers {self._known} knows a leader"
+        said = "; ".join(f"{', '.join(addresses)}: {why}" for why, addresses in alike.items())
+        return f"none of the Controllers can be used: {said}"
 
     async def _ask_leader(self, address: str) -> str | None:
         try:
             answer = await self._client.call(address, Command(Request.CONTROLLER_GET_METADATA_INFO), FIND_S)
         except (OSError, MqError) as error:
-            log.debug("Controller %s: %s", address, error)
+            self._why[address] = str(error) or type(error).__name__
             return None
         if answer.code != Response.SUCCESS:
+            self._why[address] = f"it answered {answer.code}: {answer.remark}"
             return None
+        self._why.pop(address, None)
         if answer.ext.get("isLeader") == "true":
             return address
         return answer.ext.get("controllerLeaderAddress") or None
@@ -217,7 +231,7 @@ class Controllers:
         body = dumps([name])
         answer = await self.call(Command(Request.CONTROLLER_GET_SYNC_STATE_DATA, self._group(), body))
         try:
-            group = loads_object(answer.body)["replicasInfoTable"].get(name, {})
+            group = believed_object(answer.body)["replicasInfoTable"].get(name, {})
             replicas = [*(group.get("inSyncReplicas") or ()), *(group.get("notInSyncReplicas") or ())]
             return {BrokerId(int(one["brokerId"])) for one in replicas if one.get("alive")}
         except (KeyError, TypeError, ValueError, AttributeError) as error:

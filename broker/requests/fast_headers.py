@@ -29,8 +29,10 @@ SEND_V1: Final = int(Request.SEND_MESSAGE)
 SEND: Final = int(Request.SEND_MESSAGE_V2)
 SEND_BATCH: Final = int(Request.SEND_BATCH_MESSAGE)
 SENDS: Final = frozenset({SEND_V1, SEND, SEND_BATCH})
-KNOWN_MAX: Final = 16384
-"""Headers remembered: one a producer group, topic, queue and kind of message."""
+KNOWN_BYTES_MAX: Final = 16 << 20
+"""Of headers remembered: one a producer group, topic, queue and kind of message."""
+KNOWN_BYTES: Final = 1200
+"""Of one, besides the bytes it is found by."""
 AROUND_BYTES_MAX: Final = 1024
 """A longer one is not remembered: names of megabytes, each met once, would fill the memory."""
 
@@ -142,6 +144,7 @@ class BinaryHeads:
 
     def __init__(self) -> None:
         self._known: dict[_Around, _Known] = {}
+        self._bytes = 0
 
     def head(self, header: bytes) -> SendHead:
         """The head in one whole header: to be read before the next call, which may change it."""
@@ -210,8 +213,10 @@ class BinaryHeads:
             found.reconsume_times,
             texts.get(names["batch"], ""),
         )
-        if len(self._known) >= KNOWN_MAX:
+        self._bytes += KNOWN_BYTES + sum(map(len, around[1:]))
+        if self._bytes > KNOWN_BYTES_MAX:
             self._known.clear()
+            self._bytes = 0
         kind = SEND_BATCH if code == SEND_BATCH else SEND
         known = self._known[around] = (SendHead(kind, ext=ext), ext)
         return known

@@ -79,6 +79,11 @@ class ReplyProcessor:
         if self.pushing >= PUSHES_MAX:
             log.debug("reply to %s: %d replies are on their way", client_id, self.pushing)
             return failed
+        try:
+            asking.need_room(len(body))
+        except Refused as refused:
+            log.debug("reply to %s: %s", client_id, refused)
+            return failed
         push = Command(int(Request.PUSH_REPLY_MESSAGE_TO_CLIENT), self._pushed(connection, header), body)
         self.pushing += 1
         try:

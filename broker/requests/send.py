@@ -19,6 +19,7 @@ from broker.requests.send_format import BROKERS_OWN, extra_properties, is_specia
 from broker.tables.topics import HALF_TOPIC
 from broker.timers.core import is_timer
 from broker.timers.placing import TIMERS, TimerPlacing
+from model.acl.plain import Perm
 from model.codes import Response
 from model.errors import DiskError, Refused
 from model.message import (
@@ -56,6 +57,7 @@ from model.topic import (
     topic_name_error,
 )
 from remoting import codec
+from remoting.acl.gate import Asked
 from remoting.codec import Command
 from remoting.headers import SendBackHeader, SendHeader
 from remoting.service import Connection
@@ -130,6 +132,8 @@ class SendProcessor:
         if raw is None:
             raise Refused(f"look message by offset failed, {header.physical_offset}", Response.SYSTEM_ERROR)
         record = decode(raw)
+        asked = Asked(("Sub",), Perm.SUB, header.group)
+        context.trust.need_record(connection, request, record.topic, asked)
         maximum = group.retry_max_times
         if request.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
             maximum = header.max_reconsume_times

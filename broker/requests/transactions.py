@@ -28,6 +28,7 @@ from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
 from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
+from model.acl.plain import Perm
 from model.codes import Request, Response
 from model.errors import MqError, Refused
 from model.ids import QueueOffset
@@ -38,14 +39,13 @@ from model.message import (
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
-    TRANSACTION_PREPARED_PROPERTY,
     TRANSACTION_ROLLBACK,
     UNIQ_KEY,
-    WAIT,
     message_id,
     parse_message_id,
     property_of,
 )
+from remoting.acl.gate import Asked
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader, need
 from remoting.service import Connection
@@ -61,6 +61,10 @@ PRODUCER_GROUP: Final = "PGROUP"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 OP_TAG: Final = "d"
+ENDED_AS: Final = "TRANSACTION_ENDED_AS"
+"""Property of an op record, keelmq's own: how the transaction ended. RocketMQ's do not say it."""
+_WORDS: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
+GIVEN_UP: Final = "given up"
 _COUNT: Final = 32
 _BYTES: Final = 1 << 20
 WAITING_MAX: Final = 1000
@@ -79,8 +83,9 @@ class Transactions:
         self._next_half = 0  # halves below it have ended, confirmed
         self._next_op = 0  # op records below it were read
         self._ops: deque[tuple[int, int]] = deque()  # (op offset, highest half offset it names), in order
-        self._ended: set[int] = set()  # half offsets from _next_half on whose op record is confirmed
-        self._ending: set[int] = set()  # those whose op record was written here, confirmed or not
+        # Half offsets from _next_half on, and how they ended where that is known:
+        self._ended: dict[int, str | None] = {}  # their op record is confirmed
+        self._ending: dict[int, str | None] = {}  # their op record was written here, confirmed or not
         self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
         self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
         self._known = asyncio.Event()  # the op records that were there at our promotion are read
@@ -89,7 +94,8 @@ class Transactions:
     # What producers say
 
     async def end(self, connection: Connection, request: Command) -> Command | None:
-        """END_TRANSACTION. Raises Refused; an end for a transaction that has ended is answered OK."""
+        """END_TRANSACTION. Raises Refused. An end for a transaction that has ended is answered OK, unless it
+        is known to have ended otherwise: an OK for what does not come would be none."""
         context = self._context
         if context.role_state.role == "slave":
             raise Refused("a slave cannot end a transaction: ask the master", Response.SLAVE_NOT_AVAILABLE)
@@ -100,19 +106,29 @@ class Transactions:
         if not self._known.is_set():
             await self._until_known()
         half = self._newest(self._half(header))
-        if half.queue_offset < self._next_half and await self._has_op(connection, half):
-            return request.reply()
-        if half.queue_offset in self._ending or half.queue_offset in self._ended:
-            return request.reply()
+        self._need_right(connection, request, half, ("Pub",))
+        if half.queue_offset < self._next_half and (op := await self._op_of(connection, half)) is not None:
+            return _again(request, header.decision, property_of(op.properties, ENDED_AS))
+        for known in (self._ending, self._ended):
+            if half.queue_offset in known:
+                return _again(request, header.decision, known[half.queue_offset])
         refused = context.refuse_write()
         if refused is not None:
             raise refused
-        messages = [self._op(half.queue_offset)]
+        ended_as = _WORDS[header.decision]
+        messages = [self._op(half.queue_offset, ended_as)]
         if header.decision == TRANSACTION_COMMIT:
             messages.insert(0, self._committed(half))
         puts = self._sender.put(messages, stored_before=True)
-        self._ending.add(half.queue_offset)
+        self._ending[half.queue_offset] = ended_as
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
+
+    def _need_right(
+        self, connection: Connection, request: Command, half: Record, actions: tuple[str, ...]
+    ) -> None:
+        """Raises Refused unless the client has a right to the topic that the half is for."""
+        topic = property_of(half.properties, REAL_TOPIC) or ""
+        self._context.trust.need_topic(connection, request, topic, Asked(actions, Perm.PUB))
 
     async def _until_known(self) -> None:
         """Return when it is known what ended under the former master. Raises Refused: not known in time, or
@@ -136,21 +152,21 @@ class Transactions:
                 Response.SYSTEM_BUSY,
             )
 
-    async def _has_op(self, connection: Connection, half: Record) -> bool:
-        """Whether an op record names ``half``: the log is asked, as progress is a number in a table and no
+    async def _op_of(self, connection: Connection, half: Record) -> Record | None:
+        """The op record that names ``half``: the log is asked, as progress is a number in a table and no
         proof. Raises Refused when it would take too long to tell, and PeerLeft."""
         looked = 0
         async with self._context.turns.take(connection) as turn:
             for op in self._records(OP_HALF_TOPIC, self._first_op_behind(half.physical_offset)):
                 if half.queue_offset in _named(op):
-                    return True
+                    return op
                 looked += 1
                 if looked > OPS_LOOKED_AT_MAX:
                     raise Refused(
                         "this transaction is too old to tell whether it has ended", Response.SYSTEM_BUSY
                     )
                 await turn.breathe()
-        return False
+        return None
 
     def _first_op_behind(self, physical_offset: int) -> int:
         """The op records of a half lie behind it in the log."""
@@ -190,7 +206,8 @@ class Transactions:
             half,
             property_of(half.properties, REAL_TOPIC) or "",
             int_property(half.properties, REAL_QID) or 0,
-            changed(half.properties, {WAIT: "false"}, (TRANSACTION_PREPARED_PROPERTY, REAL_TOPIC, REAL_QID)),
+            # TRAN_MSG stays, as in the original's records (its order of steps leaves it there).
+            changed(half.properties, {}, (REAL_TOPIC, REAL_QID)),
         )
         message.sys_flag |= TRANSACTION_COMMIT
         message.prepared_transaction_offset = half.physical_offset
@@ -200,7 +217,8 @@ class Transactions:
         message = moved(record, (topic, queue_id), properties, self._context.store_host)
         return dataclasses.replace(message, sys_flag=message.sys_flag & ~TRANSACTION_MASK)
 
-    def _op(self, half_offset: int) -> NewMessage:
+    def _op(self, half_offset: int, ended_as: str | None = None) -> NewMessage:
+        """``ended_as`` None: a copy took the half's place."""
         host = self._context.store_host
         flags = STORE_HOST_V6 | STORE_HOST_V6 >> 1 if len(host) == 20 else 0
         return NewMessage(
@@ -214,7 +232,7 @@ class Transactions:
             reconsume_times=0,
             prepared_transaction_offset=0,
             body=b"%d," % half_offset,
-            properties=f"TAGS\x01{OP_TAG}\x02",
+            properties=f"TAGS\x01{OP_TAG}\x02" + (f"{ENDED_AS}\x01{ended_as}\x02" if ended_as else ""),
         )
 
     # What the master asks
@@ -276,7 +294,8 @@ class Transactions:
     def _read_ops(self) -> None:
         for op in self._records(OP_HALF_TOPIC, self._next_op):
             named = _named(op)
-            self._ended.update(offset for offset in named if offset >= self._next_half)
+            ended_as = property_of(op.properties, ENDED_AS)
+            self._ended |= {offset: ended_as for offset in named if offset >= self._next_half}
             self._ops.append((op.queue_offset, max(named, default=-1)))
             self._next_op = op.queue_offset + 1
 
@@ -332,7 +351,8 @@ class Transactions:
                 f" {message} names no message of {DISCARDED_TOPIC}",
                 Response.SYSTEM_ERROR,
             )
-        properties = changed(record.properties, {CHECK_TIMES: "0", WAIT: "false"})
+        self._need_right(connection, request, record, ("Update",))
+        properties = changed(record.properties, {CHECK_TIMES: "0"})
         puts = self._sender.put([self._copy(record, HALF_TOPIC, 0, properties)], stored_before=True)
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
 
@@ -365,10 +385,10 @@ class Transactions:
             log.warning("nobody ended the transaction of %s, giving it up", unique)
             context.topics.ensure(DISCARDED_TOPIC, 1)
             discarded = self._copy(half, DISCARDED_TOPIC, 0, half.properties)
-            self._sender.put([discarded, self._op(half.queue_offset)], stored_before=True)
-            self._ending.add(half.queue_offset)
+            self._sender.put([discarded, self._op(half.queue_offset, GIVEN_UP)], stored_before=True)
+            self._ending[half.queue_offset] = GIVEN_UP
             return
-        properties = changed(half.properties, {CHECK_TIMES: str(times + 1), WAIT: "false"})
+        properties = changed(half.properties, {CHECK_TIMES: str(times + 1)})
         if len(properties.encode()) > PROPERTIES_BYTES_MAX:
             # No record can hold it with the count: it stays where it is, and those behind it do not wait.
             self._asked_in_place[half.queue_offset] = times + 1
@@ -382,7 +402,7 @@ class Transactions:
     def _renew(self, half: Record, again: NewMessage) -> Put:
         """Let ``again`` take the place of ``half``. Raises Refused."""
         put = self._sender.put([again, self._op(half.queue_offset)], stored_before=True)[0]
-        self._ending.add(half.queue_offset)
+        self._ending[half.queue_offset] = None
         copy = (put.queue_offset, put.physical_offset)
         same = [old for old, (queue_offset, _) in self._renewed.items() if queue_offset == half.queue_offset]
         self._renewed.update(dict.fromkeys([*same, half.queue_offset], copy))
@@ -421,6 +441,11 @@ class Transactions:
         )
         body = encode(shown, queue_offset, physical_offset, self._context.env.now_ms())
         member = self._context.env.random.choice(members)
+        try:
+            member.connection.need_room(len(body))
+        except Refused as refused:
+            log.debug("no check of a transaction: %s", refused)
+            return
         member.connection.oneway(Command(int(Request.CHECK_TRANSACTION_STATE), ext, body))
 
     def _forget(self) -> None:
@@ -428,8 +453,12 @@ class Transactions:
         if not self._context.role_state.is_master:
             return
         offsets = self._context.offsets
-        self._ended = {offset for offset in self._ended if offset >= self._next_half}
-        self._ending = {offset for offset in self._ending if offset >= self._next_half} - self._ended
+        self._ended = {offset: how for offset, how in self._ended.items() if offset >= self._next_half}
+        self._ending = {
+            offset: how
+            for offset, how in self._ending.items()
+            if offset >= self._next_half and offset not in self._ended
+        }
         self._asked_in_place = {o: times for o, times in self._asked_in_place.items() if o >= self._next_half}
         self._renewed = {old: copy for old, copy in self._renewed.items() if copy[0] >= self._next_half}
         while self._ops and self._ops[0][1] < self._next_half:
@@ -438,6 +467,13 @@ class Transactions:
         if self._next_half:
             offsets.commit(GROUP, HALF_TOPIC, 0, self._next_half)
             offsets.commit(GROUP, OP_HALF_TOPIC, 0, done)
+
+
+def _again(request: Command, decision: int, ended_as: str | None) -> Command:
+    """The answer to an end of a transaction that has ended. Raises Refused."""
+    if ended_as not in (None, _WORDS[decision]):
+        raise Refused(f"this transaction was {ended_as}", Response.SYSTEM_ERROR)
+    return request.reply()
 
 
 def _named(op: Record) -> list[int]:

@@ -19,6 +19,12 @@ CLIENTS_MAX: Final = 100_000
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 ALL: Final = "*"
+TAG_BYTES: Final = 200
+"""What a tag takes at most besides its characters: its text, its hash, their places in a list and a set."""
+ENTRY_BYTES: Final = 400
+"""Of a client in a group, or a topic in a subscription, besides its texts."""
+SQL92_BYTES: Final = 110
+"""What a character of an expression takes once it is compiled, as measured with the worst of them."""
 
 
 @dataclass(slots=True)
@@ -42,6 +48,13 @@ class Subscription:
             with suppress(SqlError):
                 self._filter = compile_filter(self.expression)
         return self._filter
+
+    @property
+    def bytes(self) -> int:
+        """About the memory it takes."""
+        each = SQL92_BYTES if self.expression_type == SQL92 else 1
+        tags = max(len(self.tags), len(self.codes))
+        return each * len(self.expression) + TAG_BYTES * tags + sum(map(len, self.tags))
 
     @classmethod
     def of(
@@ -95,6 +108,11 @@ class Client:
     version: int
     seen_ms: float
 
+    @property
+    def bytes(self) -> int:
+        """About the memory that it takes in each group."""
+        return ENTRY_BYTES + len(self.client_id) + len(self.language)
+
 
 @dataclass(slots=True)
 class ConsumerGroup:
@@ -109,11 +127,22 @@ class ConsumerGroup:
     def ids(self) -> list[str]:
         return sorted({member.client_id for member in self.members.values()})
 
+    @property
+    def bytes(self) -> int:
+        """About the memory that it takes without its members."""
+        texts = len(self.consume_type) + len(self.message_model) + len(self.from_where)
+        return texts + sum(
+            ENTRY_BYTES + len(topic) + held.bytes for topic, held in self.subscriptions.items()
+        )
+
 
 class Clients:
-    """The table of producers and consumers; every change returns the groups whose members changed."""
+    """The table of producers and consumers; every change returns the groups whose members changed.
+
+    ``bytes``: about the memory of all that clients said."""
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
         # Where a producer's id beats, the newest connection last, and for which groups.
@@ -126,6 +155,7 @@ class Clients:
         former = members.get(client.connection)
         if former is not None and former.client_id != client.client_id:
             self._forget_id(group, former)
+        self._count(group, former, client)
         members[client.connection] = client
         self._ids.setdefault(client.client_id, {}).setdefault(client.connection, set()).add(group)
         self._groups_of(client.connection)[0][group] = None
@@ -147,29 +177,32 @@ class Clients:
         name = str(data["groupName"])
         fresh = {s.topic: s for s in map(Subscription.from_json, data.get("subscriptionDataSet") or [])}
         group = self.consumers.get(name)
+        before = 0 if group is None else group.bytes
         if group is None:
             group = self.consumers[name] = ConsumerGroup(name)
-        known = group.members.get(client.connection)
-        changed = known is None or known.client_id != client.client_id
-        group.members[client.connection] = client
-        self._groups_of(client.connection)[1][name] = None
+        changed = self._joined(group, client)
         group.consume_type = str(data.get("consumeType") or group.consume_type)
         group.message_model = str(data.get("messageModel") or group.message_model)
         group.from_where = str(data.get("consumeFromWhere") or group.from_where)
-        if without_subscriptions:
-            return changed
-        for topic, subscription in fresh.items():
-            held = group.subscriptions.get(topic)
-            if held is None:
-                group.subscriptions[topic] = subscription
-                changed = True
-            elif subscription.version > held.version:
-                changed |= subscription.expression != held.expression
-                group.subscriptions[topic] = subscription
-        for topic in [topic for topic in group.subscriptions if topic not in fresh]:
-            del group.subscriptions[topic]
-            changed = True
+        if not without_subscriptions:
+            changed |= _subscribed(group, fresh)
+        self.bytes += group.bytes - before
         return changed
+
+    def _joined(self, group: ConsumerGroup, client: Client) -> bool:
+        """Enter a member; whether it is a new one."""
+        known = group.members.get(client.connection)
+        changed = known is None or known.client_id != client.client_id
+        self._count(group.name, known, client)
+        group.members[client.connection] = client
+        self._groups_of(client.connection)[1][group.name] = None
+        return changed
+
+    def _count(self, group: str, former: Client | None, client: Client | None) -> None:
+        """One entry of a group became another one."""
+        for entry, sign in ((former, -1), (client, 1)):
+            if entry is not None:
+                self.bytes += sign * (len(group) + entry.bytes)
 
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None
@@ -222,6 +255,7 @@ class Clients:
         client = members.pop(connection, None) if members is not None else None
         if client is not None:
             self._forget_id(group, client)
+            self._count(group, client, None)
             if not members:
                 del self.producers[group]
 
@@ -237,9 +271,12 @@ class Clients:
     def _remove_consumer(self, name: str, connection: Connection) -> bool:
         self._left(connection, 1, name)
         group = self.consumers.get(name)
-        if group is None or group.members.pop(connection, None) is None:
+        client = group.members.pop(connection, None) if group is not None else None
+        if group is None or client is None:
             return False
+        self._count(name, client, None)
         if not group.members:
+            self.bytes -= group.bytes
             del self.consumers[name]
         return True
 
@@ -250,6 +287,12 @@ class Clients:
             if not groups[0] and not groups[1]:
                 del self._in[connection]
 
+    def _all_bytes(self) -> int:
+        entries = [(g, m) for g, members in self.producers.items() for m in members.values()]
+        entries += [(g, m) for g, group in self.consumers.items() for m in group.members.values()]
+        groups = sum(group.bytes for group in self.consumers.values())
+        return groups + sum(len(name) + member.bytes for name, member in entries)
+
     def check_invariants(self) -> None:
         found: dict[Connection, tuple[set[str], set[str]]] = {}
         for name, members in self.producers.items():
@@ -258,9 +301,27 @@ class Clients:
         for name, group in self.consumers.items():
             for connection in group.members:
                 found.setdefault(connection, (set(), set()))[1].add(name)
+        assert self.bytes == self._all_bytes(), "all of it is counted"
         known = {connection: (set(groups[0]), set(groups[1])) for connection, groups in self._in.items()}
         by_id = {(i, c, g) for i, links in self._ids.items() for c, names in links.items() for g in names}
         beating = {(m.client_id, c, g) for g, members in self.producers.items() for c, m in members.items()}
         assert by_id == beating, "each producer is found by its id, and no other"
         assert all(self._ids.values()), "an id without a connection is not kept"
         assert found == known, "each connection is known to be in the groups it is in"
+
+
+def _subscribed(group: ConsumerGroup, fresh: dict[str, Subscription]) -> bool:
+    """The group wants ``fresh`` and no other topics; whether that is new."""
+    changed = False
+    for topic, subscription in fresh.items():
+        held = group.subscriptions.get(topic)
+        if held is None:
+            group.subscriptions[topic] = subscription
+            changed = True
+        elif subscription.version > held.version:
+            changed |= subscription.expression != held.expression
+            group.subscriptions[topic] = subscription
+    for topic in [topic for topic in group.subscriptions if topic not in fresh]:
+        del group.subscriptions[topic]
+        changed = True
+    return changed

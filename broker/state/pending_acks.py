@@ -17,6 +17,7 @@ from model.config import BrokerConfig
 from remoting import codec
 from remoting.service import Connection
 from runtime.env import Env
+from runtime.histogram import Histogram
 
 FLUSH_DISK_TIMEOUT: Final = 10
 FLUSH_SLAVE_TIMEOUT: Final = 12
@@ -80,6 +81,8 @@ class PendingAcks:
         self._bytes: dict[Connection, int] = {}
         self._paused: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.waits = Histogram()
+        """How long the answers to a read's sends waited for copies and the disk."""
 
     def __len__(self) -> int:
         return len(self._slaves) + len(self._disk)
@@ -93,9 +96,11 @@ class PendingAcks:
             if self._flushed() < end:
                 self._sync_to(end)
             elif self._replicated() >= end and not self._slaves and not self._disk:
+                self.waits.observe(0.0)
                 connection.write(answers)
                 return
         elif self._replicated() >= end and not self._slaves:
+            self.waits.observe(0.0)
             connection.write(answers)
             return
         now_ms = self._env.monotonic_ms()
@@ -109,6 +114,7 @@ class PendingAcks:
             self._sync_to(end)
         waiting = self._slaves or (self._wait_flush and (self._disk or self._flushed() < end))
         if not waiting and self._replicated() >= end:
+            self.waits.observe(0.0)
             for connection, answers in answered:
                 connection.write_now(answers)
             return
@@ -151,6 +157,7 @@ class PendingAcks:
         while slaves and slaves[0].end <= offset:
             pending = slaves.popleft()
             out.setdefault(pending.connection, []).append(pending.answers)
+            self._waited(pending)
         self._write(out)
 
     def on_flushed(self, offset: int) -> None:
@@ -160,6 +167,7 @@ class PendingAcks:
         while disk and disk[0].end <= offset:
             pending = disk.popleft()
             out.setdefault(pending.connection, []).append(pending.answers)
+            self._waited(pending)
         if out:
             self._write(out)
 
@@ -233,6 +241,7 @@ class PendingAcks:
         for pending, code, remark in late:
             # The pending bytes leave their account before the answers, which are longer, take their place.
             self._account(pending)
+            self._waited(pending)
             out.setdefault(pending.connection, []).append(with_code(pending.answers, code, remark))
         for connection, answers in out.items():
             connection.write(b"".join(answers))
@@ -240,6 +249,11 @@ class PendingAcks:
                 self._paused.discard(connection)
                 connection.hold(False)
         self._arm(now_ms)
+
+    def _waited(self, pending: _PendingAck) -> None:
+        if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
+            begun_ms = pending.slave_deadline_ms - self._slave_timeout_ms
+            self.waits.observe((self._env.monotonic_ms() - begun_ms) / 1000)
 
     def _account(self, pending: _PendingAck) -> None:
         left = self._bytes.get(pending.connection, 0) - len(pending.answers)

@@ -7,6 +7,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from broker.state.counters import Counters
+from runtime.histogram import LONG_S, Histogram
 
 WINDOW_MS: Final = 10_000
 
@@ -27,6 +28,7 @@ class Stats:
         self.put_bytes_total = 0
         self.get_total = 0
         self.counters = Counters()
+        self.age_when_read = Histogram(LONG_S)
         self.today = Morning()
         self.yesterday = Morning()
         self._day: date | None = None

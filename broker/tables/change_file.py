@@ -43,7 +43,7 @@ def decode(line: bytes) -> tuple[int, dict[str, Any]]:
         if crc32(content) != crc:
             content = turn_back(content, crc)
         _, number, text = content.split(b" ", 2)
-        change = bodies.loads_object(text)
+        change = bodies.believed_object(text)
         return int(number), change
     except (ValueError, PeerError) as error:
         raise DiskError(f"not a change: {error}") from None

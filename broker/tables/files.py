@@ -270,7 +270,7 @@ def _mend(data: bytes) -> bytes:
 def _parse(data: bytes) -> dict[str, Any]:
     """Raises DiskError."""
     try:
-        value = bodies.loads(data)
+        value = bodies.loads(data, bodies.BELIEVED)
     except PeerError as error:
         raise DiskError(str(error)) from None
     if not isinstance(value, dict):

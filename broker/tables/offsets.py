@@ -92,6 +92,11 @@ class OffsetTable:
         """(topic, group, queue, offset) of every entry, in order of creation."""
         return [(t, g, q, offset) for (t, g), queues in self._table.items() for q, offset in queues.items()]
 
+    def drop(self, group: str, topic: str) -> None:
+        """Forget one entry, if it is there."""
+        if (topic, group) in self._table:
+            self._drop([(topic, group)])
+
     def drop_group(self, group: str) -> None:
         self._drop([(topic, group) for topic in self._topics.get(group, ())])
 

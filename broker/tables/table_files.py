@@ -43,7 +43,7 @@ class TableFiles:
                 f"{directory}/topics.json",
                 Source(
                     lambda: topics.to_text(indent=True),
-                    lambda slice_: topics.text.prepare(slice_, indent=True),
+                    lambda slice_: topics.prepare(slice_, indent=True),
                     lambda: topics.mark,
                     topics.since,
                 ),

@@ -27,6 +27,7 @@ from model.topic import (
     TopicConfig,
     topic_name_error,
 )
+from runtime.turns import Slice
 
 TOPIC_NOT_EXIST: Final = 17
 SYSTEM_BUSY: Final = 2
@@ -77,6 +78,7 @@ class Topics:
         self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
         self._moved = Moved()
         self._deleted: dict[str, dict[int, int]] = {}
+        self._deleted_text = TableText(lambda: self._deleted, lambda name: _ends(self._deleted[name]))
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
         self._unconfirmed: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
@@ -97,6 +99,7 @@ class Topics:
         for topic in missing:
             self.table[topic.name] = topic
         self.text.clear()
+        self._deleted_text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
@@ -115,9 +118,14 @@ class Topics:
             return False
         self._deleted.pop(name, None)  # to the end
         self._deleted[name] = dict(ends)
+        self._unconfirmed.pop(name, None)  # to the end, too
         self._unconfirmed[name] = dict(unconfirmed)
-        while len(self._deleted) > DELETED_MAX:
-            del self._deleted[next(iter(self._deleted))]
+        self._deleted_text.changed(name, True)
+        for known in (self._deleted, self._unconfirmed):
+            while len(known) > DELETED_MAX:
+                oldest = next(iter(known))
+                del known[oldest]
+                self._deleted_text.changed(oldest, oldest in self._deleted)
         self._changed([name])
         return True
 
@@ -128,6 +136,7 @@ class Topics:
         if end > self._unconfirmed.get(name, {}).get(queue_id, -1):
             return False
         self._deleted.setdefault(name, {})[queue_id] = end
+        self._deleted_text.changed(name, True)
         self._changed([name])
         return True
 
@@ -212,6 +221,7 @@ class Topics:
         self.text.clear()
         self._moved.forget()
         self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
+        self._deleted_text.clear()
         self.version = version
         for hook in self.on_change:
             hook(names)
@@ -230,6 +240,7 @@ class Topics:
             self.text.changed(name, name in table)
         self._moved.add(names)
         self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
+        self._deleted_text.clear()
         self.version = version
         for hook in self.on_change:
             hook(names)
@@ -237,14 +248,21 @@ class Topics:
 
     def check_invariants(self) -> None:
         self.text.check_invariants()
+        self._deleted_text.check_invariants()
+
+    async def prepare(self, slice_: Slice, indent: bool = False) -> None:
+        """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""
+        await self.text.prepare(slice_, indent)
+        await self._deleted_text.prepare(slice_, indent)
 
     def to_json(self) -> dict[str, Any]:
         """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
-        return self._wrapped({name: topic.to_json() for name, topic in self.table.items()})
+        deleted = {name: _ends(ends) for name, ends in self._deleted.items()}
+        return self._wrapped({name: topic.to_json() for name, topic in self.table.items()}, deleted)
 
     def to_text(self, indent: bool = False) -> dict[str, Any]:
         """``to_json`` with the table already written."""
-        return self._wrapped(self.text.whole(indent))
+        return self._wrapped(self.text.whole(indent), self._deleted_text.whole(indent))
 
     def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
@@ -279,10 +297,10 @@ class Topics:
             del deleted[next(iter(deleted))]
         self.adopt({**change, DELETED: {name: _ends(ends) for name, ends in deleted.items()}})
 
-    def _wrapped(self, table: Any) -> dict[str, Any]:
+    def _wrapped(self, table: Any, deleted: Any = None) -> dict[str, Any]:
         found: dict[str, Any] = {"dataVersion": self.version.to_json(), "topicConfigTable": table}
         if self._deleted:
-            found[DELETED] = {name: _ends(ends) for name, ends in self._deleted.items()}
+            found[DELETED] = self._deleted_text.whole() if deleted is None else deleted
         return found
 
     def _changed(self, names: Iterable[str]) -> None:

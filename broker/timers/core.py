@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,6 +103,12 @@ def delete_key(topic: str, uniq_key: str) -> str:
     return f"{topic}+{uniq_key}"
 
 
+def _recall_key(topic: str, named: str) -> str:
+    """What a recall in ``topic`` takes away, whichever way it names it: a matter of a broker's version and
+    configuration. Never a message of another topic: a right to send to one is none to take from others."""
+    return f"{topic}\x01{named.removeprefix(delete_key(topic, ''))}"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A record of the timer topic, as the wheel sees it."""
@@ -115,10 +121,9 @@ class Entry:
     topic: str  # its own
     roll: tuple[str, int]  # (unique key, how often it rolled)
 
-    def is_recalled_by(self, keys: Iterable[str]) -> bool:
-        # Which of the two a broker writes is a matter of its version and configuration.
+    def is_recalled_by(self, keys: Container[str]) -> bool:
         uniq_key = self.roll[0]
-        return bool(uniq_key) and any(key in keys for key in (delete_key(self.topic, uniq_key), uniq_key))
+        return bool(uniq_key) and _recall_key(self.topic, uniq_key) in keys
 
 
 def entry_of(properties: str, queue_offset: int, stored_ms: int, rules: Rules) -> Entry | None:
@@ -136,13 +141,15 @@ def entry_of(properties: str, queue_offset: int, stored_ms: int, rules: Rules) -
         short = beyond_ms < rules.roll_slots // 3 * rules.precision_ms
         due_ms = enqueued_ms + (rules.roll_slots // 2 * rules.precision_ms if short else window_ms)
     rolled = _long(property_of(properties, TIMER_ROLL_TIMES) or "") or 0
+    topic = property_of(properties, REAL_TOPIC) or ""
+    deletes = None if rolls else property_of(properties, TIMER_DEL_UNIQKEY)
     return Entry(
         queue_offset,
         due_ms,
         rolls,
-        None if rolls else property_of(properties, TIMER_DEL_UNIQKEY),
+        None if deletes is None else _recall_key(topic, deletes),
         enqueued_ms,
-        property_of(properties, REAL_TOPIC) or "",
+        topic,
         (property_of(properties, UNIQ_KEY) or "", rolled),
     )
 

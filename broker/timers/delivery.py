@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Final
 
 from broker.context import BrokerContext
@@ -34,6 +33,7 @@ from model.message import (
 )
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.turns import Slice
 from store.files.record import NewMessage, Record
 from store.flow.reading import GetStatus
 
@@ -116,7 +116,7 @@ class TimerService:
         if store.dispatched < self._begins_at:
             return  # the log that was taken over is not in the queues yet
         if self._former is None:
-            self._begin()
+            await self._begin()
         self._note()
         if not self._context.config.timer_stop_enqueue:
             await self._take_up()
@@ -125,13 +125,13 @@ class TimerService:
         self._keep()
         self._note()
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         store, note = self._context.store, self._progress.note
         end = store.max_queue_offset(TIMER_TOPIC, 0)
         self._noted = Note(note.read_ms, min(note.queue_offset, end), min(note.first, end))
         self.read = max(self._noted.first, store.min_queue_offset(TIMER_TOPIC, 0))
         self._passed_ms = self._noted.read_ms
-        self._former = FormerCopies(store, self._noted, end, self._begins_at)
+        self._former = await FormerCopies.of(store, self._noted, end, self._begins_at)
 
     async def _take_up(self) -> None:
         """Read the timer topic up to where it ends now."""
@@ -188,37 +188,43 @@ class TimerService:
 
     async def _deliver_slot(self, slot_ms: int, rules: Rules) -> bool:
         """All of a slot; False when it cannot go on now. What left it does not leave it again."""
-        wheel = self.wheel
+        wheel, slice_ = self.wheel, Slice(self._context.env.monotonic_ms)
         while offsets := wheel.front(slot_ms, BATCH):
             self._note()
             if self._context.refuse_write() is not None or len(self._notes) >= UNCONFIRMED_MAX:
                 return False
-            found: dict[int, Record] = {record.queue_offset: record for record in self._records(offsets)}
-            for queue_offset in offsets:
+            found, count = self._records(offsets)
+            for queue_offset in offsets[:count]:
                 record = found.get(queue_offset)
                 if record is None:
                     log.error("timer message %d is not in the log any more", queue_offset)
                 else:
                     await self._one(record, slot_ms, rules)
                 wheel.pop(slot_ms)
+                if slice_.is_over():
+                    break  # the rest is another turn's
             self._keep()
-            await asyncio.sleep(0)
+            await slice_.pause()
         wheel.close(slot_ms)
         return True
 
-    def _records(self, offsets: list[int]) -> Iterator[Record]:
-        """The records at ``offsets``, those side by side in one read. One that is gone is left out."""
-        at = 0
-        while at < len(offsets):
+    def _records(self, offsets: list[int]) -> tuple[dict[int, Record], int]:
+        """The records at the first of ``offsets``, those side by side in one read, and of how many these are:
+        ``BATCH_BYTES`` together, but one at least. One that is gone is left out."""
+        found: dict[int, Record] = {}
+        at = size = 0
+        while at < len(offsets) and size < BATCH_BYTES:
             run = 1
             while at + run < len(offsets) and offsets[at + run] == offsets[at] + run:
                 run += 1
-            got = self._context.store.get(TIMER_TOPIC, 0, offsets[at], run, BATCH_BYTES, None)
+            got = self._context.store.get(TIMER_TOPIC, 0, offsets[at], run, BATCH_BYTES - size, None)
             if got.status is GetStatus.FOUND:
-                yield from records_of(got.chunks)
+                found |= {record.queue_offset: record for record in records_of(got.chunks)}
+                size += sum(map(len, got.chunks))
             elif got.status not in _MOVED_ON:
                 raise OSError(f"the timer topic gives {got.status.name} at {offsets[at]}")
             at += max(1, min(run, got.next_offset - offsets[at]))
+        return found, at
 
     async def _one(self, record: Record, slot_ms: int, rules: Rules) -> None:
         """Put one message where it belongs, unless it was recalled, or is there."""

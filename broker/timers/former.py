@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, Self
 
 from broker.requests.moving import records_of
 from broker.timers.core import LONG_MAX, Entry, Note
@@ -17,6 +17,7 @@ from store.message_store import MessageStore
 
 COUNT: Final = 32
 BYTES: Final = 1 << 20
+_MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED)
 
 
 def mark_of(entry: Entry) -> str:
@@ -33,18 +34,39 @@ class FormerCopies:
     the first message that waits.
     """
 
-    def __init__(self, store: MessageStore, noted: Note, queue_end: int, log_end: int) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        noted: Note,
+        queue_end: int,
+        log_end: int,
+        source: PhysicalOffset | None,
+    ) -> None:
+        """``source``: where the first message lies that may wait; None: none does."""
         self.queue_end = queue_end
         self._store = store
         self._noted = noted
         self._log_end = log_end
-        waiting = store.get(TIMER_TOPIC, 0, noted.first, 1, BYTES, None)
-        first = next(iter(records_of(waiting.chunks)), None) if waiting.status is GetStatus.FOUND else None
-        self._source = PhysicalOffset(first.physical_offset) if first is not None else None
+        self._source = source
         went_back = self._source is not None and clock_went_back(store, self._source)
         # Store times go on from those of the former master: what is due behind this it cannot have delivered.
         self._due_before_ms = LONG_MAX if went_back else store.stamp_ms() + CLOCK_BACK_MAX_MS
         self._marks: dict[tuple[str, int], set[str]] = {}
+
+    @classmethod
+    async def of(cls, store: MessageStore, noted: Note, queue_end: int, log_end: int) -> Self:
+        """Raises OSError when it cannot be told now which message is the first that may wait."""
+        offset = noted.first
+        while offset < queue_end:
+            got = store.get(TIMER_TOPIC, 0, offset, 1, BYTES, None)
+            if got.status is GetStatus.FOUND:
+                first = next(records_of(got.chunks))
+                return cls(store, noted, queue_end, log_end, PhysicalOffset(first.physical_offset))
+            if got.status not in _MOVED_ON or got.next_offset <= offset:
+                raise OSError(f"the timer topic gives {got.status.name} at {offset}")
+            offset = got.next_offset  # what cannot be read cannot be delivered either
+            await asyncio.sleep(0)
+        return cls(store, noted, queue_end, log_end, None)
 
     async def has(self, entry: Entry, queue: tuple[str, int]) -> bool:
         """Whether the message of ``entry``, which is for ``queue``, is there."""
@@ -69,7 +91,7 @@ class FormerCopies:
                     mark = property_of(record.properties, DELAYED_AS)
                     if mark is not None:
                         marks.add(mark)
-            elif got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+            elif got.status not in _MOVED_ON:
                 return marks
             offset = got.next_offset
             await asyncio.sleep(0)

@@ -49,11 +49,16 @@ class TimerPlacing:
         self.waiting: Callable[[int], int] = lambda slot_ms: 0
 
     def need_enabled(self, properties: str) -> None:
-        """Raises Refused for a timer message where there are none."""
-        if is_timer(properties) and not self._config.timer_wheel_enable:
+        """Raises Refused for a timer message where there are none, and for one that takes another back where
+        that is not allowed: a send is no way round what RECALL_MESSAGE is refused."""
+        if not is_timer(properties):
+            return
+        if not self._config.timer_wheel_enable:
             raise Refused(
                 "accurate timer message is not enabled, timerWheelEnable is false", Response.SYSTEM_ERROR
             )
+        if has(properties, TIMER_DEL_UNIQKEY) and not self._config.recall_message_enable:
+            raise Refused("recall failed, operation is forbidden", Response.NO_PERMISSION)
 
     def place(self, message: NewMessage) -> NewMessage:
         """``message``, or what is stored in its stead until it is due. Raises Refused."""

@@ -186,6 +186,9 @@ class DelayService:
         while True:
             offset = self._next.get(level, 0)
             got = self._context.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
+            if got.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+                self._next[level] = got.next_offset  # deleted, or damaged: those behind may be delivered, too
+                continue
             if got.status is not GetStatus.FOUND:
                 return
             for record in records_of(got.chunks):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from broker.context import BrokerContext
+from broker.state.figures import Lag, Rows, largest
+from model.errors import MqError
+from runtime.tasks import every
 from runtime.turns import Slice
+
+log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 10.0
 
@@ -17,6 +25,78 @@ class Sampling:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._put = self._got = 0
+        self._topics, self._reads = Rows(), Rows()
+        self._figures: dict[str, Any] = {}
+
+    def status(self) -> dict[str, Any]:
+        """As of the last look; empty before the first one."""
+        return self._figures
+
+    async def _look_at_figures(self, turn: Slice) -> None:
+        context, counters = self._context, self._context.stats.counters
+        lags = await self._lags(turn) if context.role_state.is_master else []
+        shown, others = largest(lags)
+        timed = [replace(lag, behind_ms=await self._behind_ms(lag, turn)) for lag in shown]
+        self._figures = {
+            "topics": self._topics.of(counters.totals("TOPIC_PUT_NUMS")),
+            "reads": self._reads.of(counters.totals("GROUP_GET_NUMS")),
+            "lags": [lag.to_json() for lag in (*timed, *([others] if others else []))],
+            "topicNumber": len(context.topics.table),
+            "groupNumber": len(context.groups.table),
+            "producers": sum(len(clients) for clients in context.clients.producers.values()),
+            "consumers": sum(len(group.members) for group in context.clients.consumers.values()),
+            "keptMs": self._kept_ms(),
+            "disk": self._disk(),
+        }
+
+    async def _lags(self, turn: Slice) -> list[Lag]:
+        """Of every consumer group in every topic that it has offsets of."""
+        context, found = self._context, []
+        for group in list(context.groups.table):
+            for topic in context.offsets.topics_of(group):
+                if topic in context.topics.table:
+                    behind = sum(end - at for _, at, end in self._places(group, topic))
+                    found.append(Lag(group, topic, behind))
+                await turn.breathe()
+        return found
+
+    def _places(self, group: str, topic: str) -> Iterator[tuple[int, int, int]]:
+        """Queue id, the group's offset and the end of each queue where the group is behind."""
+        context = self._context
+        for queue_id in context.store.queues_of(topic):
+            at = context.offsets.get(group, topic, queue_id)
+            end = context.store.max_queue_offset(topic, queue_id)
+            if at is not None and end > at:
+                yield queue_id, at, end
+
+    async def _behind_ms(self, lag: Lag, turn: Slice) -> int | None:
+        """How long ago the oldest message that was not read was stored."""
+        oldest: int | None = None
+        for queue_id, at, _ in self._places(lag.group, lag.topic):
+            stored = self._context.store.queue_store_time(lag.topic, queue_id, at)
+            if stored is not None:
+                oldest = stored if oldest is None else min(oldest, stored)
+            await turn.breathe()
+        return None if oldest is None else max(0, self._context.env.now_ms() - oldest)
+
+    def _kept_ms(self) -> int | None:
+        earliest_ms = self._context.store.earliest_ms()
+        return None if earliest_ms < 0 else max(0, self._context.env.now_ms() - earliest_ms)
+
+    def _disk(self) -> dict[str, int] | None:
+        try:
+            usage = self._context.env.disk.usage(self._context.config.store_path)
+        except OSError:
+            return None  # ``writable`` says what is wrong with the disk
+        return {"totalBytes": usage.total_bytes, "freeBytes": usage.free_bytes}
+
+    async def run(self) -> None:
+        """The first look is at once: what comes from then on is counted."""
+        try:
+            await self.sample()
+        except (MqError, OSError) as error:
+            log.warning("the first look at the counters: %s", error)  # the next one comes
+        await every(PERIOD_S, self.sample, what="looking at the counters")
 
     async def sample(self) -> None:
         """Look at every queue and counter; others have their turn in between."""
@@ -36,4 +116,5 @@ class Sampling:
                 counters.add(name, cluster, total - before, now_ms)
         self._put, self._got = stats.put_total, stats.get_total
         counters.sample(now_ms)
+        await self._look_at_figures(turn)
         stats.on_day(datetime.fromtimestamp(context.env.now_ms() / 1000).date())

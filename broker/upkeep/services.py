@@ -8,11 +8,10 @@ from broker.tables.table_files import TableFiles
 from broker.upkeep.acting import Acting
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
-from broker.upkeep.sampling import PERIOD_S as SAMPLING_S
 from broker.upkeep.sampling import Sampling
 from broker.upkeep.table_sync import MetadataSync
 from remoting.service import RemotingClient
-from runtime.tasks import Tasks, every
+from runtime.tasks import Tasks
 
 
 class Upkeep:
@@ -37,5 +36,4 @@ class Upkeep:
         tasks.spawn(self.repair.run(), name="repair")
         tasks.spawn(self.compare.run(), name="compare")
         tasks.spawn(self.acting.run(), name="acting")
-        sample = every(SAMPLING_S, self.sampling.sample, what="looking at the counters")
-        tasks.spawn(sample, name="sampling")
+        tasks.spawn(self.sampling.run(), name="sampling")

@@ -136,7 +136,7 @@ class MetadataSync:
             return
         if answer.code != Response.SUCCESS:
             raise MqError(f"the broker at {master} gives no tables: {answer.remark}")
-        body = bodies.loads_object(answer.body)
+        body = bodies.believed_object(answer.body)
         told = (need(answer.ext, "run"), need_int(answer.ext, "revision", 0))
         await self._parse(body)
         if not self._follows(master) or self._run_seen != (run, seen):
@@ -181,7 +181,7 @@ class MetadataSync:
             answer = await self._client.call(master, Command(int(code)), CALL_S)
             if answer.code != Response.SUCCESS:
                 raise MqError(f"{code.name} answered {answer.code}: {answer.remark}")
-            table = bodies.loads_object(answer.body)
+            table = bodies.believed_object(answer.body)
             await self._parse({name: table})
             if not self._follows(master):
                 return
@@ -189,7 +189,7 @@ class MetadataSync:
         await self._copy_timers(master)
         answer = await self._client.call(master, Command(int(Request.GET_ALL_MESSAGE_REQUEST_MODE)), CALL_S)
         if answer.code == Response.SUCCESS and self._follows(master):  # not known before RocketMQ 5
-            _adopt("modes", self._context.groups.modes.adopt, bodies.loads_object(answer.body))
+            _adopt("modes", self._context.groups.modes.adopt, bodies.believed_object(answer.body))
         self._files.on_copied()
 
     async def _copy_timers(self, master: str) -> None:

@@ -87,9 +87,13 @@ def _one_acknowledger(after: World, leads: int, serving: int, new: list[tuple[in
 
 def _copies(setting: Setting, after: World, leads: int, new: list[tuple[int, Record]]) -> str | None:
     """What OK means at the moment it is said, but for what a disk lost since: in mode ``all`` every member of
-    the SyncStateSet has the record, in the others so many members, and never fewer than ``copies_min``."""
+    the SyncStateSet has the record, in the others so many members, and never fewer than ``copies_min``. There
+    a replica that was removed counts until its master hears of it: its disk has the record."""
     master = after.broker(leads)
     mode, members, forgot = setting.mode_of(master), _members(after, leads), _forgot(setting, after)
+    if mode.wait != "all" and master.lead is not None:
+        removed = set(master.lead.members) - group_of(after.table).replicas.keys()
+        members = tuple(sorted({*members, *removed}))
     wanted = {"all": len(members), "count": mode.acks, "majority": setting.brokers // 2 + 1}
     needed = max(mode.copies_min, wanted[mode.wait])
     for at, record in new:

@@ -7,7 +7,8 @@ process loses nothing that it wrote; a power failure keeps, of everything not sy
 * the old or the new size of each file
 * a prefix of the creates, renames and removes of each directory since its last ``sync_dir``
 
-Directories themselves are durable when made. ``SimDisk`` is what one life sees of its machine: the ``Disk``
+Directories themselves are durable when made; one that was removed is back when a file of it is, and a sync of
+the one it lay in makes its end durable. ``SimDisk`` is what one life sees of its machine: the ``Disk``
 of ``runtime.env``. Pages exist only once written, so a preallocated file costs nothing.
 """
 
@@ -227,6 +228,8 @@ class Machine:
                 self._make_durable(change)
         self._pending.clear()
         self._files = dict(self._durable)
+        for path in self._files:
+            self.makedirs(_directory(path))
         for inode in self._inodes():
             inode.lose_power(self._rng)
         self._locks.clear()
@@ -358,7 +361,8 @@ class Machine:
         if path not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         for name in self.paths(path + "/"):
-            self.remove(name)
+            del self._files[name]
+            self._pending.append(_Rename(tuple(sorted({_directory(name), _directory(path)})), name, None))
         self._directories = {d for d in self._directories if d != path and not d.startswith(path + "/")}
 
     def used_bytes(self) -> int:

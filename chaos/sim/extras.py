@@ -17,9 +17,10 @@ from chaos.checks import Violation
 from chaos.sim.cluster import GROUP, SimCluster
 from chaos.sim.env import EPOCH_MS
 from client.admin import AdminClient
+from client.consuming.pull import PullConsumer
 from client.message import Message, Queue, SendResult, SendStatus
-from client.producer import Producer, SendOptions
-from client.pull import PullConsumer
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.codes import Request
 from model.errors import MqError, Unknown
 from model.message import parse_message_id

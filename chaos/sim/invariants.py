@@ -60,6 +60,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "keep",
         "handed_over",
         "take_kept",
+        "drop",
         "drop_group",
         "drop_topic",
         "clamp",

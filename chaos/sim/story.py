@@ -356,7 +356,7 @@ class Story:
                     continue
                 if answer.code == Response.SUCCESS:
                     for group, history in histories.items():
-                        self._note_answer(begun_ms, bodies.loads_object(answer.body), group, history)
+                        self._note_answer(begun_ms, bodies.believed_object(answer.body), group, history)
 
         self.cluster.inside(node, ask(), name="probe")
 
@@ -412,18 +412,21 @@ class Story:
         self.evidence.members = self.cluster.members()
 
     def _learners_behind(self) -> str | None:
-        """None when each learner runs and has all of the master's log; it is a member of nothing."""
+        """None when each learner runs and has all of the master's log in its queues, too; it is a member of
+        nothing."""
         name = self.cluster.master()
         if name is None:
             return "no master"
         end = cast(Broker, self.cluster.nodes[name].server).store.log.end
         learners = self.cluster.of("learner")
-        behind = [
-            node.name
+        ends = {
+            node.name: (store.log.end, store.dispatched)
             for node in learners
-            if not node.running or cast(Broker, node.server).store.log.end != end
-        ]
-        return f"{behind} lack some of {end} bytes" if behind else None
+            if node.running and (store := cast(Broker, node.server).store)
+        }
+        if len(ends) == len(learners) and all(both == (end, end) for both in ends.values()):
+            return None
+        return f"the master has {end} bytes, learners (end, dispatched) {ends} of {len(learners)}"
 
     def _logs(self, kind: str) -> Iterator[ReplicaLog]:
         """Each serving broker's CommitLog, through its own store, and noted in the history: all of it. No
@@ -472,10 +475,14 @@ class Story:
         """The same messages, found through the ConsumeQueues, and some of them through the index."""
         source, there = f"queues of {name}", set()
         for queue in self.queues:
-            at = store.min_queue_offset(queue.topic, queue.queue_id)
-            got = store.get(queue.topic, queue.queue_id, at, 1 << 20, 1 << 30)
-            for chunk in got.chunks:
-                there |= self._note_records(source, records_in(chunk))
+            at: int = store.min_queue_offset(queue.topic, queue.queue_id)
+            while at < store.max_queue_offset(queue.topic, queue.queue_id):
+                got = store.get(queue.topic, queue.queue_id, at, 1 << 20, 1 << 30)
+                for chunk in got.chunks:
+                    there |= self._note_records(source, records_in(chunk))
+                if got.next_offset <= at:
+                    break
+                at = got.next_offset
         acked = [send for send in sends if send.outcome == "ok" and send.key in there]
         for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
             found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)

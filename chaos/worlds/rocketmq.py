@@ -269,5 +269,5 @@ def broker_node(
 def routed_brokers(namesrv: str, group: str = "broker-a") -> dict[str, str]:
     """broker id -> address of ``group`` as a NameServer has it; empty when unknown. Raises OSError."""
     _, body = call(namesrv, 106)
-    table = bodies.loads(body)["brokerAddrTable"] if body else {}
+    table = bodies.loads(body, bodies.BELIEVED)["brokerAddrTable"] if body else {}
     return {str(k): v for k, v in table.get(group, {}).get("brokerAddrs", {}).items()}

@@ -17,7 +17,7 @@ from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.errors import MqError, Refused
 from remoting import codec
-from remoting.bodies import dumps, loads_object
+from remoting.bodies import believed_object, dumps
 from remoting.headers import LONG_MAX
 from remoting.service import Connection, RemotingClient
 from runtime.env import Env
@@ -113,7 +113,7 @@ class Brokers:
         request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
         try:
             answer = await self._call(name, broker_id, request, timeout_s)
-            body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
+            body = believed_object(answer.body) if answer.code == Response.SUCCESS else {}
         except (MqError, OSError) as error:
             log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
             return Said()

@@ -154,7 +154,7 @@ class ReplicaTable:
             group = self.groups.get(name)
             if group is None:
                 continue
-            known = ends(name)
+            known, inside = ends(name), set(group.members)
             rows = {
                 broker_id: {
                     "alive": alive(name, broker_id),
@@ -166,11 +166,11 @@ class ReplicaTable:
                 for broker_id, replica in sorted(group.replicas.items())
             }
             table[name] = {
-                "inSyncReplicas": [row for i, row in rows.items() if i in group.members],
+                "inSyncReplicas": [row for i, row in rows.items() if i in inside],
                 "masterAddress": group.address(group.master),
                 "masterBrokerId": group.master,
                 "masterEpoch": group.epoch,
-                "notInSyncReplicas": [row for i, row in rows.items() if i not in group.members],
+                "notInSyncReplicas": [row for i, row in rows.items() if i not in inside],
                 "syncStateSetEpoch": group.members_epoch,
             }
         return Answer(body={"replicasInfoTable": table})

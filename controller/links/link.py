@@ -12,6 +12,7 @@ from controller.links.roster import Replaced
 from controller.links.tls import member_names
 from model.errors import PeerError
 from model.settings import is_loopback
+from runtime.complaints import Complaints
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ class Owner(Protocol):
     def identity(self) -> Identity: ...
     @property
     def loopback_only(self) -> bool: ...
+    @property
+    def complaints(self) -> Complaints: ...
     def nonce(self) -> bytes: ...
     def on_connection(self, link: Link) -> float | None: ...
     def on_opened(self, link: Link, opened: Opened) -> None: ...
@@ -57,7 +60,7 @@ class Link(asyncio.Protocol):
         peername = wire.get_extra_info("peername") or ("?", 0)
         self.remote = f"{peername[0]}:{peername[1]}"
         if owner.loopback_only and not is_loopback(str(peername[0])):
-            log.warning(
+            owner.complaints.warn(
                 "Raft connection from %s refused: without raftSecretFile only loopback may connect",
                 self.remote,
             )
@@ -90,9 +93,9 @@ class Link(asyncio.Protocol):
                 self._frames.feed(data)
             self._take_frames()
         except PeerError as error:
-            level = logging.DEBUG if isinstance(error, Replaced) else logging.WARNING
+            say = log.debug if isinstance(error, Replaced) else self._owner.complaints.warn
             peer = self.peer or "a stranger"
-            log.log(level, "Raft connection with %s (%s) ended: %s", peer, self.remote, error)
+            say("Raft connection with %s (%s) ended: %s", peer, self.remote, error)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -121,7 +124,7 @@ class Link(asyncio.Protocol):
                 self._owner.on_body(self, body)
 
     def _too_late(self) -> None:
-        log.warning("Raft connection with %s ended: no handshake in time", self.remote)
+        self._owner.complaints.warn("Raft connection with %s ended: no handshake in time", self.remote)
         self.abort()
 
     # what the transport does with a link

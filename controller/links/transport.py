@@ -26,6 +26,7 @@ from controller.links.tls import TlsFiles, TlsNetwork
 from model.errors import ConfigError
 from model.settings import is_loopback, split_address
 from runtime.backoff import Backoff
+from runtime.complaints import Complaints
 from runtime.env import Env, Listener
 from runtime.loops import level_triggered
 from runtime.secret import NONCE_BYTES
@@ -92,6 +93,7 @@ class Transport:
         security.check(roster.addresses)
         tls = security.tls
         self.env = env
+        self.complaints = Complaints(log, lambda: env.monotonic_ms() / 1000)  # what strangers cause
         self.loopback_only = not security.secret and tls is None
         self.identity = Identity.of(roster, security.secret or b"", tls=tls is not None)
         self.limits = limits or Limits()
@@ -175,7 +177,7 @@ class Transport:
         if len(self._strangers) >= STRANGERS_MAX:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
-            log.warning("too many Raft connections without a proof: %s ended", oldest.remote)
+            self.complaints.warn("too many Raft connections without a proof: %s ended", oldest.remote)
             oldest.abort()
         self._strangers[link] = None
         return self.limits.handshake_s

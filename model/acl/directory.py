@@ -8,9 +8,10 @@ super user; policies are for users that exist, and go with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from model.acl.policies import (
+    Lookup,
     Need,
     Policies,
     Resource,
@@ -46,6 +47,7 @@ class Directory:
         self.on_change: list[Callable[[], None]] = []
         self._users_max = users_max
         self._verdicts: dict[tuple[str, Need, str], str | None] = {}
+        self._lookups: dict[str, Lookup] = {}
 
     # Decisions
 
@@ -64,7 +66,7 @@ class Directory:
 
     def authorizes(self, name: str | None, needs: list[Need], address: str) -> bool:
         """Raises Refused unless the user may do all of this; whether a rule of theirs says so (a request that
-        needs nothing is open to all)."""
+        needs nothing is open to all). ``name``: proven, None where nothing is."""
         if not needs:
             return self.is_super(name)
         if name is None:
@@ -85,7 +87,10 @@ class Directory:
         try:
             return self._verdicts[key]
         except KeyError:
-            found = refuses(f"User:{name}", self.acls.get(name), need, address)
+            lookup = self._lookups.get(name)
+            if lookup is None:
+                lookup = self._lookups[name] = Lookup(self.acls.get(name))
+            found = refuses(f"User:{name}", lookup, need, address)
         if len(need.name) <= NAME_CHARS_MAX:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
@@ -188,7 +193,7 @@ class Directory:
         return self.acls.get(name)
 
     def list_acls(self, subject: str | None, resource: str | None) -> Iterator[tuple[str, Policies]]:
-        for name, policies in sorted(self.acls.items()):
+        for name, policies in sorted(self.acls.items(), key=lambda item: item[0]):
             shown = filtered(name, policies, subject or "", resource or "")
             if shown is not None:
                 yield name, shown
@@ -204,16 +209,18 @@ class Directory:
         }
 
     def load(self, raw: Mapping[str, Any]) -> bool:
-        """Become what ``to_json`` gave; whether anything differs. Raises ValueError, KeyError, Refused."""
-        users = {str(name): User.from_json(user) for name, user in (raw.get("users") or {}).items()}
-        acls: dict[str, Policies] = {
-            str(name): policies_of(acl) for name, acl in (raw.get("acls") or {}).items() if name in users
-        }
+        """Become what ``to_json`` gave; whether anything differs. Raises ValueError naming the entry."""
+        users = _parsed("users", raw.get("users"), User.from_json)
+        known = raw.get("acls")
+        if isinstance(known, Mapping):
+            known = {name: acl for name, acl in known.items() if name in users}
+        acls: dict[str, Policies] = dict(_parsed("acls", known, policies_of))
         same = (users, acls) == (self.users, self.acls)
         self.users, self.acls, self.revision = users, acls, int(raw.get("revision") or 0)
         if same:
             return False
         self._verdicts.clear()
+        self._lookups.clear()
         for hook in self.on_change:
             hook()
         return True
@@ -225,8 +232,29 @@ class Directory:
     def _changed(self) -> None:
         self.revision += 1
         self._verdicts.clear()
+        self._lookups.clear()
         for hook in self.on_change:
             hook()
+
+
+_Parsed = TypeVar("_Parsed")
+
+
+def _parsed(what: str, raw: Any, parse: Callable[[Any], _Parsed]) -> dict[str, _Parsed]:
+    """No text of an entry is shown: it has secrets."""
+    if raw is not None and not isinstance(raw, Mapping):
+        raise ValueError(f"{what} is no object of entries by name")
+    found = {}
+    for name, entry in (raw or {}).items():
+        try:
+            found[str(name)] = parse(entry)
+        except Refused as error:
+            raise ValueError(f"{what}, {name}: {error}") from None
+        except KeyError as error:
+            raise ValueError(f"{what}, {name}: it lacks {error}") from None
+        except (TypeError, ValueError, AttributeError):
+            raise ValueError(f"{what}, {name}: it is no object of texts") from None
+    return found
 
 
 def _asked(name: str | None, raw: Any) -> Mapping[str, Any]:

@@ -173,6 +173,50 @@ def check_perms(entries: Iterable[str]) -> None:
             )
 
 
+_FILE_KEYS: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "dataVersion"})
+_ACCOUNT_KEYS: Final = frozenset(
+    {
+        "accessKey",
+        "secretKey",
+        "whiteRemoteAddress",
+        "admin",
+        "defaultTopicPerm",
+        "defaultGroupPerm",
+        "topicPerms",
+        "groupPerms",
+    }
+)
+
+
+def complaints(raw: Mapping[str, Any]) -> list[str]:
+    """What of a file is without effect, as the original takes it: unknown keys, and permissions that are
+    none and so DENY."""
+    found = [f"{key} is no key of the file and has no effect" for key in raw if key not in _FILE_KEYS]
+    for account in raw.get("accounts") or []:
+        if isinstance(account, Mapping):
+            name = account.get("accessKey")
+            found += [f"account {name}: {text}" for text in _account_complaints(account)]
+    return found
+
+
+def _account_complaints(account: Mapping[str, Any]) -> Iterable[str]:
+    for key in account:
+        if key not in _ACCOUNT_KEYS:
+            yield f"{key} is no key of an account and has no effect"
+    for key in ("defaultTopicPerm", "defaultGroupPerm"):
+        if account.get(key) and not _is_perm(str(account[key])):
+            yield f"{key}: {account[key]} is no permission and counts as DENY"
+    for key in ("topicPerms", "groupPerms"):
+        listed = account.get(key)
+        for entry in listed if isinstance(listed, list) else []:
+            if not _is_perm(str(entry).partition("=")[2]):
+                yield f"{key}: {entry} has no permission and counts as DENY"
+
+
+def _is_perm(text: str) -> bool:
+    return text.strip() in _PERMS or text.strip() == "DENY"
+
+
 def acl_of(files: Iterable[Mapping[str, Any]]) -> PlainAcl:
     """All files as one; an AccessKey counts where it stands first. Raises ConfigError."""
     entries: list[White] = []

@@ -120,13 +120,41 @@ Policies = Mapping[str, tuple[Entry, ...]]
 """Entries by the type of their policy, Custom and Default, in the order they were made."""
 
 
-def refuses(subject: str, policies: Policies | None, need: Need, address: str) -> str | None:
+class Lookup:
+    """The policies of one user, found by what they are about: of 500 entries a name meets a few."""
+
+    def __init__(self, policies: Policies | None) -> None:
+        self._wide: dict[str, list[Entry]] = {kind: [] for kind in POLICY_TYPES}  # *, Type:*
+        self._named: dict[tuple[str, str, bool, str], list[Entry]] = {}
+        lengths: set[int] = set()
+        for policy, entries in (policies or {}).items():
+            for entry in entries:
+                about = entry.resource
+                if about.name is None:
+                    self._wide.setdefault(policy, []).append(entry)
+                    continue
+                self._named.setdefault((policy, about.kind, about.prefixed, about.name), []).append(entry)
+                if about.prefixed:
+                    lengths.add(len(about.name))
+        self._prefix_lengths = sorted(lengths)
+
+    def matching(self, need: Need, address: str) -> list[Entry]:
+        """The entries that decide: those of the custom policy, else those of the default one."""
+        named, kind, name = self._named, need.kind, need.name
+        for policy in POLICY_TYPES:
+            found = [*self._wide[policy], *named.get((policy, kind, False, name), ())]
+            for length in self._prefix_lengths:
+                if length <= len(name):
+                    found += named.get((policy, kind, True, name[:length]), ())
+            matching = [entry for entry in found if entry.matches(need, address)]
+            if matching:
+                return matching
+        return []
+
+
+def refuses(subject: str, policies: Lookup, need: Need, address: str) -> str | None:
     """Why ``subject`` may not do this, in the original's words, or None."""
-    matching: list[Entry] = []
-    for kind in POLICY_TYPES:
-        matching = [e for e in (policies or {}).get(kind, ()) if e.matches(need, address)]
-        if matching:
-            break
+    matching = policies.matching(need, address)
     best = min(matching, key=lambda entry: (entry.resource.rank, not entry.allow), default=None)
     if best is not None and best.allow:
         return None

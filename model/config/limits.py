@@ -42,11 +42,23 @@ class LimitsConfig(TimerConfig):
         "groups that may be made by their first use each second; twice as many at once",
         least=1,
     )
+    client_bytes_max: int = key(
+        "maxClientBytes",
+        268435456,
+        "bytes that clients, their groups and subscriptions take, about; beyond, no heartbeat is taken",
+        least=1,
+    )
     held_pulls_max: int = key(
         "maxHeldPulls", 100000, "pulls held at the same time; beyond, each is answered at once", least=1
     )
     held_pulls_per_connection: int = key(
         "maxHeldPullsPerConnection", 8192, "of these, those of one connection", least=1
+    )
+    held_pull_bytes_max: int = key(
+        "maxHeldPullBytes",
+        134217728,
+        "bytes that the subscriptions of held pulls take, about; beyond, each is answered at once",
+        least=1,
     )
     suspend_ms_max: int = key(
         "maxSuspendTimeoutMillis", 60000, "a pull is held at most, ms, whatever it asks for", least=1

@@ -48,6 +48,12 @@ class PopConfig(LimitsConfig):
     held_pops_per_connection: int = key(
         "maxHeldPopsPerConnection", 8192, "of these, those of one connection", least=1
     )
+    held_pop_bytes_max: int = key(
+        "maxHeldPopBytes",
+        67108864,
+        "bytes that the subscriptions of held pops take, about; beyond, each is answered POLLING_FULL",
+        least=1,
+    )
     invisible_ms_max: int = key(
         "maxInvisibleTimeMillis",
         259200000,

@@ -118,6 +118,11 @@ class ServerConfig(Config):
                 not text or credentials_in(text, *pair) is not None,
                 f"{name}: expected a JSON object of {pair}",
             )
+        need(
+            self.authentication_enabled or not self.authorization_enabled,
+            "authorizationEnabled=true without authenticationEnabled=true would believe whatever name a"
+            " request says: set both",
+        )
         # To a socket the empty address is every interface; nobody who leaves a value out means that.
         need(bool(self.admin_address.strip("[] ")), "adminAddress is empty: leave it out, or name an address")
         need(

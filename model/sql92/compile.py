@@ -7,9 +7,9 @@ Boolean expression, a constant, a property?).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from model.sql92.tokens import SqlError, Token, tokens
@@ -29,6 +29,7 @@ __all__ = ["Filter", "SqlError", "compile_filter"]
 DEPTH_MAX: Final = 64
 """Of brackets and signs in each other; the original ends with its stack."""
 EXPRESSION_CHARS_MAX: Final = 16 * 1024
+CHARS_MAX: Final = 128 * 1024
 CALLS_MAX: Final = 250
 """In each other, to evaluate an expression."""
 DOUBLE_MIN: Final = 5e-324
@@ -58,9 +59,43 @@ class Node:
     calls: int = 1
 
 
-@lru_cache(maxsize=512)
 def compile_filter(expression: str) -> Filter:
     """Raises SqlError, whose text begins as the original's refusal."""
+    found = _compiled.get(expression)
+    if found is None:
+        found = _compile(expression)
+        _compiled.keep(expression, found)
+    return found
+
+
+class Compiled:
+    """The filters met last, of expressions of ``CHARS_MAX`` characters together: compiled, a character takes
+    up to 110 bytes."""
+
+    def __init__(self) -> None:
+        self.chars = 0
+        self._filters: OrderedDict[str, Filter] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def get(self, expression: str) -> Filter | None:
+        found = self._filters.get(expression)
+        if found is not None:
+            self._filters.move_to_end(expression)
+        return found
+
+    def keep(self, expression: str, compiled: Filter) -> None:
+        self._filters[expression] = compiled
+        self.chars += len(expression)
+        while self.chars > CHARS_MAX:
+            self.chars -= len(self._filters.popitem(last=False)[0])
+
+
+_compiled: Final = Compiled()
+
+
+def _compile(expression: str) -> Filter:
     try:
         if len(expression) > EXPRESSION_CHARS_MAX:
             raise SqlError(f"the expression has more than {EXPRESSION_CHARS_MAX} characters")

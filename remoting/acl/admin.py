@@ -7,39 +7,55 @@ original's, but for passwords: they are shown to super users and peers alone, an
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from model.acl.policies import Resource, acl_to_json, policy_type, subject_of
 from model.codes import Request, Response
 from model.errors import ConfigError, PeerError, Refused
 from remoting import bodies
-from remoting.acl.gate import Gate
+from remoting.acl.gate import Gate, is_peer
 from remoting.acl.plain_files import PlainFiles, version_of
 from remoting.codec import Command
 from remoting.headers import opt_bool
 from remoting.keys import Signer
+from remoting.request_bodies import request_object
+from remoting.slices import loop_slice
 
 # Aliases of other answers in RocketMQ's table of codes.
 PLAIN_PUT_FAILED: Final = 209
 PLAIN_DELETE_FAILED: Final = 210
 PLAIN_WHITE_FAILED: Final = 211
+BODY_BYTES_MAX: Final = 256 << 10
+"""Of a request: more than the entries one user may have take."""
 
+_OF_USERS: Final = frozenset({Request.AUTH_CREATE_USER, Request.AUTH_UPDATE_USER, Request.AUTH_DELETE_USER})
 Answer = Callable[[Command], Awaitable[Command]]
 
 
-async def _kept() -> None:
+async def _kept(request: Command) -> None:
     """Where nothing has to be written."""
 
 
 class DirectoryRequests:
-    """3001 to 3010. ``keep`` returns when a change is safe."""
+    """3001 to 3010, answered while ACL 2.0 is on. ``keep`` returns when the change of a request is safe."""
 
     def __init__(self, gate: Gate, credentials: Signer | None) -> None:
         self._gate = gate
         self._credentials = credentials
-        self.keep: Callable[[], Awaitable[None]] = _kept
+        self.keep: Callable[[Command], Awaitable[None]] = _kept
 
     def handlers(self) -> dict[int, Answer]:
+        return {code: partial(self._while_on, answer) for code, answer in self._answers().items()}
+
+    async def _while_on(self, answer: Answer, request: Command) -> Command:
+        """As the original without an ``authenticationMetadataProvider``: who could plant a user while ACL is
+        off would be a super user once it is on."""
+        if not (self._gate.authenticates or self._gate.authorizes):
+            raise Refused("An system error occurred, please try again later.", Response.SYSTEM_ERROR)
+        return await answer(request)
+
+    def _answers(self) -> dict[int, Answer]:
         return {
             int(Request.AUTH_CREATE_USER): self._create_user,
             int(Request.AUTH_UPDATE_USER): self._update_user,
@@ -54,11 +70,13 @@ class DirectoryRequests:
         }
 
     async def _create_user(self, request: Command) -> Command:
-        self._gate.directory.create_user(request.ext.get("username"), _body(request), self._by_super(request))
+        body = _body(request)
+        self._gate.directory.create_user(request.ext.get("username"), body, self._by_super(request))
         return await self._done(request)
 
     async def _update_user(self, request: Command) -> Command:
-        self._gate.directory.update_user(request.ext.get("username"), _body(request), self._by_super(request))
+        body = _body(request)
+        self._gate.directory.update_user(request.ext.get("username"), body, self._by_super(request))
         return await self._done(request)
 
     async def _delete_user(self, request: Command) -> Command:
@@ -67,25 +85,23 @@ class DirectoryRequests:
 
     async def _get_user(self, request: Command) -> Command:
         user = self._gate.directory.get_user(request.ext.get("username"))
-        return request.reply(body=b"" if user is None else bodies.dumps(self._shown(request, user.to_json())))
+        secrets = self._gate.of_super_user(request)
+        return request.reply(body=b"" if user is None else bodies.dumps(_shown(user.to_json(), secrets)))
 
     async def _list_users(self, request: Command) -> Command:
         users = self._gate.directory.list_users(request.ext.get("filter"))
-        shown = [self._shown(request, user.to_json()) for user in users]
+        secrets = self._gate.of_super_user(request)
+        shown = [_shown(user.to_json(), secrets) for user in users]
         return request.reply(body=bodies.dumps(shown) if shown else b"")
 
     async def _put_acl(self, request: Command) -> Command:
-        body = _body(request)
-        named = body.get("subject")
-        # As the original: the body's subject, when it names a user, goes before the header's.
-        name = subject_of(named if isinstance(named, str) else None)
-        self._gate.directory.put_acl(name or subject_of(request.ext.get("subject")), body)
+        self._gate.directory.put_acl(self._subject(request), _body(request))
         return await self._done(request)
 
     async def _delete_acl(self, request: Command) -> Command:
         ext = request.ext
         resource, kind = Resource.of(ext.get("resource")), policy_type(ext.get("policyType"))
-        self._gate.directory.delete_acl(subject_of(ext.get("subject")), kind, resource)
+        self._gate.directory.delete_acl(self._subject(request), kind, resource)
         return await self._done(request)
 
     async def _get_acl(self, request: Command) -> Command:
@@ -99,18 +115,41 @@ class DirectoryRequests:
         found = self._gate.directory.list_acls(
             request.ext.get("subjectFilter"), request.ext.get("resourceFilter")
         )
-        shown = [acl_to_json(name, policies) for name, policies in found]
-        return request.reply(body=bodies.dumps(shown) if shown else b"")
+        slice_, pieces = loop_slice(), list[str]()
+        for name, policies in found:
+            for piece in bodies.pieces(acl_to_json(name, policies)):
+                pieces.append(piece)
+            pieces.append(",")
+            await slice_.breathe()
+        return request.reply(body=f"[{''.join(pieces[:-1])}]".encode() if pieces else b"")
+
+    def about(self, request: Command) -> str:
+        """The name of the user that a change is about."""
+        if request.code in _OF_USERS:
+            return request.ext.get("username") or ""
+        return self._subject(request) or ""
+
+    def _subject(self, request: Command) -> str | None:
+        """As the original: the body's subject, when it names a user, goes before the header's."""
+        in_header = subject_of(request.ext.get("subject"))
+        if request.code == Request.AUTH_DELETE_ACL:
+            return in_header
+        named = _body(request).get("subject")
+        return subject_of(named if isinstance(named, str) else None) or in_header
 
     def _by_super(self, request: Command) -> bool:
-        return self._gate.is_super(request, self._credentials)
-
-    def _shown(self, request: Command, user: dict[str, Any]) -> dict[str, Any]:
-        return user if self._by_super(request) else {**user, "password": None}
+        """A super user, or the key of operators."""
+        of_key = self._credentials is not None and is_peer(request, self._credentials)
+        return of_key or self._gate.of_operator(request)
 
     async def _done(self, request: Command) -> Command:
-        await self.keep()
+        await self.keep(request)
         return request.reply()
+
+
+def _shown(user: dict[str, Any], secrets: bool) -> dict[str, Any]:
+    """``secrets``: a super user asks. A key of operators changes users, and learns nobody's password."""
+    return user if secrets else {**user, "password": None}
 
 
 class PlainRequests:
@@ -140,24 +179,30 @@ class PlainRequests:
         raw["admin"] = "true" if opt_bool(ext, "admin") else "false"
         for key in ("topicPerms", "groupPerms"):
             raw[key] = _split(ext[key]) if key in ext else None
-        _try(lambda: self._files.put_account(raw), PLAIN_PUT_FAILED)
+        await self._try(lambda: self._files.put_account(raw), PLAIN_PUT_FAILED)
         return request.reply()
+
+    async def _try(self, change: Callable[[], bool | None], code: int) -> bool:
+        try:
+            return await self._files.aside(change) is not False
+        except (ConfigError, OSError) as error:
+            raise Refused(str(error), code) from None
 
     async def _delete(self, request: Command) -> Command:
         key = request.ext.get("accessKey") or ""
-        if not key or not _try(lambda: self._files.delete_account(key), PLAIN_DELETE_FAILED):
+        if not key or not await self._try(lambda: self._files.delete_account(key), PLAIN_DELETE_FAILED):
             text = f"The accessKey[{key}] corresponding to accessConfig has been deleted failed."
             raise Refused(text, PLAIN_DELETE_FAILED)
         return request.reply()
 
     async def _white(self, request: Command) -> Command:
         text, path = request.ext.get("globalWhiteAddrs") or "", request.ext.get("aclFileFullPath") or ""
-        if not _try(lambda: self._files.set_white(_split(text), path), PLAIN_WHITE_FAILED):
+        if not await self._try(lambda: self._files.set_white(_split(text), path), PLAIN_WHITE_FAILED):
             raise Refused(f"The globalWhiteAddresses[{text}] has been updated failed.", PLAIN_WHITE_FAILED)
         return request.reply()
 
     async def _versions(self, request: Command) -> Command:
-        files = self._files.all()
+        files = await self._files.aside(self._files.all)
         version = version_of(files.get(self._files.default, {}))
         versions = {path: version_of(content) for path, content in files.items()}
         return request.reply(
@@ -171,20 +216,13 @@ class PlainRequests:
     async def _all(self, request: Command) -> Command:
         accounts: dict[str, Any] = {}
         whites: list[Any] = []
-        for content in self._files.all().values():
+        for content in (await self._files.aside(self._files.all)).values():
             whites += content.get("globalWhiteRemoteAddresses") or []
             for account in content.get("accounts") or []:
                 shown = {**account, "admin": str(account.get("admin")).lower() == "true"}
                 accounts.setdefault(str(account.get("accessKey")), shown)
         body = {"globalWhiteAddrs": whites, "plainAccessConfigs": list(accounts.values())}
         return request.reply(body=bodies.dumps(body))
-
-
-def _try(change: Callable[[], bool | None], code: int) -> bool:
-    try:
-        return change() is not False
-    except (ConfigError, OSError) as error:
-        raise Refused(str(error), code) from None
 
 
 def _split(text: str) -> list[str]:
@@ -194,7 +232,10 @@ def _split(text: str) -> list[str]:
 def _body(request: Command) -> dict[str, Any]:
     if not request.body:
         return {}
+    if len(request.body) > BODY_BYTES_MAX:
+        text = f"users and policies have at most {BODY_BYTES_MAX} bytes in one request"
+        raise Refused(text, Response.SYSTEM_ERROR)
     try:
-        return bodies.loads_object(request.body)
+        return request_object(request)
     except PeerError as error:
         raise Refused(str(error), Response.SYSTEM_ERROR) from None

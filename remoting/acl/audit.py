@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from model.codes import Request, name_of
+from model.codes import Request, label_of, name_of
 from remoting.auth import ACCESS_KEY, OF_OPERATORS
 from remoting.codec import Command
 from runtime.complaints import Complaints
@@ -62,7 +62,7 @@ class Audit:
 
     def on_denied(self, request: Command, remote: str, why: str) -> None:
         what = name_of(request.code)
-        self.denied[what] += 1
+        self.denied[label_of(request.code)] += 1
         self._denials.warn(
             "%s: denied: %s from %s asked for %s: %s", self._name, who(request), remote, what, _short(why)
         )
@@ -72,7 +72,7 @@ class Audit:
         if request.code not in ACTS or not _by_operator(request):
             return
         what = name_of(request.code)
-        self.acts[what] += 1
+        self.acts[label_of(request.code)] += 1
         names = ", ".join(f"{name}={_short(request.ext[name])}" for name in _NAMES if name in request.ext)
         done = "done" if outcome == 0 else f"answered {outcome}"
         self._acts.warn(

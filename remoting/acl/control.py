@@ -7,17 +7,19 @@ from a broker's store, and read anew when it changes.
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any, Final
 
 from model.acl.directory import Directory
 from model.config.server import ServerConfig, credentials_in
-from model.errors import ConfigError, PeerError, Refused
+from model.errors import ConfigError, PeerError
 from remoting import bodies
 from remoting.acl.admin import Answer, DirectoryRequests, PlainRequests
 from remoting.acl.gate import Gate
 from remoting.acl.plain_files import LOOK_S, PlainFiles
 from remoting.auth import Credentials
+from remoting.codec import Command
 from remoting.guard import Guard
 from remoting.keys import Signer, read_keys
 from runtime.env import Env, read_file, stamp, write_file
@@ -108,17 +110,20 @@ class StandaloneAccess:
             self._seen = stamp(self._env.disk, self._path)
             self._take()
         if self._control.add_configured():
-            await self._keep()
+            await self._write()
         self._tasks.spawn(every(LOOK_S, self._look, what=f"looking at {self._path}"), name="users")
 
     async def stop(self) -> None:
         await self._tasks.cancel()
 
     def _take(self) -> None:
+        data = read_file(self._env.disk, self._path)
         try:
-            self._control.directory.load(bodies.loads_object(read_file(self._env.disk, self._path)))
-        except (PeerError, Refused, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{self._path} has no users and policies: {type(error).__name__}") from None
+            self._control.directory.load(bodies.believed_object(data))
+        except PeerError:
+            raise ConfigError(f"{self._path} is no JSON object{_line_of(data)}") from None
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{self._path}: {error}") from None
 
     async def _look(self) -> None:
         seen = stamp(self._env.disk, self._path)
@@ -130,7 +135,10 @@ class StandaloneAccess:
         except (ConfigError, OSError) as error:
             log.error("the users in force stay: %s", error)
 
-    async def _keep(self) -> None:
+    async def _keep(self, request: Command) -> None:
+        await self._write()
+
+    async def _write(self) -> None:
         if not self._path:
             return
         content: dict[str, Any] = self._control.directory.to_json()
@@ -138,3 +146,14 @@ class StandaloneAccess:
         self._env.disk.makedirs(self._path.rpartition("/")[0])
         await self._env.offload(lambda: write_file(self._env.disk, self._path, data))
         self._seen = stamp(self._env.disk, self._path)
+
+
+def _line_of(data: bytes) -> str:
+    """Where JSON breaks, without a text of it: it has secrets."""
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return f": line {error.lineno}, column {error.colno}"
+    except ValueError:
+        return ": it is no text"
+    return ""

@@ -9,23 +9,54 @@ SYSTEM_ERROR with its exception's name, 2.0 NO_PERMISSION.
 from __future__ import annotations
 
 import base64
+import enum
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from model.acl.addresses import host_of
 from model.acl.directory import Directory
-from model.codes import Response
+from model.acl.plain import Account, Perm
+from model.acl.policies import User, denied
+from model.codes import Response, name_of
 from model.config.server import ServerConfig
 from model.errors import PeerError, Refused
 from remoting.acl.audit import Audit
-from remoting.acl.needs import admin_code, needs, plain_needs
+from remoting.acl.needs import needs, plain_needs, plain_reads, reads
 from remoting.acl.plain_files import PlainFiles
-from remoting.auth import ACCESS_KEY, SIGNATURE, content
+from remoting.auth import ACCESS_KEY, PEER_CODES, SIGNATURE, content
 from remoting.codec import Command
 from remoting.keys import Signer
 
 PLAIN_ERROR = "org.apache.rocketmq.acl.common.AclException: "
+
+
+class Admission(enum.Enum):
+    """How a request passed."""
+
+    PEER = "signed with the key of the peers: what that key is good for decides"
+    RIGHT = "its sender has a right of its own, also to what else only those keys are good for"
+    CLIENT = "as any client's: what peers and operators ask for it has not"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A right to a topic, in the words of both schemes; ``group``: that it is read for."""
+
+    actions: tuple[str, ...]
+    perm: Perm
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """By what a request was admitted that waits since."""
+
+    code: int
+    ext: dict[str, str]
+    address: str
+    user: User | None
+    account: Account | None
 
 
 @dataclass(slots=True)
@@ -57,50 +88,126 @@ class Gate:
     def on(self) -> bool:
         return self.plain is not None or self.authenticates or self.authorizes
 
-    def check(self, request: Command, remote: str, credentials: Signer | None) -> bool:
-        """Raises Refused, and leaves a line about it. Whether the sender has a right of its own to what else
-        only the keys of peers and operators are good for."""
+    def check(self, request: Command, remote: str, credentials: Signer | None) -> Admission:
+        """Raises Refused, and leaves a line about it."""
         if credentials is not None and is_peer(request, credentials):
-            return False  # what the key is good for, the key's own check says
+            return Admission.PEER
         try:
             return self.decide(request, remote)
         except Refused as refused:
-            self.audit.on_denied(request, remote, refused.remark)
-            raise
+            told = with_peer_reason(refused, request, credentials)
+            self.audit.on_denied(request, remote, told.remark)
+            raise told from None
 
-    def decide(self, request: Command, remote: str) -> bool:
+    def decide(self, request: Command, remote: str) -> Admission:
         """As ``check``, for one who is no peer."""
         address = host_of(remote)
         may = False
         signed_with = signed_by(request)
         if self.plain is not None:
             may = self._plain(self.plain, request, address, signed_with)
-        name = request.ext.get(ACCESS_KEY)
-        if self.authenticates and request.code not in self.open_to_all:
-            self.directory.authenticates(name, signed_with)
-        if self.authorizes and request.code not in self.open_to_users:
+        user = self._user(request, signed_with)
+        if request.code in self.open_to_users:
+            may = may or (user is not None and user.is_super)
+        elif user is not None and user.is_super:
+            may = True  # who may do all needs no list of what it takes
+        elif self.authorizes:
             # The original looks into no request without ext fields: it has no user either.
+            name = None if user is None else user.name
             may = self.directory.authorizes(name, needs(request, self.cluster), address) or may
-        elif self.authenticates:
-            may = self.directory.is_super(name) or may
-        return may
+        elif self.authenticates and request.code in PEER_CODES and not may:
+            raise denied(f"{name_of(request.code)} is for super users: there are no policies")
+        return Admission.RIGHT if may else Admission.CLIENT
 
-    def is_super(self, request: Command, credentials: Signer | None) -> bool:
-        """Whether the sender may make super users: one itself, a peer, or nobody who says a name."""
+    def of_operator(self, request: Command) -> bool:
+        """Whether a super user or an admin signed this."""
+        name, signed_with = request.ext.get(ACCESS_KEY) or "", signed_by(request)
+        if self.plain is not None:
+            account = self.plain.acl.accounts.get(name)
+            if account is not None and account.admin and signed_with(account.secret_key):
+                return True
+        return self.of_super_user(request)
+
+    def of_super_user(self, request: Command) -> bool:
+        name, signed_with = request.ext.get(ACCESS_KEY) or "", signed_by(request)
+        try:
+            return self.authenticates and self.directory.authenticates(name, signed_with).is_super
+        except Refused:
+            return False
+
+    def check_topic(self, request: Command, remote: str, topic: str, asked: Asked) -> None:
+        """Raises Refused unless the sender of ``request``, which was admitted, has the right ``asked`` to a
+        topic that only its handler found."""
+        try:
+            self._check_topic(request, host_of(remote), topic, asked)
+        except Refused as refused:
+            self.audit.on_denied(request, remote, refused.remark)
+            raise
+
+    def _check_topic(self, request: Command, address: str, topic: str, asked: Asked) -> None:
         name = request.ext.get(ACCESS_KEY)
-        return (
-            not name
-            or self.directory.is_super(name)
-            or (credentials is not None and is_peer(request, credentials))
+        if self.plain is not None:
+            wanted = plain_reads(topic, asked.group, asked.perm)
+            # The signature is right: it was looked at when the request was admitted.
+            refused = self.plain.acl.refuses(address, name, lambda secret: True, wanted, None)
+            if refused is not None:
+                raise Refused(PLAIN_ERROR + refused, Response.SYSTEM_ERROR)
+        if self.authorizes and request.code not in self.open_to_users:
+            user = self._user(request, signed_by(request))
+            found = list(reads(topic, asked.group, *asked.actions))
+            self.directory.authorizes(None if user is None else user.name, found, address)
+
+    def passed(self, request: Command, remote: str) -> Pass | None:
+        """What is to be asked again of a request that waits; None where nothing is."""
+        name = request.ext.get(ACCESS_KEY)
+        if not self.on or name is None:
+            return None
+        return Pass(
+            request.code,
+            {field: request.ext[field] for field in ("topic", "consumerGroup") if field in request.ext},
+            host_of(remote),
+            self.directory.users.get(name),
+            None if self.plain is None else self.plain.acl.accounts.get(name),
         )
+
+    def still(self, held: Pass) -> None:
+        """Raises Refused when its sender has lost what it was admitted by."""
+        request = Command(held.code, held.ext)
+        if self.plain is not None and held.account is not None:
+            key = held.account.access_key
+            known = self.plain.acl.accounts.get(key)
+            right = known is not None and known.secret_key == held.account.secret_key
+            wanted = plain_needs(request, self.cluster)
+            refused = self.plain.acl.refuses(held.address, key, lambda secret: right, wanted, None)
+            if refused is not None:
+                raise Refused(PLAIN_ERROR + refused, Response.SYSTEM_ERROR)
+        if held.user is None:
+            return
+        before = held.user
+        if self.authenticates and held.code not in self.open_to_all:
+            self.directory.authenticates(before.name, lambda password: password == before.password)
+        if self.authorizes and held.code not in self.open_to_users:
+            self.directory.authorizes(before.name, needs(request, self.cluster), held.address)
+
+    def _user(self, request: Command, signed_with: Callable[[str], bool]) -> User | None:
+        """The user who proves to have signed. Raises Refused where there has to be one."""
+        if not self.authenticates:
+            return None
+        name = request.ext.get(ACCESS_KEY)
+        if request.code not in self.open_to_all:
+            return self.directory.authenticates(name, signed_with)
+        try:
+            return self.directory.authenticates(name, signed_with)
+        except Refused:
+            return None
 
     def _plain(
         self, plain: PlainFiles, request: Command, address: str, signed_with: Callable[[str], bool]
     ) -> bool:
         name = request.ext.get(ACCESS_KEY)
-        code = admin_code(request)
+        code = request.code if request.code in PEER_CODES else None  # the original names five of these
         try:
-            refused = plain.acl.refuses(address, name, signed_with, plain_needs(request), code)
+            refused = plain.acl.refuses(address, name, signed_with, plain_needs(request, self.cluster), code)
         except PeerError as error:
             refused = str(error)
         if refused is not None:
@@ -136,6 +243,20 @@ def is_peer(request: Command, credentials: Signer) -> bool:
     except Refused:
         return False
     return True
+
+
+def with_peer_reason(refused: Refused, request: Command, credentials: Signer | None) -> Refused:
+    """A refusal of one who names a key of the peers says why that key is not believed: a peer whose clock or
+    secret is wrong is no unknown user."""
+    name = request.ext.get(ACCESS_KEY)
+    if name is None or credentials is None or not credentials.knows(name):
+        return refused
+    try:
+        credentials.check_signed(request)
+    except Refused as failed:
+        text = f"{refused.remark}; {name} is a key of peerCredentialsFile, and {failed.remark}"
+        return Refused(text, refused.code)
+    return refused
 
 
 def _codes(text: str) -> frozenset[int]:

@@ -5,29 +5,40 @@
                   clients ask often, else the annotations of the request's header (``annotated``)
 
 Beyond the original: what it lets every signed client do although it changes the cluster needs a right here,
-too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics; ``GUARDED``), and LITE_PULL_MESSAGE what a
-pull needs. BATCH_ACK_MESSAGE and QUERY_ASSIGNMENT, which the original leaves open, need what an ack needs.
-A reply (324, 325) needs nothing where clients send it, to a reply topic; to another topic what a send needs.
+too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics), LITE_PULL_MESSAGE what a pull needs, and
+CLONE_GROUP_OFFSET a right to the group it copies from, too. BATCH_ACK_MESSAGE and QUERY_ASSIGNMENT, which
+the original leaves open, need what an ack needs. A reply (324, 325) needs nothing where clients send it, to
+the reply topic of the cluster; to another topic what a send needs. Whoever reads a retry or dead-letter topic
+needs its group, whatever group it says it is (``model/acl/owners``); with ACL 1.0 locks need what a heartbeat
+needs. A body says here what it says to its handler (``remoting/named``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from model.acl import plain
+from model.acl.owners import group_name, owners_of
 from model.acl.plain import Perm
 from model.acl.policies import Need, denied
 from model.codes import Request
 from model.errors import PeerError
-from model.message import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
-from remoting import bodies
+from model.message import RETRY_PREFIX, reply_topic
 from remoting.acl.annotated import ANNOTATED
 from remoting.auth import PEER_CODES
 from remoting.codec import Command
+from remoting.named import acks_in, consumers_in, groups_in, queues_in, subscriptions_in, text, topics_in
+from remoting.request_bodies import request_object
 
-BODY_BYTES_MAX: Final = 2 << 20
-"""A longer body is not looked into to find its topics and groups: refused."""
+T = TypeVar("T")
+
+NEEDS_MAX: Final = 2048
+"""A request that names more topics and groups is refused before a right is looked at."""
+TOO_MUCH: Final = f"a request names at most {NEEDS_MAX} topics and groups"
+LIST_CHARS_MAX: Final = 256 << 10
+"""Of a list in a header; so many names of the greatest length a topic has."""
 
 _READS: Final = frozenset(
     {
@@ -38,18 +49,23 @@ _READS: Final = frozenset(
         Request.GET_BROKER_CLUSTER_ACL_INFO,
     }
 )
-GUARDED: Final = (PEER_CODES | _READS) - set(ANNOTATED)
-"""What the original's annotations leave open, and what needs the cluster here."""
-ADMIN_CODES: Final = PEER_CODES
-"""ACL 1.0: what only an admin may ask for. The original names 17, 25, 200, 207 and 215 alone."""
+"""What the original leaves open to every user although it shows settings and accounts."""
 
 _GET_SUB: Final = ("Sub", "Get")
 _UPDATE: Final = ("Update",)
 _GET: Final = ("Get",)
 
-
-_OF_POPPED: Final = frozenset(
+_SENDS: Final = {
+    Request.SEND_MESSAGE: "topic",
+    Request.SEND_MESSAGE_V2: "b",
+    Request.SEND_BATCH_MESSAGE: "b",
+}
+_REPLIES: Final = {Request.SEND_REPLY_MESSAGE: "topic", Request.SEND_REPLY_MESSAGE_V2: "b"}
+_READ_FOR_A_GROUP: Final = frozenset(
     {
+        Request.PULL_MESSAGE,
+        Request.LITE_PULL_MESSAGE,
+        Request.UPDATE_CONSUMER_OFFSET,
         Request.POP_MESSAGE,
         Request.ACK_MESSAGE,
         Request.CHANGE_MESSAGE_INVISIBLETIME,
@@ -58,74 +74,48 @@ _OF_POPPED: Final = frozenset(
         Request.POLLING_INFO,
     }
 )
-_PLAIN_POPS: Final = _OF_POPPED | {Request.BATCH_ACK_MESSAGE, Request.QUERY_ASSIGNMENT}
-
-
-def admin_code(request: Command) -> int | None:
-    return request.code if request.code in ADMIN_CODES else None
 
 
 # ACL 1.0
 
 
-def plain_needs(request: Command) -> Iterator[plain.Need]:
-    """Raises Refused, PeerError on a body that is none."""
+def plain_needs(request: Command, cluster: str) -> list[plain.Need]:
+    """As ``needs``."""
+    return _bounded(_plain_needs(request, cluster))
+
+
+def _plain_needs(request: Command, cluster: str) -> Iterator[plain.Need]:
     ext, code = request.ext, request.code
-    if code in (Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE):
-        topic = ext.get("topic" if code == Request.SEND_MESSAGE else "b")
-        if _of_retry(topic):
-            # The original takes the group of the sender: that of any consumer's inner producer.
-            yield from _plain_group(topic)
-        else:
-            yield from _plain_topic(topic, Perm.PUB)
-    elif code in (Request.SEND_REPLY_MESSAGE, Request.SEND_REPLY_MESSAGE_V2):
-        topic = ext.get("topic" if code == Request.SEND_REPLY_MESSAGE else "b")
-        if not _of_replies(topic):
-            yield from _plain_topic(topic, Perm.PUB)
-    elif code == Request.CONSUMER_SEND_MSG_BACK:
-        yield from _plain_group(ext.get("group"))
-    elif code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE, Request.UPDATE_CONSUMER_OFFSET):
-        yield from _plain_topic(ext.get("topic"), Perm.SUB)
-        yield from _plain_group(ext.get("consumerGroup"))
-    elif code in _PLAIN_POPS:
-        yield from _plain_pop(request)
-    elif code == Request.QUERY_MESSAGE:
-        yield from _plain_topic(ext.get("topic"), Perm.SUB)
-    elif code in (Request.UNREGISTER_CLIENT, Request.GET_CONSUMER_LIST_BY_GROUP):
-        yield from _plain_group(ext.get("consumerGroup"))
-    elif code == Request.HEART_BEAT:
-        for group, topics in _consumers(request):
-            yield from _plain_group(group)
-            for topic in topics:
-                yield from _plain_topic(topic, Perm.SUB)
+    if code in _SENDS:
+        topic = ext.get(_SENDS[Request(code)])
+        # Of a retry topic the original takes the group of the sender: that of any consumer's inner producer.
+        yield from _plain_group(topic) if _of_retry(topic) else _plain_topic(topic, Perm.PUB)
+    elif code in _REPLIES:
+        topic = ext.get(_REPLIES[Request(code)])
+        yield from () if topic == reply_topic(cluster) else _plain_topic(topic, Perm.PUB)
+    elif code in _READ_FOR_A_GROUP:
+        yield from _plain_read(ext.get("topic"), ext.get("consumerGroup"))
+    elif code in _PLAIN:
+        yield from _PLAIN[code](request)
 
 
-def _plain_pop(request: Command) -> Iterator[plain.Need]:
-    """Of those that pop."""
-    ext = request.ext
-    if request.code == Request.BATCH_ACK_MESSAGE:
-        for group, topic in _batch_acks(request):
-            yield from _plain_topic(topic, Perm.SUB)
-            yield from _plain_group(group)
-    elif request.code == Request.QUERY_ASSIGNMENT:
-        data = _body(request)
-        yield from _plain_topic(_text(data.get("topic")), Perm.SUB)
-        yield from _plain_group(_text(data.get("consumerGroup")))
-    else:
-        # Of a pop retry topic, %RETRY%group_topic, the group says all.
-        if not _of_retry(ext.get("topic")):
-            yield from _plain_topic(ext.get("topic"), Perm.SUB)
-        yield from _plain_group(ext.get("consumerGroup"))
+def plain_reads(topic: str | None, asking: str | None = None, perm: Perm = Perm.SUB) -> Iterator[plain.Need]:
+    """What reading a topic takes; ``asking``: for this group."""
+    if topic is not None:
+        for is_group, name in owners_of(topic, asking):
+            yield plain.Need(name, is_group, perm)
+
+
+def _plain_read(topic: str | None, group: str | None) -> Iterator[plain.Need]:
+    yield from plain_reads(topic, group)
+    yield from _plain_group(group)
 
 
 def _plain_topic(topic: str | None, perm: Perm) -> Iterator[plain.Need]:
     if topic is None:
         return
-    if topic.startswith(RETRY_PREFIX):
-        # A permission for a group is one for its retry topic.
-        yield plain.Need(topic.removeprefix(RETRY_PREFIX), True, perm)
-    else:
-        yield plain.Need(topic, False, perm)
+    # A permission for a group is one for its retry topic.
+    yield plain.Need(topic.removeprefix(RETRY_PREFIX), _of_retry(topic), perm)
 
 
 def _plain_group(group: str | None) -> Iterator[plain.Need]:
@@ -133,63 +123,125 @@ def _plain_group(group: str | None) -> Iterator[plain.Need]:
         yield plain.Need(group.removeprefix(RETRY_PREFIX), True, Perm.SUB)
 
 
+def _plain_batch_ack(request: Command) -> Iterator[plain.Need]:
+    for group, topic in _batch_acks(request):
+        yield from _plain_read(topic, group)
+
+
+def _plain_heartbeat(request: Command) -> Iterator[plain.Need]:
+    for group, topics in _consumers(request):
+        yield from _plain_group(group)
+        for topic in topics:
+            yield from plain_reads(topic, group)
+
+
+def _plain_lock(request: Command) -> Iterator[plain.Need]:
+    """The original asks for nothing: any account could keep the consumers of another from their queues."""
+    group, topics = _locks(request)
+    yield from _plain_group(group)
+    for topic in topics:
+        yield from plain_reads(topic, group)
+
+
+_PLAIN: Final[dict[int, Callable[[Command], Iterator[plain.Need]]]] = {
+    Request.CONSUMER_SEND_MSG_BACK: lambda r: _plain_group(r.ext.get("group")),
+    Request.BATCH_ACK_MESSAGE: _plain_batch_ack,
+    Request.QUERY_ASSIGNMENT: lambda r: _plain_read(*_assignment_of(r)),
+    Request.QUERY_MESSAGE: lambda r: plain_reads(r.ext.get("topic")),
+    Request.UNREGISTER_CLIENT: lambda r: _plain_group(r.ext.get("consumerGroup")),
+    Request.GET_CONSUMER_LIST_BY_GROUP: lambda r: _plain_group(r.ext.get("consumerGroup")),
+    Request.HEART_BEAT: _plain_heartbeat,
+    Request.LOCK_BATCH_MQ: _plain_lock,
+    Request.UNLOCK_BATCH_MQ: _plain_lock,
+}
+
+
 # ACL 2.0
 
 
 def needs(request: Command, cluster: str) -> list[Need]:
-    """Raises Refused, PeerError on a body that is none."""
+    """Each once. Raises Refused, also for a body that is none, and for more than ``NEEDS_MAX``."""
+    return _bounded(_needs(request, cluster))
+
+
+def _bounded(found: Iterable[T]) -> list[T]:
+    kept: dict[T, None] = {}
+    for need in found:
+        kept[need] = None
+        if len(kept) > NEEDS_MAX:
+            raise denied(TOO_MUCH)
+    return list(kept)
+
+
+def _needs(request: Command, cluster: str) -> Iterator[Need]:
     own = _OWN.get(request.code)
-    if own is not None:
-        return list(own(request))
+    found: Iterator[Need]
+    if request.code in _REPLIES:
+        topic = request.ext.get(_REPLIES[Request(request.code)])
+        found = iter(()) if topic == reply_topic(cluster) else _send_to(topic)
+    elif own is not None:
+        found = own(request)
+    else:
+        found = _annotated(request, cluster)
+    first = list(islice(found, 1))
+    yield from first
+    yield from found
+    if not first and request.code in PEER_CODES | _READS:
+        # What the original leaves open, or a request that leaves out what it is about.
+        yield Need("Cluster", cluster, _GET if request.code in _READS else _UPDATE)
+
+
+def _annotated(request: Command, cluster: str) -> Iterator[Need]:
     row = ANNOTATED.get(request.code)
     if row is None:
-        wanted = _GET if request.code in _READS else _UPDATE
-        return [Need("Cluster", cluster, wanted)] if request.code in GUARDED else []
+        return
     kind, actions, fields = row
-    if request.code in _OF_POPPED and _of_retry(request.ext.get("topic")):
-        # A pop retry topic, %RETRY%group_topic, is the group's; the original takes all behind the prefix
-        # for a group's name.
-        return [_group(request.ext.get("consumerGroup"), *actions)]
-    found = []
-    for name, field_kind, splitter in fields:
-        value = request.ext.get(name)
-        if value is None:
-            continue
-        for part in filter(None, value.split(splitter)) if splitter else (value,):
-            if field_kind == "Topic" and _of_retry(part):
-                found.append(_group(part, *actions))
+    named = [(name, of, splitter) for name, of, splitter in fields if name in request.ext]
+    asking = next((request.ext[name] for name, of, _ in named if of == "Group"), None)
+    if request.code == Request.CLONE_GROUP_OFFSET and "srcGroup" in request.ext:
+        yield _group(request.ext["srcGroup"], *_GET)  # it copies how far that group is
+    for name, of, splitter in named:
+        for part in _parts(request.ext[name], splitter):
+            if of == "Topic":
+                yield from reads(part, asking, *actions)
             else:
-                found.append(Need(field_kind, part, actions))
-    if not found and kind == "Cluster":
-        found.append(Need("Cluster", cluster, actions))
-    return found
+                yield Need(of, part, actions)
+    if not named and kind == "Cluster":
+        yield Need("Cluster", cluster, actions)
+
+
+def _parts(value: str, splitter: str) -> Iterable[str]:
+    """The names in a field. Raises Refused."""
+    if not splitter:
+        return (value,)
+    if len(value) > LIST_CHARS_MAX or value.count(splitter) > NEEDS_MAX:
+        raise denied(TOO_MUCH)
+    return filter(None, value.split(splitter))
+
+
+def reads(topic: str | None, asking: str | None, *actions: str) -> Iterator[Need]:
+    """What it takes to read a topic, or to see and change what is known of it; for the group ``asking``."""
+    if topic is None:
+        yield _topic(None, *actions)
+        return
+    for is_group, name in owners_of(topic, asking):
+        yield (_group if is_group else _topic)(name, *actions)
+
+
+def _read_for(topic: str | None, group: str | None, *actions: str) -> Iterator[Need]:
+    yield from reads(topic, group, *actions)
+    yield _group(group, *actions)
 
 
 def _route(request: Command) -> Iterator[Need]:
     topic = request.ext.get("topic")
-    if _of_retry(topic):
-        yield _group(topic, *_GET_SUB)
-    else:
-        yield _topic(topic, "Pub", "Sub", "Get")
+    yield _group(topic, *_GET_SUB) if _of_retry(topic) else _topic(topic, "Pub", "Sub", "Get")
 
 
-def _send(topic_field: str) -> Callable[[Command], Iterator[Need]]:
-    def found(request: Command) -> Iterator[Need]:
-        topic = request.ext.get(topic_field)
-        if _of_retry(topic):
-            yield _group(topic, "Sub")
-        else:
-            yield _topic(topic, "Pub")
-
-    return found
-
-
-def _reply(topic_field: str) -> Callable[[Command], Iterator[Need]]:
-    def found(request: Command) -> Iterator[Need]:
-        if not _of_replies(request.ext.get(topic_field)):
-            yield from _send(topic_field)(request)
-
-    return found
+def _send_to(topic: str | None) -> Iterator[Need]:
+    """Retry topics alone are their group's: to the dead letters a send is one to any topic, as in the
+    original."""
+    yield _group(topic, "Sub") if _of_retry(topic) else _topic(topic, "Pub")
 
 
 def _end(request: Command) -> Iterator[Need]:
@@ -197,40 +249,20 @@ def _end(request: Command) -> Iterator[Need]:
         yield _topic(request.ext["topic"], "Pub")
 
 
-def _pull(request: Command) -> Iterator[Need]:
-    if not _of_retry(request.ext.get("topic")):
-        yield _topic(request.ext.get("topic"), "Sub")
-    yield _group(request.ext.get("consumerGroup"), "Sub")
+def _of_group(*actions: str) -> Callable[[Command], Iterator[Need]]:
+    return lambda r: _read_for(r.ext.get("topic"), r.ext.get("consumerGroup"), *actions)
 
 
 def _batch_ack(request: Command) -> Iterator[Need]:
     for group, topic in _batch_acks(request):
-        if not _of_retry(topic):
-            yield _topic(topic, "Sub")
-        yield _group(group, "Sub")
-
-
-def _assignment(request: Command) -> Iterator[Need]:
-    data = _body(request)
-    topic = _text(data.get("topic"))
-    if not _of_retry(topic):
-        yield _topic(topic, "Sub")
-    yield _group(_text(data.get("consumerGroup")), "Sub")
-
-
-def _offset(*actions: str) -> Callable[[Command], Iterator[Need]]:
-    def found(request: Command) -> Iterator[Need]:
-        if not _of_retry(request.ext.get("topic")):
-            yield _topic(request.ext.get("topic"), *actions)
-        yield _group(request.ext.get("consumerGroup"), *actions)
-
-    return found
+        yield from _read_for(topic, group, "Sub")
 
 
 def _heartbeat(request: Command) -> Iterator[Need]:
     for group, topics in _consumers(request):
         yield _group(group, "Sub")
-        yield from (_topic(topic, "Sub") for topic in topics if not _of_retry(topic))
+        for topic in topics:
+            yield from reads(topic, group, "Sub")
 
 
 def _unregister(request: Command) -> Iterator[Need]:
@@ -239,46 +271,40 @@ def _unregister(request: Command) -> Iterator[Need]:
 
 
 def _lock(request: Command) -> Iterator[Need]:
-    data = _body(request)
-    yield _group(_text(data.get("consumerGroup")), "Sub")
-    for queue in _list(data.get("mqSet")):
-        topic = _text(queue.get("topic"))
-        if not _of_retry(topic):
-            yield _topic(topic, "Sub")
+    group, topics = _locks(request)
+    yield _group(group, "Sub")
+    for topic in topics:
+        yield from reads(topic, group, "Sub")
 
 
 def _groups(request: Command) -> Iterator[Need]:
-    """Of one group's configuration, or of many (``groupConfigList``)."""
     data = _body(request)
-    for config in _list(data.get("groupConfigList")) or [data]:
-        yield _group(_text(config.get("groupName")), "Create", "Update")
+    for config in _named(lambda: groups_in(request.code, data)):
+        yield _group(config["groupName"], "Create", "Update")
 
 
 def _topics(request: Command) -> Iterator[Need]:
-    for config in _list(_body(request).get("topicConfigList")):
-        yield _topic(_text(config.get("topicName")), "Create")
+    data = _body(request)
+    for config in _named(lambda: topics_in(data)):
+        yield _topic(config["topicName"], "Create")
 
 
 _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
     Request.GET_ROUTEINFO_BY_TOPIC: _route,
-    Request.SEND_MESSAGE: _send("topic"),
-    Request.SEND_MESSAGE_V2: _send("b"),
-    Request.SEND_BATCH_MESSAGE: _send("b"),
-    Request.SEND_REPLY_MESSAGE: _reply("topic"),
-    Request.SEND_REPLY_MESSAGE_V2: _reply("b"),
-    Request.RECALL_MESSAGE: lambda request: iter([_topic(request.ext.get("topic"), "Pub")]),
+    **dict.fromkeys(_SENDS, lambda r: _send_to(r.ext.get(_SENDS[Request(r.code)]))),
+    Request.RECALL_MESSAGE: lambda r: iter([_topic(r.ext.get("topic"), "Pub")]),
     Request.END_TRANSACTION: _end,
-    Request.CONSUMER_SEND_MSG_BACK: lambda request: iter([_group(request.ext.get("group"), "Sub")]),
-    Request.PULL_MESSAGE: _pull,
-    Request.LITE_PULL_MESSAGE: _pull,
+    Request.CONSUMER_SEND_MSG_BACK: lambda r: iter([_group(r.ext.get("group"), "Sub")]),
+    Request.PULL_MESSAGE: _of_group("Sub"),
+    Request.LITE_PULL_MESSAGE: _of_group("Sub"),
     Request.BATCH_ACK_MESSAGE: _batch_ack,
-    Request.QUERY_ASSIGNMENT: _assignment,
-    Request.QUERY_MESSAGE: lambda request: iter([_topic(request.ext.get("topic"), *_GET_SUB)]),
+    Request.QUERY_ASSIGNMENT: lambda r: _read_for(*_assignment_of(r), "Sub"),
+    Request.QUERY_MESSAGE: lambda r: reads(r.ext.get("topic"), None, *_GET_SUB),
     Request.HEART_BEAT: _heartbeat,
     Request.UNREGISTER_CLIENT: _unregister,
     Request.GET_CONSUMER_LIST_BY_GROUP: lambda r: iter([_group(r.ext.get("consumerGroup"), *_GET_SUB)]),
-    Request.QUERY_CONSUMER_OFFSET: _offset(*_GET_SUB),
-    Request.UPDATE_CONSUMER_OFFSET: _offset("Sub", "Update"),
+    Request.QUERY_CONSUMER_OFFSET: _of_group(*_GET_SUB),
+    Request.UPDATE_CONSUMER_OFFSET: _of_group("Sub", "Update"),
     Request.LOCK_BATCH_MQ: _lock,
     Request.UNLOCK_BATCH_MQ: _lock,
     Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _groups,
@@ -291,49 +317,51 @@ def _of_retry(topic: str | None) -> bool:
     return topic is not None and topic.startswith(RETRY_PREFIX)
 
 
-def _of_replies(topic: str | None) -> bool:
-    return topic is not None and topic.endswith(REPLY_TOPIC_SUFFIX)
-
-
 def _topic(name: str | None, *actions: str) -> Need:
     return Need("Topic", "null" if name is None else name, actions)
 
 
 def _group(name: str | None, *actions: str) -> Need:
-    if _of_retry(name):
-        assert name is not None
-        name = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
-    return Need("Group", "null" if name is None else name, actions)
+    return Need("Group", "null" if name is None else group_name(name), actions)
 
 
 # Bodies
 
 
-def _body(request: Command) -> Mapping[str, Any]:
-    if len(request.body) > BODY_BYTES_MAX:
-        raise denied("parse authorization context error.")
+def _body(request: Command) -> dict[str, Any]:
+    return _named(lambda: request_object(request))
+
+
+def _named(found: Callable[[], T]) -> T:
+    """Raises Refused with the original's words for a body that is none."""
     try:
-        return bodies.loads_object(request.body)
+        return found()
     except PeerError:
         raise denied("parse authorization context error.") from None
 
 
-def _consumers(request: Command) -> Iterator[tuple[str | None, list[str | None]]]:
+def _consumers(request: Command) -> Iterator[tuple[str, list[str]]]:
     """Groups of a heartbeat, with the topics each subscribes to."""
-    for consumer in _list(_body(request).get("consumerDataSet")):
-        topics = [_text(sub.get("topic")) for sub in _list(consumer.get("subscriptionDataSet"))]
-        yield _text(consumer.get("groupName")), topics
+    data = _body(request)
+    for consumer in _named(lambda: consumers_in(data)):
+        yield consumer["groupName"], [subscription["topic"] for subscription in subscriptions_in(consumer)]
 
 
-def _batch_acks(request: Command) -> Iterator[tuple[str | None, str | None]]:
+def _batch_acks(request: Command) -> Iterator[tuple[str, str]]:
     """Group and topic of each pop that messages are acknowledged of."""
-    for ack in _list(_body(request).get("acks")):
-        yield _text(ack.get("c", ack.get("consumerGroup"))), _text(ack.get("t", ack.get("topic")))
+    data = _body(request)
+    pairs = _named(lambda: [(text(a, "c", "consumerGroup"), text(a, "t", "topic")) for a in acks_in(data)])
+    yield from dict.fromkeys(pairs)
 
 
-def _list(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+def _locks(request: Command) -> tuple[str, list[str]]:
+    """Group and topics."""
+    data = _body(request)
+    queues = _named(lambda: queues_in(data))
+    return data["consumerGroup"], list(dict.fromkeys(queue["topic"] for queue in queues))
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+def _assignment_of(request: Command) -> tuple[str, str]:
+    """Topic and group."""
+    data = _body(request)
+    return _named(lambda: (text(data, "topic"), text(data, "consumerGroup")))

@@ -1,19 +1,21 @@
 """Where do the accounts of ACL 1.0 come from? ``plain_acl.yml`` and ``acl/*.yml``, read anew at a change.
 
 ``home`` is RocketMQ's ``conf`` directory. A file that cannot be read at the start ends the start; one that
-cannot be read later leaves what was known in force, with a line in the log.
+cannot be read later, is empty, or is a ``plain_acl.yml`` that is gone, leaves what was known in force, with a
+line in the log: an ordinary save empties a file before it writes it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import yaml
 
 from model.acl.addresses import white
-from model.acl.plain import PlainAcl, account_of, acl_of, check_perms
+from model.acl.plain import PlainAcl, account_of, acl_of, check_perms, complaints
 from model.errors import ConfigError
 from runtime.env import Disk, Env, read_file, stamp, write_file
 
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 FILE_BYTES_MAX: Final = 4 << 20
 LOOK_S: Final = 1.0
 _SUFFIXES: Final = (".yml", ".yaml")
+T = TypeVar("T")
 _Seen = dict[str, tuple[int, int]]
 
 
@@ -30,15 +33,19 @@ class PlainFiles:
 
     def __init__(self, env: Env, home: str) -> None:
         self._env = env
+        self._busy = asyncio.Lock()
         self.home = home.rstrip("/")
         self.default = f"{self.home}/plain_acl.yml"
         self.acl = PlainAcl()
         self.failed: str | None = None
         self._seen: _Seen = {}
+        self.without_effect: list[str] = []
+        self._spoke: set[str] = set()  # files that said something when they were last believed
 
     def load(self) -> None:
         """Raises ConfigError."""
         self.acl, self._seen = _load(self._env.disk, self._paths())
+        self._note()
 
     async def look(self) -> None:
         seen = _stat(self._env.disk, self._paths())
@@ -46,7 +53,8 @@ class PlainFiles:
             return
         self._seen = seen
         try:
-            self.acl, self._seen = await self._env.offload(lambda: _load(self._env.disk, self._paths()))
+            self.acl, self._seen = await self._env.offload(self._load_changed)
+            self._note()
         except ConfigError as error:
             self.failed = str(error)
             log.error("the ACL in force stays: %s", error)
@@ -54,11 +62,35 @@ class PlainFiles:
         self.failed = None
         log.warning("the ACL files changed: %d accounts are in force", len(self.acl.accounts))
 
+    def _load_changed(self) -> tuple[PlainAcl, _Seen]:
+        """Raises ConfigError, also for what may be half a save."""
+        paths = self._paths()
+        if self.default in self._spoke and self.default not in paths:
+            raise ConfigError(f"{self.default} is gone")
+        for path in paths:
+            if path in self._spoke and not _read(self._env.disk, path):
+                raise ConfigError(f"{path} is empty; a file that takes all accounts away says accounts: []")
+        return _load(self._env.disk, paths)
+
+    def _note(self) -> None:
+        contents = {path: _read(self._env.disk, path) for path in self._seen}
+        self._spoke = {path for path, content in contents.items() if content}
+        self.without_effect = [
+            f"{path}: {text}" for path, content in contents.items() for text in complaints(content)
+        ]
+        for text in self.without_effect:
+            log.warning("%s", text)
+
     def _paths(self) -> list[str]:
         found = _files(self._env.disk, f"{self.home}/acl")
         if self._env.disk.exists(self.default):
             found.append(self.default)
         return found
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """``work`` on the files, off the event loop: 1,000 accounts take a second. One after the other."""
+        async with self._busy:
+            return await self._env.offload(work)
 
     # Changes by request (50, 51, 53), and what they tell (52, 54)
 
@@ -148,8 +180,15 @@ def _stat(disk: Disk, paths: list[str]) -> _Seen:
 
 
 def _load(disk: Disk, paths: list[str]) -> tuple[PlainAcl, _Seen]:
+    """Raises ConfigError, which names the file."""
     seen = _stat(disk, paths)
-    return acl_of([_read(disk, path) for path in paths]), seen
+    contents = {path: _read(disk, path) for path in paths}
+    for path, content in contents.items():
+        try:
+            acl_of([content])
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return acl_of(contents.values()), seen
 
 
 def _read(disk: Disk, path: str) -> dict[str, Any]:

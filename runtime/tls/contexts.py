@@ -73,7 +73,7 @@ def _chain(context: ssl.SSLContext, end: str, cert: str, key: str, password: str
         # A key with a password would have the process ask for it on a terminal it has not got.
         context.load_cert_chain(cert, key, password=password)
     except FileNotFoundError:
-        raise ConfigError(f"tls.{end}.keyPath={key}: there is no such file") from None
+        raise ConfigError(f"tls.{end}.keyPath={key}: there is no such file{_looked_at(key)}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{named}, tls.{end}.keyPath={key}: {_reason(error)}. The key must be a PEM key of this"
@@ -86,9 +86,14 @@ def _validity(named: str, path: str) -> Validity:
     try:
         return validity(Path(path).read_text(encoding="ascii"))
     except OSError as error:
-        raise ConfigError(f"{named}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{named}: cannot be read{_looked_at(path)}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{named}: {error}; expected PEM") from None
+
+
+def _looked_at(path: str) -> str:
+    """Where, for a path that goes by the directory the server was started in."""
+    return "" if Path(path).is_absolute() else f" (looked at {Path(path).absolute()}: give the whole path)"
 
 
 def _trust(context: ssl.SSLContext, name: str, path: str, purpose: ssl.Purpose) -> None:

@@ -48,7 +48,8 @@ class TlsState:
         self._file = values.get(FILE_KEY, "")
         self._now_ms = now_ms
         self._reminded_ms = 0
-        config = self._config()
+        self._said: frozenset[str] = frozenset()  # keys that the file in use gives a value
+        config, self._said = self._config()
         self._watch = Watch(self._paths(config))
         self.now: Contexts = load(config, now_ms())
 
@@ -57,12 +58,13 @@ class TlsState:
         if not self._watch.changed(self._paths(self.now.config)):
             return
         try:
-            config = self._config()
+            config, said = self._config()
             self.now = load(config, self._now_ms())
         except ConfigError as error:
             self.error = str(error)
             log.error("TLS: the new files are not used, the former ones are: %s", error)
             return
+        self._said = said
         self._watch.use(self._paths(config))
         self.error = None
         self.reloads += 1
@@ -101,7 +103,8 @@ class TlsState:
         until = "" if own is None else f", certificate until {own.not_after}"
         return f"tls.server.mode={self.now.config.mode}{until}"
 
-    def _config(self) -> TlsConfig:
+    def _config(self) -> tuple[TlsConfig, frozenset[str]]:
+        """What the file says, and which keys it gives a value. Raises ConfigError."""
         values: dict[str, str] = {}
         if self._file:
             try:
@@ -110,8 +113,15 @@ class TlsState:
                 why = error.strerror if isinstance(error, OSError) else "it is not text"
                 raise ConfigError(f"{FILE_KEY}={self._file}: cannot be read: {why}") from None
             values = parse_file(self._file, text)
+        said = frozenset(name for name, value in values.items() if value)
+        if gone := self._said - said:
+            # Cut off while it is written, it would open what was closed: a mode, who must show a certificate.
+            raise ConfigError(
+                f"{self._file}: {', '.join(sorted(gone))} stood there before; a key is taken back"
+                " by its default, or by a restart"
+            )
         try:
-            return TlsConfig.from_mapping({**values, **self._values})
+            return TlsConfig.from_mapping({**values, **self._values}), said
         except ConfigError as error:
             raise ConfigError(f"{self._file}: {error}" if self._file else str(error)) from None
 

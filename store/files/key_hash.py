@@ -18,7 +18,9 @@ _TAIL: Final = 4
 _POWER_4: Final = 31**4
 _KEY_CHARS_MIN: Final = 9
 _KEY_CHARS_MAX: Final = 512
-_REMEMBERED_MAX: Final = 1 << 17
+_REMEMBERED_BYTES_MAX: Final = 16 << 20
+_EACH_BYTES: Final = 160
+"""Of what is remembered of a key, besides its characters: the string, a number, its place in a table."""
 
 
 class KeyHash:
@@ -29,7 +31,7 @@ class KeyHash:
         self._starts: dict[str, dict[str, int]] = {}  # topic -> key without its last four -> start
         self._topics: dict[str, int] = {}
         self._heads: dict[str, int] = {}
-        self._learnt = 0
+        self._learnt = 0  # bytes, about
 
     def __call__(self, topic: str, key: str) -> int:
         try:
@@ -44,13 +46,14 @@ class KeyHash:
         found = self._starts.get(topic)
         if found is None:
             found = self._starts[topic] = {}
+            self._learnt += _EACH_BYTES + len(topic)
         return found
 
     def learn(self, topic: str, key: str) -> int:
         """The hash of a key whose parts are not known; they are from now on, unless it is an odd one."""
         if not _KEY_CHARS_MIN <= len(key) <= _KEY_CHARS_MAX or not key.isascii():
             return absolute(java_hash(f"{topic}#{key}") & MASK)
-        if self._learnt > _REMEMBERED_MAX:
+        if self._learnt > _REMEMBERED_BYTES_MAX:
             self._forget()
         starts = self.starts(topic)
         start = starts.get(key[:-_TAIL])
@@ -63,14 +66,14 @@ class KeyHash:
         of_topic = self._topics.get(topic)
         if of_topic is None:
             of_topic = self._topics[topic] = java_hash(f"{topic}#") & MASK
-            self._learnt += 1
+            self._learnt += _EACH_BYTES
         of_head = self._heads.get(head)
         if of_head is None:
             of_head = self._heads[head] = java_hash(head) & MASK
-            self._learnt += 1
+            self._learnt += _EACH_BYTES + len(head)
         value = of_topic * pow(31, len(key), 1 << 32)
         value += (of_head * _POWER_4 + self._tail(middle)) * _POWER_4
-        self._learnt += 1
+        self._learnt += _EACH_BYTES + len(key)
         return value & MASK
 
     def _tail(self, part: str) -> int:
@@ -78,7 +81,7 @@ class KeyHash:
         if found is None:
             a, b, c, d = part.encode()
             found = self.tails[part] = ((a * 31 + b) * 31 + c) * 31 + d
-            self._learnt += 1
+            self._learnt += _EACH_BYTES
         return found
 
     def _forget(self) -> None:

@@ -21,6 +21,7 @@ from store.files.record import (
     HEAD,
     RECORD_BYTES_MIN,
     BadRecord,
+    Record,
     blank,
     decode,
     measure,
@@ -31,6 +32,9 @@ from store.flow.multi_dispatch import places as light_places
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries one get looks at when a filter wants few of them."""
+QUERY_BYTES_MAX: Final = 8 << 20
+"""Of what one look by key gives, unless the first message is longer: no client takes an answer of 16 MiB."""
+LONG_RECORD_BYTES: Final = 256 << 10
 _SPAN_BYTES_MAX: Final = 1 << 20
 _STORE_TIME_BYTES: Final = 76
 _PLACE: Final = struct.Struct(">i8xi4xqq")
@@ -68,13 +72,16 @@ class Got:
 
 
 class _Places:
-    """The records of one read, as their queue entries name them: ``max_bytes`` together, but always one."""
+    """The records of one read, as their queue entries name them: ``max_bytes`` together, but always one.
+
+    ``rotten``: where it ended before an entry that names no record there can be.
+    """
 
     __slots__ = ("_bytes_left", "_damage", "_log", "_max_count", "full", "places", "rotten")
 
     def __init__(self, log: CommitLog, damage: DamageLedger, max_count: int, max_bytes: int) -> None:
         self.places: list[tuple[int, int, int]] = []  # physical offset, size, queue offset
-        self.rotten: list[int] = []  # queue offsets of entries that name no record there can be
+        self.rotten: int | None = None
         self.full = False
         self._log = log
         self._damage = damage if damage.ranges else None
@@ -86,14 +93,14 @@ class _Places:
         places, damage, bytes_left = self.places, self._damage, self._bytes_left
         log_min, log_end, segment_bytes = self._log.min_offset, self._log.end, self._log.segment_bytes
         for at, (physical, size, tags_code) in enumerate(ENTRY.iter_unpack(raw), at):  # noqa: B020
-            if size == PRE_BLANK_SIZE or physical < log_min or (wanted and not wanted(tags_code)):
+            if size == PRE_BLANK_SIZE or 0 <= physical < log_min or (wanted and not wanted(tags_code)):
                 continue
             if damage is not None and damage.overlaps(physical, physical + size):
                 continue  # lost, until it is repaired
             left = segment_bytes - physical % segment_bytes
-            if not RECORD_BYTES_MIN <= size <= left or physical + size > log_end:
-                self.rotten.append(at)
-                continue
+            if physical < 0 or not RECORD_BYTES_MIN <= size <= left or physical + size > log_end:
+                self.rotten, self.full = at, True
+                return at
             if places and size > bytes_left:
                 self.full = True
                 return at
@@ -106,12 +113,25 @@ class _Places:
         return at + 1
 
 
+def _outside(offset: int, low: int, high: int) -> Got | None:
+    """What is said of an offset that no entry has; None: there is one."""
+    if high == 0 or low == high:
+        return Got(GetStatus.NO_MESSAGE_IN_QUEUE, high, low, high, [], 0)
+    if offset < low:
+        return Got(GetStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
+    if offset == high:
+        return Got(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high, [], 0)
+    if offset > high:
+        return Got(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
+    return None
+
+
 class Reader:
     """Reads what was dispatched. Raises DiskError when the disk does."""
 
     def __init__(self, files: StoreFiles) -> None:
-        self.on_rot: list[Callable[[str, int, int], None]] = []
-        """Hear topic, queue id and queue offset of an entry whose record is not where the entry says."""
+        self.mend_entry: Callable[[str, int, int], bool] = lambda topic, queue_id, index: False
+        """Asked to make right an entry (topic, queue id, queue offset) whose record is not where it says."""
         self._log = files.log
         self._damage = files.damage
         self._queues = files.queues
@@ -132,25 +152,45 @@ class Reader:
         if queue is None:
             return Got(GetStatus.NO_QUEUE, 0, 0, 0, [], 0)
         low, high = queue.min_offset, queue.max_offset
-        if high == 0 or low == high:
-            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, high, low, high, [], 0)
-        if offset < low:
-            return Got(GetStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
-        if offset == high:
-            return Got(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high, [], 0)
-        if offset > high:
-            return Got(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
-        places, following = self._places(queue, offset, max_count, max_bytes, wanted)
-        if following == offset:
-            return Got(GetStatus.OFFSET_FOUND_NULL, low, low, high, [], 0)
-        if places:
-            chunks = self._fetch(places)
-            if not self._are_right(queue, places, chunks):
-                places = self._right_ones(queue, places)
-                chunks = [self._exactly(at, size) for at, size, _ in places]
+        outside = _outside(offset, low, high)
+        if outside is not None:
+            return outside
+        at, tried = offset, -1
+        while True:
+            places, chunks, following, rotten = self._read(queue, at, max_count, max_bytes, wanted)
             if places:
                 return Got(GetStatus.FOUND, following, low, high, chunks, len(places))
+            if rotten is None:
+                break
+            if tried >= 0:  # one a read, so that its work is bounded
+                following = max(rotten, tried + 1)
+                break
+            # A reader must not pass over a message that the log has. One it does not have is passed over.
+            tried = rotten
+            at = rotten if self.mend_entry(topic, queue_id, rotten) else rotten + 1
+        if following == offset:
+            return Got(GetStatus.OFFSET_FOUND_NULL, low, low, high, [], 0)
         return Got(GetStatus.NO_MATCHED, following, low, high, [], 0)
+
+    def _read(
+        self,
+        queue: ConsumeQueue,
+        at: int,
+        max_count: int,
+        max_bytes: int,
+        wanted: Callable[[int], bool] | None,
+    ) -> tuple[list[tuple[int, int, int]], list[bytes], int, int | None]:
+        """(places, chunks, the queue offset behind the last one, that of a wrong entry it ended before).
+
+        What lies before a wrong entry goes first: the next read begins at that one.
+        """
+        found, following = self._places(queue, at, max_count, max_bytes, wanted)
+        places, rotten = found.places, found.rotten
+        chunks = self._fetch(places) if places else []
+        if places and not self._are_right(queue, places, chunks):
+            places, rotten = self._right_ones(queue, places)
+            chunks = [self._exactly(at, size) for at, size, _ in places]
+        return places, chunks, following if rotten is None else rotten, rotten
 
     def _are_right(
         self, queue: ConsumeQueue, places: list[tuple[int, int, int]], chunks: list[bytes]
@@ -186,19 +226,13 @@ class Reader:
 
     def _right_ones(
         self, queue: ConsumeQueue, places: list[tuple[int, int, int]]
-    ) -> list[tuple[int, int, int]]:
-        kept: list[tuple[int, int, int]] = []
-        for place in places:
-            if self._are_right(queue, [place], [self._exactly(place[0], place[1])]):
-                kept.append(place)
-            else:
-                log.error("%s/%d %d: no such record at %d", queue.topic, queue.queue_id, place[2], place[0])
-                self._rotten(queue, place[2])
-        return kept
-
-    def _rotten(self, queue: ConsumeQueue, index: int) -> None:
-        for hook in self.on_rot:
-            hook(queue.topic, queue.queue_id, index)
+    ) -> tuple[list[tuple[int, int, int]], int]:
+        """Those before the first whose record is another one, and that one's queue offset."""
+        for number, (offset, size, index) in enumerate(places):
+            if not self._are_right(queue, [places[number]], [self._exactly(offset, size)]):
+                log.error("%s/%d %d: no such record at %d", queue.topic, queue.queue_id, index, offset)
+                return places[:number], index
+        raise AssertionError("one of them is wrong")
 
     def _places(
         self,
@@ -207,9 +241,8 @@ class Reader:
         max_count: int,
         max_bytes: int,
         wanted: Callable[[int], bool] | None,
-    ) -> tuple[list[tuple[int, int, int]], int]:
-        """(physical offset, size, queue offset) of the records to send, and the queue offset behind the last
-        looked at."""
+    ) -> tuple[_Places, int]:
+        """The records to send, and the queue offset behind the last looked at."""
         found = _Places(self._log, self._damage, max_count, max_bytes)
         at = offset
         stop = offset + max(SCAN_ENTRIES_MAX, max_count)
@@ -219,9 +252,7 @@ class Reader:
             if not raw:
                 break
             at = found.take(at, raw, wanted)
-        for index in found.rotten:
-            self._rotten(queue, index)
-        return found.places, at
+        return found, at
 
     def _fetch(self, places: list[tuple[int, int, int]]) -> list[bytes]:
         """The records at ``places``. Neighbours come in one piece; scattered ones that lie close are read at
@@ -315,12 +346,14 @@ class Reader:
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Iterator[list[bytes] | None]:
-        """The newest records of ``topic``, up to ``max_count``, that carry ``key`` as unique key or among
-        their keys, stored within [begin_ms, end_ms], in log order; each was read and compared.
+        """The newest records of ``topic``, up to ``max_count`` and ``QUERY_BYTES_MAX``, one at least, that
+        carry ``key`` as unique key or among their keys, stored within [begin_ms, end_ms], in log order; each
+        was read and compared.
 
         None again and again while it looks, so that others can have a turn; then the records, once.
         """
         found: dict[int, bytes] = {}
+        size = 0
         for offset in self._index.find(topic, key, begin_ms, end_ms) if self._index is not None else ():
             if len(found) >= max_count:
                 break
@@ -331,9 +364,21 @@ class Reader:
             if data is None:
                 continue
             record = decode(data, check_crc=False)
-            keys = (property_of(record.properties, KEYS) or "").split(" ")
-            if record.topic != topic or (key != property_of(record.properties, UNIQ_KEY) and key not in keys):
-                continue
-            if begin_ms <= record.store_timestamp_ms <= end_ms:
+            if (
+                record.topic == topic
+                and _has_key(record, key)
+                and begin_ms <= record.store_timestamp_ms <= end_ms
+            ):
+                size += len(data)
+                if found and size > QUERY_BYTES_MAX:
+                    break
                 found[offset] = data
+                if len(data) >= LONG_RECORD_BYTES:
+                    yield None
         yield [found[offset] for offset in sorted(found)]
+
+
+def _has_key(record: Record, key: str) -> bool:
+    """Whether it is the unique key of a record, or one of its keys."""
+    keys = (property_of(record.properties, KEYS) or "").split(" ")
+    return key == property_of(record.properties, UNIQ_KEY) or key in keys

@@ -15,6 +15,26 @@ BROKER: dict[str, Any] = {
     "flushedOffset": 800,
     "dispatchedOffset": 900,
     "putTotal": 10,
+    "cluster": "DefaultCluster",
+    "group": "broker-a",
+    "putBytesTotal": 4000,
+    "sendWait": {"bounds": [0.001, 0.01], "counts": [3, 4, 5], "sum": 1.5},
+    "ageWhenRead": {"bounds": [0.001, 0.01], "counts": [0, 1, 1], "sum": 0.004},
+    "figures": {
+        "topics": {"orders": 7, "(others)": 3},
+        "reads": {"orders@billing": 5, "(others)": 1},
+        "lags": [
+            {"group": "billing", "topic": "orders", "messages": 2, "behindMs": 1500},
+            {"group": "done", "topic": "orders", "messages": 0, "behindMs": None},
+            {"group": "(others)", "topic": "(others)", "messages": 9, "behindMs": None},
+        ],
+        "topicNumber": 14,
+        "groupNumber": 6,
+        "producers": 2,
+        "consumers": 3,
+        "keptMs": 60000,
+        "disk": {"totalBytes": 1000, "freeBytes": 250},
+    },
     "slaves": [{"id": 1, "ackOffset": 900, "lagBytes": 100}],
     "ports": {
         "clients": 3,
@@ -105,4 +125,4 @@ class Server:
 
 def names_in(text: bytes) -> set[str]:
     """The metrics on a page of ``/metrics``."""
-    return set(re.findall(r"^# TYPE (keelmq_\w+) ", text.decode(), re.M))
+    return set(re.findall(r"^# TYPE ((?:keelmq|rocketmq)_\w+) ", text.decode(), re.M))

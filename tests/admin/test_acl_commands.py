@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Message, Received
-from client.producer import Producer, SendOptions
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.config import NamesrvConfig
 from model.errors import MqError
 from namesrv.service import NameServer

@@ -6,8 +6,10 @@ import pytest
 
 from admin.commands import group as group_commands
 from admin.commands.group import group
-from admin.exits import UNFINISHED, USAGE
+from admin.exits import DONE, UNFINISHED, USAGE, advised
 from admin.exits import run as run_command
+from client.admin import SyncState
+from remoting.keys import Signer
 from tests.fakes.controller.live import G, World, run
 from tests.fakes.controller.raft_sim import wait_for
 from tests.ports import free_ports
@@ -89,3 +91,29 @@ def test_a_group_without_a_master_says_who_has_to_come_back(tmp_path: Path) -> N
         )
 
     run(tmp_path, main)
+
+
+def test_show_signs_like_the_other_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    async def state(at: list[str], name: str, key: Signer | None = None) -> SyncState:
+        asked.append(None if key is None else key.access_key)
+        return SyncState(G, None, None, 0, 0, {}, {}, {}, {}, {})
+
+    monkeypatch.setattr(group_commands, "_state", state)
+    path = tmp_path / "people.json"
+    path.write_text('{"accessKey": "people", "secretKey": "0123456789abcdef"}')
+    show = ["show", "--group", G, "--controllers", "127.0.0.1:1"]
+    assert run_command(group, [*show, "--credentials", str(path)]) == DONE
+    assert run_command(group, [*show, "--access-key", "root", "--secret-key", "password"]) == DONE
+    monkeypatch.setenv("KEELMQ_CREDENTIALS_FILE", str(path))
+    assert run_command(group, show) == DONE
+    assert asked == ["people", "root", "people"]
+
+
+def test_what_a_server_says_names_the_options_that_mend_it() -> None:
+    assert "--access-key" in advised("username cannot be null.")
+    assert "--tls-ca" in advised("the connection to h:1 ended before the answer")
+    assert advised("it wants a certificate: set tls.client.certPath and .keyPath") == (
+        "it wants a certificate: give --tls-cert and --tls-key"
+    )

@@ -13,14 +13,16 @@ from namesrv.service import NameServer
 from runtime.os_env import OsEnv
 from runtime.tls.state import TlsState
 from tests.admin.statuses import BROKER, Server, names_in
-from tests.broker.helpers import running
+from tests.broker.helpers import client_of, running
 
 
 def test_a_real_broker_shows_every_metric_of_a_broker(tmp_path: Path) -> None:
     async def body() -> bytes:
-        async with running(tmp_path) as broker:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
             broker.ha.links.turned_away.total = 3
             broker.env.events.add("repaired")
+            await broker.upkeep.sampling.sample()
             tls = TlsState({"tls.server.mode": "permissive", "tls.test.mode.enable": "true"})
             return Metrics("broker", WithTls(broker, tls)).text()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from audit.engines.local import LocalEngine
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
+from audit.tables import Engine
 from tests.audit.stores import LogWriter, copies, look, patch, record, write_epochs
 
 MESSAGES = 80
@@ -193,12 +194,20 @@ def ledger_at(root: Path, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def topic_created_again(root: Path, count: int) -> tuple[list[Path], Path]:
-    """Ten messages, then ``count`` of a topic of the same name, whose queue begins at 0; all acknowledged."""
+def topic_created_again(root: Path, count: int, *, entered: bool = True) -> tuple[list[Path], Path]:
+    """Ten messages, then ``count`` of a topic of the same name, whose queue begins at 0; all acknowledged.
+
+    The queue's files know those only, as the old ones went with the topic; unless ``entered``, nothing does.
+    """
     writer = LogWriter(root / "origin")
     writer.fill(10, queues=1)
+    before = writer.rows
     writer.forget()
+    writer.rows = []
     writer.fill(count, mark="n", queues=1, stamp=3000)
+    if entered:
+        writer.write_queues()
+    writer.rows = before + writer.rows
     writer.confirm(epochs=[(1, 0)])
     return copies(writer.root), ledger_at(root, writer.rows)
 
@@ -229,11 +238,15 @@ def delayed_across_retention(root: Path, removed: tuple[int, ...]) -> tuple[list
     return stores, ledger_at(root, rows)
 
 
-def run_local(stores: list[Path], ledger: Path | None) -> Report:
+def run_local(stores: list[Path], ledger: Path | None, state: Path | None = None) -> Report:
     engine = LocalEngine()
     try:
-        return audit(
-            parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger) if ledger else None
-        )
+        return run_with(engine, stores, ledger, state)
     finally:
         engine.close()
+
+
+def run_with(engine: Engine, stores: list[Path], ledger: Path | None, state: Path | None = None) -> Report:
+    """``state``: what an incremental audit trusts, and leaves for the next one."""
+    specs = parse_stores([str(s) for s in stores])
+    return audit(specs, engine, ledger_path=str(ledger) if ledger else None, state=state)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from audit.engines.local import LocalEngine
 from audit.incremental import STATE
 from audit.pages.report import page, save
+from audit.reading.layout import load
 from audit.reading.storage import StoreSpec, parse_stores, shown, without_secrets
-from audit.run import Report
+from audit.run import Report, audit
+from audit.tables import EngineError, Task
 from tests.audit.plants import make, run_local
 from tests.audit.stores import look, patch, record, write_epochs
 
@@ -109,3 +113,20 @@ def test_no_secret_of_a_url_is_in_a_report(tmp_path: Path) -> None:
     assert "x9q" not in written
     assert "tok123" not in written
     assert "location" in STATE.names
+
+
+def test_no_secret_is_in_what_an_engine_says_of_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, _, _ = make(tmp_path)
+    url = "s3://AKIA:x9q@bkt/replica0"
+
+    class Fails(LocalEngine):
+        def digests(self, tasks: list[Task]) -> pa.Table:
+            raise EngineError(f"Spark failed: cannot read {url}")
+
+    monkeypatch.setattr("audit.run.load", lambda spec: load(StoreSpec(spec.name, str(stores[0]))))
+    with pytest.raises(EngineError) as told:
+        audit([StoreSpec("a", url), StoreSpec("b", str(stores[1]))], Fails())
+    assert "cannot read s3://***@bkt/replica0" in str(told.value)
+    assert "x9q" not in str(told.value)

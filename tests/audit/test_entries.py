@@ -69,6 +69,7 @@ BROKEN = {
     "offset below 0": (change(12, offset=-(1 << 40)), ("cq_wrong", 12, 1)),
     "size": (change(12, size=-1), ("cq_wrong", 12, 1)),
     "tag": (change(12, tags=1), ("cq_wrong", 12, 1)),
+    "tag far below": (change(12, tags=-(1 << 62)), ("cq_wrong", 12, 1)),
     "first": (change(0, offset=1), ("cq_wrong", 0, 1)),
     "zeroed": (zeroed, ("cq_missing", 17, 1)),
     "a file removed": (file_removed, ("cq_missing", 10, 10)),
@@ -193,6 +194,16 @@ def test_of_two_records_of_one_place_either_may_be_entered(tmp_path: Path) -> No
     assert not any(kind.startswith("cq_") for kind in kinds)
 
 
+def test_the_address_of_an_extension_is_no_tag(tmp_path: Path) -> None:
+    """RocketMQ with ``enableConsumeQueueExt`` keeps the tag there; it has such addresses only then."""
+    stores, ledger = make_queued(tmp_path)
+    for store in stores:
+        change(12, tags=-(1 << 62))(store)
+    (stores[0] / "consumequeue_ext").mkdir()
+    report = run_local(stores, ledger)
+    assert [(f.kind, f.replica) for f in report.findings] == [("cq_wrong", "r1"), ("cq_wrong", "r2")]
+
+
 def test_a_delayed_messages_tag_is_when_it_is_due(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "origin")
     for n in range(3):
@@ -245,30 +256,26 @@ def test_the_real_brokers_queues_agree_with_its_log(name: str, tmp_path: Path) -
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")
-def test_both_engines_name_the_same_entries(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
+def test_both_engines_name_the_same_entries(tmp_path: Path, engine: object) -> None:
     from audit.engines.spark import SparkEngine
 
-    engine = SparkEngine("local[2]")
-    try:
-        stores, ledger = make_queued(tmp_path)
-        for at, names in enumerate(
-            (["offset", "zeroed"], ["its end removed", "a file removed"], ["size", "beyond the log"])
-        ):
-            for name in reversed(names):
-                BROKEN[name][0](stores[at])
-        shutil.rmtree(stores[0] / "consumequeue" / "T" / "0")
-        spark = audit(parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger))
-        local = run_local(stores, ledger)
-        assert local.findings == spark.findings
-        assert {(f.kind, f.replica) for f in local.findings} == {
-            ("cq_wrong", "r0"),
-            ("cq_missing", "r0"),
-            ("cq_missing", "r1"),
-            ("cq_wrong", "r2"),
-            ("cq_dangling", "r2"),
-        }
-        store = unpack("tx-41", tmp_path)
-        assert of_queues(audit(parse_stores([str(store)]), engine).findings) == []
-    finally:
-        engine.close()
+    assert isinstance(engine, SparkEngine)
+    stores, ledger = make_queued(tmp_path)
+    for at, names in enumerate(
+        (["offset", "zeroed"], ["its end removed", "a file removed"], ["size", "beyond the log"])
+    ):
+        for name in reversed(names):
+            BROKEN[name][0](stores[at])
+    shutil.rmtree(stores[0] / "consumequeue" / "T" / "0")
+    spark = audit(parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger))
+    local = run_local(stores, ledger)
+    assert local.findings == spark.findings
+    assert {(f.kind, f.replica) for f in local.findings} == {
+        ("cq_wrong", "r0"),
+        ("cq_missing", "r0"),
+        ("cq_missing", "r1"),
+        ("cq_wrong", "r2"),
+        ("cq_dangling", "r2"),
+    }
+    store = unpack("tx-41", tmp_path)
+    assert of_queues(audit(parse_stores([str(store)]), engine).findings) == []

@@ -6,11 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.queues import Place, begins_again, explain
+from audit.queues import Run, Runs, begins_again, explain
 
 
-def places(*offsets: int) -> list[Place]:
-    return [Place(n * 100, q, 1, f"K{n}") for n, q in enumerate(offsets)]
+def runs(*offsets: int, remade: int = -1) -> Runs:
+    """Records of one queue in log order, as runs."""
+    made: list[Run] = []
+    for n, place in enumerate(offsets):
+        if made and made[-1].end == place:
+            made[-1] = made[-1]._replace(end=place + 1, last=n * 100)
+        else:
+            made.append(Run(n * 100, place, place + 1, f"K{n}", n * 100))
+    return Runs(made, remade=remade)
 
 
 @pytest.mark.parametrize(
@@ -27,33 +34,67 @@ def places(*offsets: int) -> list[Place]:
     ],
 )
 def test_each_break_has_its_name(offsets: list[int], kinds: list[str]) -> None:
-    assert sorted(f.kind for f in explain(places(*offsets), whole=False)) == sorted(kinds)
+    assert sorted(f.kind for f in explain(runs(*offsets, remade=1 << 62), whole=False)) == sorted(kinds)
 
 
 @pytest.mark.parametrize(
-    ("offsets", "again", "doubtful"),
+    ("offsets", "again"),
     [
-        ([0, 1, 2, 0, 1], [300], []),
-        ([0, 1, 2, 0], [300], [300]),
-        ([0, 1, 2, 0, 3], [], []),
-        ([0, 0], [], []),
-        ([0, 1, 0, 1, 0, 1], [200, 400], []),
+        ([0, 1, 2, 0, 1], [300]),
+        ([0, 1, 2, 0], [300]),
+        ([0, 1, 2, 0, 3], []),
+        ([0, 0], []),
+        ([0, 1, 0, 1, 0, 1], [200, 400]),
     ],
 )
+@pytest.mark.parametrize("remade", [-1, 200, 1 << 62])
 def test_a_queue_that_begins_again_is_told_from_a_double(
-    offsets: list[int], again: list[int], doubtful: list[int]
+    offsets: list[int], again: list[int], remade: int
 ) -> None:
-    assert begins_again(places(*offsets)) == again
-    assert [f.offset for f in explain(places(*offsets), whole=True) if f.doubtful] == doubtful
+    """It is lawful where the queue's files know nothing of what was before."""
+    of = runs(*offsets, remade=remade)
+    assert begins_again(of) == again
+    assert [f.offset for f in explain(of, whole=True) if f.doubtful] == [at for at in again if at > remade]
+
+
+def test_the_places_taken_by_a_queue_that_begins_again_are_counted() -> None:
+    (fault,) = explain(runs(*range(50), *range(30)), whole=True)
+    assert (fault.kind, fault.queue_offset, fault.records, fault.doubtful) == (
+        "dup_queue_offset",
+        0,
+        30,
+        True,
+    )
 
 
 def test_a_log_from_its_beginning_has_queues_from_theirs() -> None:
-    (gap,) = explain(places(2, 3), whole=True)
+    (gap,) = explain(runs(2, 3), whole=True)
     assert (gap.kind, gap.queue_offset, gap.records) == ("queue_gap", 0, 2)
 
 
-def test_a_batch_takes_as_many_places_as_it_has_messages() -> None:
-    assert explain([Place(0, 0, 4, ""), Place(1, 4, 1, "")], whole=True) == []
+def test_a_stretch_that_stands_twice_is_one_fault() -> None:
+    (fault,) = explain(runs(*range(5, 40), *range(10, 60)), whole=False)
+    assert (fault.kind, fault.queue_offset, fault.records, fault.found) == (
+        ("dup_queue_offset", 10, 30, "10 to 39")
+    )
+
+
+def test_a_stretch_that_fills_gaps_in_part_is_told_apart() -> None:
+    faults = explain(runs(0, 1, 2, 5, 6, 9, *range(2, 10), 10), whole=False)
+    assert [(f.kind, f.queue_offset, f.records) for f in faults] == [
+        ("dup_queue_offset", 2, 1),
+        ("dup_queue_offset", 5, 2),
+        ("dup_queue_offset", 9, 1),
+        ("queue_order", 3, 2),
+        ("queue_order", 7, 2),
+    ]
+
+
+def test_what_is_wrong_behind_the_runs_that_are_listed_is_counted() -> None:
+    listed = runs(0, 1, 5, 3).listed
+    faults = explain(Runs(listed, more=7, last=9000), whole=True)
+    assert (faults[-1].kind, faults[-1].records, faults[-1].until) == ("queue_order", 7, 9001)
+    assert sorted(f.kind for f in faults[:-1]) == ["queue_gap", "queue_gap", "queue_order"]
 
 
 @given(st.integers(0, 50), st.integers(2, 30), st.data())
@@ -62,7 +103,29 @@ def test_the_places_of_a_gap_are_exactly_those_that_are_gone(
 ) -> None:
     gone = data.draw(st.sets(st.integers(start + 1, start + count), max_size=count))
     kept = [q for q in range(start, start + count + 2) if q not in gone]
-    faults = explain(places(*kept), whole=False)
+    faults = explain(runs(*kept), whole=False)
     assert all(f.kind == "queue_gap" for f in faults)
     named = {q for f in faults for q in range(f.queue_offset, f.queue_offset + f.records)}
     assert named == gone
+
+
+@given(st.lists(st.integers(1, 25), min_size=1, max_size=40))
+def test_runs_say_what_a_walk_of_single_records_says(offsets: list[int]) -> None:
+    """Places that were skipped and not filled, filled late, or taken twice: counted by a plain walk.
+
+    None is 0: a queue that begins again is another question."""
+    expected, twice, late = offsets[0], 0, 0
+    skipped: set[int] = set()
+    for place in offsets:
+        if place >= expected:
+            skipped |= set(range(expected, place))
+            expected = place + 1
+        elif place in skipped:
+            late += 1
+            skipped.remove(place)
+        else:
+            twice += 1
+    said = dict.fromkeys(("queue_gap", "queue_order", "dup_queue_offset"), 0)
+    for fault in explain(runs(*offsets), whole=False):
+        said[fault.kind] += fault.records
+    assert said == {"queue_gap": len(skipped), "queue_order": late, "dup_queue_offset": twice}

@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from audit.findings import Finding
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
+from audit.tables import Engine
 from tests import ROOT
-from tests.audit.plants import PLANTS, delayed_across_retention, make, run_local, topic_created_again
+from tests.audit.border import BORDER, PLACES, append, made
+from tests.audit.plants import (
+    PLANTS,
+    delayed_across_retention,
+    make,
+    run_local,
+    run_with,
+    topic_created_again,
+)
 from tests.audit.stores import ledger_of, trio
 
 pytest.importorskip("pyspark")
@@ -25,16 +34,6 @@ pytestmark = [
     # Spark's own use of deprecated parts of its dependencies is not ours to mend.
     pytest.mark.filterwarnings("ignore"),
 ]
-
-
-@pytest.fixture(scope="session")
-def engine() -> Iterator[object]:
-    """One session for the whole suite."""
-    from audit.engines.spark import SparkEngine
-
-    made = SparkEngine("local[2]")
-    yield made
-    made.close()
 
 
 def run_spark(engine: object, stores: list[Path], ledger: Path | None) -> Report:
@@ -90,6 +89,24 @@ def test_no_records_topics_created_again_and_expired_places_give_the_same_rows(
     for group, acked in ((stores, ledger), again, late):
         local, spark = same(run_local(group, acked), run_spark(engine, group, acked))
         assert local == spark
+
+
+def test_what_is_carried_across_a_border_gives_the_same_rows(engine: object, tmp_path: Path) -> None:
+    """Each engine goes on from what the other one left, too."""
+    stores, writer = made(tmp_path)
+    states = [tmp_path / f"{name}.parquet" for name in ("local", "spark")]
+    run_local(stores, None, states[0])
+    run_with(cast(Engine, engine), stores, None, states[1])
+    append(stores, writer, PLACES - 1, "q1")
+    append(stores, writer, PLACES + 3, "m3")
+    append(stores, writer, 2, "new", queue_id=9)
+    reports = [run_local(stores, None, state) for state in states]
+    reports += [run_with(cast(Engine, engine), stores, None, state) for state in states]
+    kinds = {"dup_queue_offset", "queue_gap", "dup_message"}
+    for report in reports:
+        assert report.trust.border == BORDER
+        assert {f.kind for f in report.findings} == kinds
+        assert report.findings == reports[0].findings
 
 
 def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.audit.plants import (
     run_local,
     topic_created_again,
 )
-from tests.audit.stores import LogWriter, copies, patch, record
+from tests.audit.stores import LogWriter, copies, enter, look, patch, record
 
 
 def wipe(store: Path, *, zeroed: bool) -> None:
@@ -90,15 +90,39 @@ def test_another_history_that_lacks_what_was_acknowledged_is_no_warning(tmp_path
     assert run_local(stores, ledger).verdict == "diverged"
 
 
-def test_a_topic_created_again_is_in_order(tmp_path: Path) -> None:
-    """RocketMQ begins its queues at 0 again."""
-    report = run_local(*topic_created_again(tmp_path, 5))
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_topic_created_again_is_in_order(count: int, tmp_path: Path) -> None:
+    """RocketMQ begins its queues at 0 again, and their files with them."""
+    report = run_local(*topic_created_again(tmp_path, count))
     assert (report.verdict, report.findings) == ("clean", [])
 
 
-def test_a_queue_that_only_just_began_again_is_in_doubt(tmp_path: Path) -> None:
-    report = run_local(*topic_created_again(tmp_path, 1))
-    assert [(f.kind, f.severity) for f in report.findings] == [("dup_queue_offset", "warn")]
+def test_a_topic_that_was_deleted_at_last_is_in_order_too(tmp_path: Path) -> None:
+    stores, ledger = topic_created_again(tmp_path, 5, entered=False)
+    (stores[1] / "config").mkdir()
+    (stores[1] / "config" / "topics.json").write_text('{"topicConfigTable":{"X":{"readQueueNums":1}}}')
+    report = run_local(stores, ledger)
+    assert (report.verdict, report.findings) == ("clean", [])
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("queue_known", [False, True])
+@pytest.mark.parametrize("with_ledger", [False, True])
+def test_a_queue_that_begins_again_without_its_topic_is_in_doubt(
+    with_ledger: bool, queue_known: bool, count: int, tmp_path: Path
+) -> None:
+    """Its files know the first messages, or nothing does: then places were given twice."""
+    stores, ledger = topic_created_again(tmp_path, count, entered=False)
+    if queue_known:
+        for store in stores:
+            for place, row in enumerate(read_ledger(str(ledger)).to_pylist()[:10]):
+                at = row["phys_offset"]
+                size = int.from_bytes(look(store, at, 4))
+                enter(store, "T", 0, place, struct.pack(">qiq", at, size, 0))
+    report = run_local(stores, ledger if with_ledger else None)
+    assert report.verdict == "warnings"
+    found = [f for f in report.findings if f.kind == "dup_queue_offset"]
+    assert [(f.severity, f.queue_offset, f.records) for f in found] == [("warn", 0, count)]
 
 
 @pytest.mark.parametrize("removed", [(0, 1, 2), (0,), ()])

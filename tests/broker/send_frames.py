@@ -278,3 +278,10 @@ def answers(data: bytes) -> list[Command]:
         at = stop
     assert at == len(data), "whole answers"
     return found
+
+
+def binary_header(group: str) -> bytes:
+    """A send's header in RocketMQ's binary dialect, as a frame holds it."""
+    ext = SendHeader(group, "T", 0, 1_700_000_000_000, properties="TAGS\x01a\x02").to_ext()
+    frame = codec.encode(Command(310, ext, serialize=codec.ROCKETMQ))
+    return frame[8 : 8 + int.from_bytes(frame[5:8], "big")]

@@ -242,3 +242,13 @@ async def test_a_clients_configuration_of_any_shape_is_answered(tmp_path: Path) 
         for subscription in ("text", [1], 5):
             body = bodies.dumps({"subscriptionData": subscription})
             assert "not an object" in str((await client.call(Request.CHECK_CLIENT_CONFIG, body=body)).remark)
+
+
+async def test_producers_are_told_with_the_time_of_their_last_heartbeat(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        before_ms = broker.env.now_ms()
+        await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "", producer="writers"))
+        answer = await client.call(Request.GET_ALL_PRODUCER_INFO)
+        (one,) = bodies.loads(answer.body)["data"]["writers"]
+        assert one["clientId"] == "c1"
+        assert before_ms - 1000 <= one["lastUpdateTimestamp"] <= broker.env.now_ms() + 1000

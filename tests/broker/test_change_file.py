@@ -38,7 +38,7 @@ class Table:
         topics = self.topics
         source = Source(
             lambda: topics.to_text(indent=True),
-            lambda slice_: topics.text.prepare(slice_, indent=True),
+            lambda slice_: topics.prepare(slice_, indent=True),
             lambda: topics.mark,
             topics.since,
         )
@@ -153,7 +153,7 @@ async def test_a_table_that_rocketmq_wrote_since_is_believed_and_not_its_former_
     table = await large(disk, monkeypatch)
     await take(table, "put T1")
     assert CHANGES in disk.nodes
-    theirs = bodies.loads_object(bytes(disk.nodes[PATH].cache))
+    theirs = bodies.believed_object(bytes(disk.nodes[PATH].cache))
     assert "T1" not in theirs["topicConfigTable"], "after a crash RocketMQ lacks what stands beside the table"
     for name in (UP_TO, "keelmqCrc32"):
         del theirs[name]
@@ -249,7 +249,7 @@ async def test_a_stop_leaves_all_of_it_in_the_file_that_rocketmq_reads(tmp_path:
         assert b'"B"' not in (config / "topics.json").read_bytes()
         assert broker.tables.files["topics"].lost is None
     assert not (config / "topics.json.changes").exists()
-    stored = bodies.loads_object((config / "topics.json").read_bytes())
+    stored = bodies.believed_object((config / "topics.json").read_bytes())
     assert {"A", "B", "T999"} <= set(stored["topicConfigTable"])
     async with running(tmp_path) as broker:
         assert {"A", "B", "T999"} <= set(broker.topics.table)
@@ -277,7 +277,7 @@ async def cost_of_a_change(tmp_path: Path, count: int) -> float:
     topics.put(*(TopicConfig(f"T{n}") for n in range(count)))
     source = Source(
         lambda: topics.to_text(indent=True),
-        lambda slice_: topics.text.prepare(slice_, indent=True),
+        lambda slice_: topics.prepare(slice_, indent=True),
         lambda: topics.mark,
         topics.since,
     )

@@ -94,6 +94,30 @@ async def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_cl
         assert times == sorted(times), "a queue is searched by time: its times must not go back"
 
 
+async def test_entries_without_messages_end_no_look_for_what_was_delivered(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        one.processors.delay._remember = lambda level, offset: None  # type: ignore[method-assign]
+        bodies = [b"0", b"1", b"2", b"3"]
+        for body in bodies:
+            await client.send("T", body, properties=SOON)
+        await client.pull_until("T", 0, 4)
+        await eventually(lambda: two.store.log.end == one.store.log.end, "the successor has the copies")
+        get = two.store.get
+
+        def damaged(topic: str, queue_id: int, offset: int, count: int, *rest: object) -> Got:
+            if topic == SCHEDULE_TOPIC and 0 < offset < 3:
+                return Got(GetStatus.NO_MATCHED, 3, 0, 4, [], 0)
+            count = 1 if topic == SCHEDULE_TOPIC and offset == 0 else count
+            return get(topic, queue_id, offset, count, *rest)  # type: ignore[arg-type]
+
+        two.store.get = damaged  # type: ignore[method-assign, assignment]
+        await one.fence()
+        await two.lead(elected(2, 2, {2}, 3))
+        await eventually(lambda: two.delays.table.get(1) == 4, "it knows that they were delivered")
+        found = [record.body for record in log_records(two) if record.topic == "T"]
+        assert found == bodies, "each once"
+
+
 async def test_what_was_delivered_is_not_delivered_again_when_a_former_clock_was_an_hour_ahead(
     tmp_path: Path,
 ) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from broker.service import Broker
-from model.codes import Request
+from model.codes import Request, Response
+from model.errors import Refused
 from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
-from remoting.codec import Command
+from remoting.codec import Command, encode
 from remoting.service import Connection
-from tests.broker.helpers import client_of, eventually, running
+from tests.broker.helpers import client_of, eventually, heartbeat, running
 from tests.broker.turn_meter import LIMIT_S, metered
 from tests.fakes.broker.store import FakeConnection
 
@@ -35,7 +38,7 @@ async def test_a_topic_named_5000_times_is_answered_once_and_in_slices(tmp_path:
         assert once is not None
         assert often is not None
         assert often.body == once.body
-        assert len(bodies.loads(often.body)["offsetTable"]) == 1024
+        assert len(bodies.believed_object(often.body)["offsetTable"]) == 1024
         assert meter.longest_s < LIMIT_S
 
 
@@ -96,6 +99,49 @@ async def test_the_progress_of_a_group_in_20_000_queues_is_written_in_slices(tmp
             answer = await ask(broker, Request.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
         assert answer is not None
         assert answer.code == 0, answer.remark
-        (found,) = (g["g"] for g in bodies.loads(answer.body)["consumeStatsList"] if "g" in g)
+        (found,) = (g["g"] for g in bodies.believed_object(answer.body)["consumeStatsList"] if "g" in g)
         assert sum(len(one["offsetTable"]) for one in found) == 20_000
         assert meter.longest_s < LIMIT_S
+
+
+async def test_what_others_hand_to_a_client_that_does_not_read_ends_nobody(tmp_path: Path) -> None:
+    """GET_CONSUMER_RUNNING_INFO goes to the client it names, with all that is in it."""
+    async with running(tmp_path, maxUnreadBytesPerConnection=8 << 20) as broker:
+        _reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, limit=1 << 12)
+        writer.write(encode(Command(int(Request.HEART_BEAT), {}, heartbeat("victim", "g", "T"), 1)))
+        await eventually(lambda: broker.context.clients.find_consumer("g", "victim") is not None, "it beats")
+        ext = {"consumerGroup": "g", "clientId": "victim"}
+        request = Command(int(Request.GET_CONSUMER_RUNNING_INFO), ext, bytes(900_000))
+        calls = [asyncio.create_task(ask_named(broker, request)) for _ in range(20)]
+        refused = [
+            await call for call in (await asyncio.wait(calls, timeout=2.0))[0] if call.exception() is None
+        ]
+        assert "does not read" in str(refused[0])
+        assert broker.status()["ports"]["refused"]["maxUnreadBytesPerConnection"] == 0
+        assert broker.context.clients.find_consumer("g", "victim") is not None, "and it stays"
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        writer.transport.abort()
+
+
+async def ask_named(broker: Broker, request: Command) -> str:
+    try:
+        answer = await broker.processors.handlers[request.code](FakeConnection(), request)  # type: ignore[arg-type]
+    except Refused as refused:
+        return refused.remark
+    return "" if answer is None else str(answer.remark)
+
+
+async def test_a_key_of_2_mb_is_not_looked_up(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T", properties="KEYS\x01k\x02")
+        await broker.store.caught_up()
+        times = {"maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+        async with metered() as meter:
+            for name, key in (("T", "k" * (2 << 20)), ("T" * (2 << 20), "k")):
+                with pytest.raises(Refused) as refused:
+                    await ask(broker, Request.QUERY_MESSAGE, {"topic": name, "key": key, **times})
+                assert refused.value.code == Response.QUERY_NOT_FOUND
+        assert meter.longest_s < LIMIT_S
+        assert (await client.call(Request.QUERY_MESSAGE, {"topic": "T", "key": "k", **times})).code == 0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.requests.batch import READ_MESSAGES_MAX, WAITS
-from broker.service import Broker
 from model.codes import Request, Response
 from model.errors import Refused
 from remoting.codec import Command, encode
@@ -138,23 +137,19 @@ async def test_a_role_that_ends_meanwhile_stores_nothing(
         assert broker.store.log.end == end
 
 
-async def test_a_topic_deleted_meanwhile_is_made_anew_or_refused(
+async def test_a_topic_that_is_gone_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A request to delete it would wait for its turn behind the batch."""
     rounds = hold_slices(monkeypatch)
     keys = {**ROOM, "autoCreateTopicEnable": "false"}
     async with running(tmp_path, **keys) as broker, client_of(broker) as client:
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
         asked = asyncio.create_task(send_batch(client, MOST))
         await eventually(lambda: rounds[0] > 100, "it is being made")
-        await delete(broker, "T")
+        broker.context.topics.delete("T", {}, {})
         assert (await asked).code == Response.TOPIC_NOT_EXIST
         assert broker.store.log.end == 0
-
-
-async def delete(broker: Broker, name: str) -> None:
-    async with client_of(broker) as operator:
-        assert (await operator.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": name})).code == 0
 
 
 async def test_a_client_that_leaves_meanwhile_stores_nothing(

@@ -9,18 +9,11 @@ from broker.acl.signed_path import SignedPath
 from broker.requests.fast_headers import SEND, BinaryHeads
 from broker.requests.fast_path import _Routes
 from broker.tables.topics import Topics
-from remoting.codec import ROCKETMQ, Command, encode
-from remoting.headers import SendHeader
 from store.files.record import DispatchParser
 from tests.broker.helpers import config_for
+from tests.broker.send_frames import binary_header
 
 HELD_MAX = 1 << 20
-
-
-def header(group: str) -> bytes:
-    ext = SendHeader(group, "T", 0, 1_700_000_000_000, properties="TAGS\x01a\x02").to_ext()
-    frame = encode(Command(SEND, ext, serialize=ROCKETMQ))
-    return frame[8 : 8 + int.from_bytes(frame[5:8], "big")]
 
 
 def held_bytes(table: dict[Any, Any]) -> int:
@@ -31,11 +24,13 @@ def held_bytes(table: dict[Any, Any]) -> int:
 
 def test_headers_with_huge_names_are_not_remembered() -> None:
     heads = BinaryHeads()
-    assert heads.head(header("group")).ext is not None
+    assert heads.head(binary_header("group")).ext is not None
     for number in range(200):
-        assert heads.head(header(f"{number:03}" + "g" * 100_000)).ext is None, "it takes the ordinary way"
+        assert heads.head(binary_header(f"{number:03}" + "g" * 100_000)).ext is None, (
+            "it takes the ordinary way"
+        )
     assert 0 < held_bytes(heads._known) < HELD_MAX
-    assert heads.head(header("group")).ext is not None
+    assert heads.head(binary_header("group")).ext is not None
 
 
 def test_hashes_of_huge_tags_are_not_remembered(tmp_path: Any) -> None:

@@ -9,9 +9,13 @@ import pytest
 
 from broker.requests.transactions import GROUP
 from model.codes import Request, Response
+from model.pop import ORDER_REVIVE_QUEUE, ExtraInfo
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
+from remoting.pop_acks import BatchAck, encode_batch_acks
+from remoting.pop_headers import AckHeader
 from tests.broker.halves import COMMIT, HALVES, begin, end, of_topic
 from tests.broker.helpers import client_of, eventually, running, topic
+from tests.broker.pop.support import pop
 
 FORGED = "1000000"
 
@@ -43,6 +47,30 @@ async def test_a_client_commits_no_offset_of_a_system_group(tmp_path: Path, grou
         assert broker.offsets.queues(group, HALVES) == {}
 
 
+@pytest.mark.parametrize("order", [False, True])
+async def test_a_client_pops_and_acknowledges_nothing_as_a_system_group(
+    tmp_path: Path, *, order: bool
+) -> None:
+    """What the revive group has done is not brought back again by a successor."""
+    group, name = "CID_RMQ_SYS_REVIVE_GROUP", "rmq_sys_REVIVE_LOG_DefaultCluster"
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        assert (await pop(client, "T")).code == 0
+        assert (await pop(client, name, group=group, order=order)).code == 16
+        queue_id = ORDER_REVIVE_QUEUE if order else 0
+        info = ExtraInfo(0, 1, 1, queue_id, "0", "broker-t", 0, 0).to_text()
+        for code, invisible_ms in (
+            (Request.ACK_MESSAGE, None),
+            (Request.CHANGE_MESSAGE_INVISIBLETIME, 1000),
+        ):
+            header = AckHeader(group, name, 0, info, 0, invisible_ms)
+            assert (await client.call(code, header.to_ext())).code == 16
+        body = encode_batch_acks("b", [BatchAck(group, name, "0", 0, 0, queue_id, 1, 1, [0])])
+        assert (await client.call(Request.BATCH_ACK_MESSAGE, {}, body)).code == 16
+        assert broker.offsets.queues(group, name) == {}
+
+
 async def test_a_transaction_whose_progress_was_forged_is_committed_all_the_same(tmp_path: Path) -> None:
     """What a broker before this rule may have stored: the log says what ended, no number does."""
     async with running(tmp_path) as broker, client_of(broker) as client:
@@ -71,7 +99,7 @@ async def test_the_first_op_behind_a_half_is_found(tmp_path: Path) -> None:
             assert half.queue_offset < transactions._next_half
         before = broker.store.log.end
         for half in of_topic(broker, HALVES):
-            assert await transactions._has_op(await client.connection(), half)
+            assert await transactions._op_of(await client.connection(), half) is not None
         assert broker.store.log.end == before
 
 

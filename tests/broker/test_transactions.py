@@ -13,7 +13,7 @@ from broker.requests.transactions import GROUP
 from broker.service import Broker
 from model.codes import Request
 from model.errors import Refused
-from model.message import PROPERTIES_BYTES_MAX, property_of
+from model.message import PROPERTIES_BYTES_MAX, decode_properties, property_of
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
@@ -30,6 +30,9 @@ from tests.broker.helpers import (
     running,
 )
 from tests.plain import broker_ids
+
+LOOKS_OFTEN = {"transactionCheckInterval": "20"}
+REAL = {"REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
 async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
@@ -50,13 +53,56 @@ async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path)
         assert (op.body, property_of(op.properties, "TAGS")) == (b"0,", "d")
 
 
+async def test_a_committed_message_keeps_the_properties_of_its_half_as_the_originals_does(
+    tmp_path: Path,
+) -> None:
+    """In a store of the real broker TRAN_MSG and WAIT stay as they were, also in halves asked about."""
+    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+        properties = HALF + "UNIQ_KEY\x01U1\x02WAIT\x01true\x02"
+        half = await client.send("T", b"half", properties=properties)
+        await eventually(lambda: len(of_topic(broker, HALVES)) >= 2, "it is asked about")
+        assert (await end(client, half, COMMIT)).code == 0
+        (seen,) = await client.pull_until("T", 0, 1)
+        halves = [decode_properties(one.properties) for one in of_topic(broker, HALVES)]
+        kept = decode_properties(seen.properties)
+        assert (kept["TRAN_MSG"], kept["WAIT"]) == ("true", "true")
+        for one in (*halves[1:], kept):
+            same = {k: v for k, v in one.items() if k != "TRANSACTION_CHECK_TIMES"} | REAL
+            assert same == halves[0] | REAL
+
+
 async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
         half = await begin(client)
         assert (await end(client, half, ROLLBACK)).code == 0
-        assert (await end(client, half, COMMIT)).code == 0, "it has ended: nothing more to do"
+        assert (await end(client, half, ROLLBACK)).code == 0, "it has ended: nothing more to do"
         await eventually(lambda: (broker.offsets.get(GROUP, HALVES, 0) or 0) >= 1, "progress is noted")
+        assert (await end(client, half, ROLLBACK)).code == 0, "also when only the log knows it"
         assert of_topic(broker, "T") == []
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        (ROLLBACK, COMMIT, "this transaction was rolled back"),
+        (COMMIT, ROLLBACK, "this transaction was committed"),
+    ],
+)
+async def test_an_end_against_the_first_is_not_answered_ok(
+    tmp_path: Path, first: int, then: int, told: str
+) -> None:
+    async with running(tmp_path, **LOOKS_OFTEN) as broker, client_of(broker) as client:
+        half = await begin(client)
+        assert (await end(client, half, first)).code == 0
+        answer = await end(client, half, then)
+        assert (answer.code, answer.remark) == (1, told)
+        await eventually(lambda: (broker.offsets.get(GROUP, HALVES, 0) or 0) >= 1, "progress is noted")
+        answer = await end(client, half, then)
+        assert (answer.code, answer.remark) == (1, told), "the op record says it"
+    async with running(tmp_path, **LOOKS_OFTEN) as broker, client_of(broker) as client:
+        await eventually(lambda: broker.processors.transactions._known.is_set(), "the log is read")
+        answer = await end(client, half, then)
+        assert (answer.code, answer.remark) == (1, told)
 
 
 async def test_a_commit_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:

@@ -23,9 +23,21 @@ from chaos.model.symmetry import key, with_names
 from chaos.model.world import Budget, Setting
 
 STATES_MAX = 120_000
+LONG = {
+    "cut_one_too_few",
+    "forgetful_after_the_last_lease",
+    "majority_vouches_for_all",
+    "news_without_outsiders",
+    "no_cut",
+}
+"""Bugs that take seconds each to be found: with KEELMQ_MODEL_BUGS=all."""
+ALL = os.environ.get("KEELMQ_MODEL_BUGS") == "all"
+PLANTED = [name for name in PLANTS if name not in LONG or ALL]
+LONG_ROWS = {"all, another Controller leads", "all, late views", "unclean elections, the key is set"}
+"""A third of the small set's time: so, too, and by ``keelmq drill model``."""
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [name for name in SMALL if ALL or name not in LONG_ROWS])
 def test_no_interleaving_of_a_small_group_breaks_a_promise(name: str) -> None:
     found = explore(SMALL[name], states_max=STATES_MAX)
     assert found.violation is None, "\n".join(found.violation.trace)
@@ -33,7 +45,12 @@ def test_no_interleaving_of_a_small_group_breaks_a_promise(name: str) -> None:
     assert found.states > 300
 
 
-@pytest.mark.parametrize("name", PLANTS)
+def test_what_is_left_to_the_command_exists() -> None:
+    assert set(SMALL) >= LONG_ROWS
+    assert set(PLANTS) >= LONG
+
+
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found_with_the_steps_to_it(name: str) -> None:
     bug = PLANTS[name]
     with bug.planted() as rules:
@@ -126,3 +143,10 @@ def test_a_result_that_cannot_be_written_is_said_and_is_no_success(
     assert done.exit_code == 3
     assert f"{out} was not written: No space left on device" in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_copy_of_a_removed_replica_counts_until_its_master_hears_of_it() -> None:
+    setting = Setting(wait="majority", budget=Budget(1, 1, leases=1, forgets=1))
+    found = explore(setting, states_max=20_000)
+    assert found.violation is None, "\n".join(found.violation.trace)
+    assert found.states > 2000

@@ -187,3 +187,20 @@ def test_a_bit_flip_changes_one_bit_of_written_data() -> None:
     data = read_file(disk, path)
     assert sum(byte.bit_count() for byte in data) == 1
     assert data[offset] != 0
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_removed_directory_is_back_with_its_files_or_gone_for_good(synced: bool) -> None:
+    came_back = 0
+    for seed in range(30):
+        machine, disk, _ = a_disk(seed)
+        disk.makedirs("/data/index")
+        disk.open("/data/index/f", create=True).sync()
+        disk.sync_dir("/data/index")
+        disk.rmtree("/data/index")
+        if synced:
+            disk.sync_dir("/data")
+        again = after_power(machine)
+        assert again.is_dir("/data/index") is again.exists("/data/index/f")
+        came_back += again.is_dir("/data/index")
+    assert came_back == 0 if synced else 0 < came_back < 30

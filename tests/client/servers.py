@@ -28,7 +28,8 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(directory: Path) -> AsyncIterator[Pair]:
+async def pair(directory: Path, **settings: Any) -> AsyncIterator[Pair]:
+    """``settings``: fields of the broker's configuration."""
     base = free_base_port(10)
     env = OsEnv(seed=3)
     nameserver = NameServer(env, NamesrvConfig(listen_port=base))
@@ -42,6 +43,7 @@ async def pair(directory: Path) -> AsyncIterator[Pair]:
         index_slots=100,
         index_entries=1000,
         broker_id=0,
+        **settings,
     )
     broker = Broker(env, config)
     await nameserver.start()
@@ -57,9 +59,9 @@ async def pair(directory: Path) -> AsyncIterator[Pair]:
         await nameserver.stop()
 
 
-def run(directory: Path, work: Callable[[Pair], Coroutine[Any, Any, None]]) -> None:
+def run(directory: Path, work: Callable[[Pair], Coroutine[Any, Any, None]], **settings: Any) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(40), pair(directory) as servers:
+        async with asyncio.timeout(40), pair(directory, **settings) as servers:
             await work(servers)
 
     asyncio.run(whole())

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.consume import Progress
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consume import Progress
+from client.consuming.consumer import ConsumeOptions, PushConsumer
+from client.consuming.pull import PullConsumer, PullStatus
 from client.message import Message, Queue, Received
-from client.producer import Producer
-from client.pull import PullConsumer, PullStatus
+from client.sending.producer import Producer
 from model.codes import Request
 from model.errors import PeerError, Refused
 from remoting.codec import Command

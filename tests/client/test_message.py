@@ -1,4 +1,4 @@
-"""The promises of client.ids, client.message and client.allocate: names, properties, batches, splits."""
+"""The promises of ids, messages and shares: names, properties, batches, splits."""
 
 import json
 import random
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.allocate import average
+from client.consuming.allocate import average
+from client.consuming.pull import parse_records
 from client.ids import UniqueIds
 from client.message import Message, Queue, pack_batch, packed, received
-from client.pull import parse_records
 from client.routes import Route
 from model.errors import PeerError
 from model.message import COMPRESSED, decode_properties, encode_host

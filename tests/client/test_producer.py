@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from client.message import Message, Queue, SendFailed, SendStatus, SendUnknown
-from client.producer import Producer, SendOptions
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.codes import Request, Response
 from model.errors import Refused
 from model.message import decode_properties

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from client.admin import AdminClient
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
+from client.consuming.pull import PullConsumer, PullStatus
 from client.message import Message, Queue, Received, SendFailed
-from client.producer import Producer, SendOptions
-from client.pull import PullConsumer, PullStatus
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.codes import Request
 from model.errors import Refused
 from remoting import bodies

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker.requests.reply import ReplyProcessor
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Message, Received, SendFailed, SendUnknown
-from client.producer import Producer, SendOptions
-from client.request_reply import NoReply, reply_to, ttl_s
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
+from client.sending.request_reply import NoReply, reply_to, ttl_s
 from model.codes import Request, Response
 from model.message import encode_properties
 from remoting.codec import Command
@@ -144,7 +145,7 @@ def test_a_requester_whose_connection_broke_is_known_again_before_the_reply(tmp_
 
 
 def test_a_stop_ends_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.producer.DRAIN_S", 0.1)
+    monkeypatch.setattr("client.sending.producer.DRAIN_S", 0.1)
 
     async def work(servers: Pair) -> None:
         producer = Producer(servers.env, "askers", servers.namesrv)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from client.consuming.pull import PullConsumer
 from client.message import Message
-from client.producer import Producer
-from client.pull import PullConsumer
+from client.sending.producer import Producer
 from model.errors import Refused
 from model.message import decode_properties
 from tests.client.servers import Pair, routed, run

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
+from client.consuming.pull import PullConsumer
 from client.message import Attempt, Message, Queue, Received, SendResult, SendStatus
-from client.producer import Producer, SendOptions
-from client.pull import PullConsumer
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from client.trace import EVENT_BYTES_MAX, TRACE_TOPIC, WAITING_MAX, Tracer, pub, sub_after, sub_before
 from model.errors import Unknown
 from model.message import encode_properties

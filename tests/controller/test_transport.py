@@ -2,14 +2,19 @@
 
 import asyncio
 import hashlib
+import logging
 import struct
 from collections.abc import Callable, Sized
 from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from controller.links.link import Link
 from controller.links.transport import STRANGERS_MAX
 from model.errors import ConfigError
+from runtime.complaints import LINES_AT_ONCE, Complaints
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, text
 
@@ -207,3 +212,11 @@ def test_a_link_that_broke_is_made_again() -> None:
         await wait_for(lambda: two.heard)
 
     pair(main)
+
+
+def test_late_strangers_without_end_make_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints(logging.getLogger("controller.links"), lambda: 0.0)
+    for _ in range(1000):
+        Link(cast(Any, SimpleNamespace(complaints=complaints, on_ended=lambda link: None)), None)._too_late()
+    assert complaints.total == 1000
+    assert len(caplog.records) == LINES_AT_ONCE

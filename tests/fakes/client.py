@@ -41,6 +41,7 @@ class FakeNameServer:
         self.address = ""
         self.asked: list[int] = []
         self.silent = False
+        self.refusals: dict[str, Refused] = {}  # by topic
 
     async def start(self) -> str:
         self.address = f"127.0.0.1:{await self.server.start('127.0.0.1', 0)}"
@@ -58,6 +59,8 @@ class FakeNameServer:
                 "clusterAddrTable": {"C": list(self.masters)},
             }
             return command.reply(body=bodies.dumps_dialect(body))
+        if command.ext["topic"] in self.refusals:
+            raise self.refusals[command.ext["topic"]]
         groups = self.topics.get(command.ext["topic"])
         if groups is None:
             raise Refused("no such topic", Response.TOPIC_NOT_EXIST)

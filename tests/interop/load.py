@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from client.consuming.pull import PullConsumer
 from client.message import Message, Queue, SendStatus
-from client.producer import Producer, SendOptions
-from client.pull import PullConsumer
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.interop.logs import messages_of

@@ -286,7 +286,7 @@ async def served(
         yield peer
     finally:
         await peer.close()
-        server.stop(signal.SIGKILL if kill else signal.SIGTERM)
+        await asyncio.to_thread(server.stop, signal.SIGKILL if kill else signal.SIGTERM)
 
 
 class _Keelmq(rocketmq.ServerProcess):

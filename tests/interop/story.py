@@ -11,7 +11,7 @@ from typing import Final
 from chaos.worlds import rocketmq
 from client.admin import AdminClient
 from model.codes import Request
-from remoting.bodies import dumps, loads
+from remoting.bodies import believed_object, dumps
 from tests.interop.load import READERS, TOPIC, Load, assert_nothing_acked_is_gone
 from tests.interop.logs import assert_same_logs
 from tests.interop.mixed import GROUP, START_S, KeelmqNode, MixedCluster, Server
@@ -110,9 +110,9 @@ def copy_tables(cluster: MixedCluster) -> None:
 def has_tables(cluster: MixedCluster, broker: Server) -> bool:
     """Whether ``broker`` holds what ``copy_tables`` gave to the master."""
     address = cluster.address(broker)
-    topics = loads(rocketmq.call(address, Request.GET_ALL_TOPIC_CONFIG)[1])["topicConfigTable"]
-    groups = loads(rocketmq.call(address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1])
-    offsets = loads(rocketmq.call(address, Request.GET_ALL_CONSUMER_OFFSET)[1])["offsetTable"]
+    topics = believed_object(rocketmq.call(address, Request.GET_ALL_TOPIC_CONFIG)[1])["topicConfigTable"]
+    groups = believed_object(rocketmq.call(address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1])
+    offsets = believed_object(rocketmq.call(address, Request.GET_ALL_CONSUMER_OFFSET)[1])["offsetTable"]
     return (
         topics.get("MixedTables", {}).get("writeQueueNums") == 6
         and READERS in groups["subscriptionGroupTable"]

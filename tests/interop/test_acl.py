@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -96,14 +97,18 @@ Made = tuple[Side, list[str]]
 @pytest.fixture(scope="module")
 def sides_2(new_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Made, Made]]:
     """A keelmq broker with ACL 2.0 and a real one."""
-    with (
-        keelmq_side(tmp_path_factory.mktemp("keelmq2"), **ACL_2) as ours,
-        real_side(tmp_path_factory.mktemp("real2"), **ACL_2) as theirs,
-    ):
+    with ExitStack() as ends:
+        ours, theirs = beside(
+            partial(ends.enter_context, keelmq_side(tmp_path_factory.mktemp("keelmq2"), **ACL_2)),
+            partial(ends.enter_context, real_side(tmp_path_factory.mktemp("real2"), **ACL_2)),
+        )
         said = beside(*(partial(side.mqadmin, new_library, *SETUP_2) for side in (ours, theirs)))
         yield (ours, said[0]), (theirs, said[1])
 
 
+@pytest.mark.covers(
+    "ACL 2.0: users and policies are made, changed and shown", client="mqadmin 5.5.0", sides="both"
+)
 def test_users_and_policies_are_made_and_shown_as_by_the_real_broker(
     sides_2: tuple[Made, Made],
 ) -> None:
@@ -119,6 +124,9 @@ def some(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     ]
 
 
+@pytest.mark.covers(
+    "ACL 2.0: who is let in, who is turned away", client="Java 5.5.0, Java 4.9.7", sides="both"
+)
 def test_clients_of_5_5_and_4_9_are_let_in_and_turned_away_as_by_the_real_broker(
     sides_2: tuple[Made, Made], new_library: Path
 ) -> None:
@@ -128,6 +136,7 @@ def test_clients_of_5_5_and_4_9_are_let_in_and_turned_away_as_by_the_real_broker
         assert all_of(ours, "code")[:9] == [(c,) for c in ("0", "0", "16", "16", "16", "16", "16", "16", "0")]
 
 
+@pytest.mark.covers("ACL 2.0: a user without a right changes nothing", client="mqadmin 5.5.0", sides="both")
 def test_a_user_without_a_right_is_no_operator(sides_2: tuple[Made, Made], new_library: Path) -> None:
     alice = ("alice", "alice-secret")
     ours, theirs = beside(
@@ -150,6 +159,7 @@ def go_facts(side: Side, driver: Path, *commands: str) -> list[dict[str, str]]:
     return side.seen(done.stdout)
 
 
+@pytest.mark.covers("ACL 2.0: who is let in, who is turned away", client="Go v2", sides="both")
 def test_the_go_client_is_let_in_and_turned_away_as_by_the_real_broker(
     sides_2: tuple[Made, Made], go_driver: Path
 ) -> None:
@@ -218,6 +228,9 @@ def without_frame(text: str) -> str:
     return text.replace("No default permission for", "No permission for")
 
 
+@pytest.mark.covers(
+    "ACL 1.0: plain_acl.yml and its commands", client="Java 5.5.0, Java 4.9.7, mqadmin 4.9.7", sides="both"
+)
 def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> None:
     library = old_library()
     (tmp_path / "conf").mkdir()
@@ -230,10 +243,12 @@ def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> 
         assert "Need admin permission for request code=17, but accessKey=alice-key is not" in denied[0]
         return said, seen
 
-    with (
-        keelmq_side(tmp_path / "ours", aclEnable="true", aclHome=tmp_path / "conf") as one_side,
-        old_side(tmp_path / "theirs", library, PLAIN_ACL) as other_side,
-    ):
+    with ExitStack() as ends:
+        ours_begun = keelmq_side(tmp_path / "ours", aclEnable="true", aclHome=tmp_path / "conf")
+        theirs_begun = old_side(tmp_path / "theirs", library, PLAIN_ACL)
+        one_side, other_side = beside(
+            partial(ends.enter_context, ours_begun), partial(ends.enter_context, theirs_begun)
+        )
         (our_words, our_rows), (their_words, their_rows) = beside(
             partial(on, one_side), partial(on, other_side)
         )

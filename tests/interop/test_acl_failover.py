@@ -16,6 +16,9 @@ from tests.interop.mixed import KeelmqNode, MixedCluster, running
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
+@pytest.mark.covers(
+    "ACL: rights stand while another master takes over", client="Java 5.5.0, Go v2", sides="keelmq"
+)
 def test_rights_stand_during_a_failover(real_rocketmq: Path, go_driver: Path, tmp_path: Path) -> None:
     """The master is killed while allowed and denied clients, of Java and Go, send."""
     cluster = MixedCluster(tmp_path / "group")

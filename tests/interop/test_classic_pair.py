@@ -46,6 +46,11 @@ def log_on_disk(store: Path, size: int) -> bytes:
     return (store / "commitlog" / f"{0:020d}").read_bytes()[:size]
 
 
+@pytest.mark.covers(
+    "Classic HA without Controllers: master of one kind, slave of the other",
+    client="broker 5.5.0",
+    sides="together",
+)
 @pytest.mark.parametrize("ours", ["master", "slave"])
 async def test_a_real_broker_and_ours_replicate_the_classic_way(
     ours: str, real_rocketmq: Path, tmp_path: Path

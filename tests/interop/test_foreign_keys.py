@@ -19,6 +19,11 @@ NOT_FOR_FILES = {"clusterName", "configName", "jraftConfig"}
 NETTY = ("NettyServerConfig", "NettyClientConfig")
 
 
+@pytest.mark.covers(
+    "Configuration: each key of the real servers is taken, ignored or refused with a reason",
+    client="configuration files",
+    sides="keelmq",
+)
 @pytest.mark.interop
 @pytest.mark.parametrize(
     ("classes", "own", "ignored"),

@@ -21,6 +21,7 @@ def _create(cluster: Cluster, topic: str, queues: int = 4) -> None:
     asyncio.run(create())
 
 
+@pytest.mark.covers("Send and wait", client="Java 5.5.0", sides="keelmq")
 def test_a_synchronous_send_is_stored_and_numbered(cluster: Cluster) -> None:
     _create(cluster, "InteropSync")
     done = cluster.driver("sync", "InteropSync", "40")
@@ -32,6 +33,7 @@ def test_a_synchronous_send_is_stored_and_numbered(cluster: Cluster) -> None:
     assert len({s["offsetMsgId"] for s in sent}) == 40
 
 
+@pytest.mark.covers("Send with a callback", client="Java 5.5.0", sides="keelmq")
 def test_asynchronous_sends_all_call_back(cluster: Cluster) -> None:
     _create(cluster, "InteropAsync")
     done = cluster.driver("async", "InteropAsync", "500")
@@ -41,12 +43,16 @@ def test_asynchronous_sends_all_call_back(cluster: Cluster) -> None:
     assert len({(s["queue"], s["offset"]) for s in sent}) == 500
 
 
+@pytest.mark.covers("The first message makes its topic", client="Java 5.5.0", sides="keelmq")
 def test_a_topic_nobody_created_appears_with_the_first_send(cluster: Cluster) -> None:
     done = cluster.driver("sync", "InteropAutoCreated", "8")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "InteropAutoCreated" in cluster.mqadmin("topicList")
 
 
+@pytest.mark.covers(
+    "One-way and batch sends; a group of two shares the queues", client="Java 5.5.0", sides="keelmq"
+)
 def test_oneway_sends_and_a_batch_are_read_by_a_group_of_two_that_share_the_queues(cluster: Cluster) -> None:
     topic = "InteropGroup"
     _create(cluster, topic)
@@ -69,6 +75,9 @@ def test_oneway_sends_and_a_batch_are_read_by_a_group_of_two_that_share_the_queu
         assert line["tags"] == ("even" if int(number) % 2 == 0 else "odd")
 
 
+@pytest.mark.covers(
+    "A SQL92 subscription, and one that cannot be parsed", client="Java 5.5.0", sides="keelmq"
+)
 def test_a_sql92_subscription_gets_what_it_asks_for(cluster: Cluster) -> None:
     _create(cluster, "InteropSql")
     assert cluster.driver("sync", "InteropSql", "30").returncode == 0
@@ -80,6 +89,9 @@ def test_a_sql92_subscription_gets_what_it_asks_for(cluster: Cluster) -> None:
     assert "Invalid MessageSelector" in wrong.stdout + wrong.stderr
 
 
+@pytest.mark.covers(
+    "What a listener fails on comes back through the retry topic", client="Java 5.5.0", sides="keelmq"
+)
 def test_a_message_the_listener_fails_comes_back_through_the_retry_topic(cluster: Cluster) -> None:
     _create(cluster, "InteropRetry")
     assert cluster.driver("sync", "InteropRetry", "4").returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client.message import Message
-from client.producer import Producer
+from client.sending.producer import Producer
 from model.config import StoreConfig
 from runtime.os_env import OsEnv
 from store.files.consume_queue import ENTRY
@@ -69,6 +69,7 @@ async def _read(root: Path) -> dict[str, list[bytes]]:
         await store.close()
 
 
+@pytest.mark.covers("Light queues (LMQ) in the files", client="store files", sides="together")
 def test_light_queues_of_the_real_broker_are_read_and_made_again_the_same(
     real_rocketmq: Path, tmp_path: Path
 ) -> None:

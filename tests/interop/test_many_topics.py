@@ -22,6 +22,7 @@ MANY = 3000
 START_S = 60.0
 
 
+@pytest.mark.covers("Registration: changes of topics told alone", client="NameServer 5.5.0", sides="together")
 @pytest.mark.parametrize("forgets", [False, True], ids=["default", "deleteTopicWithBrokerRegistration"])
 def test_a_real_nameserver_knows_every_topic_after_changes_told_alone(
     real_rocketmq: Path, tmp_path: Path, forgets: bool

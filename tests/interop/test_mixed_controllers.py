@@ -28,12 +28,18 @@ def real_brokers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield cluster
 
 
+@pytest.mark.covers(
+    "Controllers of keelmq: brokers fail over and rejoin", client="broker 5.5.0", sides="together"
+)
 def test_real_brokers_fail_over_and_rejoin_under_our_controllers(real_brokers: MixedCluster) -> None:
     killed, _ = kill_the_master(real_brokers)
     rejoin(real_brokers, killed)
     assert_all_is_well(real_brokers)
 
 
+@pytest.mark.covers(
+    "electMaster, cleanBrokerMetadata at keelmq's Controllers", client="mqadmin 5.5.0", sides="together"
+)
 def test_mqadmin_moves_the_master_and_forgets_a_dead_broker(real_brokers: MixedCluster) -> None:
     cluster, controllers = real_brokers, ";".join(real_brokers.controllers)
     master = cluster.master()
@@ -74,6 +80,7 @@ def real_controllers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFacto
         yield cluster
 
 
+@pytest.mark.covers("Brokers of keelmq fail over and rejoin", client="Controller 5.5.0", sides="together")
 def test_our_brokers_fail_over_and_rejoin_under_real_controllers(real_controllers: MixedCluster) -> None:
     killed, _ = kill_the_master(real_controllers)
     rejoin(real_controllers, killed)

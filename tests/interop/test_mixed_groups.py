@@ -48,6 +48,9 @@ def keelmq_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory)
         yield cluster
 
 
+@pytest.mark.covers(
+    "A group of both kinds, idle: the SyncStateSet stays", client="broker 5.5.0", sides="together"
+)
 def test_an_idle_group_of_both_kinds_keeps_its_sync_state_set(keelmq_master: MixedCluster) -> None:
     before = keelmq_master.state()
     time.sleep(12)  # a real slave reports every 5 s when nothing happens
@@ -70,10 +73,18 @@ def _succeed_and_take_back(cluster: MixedCluster) -> None:
     assert_all_is_well(cluster)
 
 
+@pytest.mark.covers(
+    "A real master, slaves of keelmq: they succeed it and take it back",
+    client="broker 5.5.0",
+    sides="together",
+)
 def test_our_slaves_of_a_real_master_succeed_it_and_take_it_back(real_master: MixedCluster) -> None:
     _succeed_and_take_back(real_master)
 
 
+@pytest.mark.covers(
+    "Elections without a write between them part nobody", client="broker 5.5.0", sides="together"
+)
 def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCluster) -> None:
     # A real broker records no epoch that starts where the one before it does: its list falls behind ours.
     real, ours, _ = real_master.brokers
@@ -85,5 +96,10 @@ def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCl
     assert_all_is_well(real_master)
 
 
+@pytest.mark.covers(
+    "A master of keelmq, real slaves: they succeed it and take it back",
+    client="broker 5.5.0",
+    sides="together",
+)
 def test_real_slaves_of_our_master_succeed_it_and_take_it_back(keelmq_master: MixedCluster) -> None:
     _succeed_and_take_back(keelmq_master)

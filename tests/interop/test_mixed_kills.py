@@ -26,6 +26,9 @@ def _kill_succeed_rejoin(cluster: MixedCluster) -> None:
     assert_all_is_well(cluster)
 
 
+@pytest.mark.covers(
+    "A killed real master is succeeded by keelmq", client="broker, Controller 5.5.0", sides="together"
+)
 def test_our_slave_succeeds_a_killed_real_master_under_real_controllers(
     real_rocketmq: Path, tmp_path: Path
 ) -> None:
@@ -36,6 +39,9 @@ def test_our_slave_succeeds_a_killed_real_master_under_real_controllers(
         _kill_succeed_rejoin(cluster)
 
 
+@pytest.mark.covers(
+    "A killed master of keelmq is succeeded by a real slave", client="broker 5.5.0", sides="together"
+)
 def test_a_real_slave_succeeds_our_killed_master_under_our_controllers(
     real_rocketmq: Path, tmp_path: Path
 ) -> None:

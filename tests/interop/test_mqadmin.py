@@ -11,6 +11,7 @@ from tests.interop.conftest import Cluster, mqadmin_all
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
+@pytest.mark.covers("clusterList", client="mqadmin 5.5.0", sides="keelmq")
 def test_cluster_list_shows_the_master_and_both_slaves(cluster: Cluster) -> None:
     rows = [r.split() for r in cluster.mqadmin("clusterList").splitlines() if "broker-a" in r]
     assert len(rows) == 3, rows
@@ -18,6 +19,7 @@ def test_cluster_list_shows_the_master_and_both_slaves(cluster: Cluster) -> None
     assert all(row[0] == "DefaultCluster" for row in rows)
 
 
+@pytest.mark.covers("updateTopic, topicRoute", client="mqadmin 5.5.0", sides="keelmq")
 def test_update_topic_makes_a_route_with_its_queues(cluster: Cluster) -> None:
     said = cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "AdminTopic", "-r", "6", "-w", "6")
     assert "success" in said
@@ -26,6 +28,7 @@ def test_update_topic_makes_a_route_with_its_queues(cluster: Cluster) -> None:
     assert '"brokerName":"broker-a"' in route.replace(" ", "")
 
 
+@pytest.mark.covers("topicStatus", client="mqadmin 5.5.0", sides="keelmq")
 def test_topic_status_counts_what_was_sent(cluster: Cluster) -> None:
     cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "AdminStatus", "-r", "2", "-w", "2")
     assert cluster.driver("sync", "AdminStatus", "10").returncode == 0
@@ -34,6 +37,7 @@ def test_topic_status_counts_what_was_sent(cluster: Cluster) -> None:
     assert ends == [5, 5], rows
 
 
+@pytest.mark.covers("getSyncStateSet", client="mqadmin 5.5.0", sides="keelmq")
 def test_get_sync_state_set_names_all_three_replicas(cluster: Cluster) -> None:
     said = cluster.mqadmin("getSyncStateSet", "-a", cluster.controllers, "-b", "broker-a")
     assert "#brokerName\tbroker-a" in said, said
@@ -41,6 +45,11 @@ def test_get_sync_state_set_names_all_three_replicas(cluster: Cluster) -> None:
     assert said.count("InSyncReplica:") == 3, said
 
 
+@pytest.mark.covers(
+    "haStatus, getBrokerEpoch, getControllerMetaData, getControllerConfig",
+    client="mqadmin 5.5.0",
+    sides="keelmq",
+)
 def test_the_state_of_controllers_and_replication_can_be_read(cluster: Cluster) -> None:
     controllers = cluster.controllers.split(";")
     listed = cluster.mqadmin("clusterList").splitlines()
@@ -70,6 +79,7 @@ def _settings(said: str) -> dict[str, dict[str, str]]:
     return dict(zip(parts[::2], map(dict, tables), strict=True))
 
 
+@pytest.mark.covers("updateControllerConfig", client="mqadmin 5.5.0", sides="keelmq")
 def test_a_key_is_changed_on_every_controller_and_its_members_on_none(cluster: Cluster) -> None:
     at = f"-a {cluster.controllers}"
     tries = f"updateControllerConfig {at} -k electMasterMaxRetryCount -v"
@@ -96,6 +106,11 @@ def test_a_key_is_changed_on_every_controller_and_its_members_on_none(cluster: C
     assert _settings(last) == found
 
 
+@pytest.mark.covers(
+    "queryCq, brokerConsumeStats, clean and delete commands, deleteSubGroup, updateTopic -a",
+    client="mqadmin 5.5.0",
+    sides="keelmq",
+)
 def test_queues_counters_and_cleaning_by_the_real_tool(cluster: Cluster) -> None:
     cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "AdminQueues", "-r", "2", "-w", "2")
     assert cluster.driver("sync", "AdminQueues", "10").returncode == 0

@@ -116,6 +116,7 @@ def same(here: Stored, there: Stored, names: tuple[str, ...] = (*MESSAGES, "comm
         assert not wrong, f"{name}: {dict(list(wrong.items())[:3])}"
 
 
+@pytest.mark.covers("A store goes over to the other system and back", client="store files", sides="together")
 @pytest.mark.parametrize(("one", "other"), [("rocketmq", "keelmq"), ("keelmq", "rocketmq")])
 async def test_a_store_goes_over_and_back_and_says_the_same(
     real_rocketmq: Path, tmp_path: Path, one: str, other: str
@@ -127,11 +128,12 @@ async def test_a_store_goes_over_and_back_and_says_the_same(
         same(first, await peer.look(NUMBERS, first.end))
         await go_on(peer, pending, 0)
         second = await peer.look(NUMBERS)
-    async with served(one, tmp_path) as peer:
+    async with served(one, tmp_path, kill=True) as peer:  # in order takes seconds, and nobody looks at it
         same(second, await peer.look(NUMBERS, second.end))
         await go_on(peer, pending, 1)
 
 
+@pytest.mark.covers("The store of a killed real broker", client="store files", sides="together")
 async def test_the_store_of_a_killed_real_broker_is_served_whole(real_rocketmq: Path, tmp_path: Path) -> None:
     async with served("rocketmq", tmp_path, kill=True) as peer:
         pending = await fill(peer)

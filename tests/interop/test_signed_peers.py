@@ -89,6 +89,9 @@ def topics(cluster: MixedCluster) -> set[str]:
     return set(loads(body)["topicConfigTable"])
 
 
+@pytest.mark.covers(
+    "Signed peers: without the key nothing is changed", client="mqadmin 5.5.0", sides="keelmq"
+)
 def test_mqadmin_without_the_key_changes_nothing_and_is_told_what_to_do(signed: MixedCluster) -> None:
     master = signed.master()
     for said in mqadmin(signed, "without-key", *commands(signed, "Strange")):
@@ -99,6 +102,7 @@ def test_mqadmin_without_the_key_changes_nothing_and_is_told_what_to_do(signed: 
     assert settings(signed) == (False, False)
 
 
+@pytest.mark.covers("Signed peers: a stranger is no operator", client="keelmq", sides="together")
 def test_a_stranger_is_no_broker(signed: MixedCluster) -> None:
     """Nor is our own command without the key an operator."""
 
@@ -112,6 +116,9 @@ def test_a_stranger_is_no_broker(signed: MixedCluster) -> None:
     assert "must be signed" in str(signed.asked(elect))
 
 
+@pytest.mark.covers(
+    "Signed peers: with the key all take part", client="broker 5.5.0, mqadmin 5.5.0", sides="together"
+)
 def test_with_the_key_real_brokers_and_mqadmin_take_part_as_ever(signed: MixedCluster) -> None:
     put_load(signed, 50)
     ours = signed.brokers[1]
@@ -130,6 +137,7 @@ def test_with_the_key_real_brokers_and_mqadmin_take_part_as_ever(signed: MixedCl
     assert settings(signed) == (True, True)
 
 
+@pytest.mark.covers("Signed peers: the signature itself", client="Java 5.5.0", sides="both")
 def test_the_vectors_are_what_the_real_class_signs(real_rocketmq: Path, tmp_path: Path) -> None:
     source = Path(__file__).parent / "java" / "SignedFrames.java"
     classes = rocketmq.compile_java(source)

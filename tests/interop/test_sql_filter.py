@@ -103,6 +103,7 @@ def ours(text: str, properties: dict[str, str]) -> bool | None:
         return None
 
 
+@pytest.mark.covers("SQL92: 20,000 expressions choose the same messages", client="filter 5.5.0", sides="both")
 @pytest.mark.skipif(rocketmq.unavailable() is not None, reason=str(rocketmq.unavailable()))
 def test_both_choose_the_same_messages(tmp_path: Path) -> None:
     asked = cases(7, 20_000)

@@ -84,12 +84,13 @@ def _read(output: str) -> dict[str, tuple[str, str]]:
     return {r["key"]: (r["queue"], r["offset"]) for r in facts(output, "read")}
 
 
+@pytest.mark.covers("A store of keelmq, served by the real broker", client="store files", sides="together")
 def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with _keelmq_pair(tmp_path / "k", store) as namesrv:
         done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    with rocketmq_pair(tmp_path / "r", store) as namesrv:
+    with rocketmq_pair(tmp_path / "r", store, end_with=signal.SIGKILL) as namesrv:
         back = _driver(namesrv, tmp_path, "pull", _TOPIC, "1000")
         assert back.returncode == 0, back.stdout[-2000:] + back.stderr[-2000:]
         by_key = rocketmq.mqadmin(
@@ -99,6 +100,7 @@ def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: 
     assert sum("@sync-777@" in row for row in by_key.splitlines()) == 1, by_key[-2000:]
 
 
+@pytest.mark.covers("A store of the real broker, served by keelmq", client="store files", sides="together")
 def test_a_store_the_real_broker_wrote_is_served_whole_by_keelmq(real_rocketmq: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with rocketmq_pair(tmp_path / "r", store) as namesrv:

@@ -26,12 +26,22 @@ async def later(peer: Peer, number: int, at_ms: int) -> str:
     return answer.ext["recallHandle"]
 
 
-@pytest.mark.parametrize(("one", "other"), [("rocketmq", "keelmq"), ("keelmq", "rocketmq")])
+@pytest.mark.covers(
+    "Timer messages that wait in a store, and one recalled", client="store files", sides="together"
+)
 async def test_what_waits_in_a_store_comes_once_in_the_other_system(
-    real_rocketmq: Path, tmp_path: Path, one: str, other: str
+    real_rocketmq: Path, tmp_path: Path
 ) -> None:
+    # Both at once: most of it is waiting.
+    await asyncio.gather(
+        over(tmp_path / "to-ours", "rocketmq", "keelmq"), over(tmp_path / "to-theirs", "keelmq", "rocketmq")
+    )
+
+
+async def over(base: Path, one: str, other: str) -> None:
+    """Messages wait in ``one``; it stops, and ``other`` serves its store."""
     env = OsEnv()
-    async with served(one, tmp_path, more=KEYS) as peer:
+    async with served(one, base, more=KEYS) as peer:
         await peer.create(TOPIC)
         begun_ms = env.now_ms()
         await later(peer, 0, begun_ms + 2500)
@@ -42,7 +52,7 @@ async def test_what_waits_in_a_store_comes_once_in_the_other_system(
         (first,) = await peer.until("the first", TOPIC, 0, 1)
         assert first.store_timestamp_ms >= begun_ms + 2500
         await asyncio.sleep(2)  # both write down how far they are each second
-    async with served(other, tmp_path, more=KEYS) as peer:
+    async with served(other, base, more=KEYS) as peer:
         assert env.now_ms() < begun_ms + LATER_MS, "too slow a machine: it would come late"
         await later(peer, 12, begun_ms + LATER_MS + 2000)
         _, second, _ = await peer.until("the others", TOPIC, 0, 3)

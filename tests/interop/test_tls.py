@@ -9,7 +9,6 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,18 +17,18 @@ from typing import Protocol
 import pytest
 
 from admin.local.cluster import LocalCluster
-from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
 from client.admin import AdminClient
+from client.consuming.pull import PullConsumer
 from client.message import Message, SendStatus
-from client.producer import Producer
-from client.pull import PullConsumer
+from client.sending.producer import Producer
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from runtime.tls.network import TlsNetwork
 from runtime.tls.state import TlsState
 from tests.interop import shared_classes
 from tests.interop.conftest import begin_mqadmin, beside, end_mqadmin, facts
+from tests.interop.real_tls import java_options, real_servers
 from tests.live.commands import keelmq
 from tests.tls.secured import Secured, secured_cluster, wait
 
@@ -129,39 +128,6 @@ def real(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield side
 
 
-@contextmanager
-def java_options(options: str) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(rocketmq.JAVA_OPTIONS, options)
-        yield
-
-
-@contextmanager
-def real_servers(directory: Path, options: str) -> Iterator[str]:
-    """A real NameServer and broker; yields the NameServer's address. ``options`` are theirs, no client's."""
-    port = free_base_port(30)
-    namesrv = f"127.0.0.1:{port}"
-    servers = [
-        rocketmq.namesrv_node(directory / "ns", port),
-        rocketmq.broker_node(
-            directory / "b", port + 10, namesrv, mappedFileSizeCommitLog=1 << 20, **rocketmq.QUICK_BROKER
-        ),
-    ]
-    try:
-        for server in servers:
-            with java_options(options):
-                server.start()
-            rocketmq.wait_until(server.name, partial(booted, server), 120)
-        yield namesrv
-    finally:
-        for server in reversed(servers):
-            server.stop(signal.SIGKILL)
-
-
-def booted(server: rocketmq.Node) -> bool:
-    return "boot success" in server.tail()
-
-
 def client_env(side: Side) -> OsEnv:
     """Of a keelmq client with its certificate."""
     values = {
@@ -218,12 +184,16 @@ def drive(
     return subprocess.run(line, capture_output=True, text=True, timeout=240)
 
 
-@pytest.fixture(params=["ours", "real"])
+ORACLE = pytest.param("real", marks=pytest.mark.oracle)
+
+
+@pytest.fixture(params=["ours", ORACLE])
 def side(request: pytest.FixtureRequest) -> Side:
     found: Side = request.getfixturevalue(request.param)
     return found
 
 
+@pytest.mark.covers("TLS with a certificate of the client", client="Java 5.5.0, Java 4.9.7", sides="both")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_with_a_certificate_sends_and_reads(
     side: Side, client49: Path, tmp_path: Path, version: str
@@ -243,8 +213,8 @@ REFUSED = (
     ("ours", "5.5", "a stranger's client"),
     ("ours", "4.9", "plain"),
     ("ours", "4.9", "no certificate"),
-    ("real", "5.5", "plain"),
-    ("real", "5.5", "a stranger's client"),
+    pytest.param("real", "5.5", "plain", marks=pytest.mark.oracle),
+    pytest.param("real", "5.5", "a stranger's client", marks=pytest.mark.oracle),
 )
 """A JVM each: of sixteen cases, all of which were seen, those that tell the most."""
 
@@ -258,6 +228,9 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.covers(
+    "TLS: another authority, an expired certificate or none", client="Java 5.5.0, Java 4.9.7", sides="both"
+)
 @pytest.mark.parametrize(("side", "version", "who"), REFUSED, indirect=["side"])
 def test_whoever_is_not_of_the_authority_sends_nothing(
     side: Side, client49: Path, strangers: Path, tmp_path: Path, version: str, who: str
@@ -305,6 +278,7 @@ class Sending:
         self.process.stdout.close()
 
 
+@pytest.mark.covers("TLS over a failover", client="Java 5.5.0, Java 4.9.7", sides="keelmq")
 def test_clients_go_on_over_tls_when_the_master_dies(ours: Ours, client49: Path, tmp_path: Path) -> None:
     """Both versions at once: one master's death for both."""
     for version in VERSIONS:
@@ -343,6 +317,7 @@ def mqadmin(side: Side, scratch: Path, options: list[str], *commands: str) -> su
         return begin_mqadmin(side.namesrv, scratch, *commands)
 
 
+@pytest.mark.covers("TLS: the tool", client="mqadmin 5.5.0", sides="both")
 def test_mqadmin_works_over_tls_and_not_without(side: Side, tmp_path: Path) -> None:
     refused = mqadmin(side, tmp_path / "plain", [], "clusterList")
     made = "updateTopic -c DefaultCluster -t TlsAdmin"
@@ -355,6 +330,7 @@ def test_mqadmin_works_over_tls_and_not_without(side: Side, tmp_path: Path) -> N
     assert "Exception" in said
 
 
+@pytest.mark.covers("TLS: send and read", client="keelmq", sides="both")
 def test_keelmqs_client_sends_and_reads(side: Side) -> None:
     async def work() -> None:
         env = client_env(side)
@@ -374,6 +350,7 @@ def test_keelmqs_client_sends_and_reads(side: Side) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.covers("TLS: what is refused is in the log", client="any", sides="both")
 def test_what_is_refused_is_in_the_log(side: Side) -> None:
     said = side.said()
     if isinstance(side, Ours):

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from client.admin import AdminClient
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Message, Received
-from client.producer import Producer, SendOptions
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from runtime.os_env import OsEnv
 from tests.interop.conftest import Cluster, facts, mqadmin_all
 from tests.waiting import until
@@ -38,6 +39,11 @@ async def _ours(namesrv: list[str]) -> str:
     return sent.msg_id
 
 
+@pytest.mark.covers(
+    "Message trace: queryMsgTraceById finds what both clients told",
+    client="Java 5.5.0, keelmq, mqadmin 5.5.0",
+    sides="keelmq",
+)
 def test_mqadmin_finds_the_traces_of_both_clients(cluster: Cluster) -> None:
     ours = asyncio.run(_ours(cluster.namesrv.split(";")))
     done = cluster.driver("trace", "TracedJava", "2", "traced_java_cg")

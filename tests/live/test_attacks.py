@@ -25,7 +25,7 @@ from bench.attacks import Range
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
 QUIET = bool(os.environ.get("KEELMQ_QUIET"))
-SECONDS = float(os.environ.get("KEELMQ_ATTACK_S", "3"))
+SECONDS = float(os.environ.get("KEELMQ_ATTACK_S", "1.5"))
 
 
 @pytest.fixture(scope="module")

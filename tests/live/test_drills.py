@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from admin.local.cluster import LocalCluster
+from client.consuming.pull import PullConsumer
 from client.message import Message, SendStatus
-from client.producer import Producer
-from client.pull import PullConsumer
+from client.sending.producer import Producer
 from runtime.os_env import OsEnv
 from tests import ROOT
 from tests.live.commands import keelmq, status

@@ -102,7 +102,7 @@ def test_a_simulation_that_is_ended_takes_its_workers_with_it(tmp_path: Path, nu
 
         def workers() -> list[psutil.Process]:
             children = parent.children(recursive=True)
-            return [child for child in children if child.cpu_times().user > 3]
+            return [child for child in children if child.cpu_times().user > 1.5]
 
         until(lambda: len(workers()) == 2, lambda: told(tmp_path))
         children = parent.children(recursive=True)

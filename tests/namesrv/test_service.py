@@ -145,6 +145,20 @@ def test_a_client_that_keeps_to_its_zone_is_told_of_that_and_of_groups_without_a
     run(work)
 
 
+def test_zones_that_clients_make_up_take_no_memory() -> None:
+    async def work() -> None:
+        async with world() as w:
+            await w.register("10.0.0.1:1")
+            for number in range(20):
+                zone = {"__ZONE_MODE": "true", "__ZONE_NAME": f"{number}" * 10_000}
+                assert (await w.ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **zone})).code == 0
+            assert not w.server._table.told
+            await w.route()
+            assert len(w.server._table.told) == 1
+
+    run(work)
+
+
 def test_a_changed_master_is_an_event_and_a_slave_learns_its_addresses() -> None:
     async def work() -> None:
         async with world() as w:

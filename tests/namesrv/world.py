@@ -8,7 +8,7 @@ from typing import Any
 from model.codes import Request
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
-from remoting.bodies import dumps, loads
+from remoting.bodies import believed_object, dumps
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
@@ -57,7 +57,7 @@ class World:
 
     async def route(self, name: str = "T", **more: Any) -> Any:
         answer = await self.ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": name}, **more)
-        return loads(answer.body) if answer.code == 0 else None
+        return believed_object(answer.body) if answer.code == 0 else None
 
 
 @asynccontextmanager

@@ -84,8 +84,9 @@ def test_asserts_are_per_thousand_lines(tmp_path: Path) -> None:
 
 
 def test_this_code_base_is_counted() -> None:
-    found = facts.measure(Path(facts.__file__).parent.parent)
-    assert {one.name for one in found.folders} >= {"store", "chaos/worlds", "broker/role"}
-    assert found.lines > 10_000
+    """A part of it: ``make check`` counts the whole."""
+    found = facts.measure(Path(facts.__file__).parent.parent, ("model", "namesrv"))
+    assert {one.name for one in found.folders} >= {"model", "model/config", "namesrv"}
+    assert found.lines > 3_000
     lines = facts.text(found, {}, top=3)
     assert any(line.startswith("import circles") for line in lines)

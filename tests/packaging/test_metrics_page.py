@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import re
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from admin.host.metrics import SLAVE_STATES, Metrics
 from ha.slave.follower import State
@@ -17,10 +19,15 @@ from tests import ROOT
 from tests.admin.statuses import BROKER, NAMESRV, Server, names_in
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-ROWS = re.findall(r"^\| `(keelmq_\w+)` \|([^|]*)\| [^|]{5,} \|$", PAGE.partition("### Every metric")[2], re.M)
-TABLE = {name: label.strip(" `") for name, label in ROWS}
-(ALERTS,) = re.findall(r"```yaml\n(groups:.*?)```", PAGE, re.S)
-RULES: list[dict[str, Any]] = yaml.safe_load(ALERTS)["groups"][0]["rules"]
+NAME = r"(?:keelmq|rocketmq)_\w+"
+ROWS = re.findall(rf"^\| `({NAME})` \|([^|]*)\| [^|]{{5,}} \|$", PAGE.partition("### Every metric")[2], re.M)
+TABLE = {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in ROWS}
+RULES: list[dict[str, Any]] = yaml.safe_load(
+    (ROOT / "deploy" / "prometheus" / "keelmq.rules.yml").read_text()
+)["groups"][0]["rules"]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "keelmq.json").read_text())
+PARTS = ("_bucket", "_sum", "_count")
+"""What a histogram is asked for by."""
 
 
 def emitted() -> set[str]:
@@ -33,9 +40,18 @@ def emitted() -> set[str]:
 
 def written() -> set[str]:
     """The names in the code; a counter's is written there without ``_total``."""
-    tree = ast.parse((ROOT / "admin" / "host" / "metrics.py").read_text())
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return {text for text in texts if isinstance(text, str) and re.fullmatch(r"keelmq_\w+", text)}
+    files = (ROOT / "admin" / "host" / name for name in ("metrics.py", "figures.py"))
+    trees = (node for file in files for node in ast.walk(ast.parse(file.read_text())))
+    texts = (node.value for node in trees if isinstance(node, ast.Constant))
+    return {text for text in texts if isinstance(text, str) and re.fullmatch(NAME, text)}
+
+
+def asked_by(expression: str) -> set[str]:
+    """The metrics that an expression of PromQL asks for; a histogram by its own name."""
+    found = set(re.findall(NAME, expression))
+    known = emitted()
+    bare = {name: next((name.removesuffix(p) for p in PARTS if name.endswith(p)), name) for name in found}
+    return {name if name in known else bare[name] for name in found}
 
 
 def test_every_name_in_the_code_is_emitted_here() -> None:
@@ -48,35 +64,93 @@ def test_the_table_has_every_metric_and_no_other() -> None:
 
 
 def test_the_table_has_the_labels() -> None:
-    text = b"".join(
-        Metrics(role, Server(of)).text() for role, of in (("broker", BROKER), ("namesrv", NAMESRV))
-    )
-    found = dict(re.findall(r"^(keelmq_\w+)\{(\w+)=", text.decode(), re.M))
-    assert {name: label for name, label in TABLE.items() if label} == found
+    found: dict[str, set[str]] = {}
+    for role, of in (("broker", BROKER), ("namesrv", NAMESRV)):
+        for family in text_string_to_metric_families(Metrics(role, Server(of)).text().decode()):
+            for sample in family.samples:
+                name = f"{family.name}_total" if family.type == "counter" else family.name
+                found[name] = set(sample.labels) - {"le"}
+    assert {name: set(labels) for name, labels in TABLE.items() if labels} == {
+        name: labels for name, labels in found.items() if labels and name in emitted()
+    }
+
+
+@pytest.mark.parametrize("metrics", [Metrics("broker", Server(BROKER)), Metrics("namesrv", Server(NAMESRV))])
+def test_the_exposition_is_what_prometheus_reads(metrics: Metrics) -> None:
+    """The parser of Prometheus' own client; histograms are whole, and grow from bound to bound."""
+    families = list(text_string_to_metric_families(metrics.text().decode()))
+    assert len({family.name for family in families}) == len(families)
+    for family in families:
+        assert family.documentation
+        assert family.samples or family.type in ("counter", "gauge")
+        if family.type == "histogram":
+            counts = [s.value for s in family.samples if s.name.endswith("_bucket")]
+            assert counts == sorted(counts)
+            assert family.samples[len(counts) - 1].labels["le"] == "+Inf"
+            assert counts[-1] == next(s.value for s in family.samples if s.name.endswith("_count"))
+
+
+def test_groups_and_topics_that_are_too_many_have_one_row_together() -> None:
+    text = Metrics("broker", Server(BROKER)).text().decode()
+    label = "consumer_group"
+    node = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
+    assert f'rocketmq_messages_in_total{{{node},topic="(others)"}} 3.0' in text
+    assert re.search(rf'rocketmq_consumer_lag_messages{{.*{label}="\(others\)".*}} 9.0', text)
+    assert not re.search(rf'rocketmq_consumer_lag_latency{{.*{label}="\(others\)"', text)
+    assert re.search(rf'rocketmq_consumer_lag_latency{{.*{label}="done".*}} 0.0', text)
 
 
 def test_every_metric_named_on_the_page_is_emitted() -> None:
-    assert set(re.findall(r"keelmq_\w+", PAGE)) - emitted() == set()
+    assert {name for name in re.findall(rf"\b{NAME}", PAGE) if name not in emitted()} == set()
 
 
-def test_there_are_nine_alerts_each_with_what_prometheus_asks_for() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 9
+def test_each_alert_has_what_prometheus_asks_for_and_what_to_do() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 13
     for rule in RULES:
         assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule["for"])
         assert rule["annotations"]["summary"]
+        assert f"| `{rule['alert']}` |" in PAGE, "the page says what to do"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_asks_for_metrics_labels_and_values_that_there_are(rule: dict[str, Any]) -> None:
-    asked = re.findall(r"keelmq_\w+", rule["expr"])
+    asked = asked_by(rule["expr"])
     assert asked
-    assert set(asked) - emitted() == set()
+    assert asked - emitted() == set()
     for name, label, values in re.findall(r'(keelmq_\w+)\{(\w+)=~?"([^"]*)"\}', rule["expr"]):
-        assert TABLE[name] == label
+        assert label in TABLE[name]
         assert label != "state" or set(values.split("|")) <= set(SLAVE_STATES)
-    labels = {TABLE[name] for name in asked} | {"instance"}
+    labels = {label for name in asked for label in TABLE[name]} | {"instance"}
     assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels
+
+
+def test_every_panel_of_the_dashboard_asks_for_metrics_and_labels_that_there_are() -> None:
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    assert len(panels) >= 12
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    for panel in panels:
+        assert panel["title"]
+        for target in panel["targets"]:
+            asked = asked_by(target["expr"])
+            assert asked, target
+            assert asked - emitted() == set()
+            labels = {label for name in asked for label in TABLE[name]} | {"instance", "le"}
+            assert set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", ""))) <= labels
+            by = {
+                word for words in re.findall(r"by \(([^)]*)\)", target["expr"]) for word in words.split(", ")
+            }
+            assert by <= labels
+
+
+def test_no_two_panels_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
 
 
 def test_the_states_of_a_slave_are_all_shown_and_explained() -> None:

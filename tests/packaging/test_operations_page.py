@@ -66,7 +66,8 @@ def test_every_reason_it_explains_is_given() -> None:
             "store/files/health.py",
         )
     )
-    reasons = [row for row in rows if not row.startswith("keelmq_") and not row.startswith("damaged")]
+    others = ("keelmq_", "rocketmq_", "Keelmq", "damaged")
+    reasons = [row for row in rows if not row.startswith(others)]
     assert len(reasons) >= 5
     for reason in reasons:
         start = re.split(r"\.\.\.|: N| at ADDRESS", reason)[0].strip(" :`")

@@ -150,7 +150,7 @@ def test_no_import_of_a_package_by_its_name_in_the_checkout_is_left(wheel: zipfi
 def test_an_applications_modules_of_our_names_are_never_imported(application: Application) -> None:
     names = "AdminClient, Message, Producer, PushConsumer, SendUnknown"
     told = application.run("-c", f"from keelmq import {names}; import keelmq; print(Producer.__module__)")
-    assert told == "keelmq.client.producer\n"
+    assert told == "keelmq.client.sending.producer\n"
 
 
 def test_every_module_is_imported_under_its_new_name(application: Application) -> None:

@@ -1,5 +1,6 @@
 """The promise of remoting.bodies: both dialects are read alike, and written as the real thing writes them."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import PeerError
-from remoting.bodies import ObjectKey, dumps, dumps_dialect, loads, loads_object, queue_key
+from remoting.bodies import DEPTH_MAX, Bound, ObjectKey, dumps, dumps_dialect, loads, loads_object, queue_key
 
 
 def test_strict_json_is_sorted_without_nulls_and_quotes_integer_keys() -> None:
@@ -78,6 +79,21 @@ def test_an_object_key_tells_its_members() -> None:
 def test_what_is_neither_dialect_is_a_peer_error(text: bytes) -> None:
     with pytest.raises(PeerError):
         loads(text)
+
+
+@pytest.mark.parametrize("opened", ["[", '{"k":', "{0:"])
+def test_the_depth_of_a_body_is_bounded_whatever_the_recursion_limit_is(opened: str) -> None:
+    closed = "]" if opened == "[" else "}"
+    recursion_limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1 << 14)
+    try:
+        loads((opened * DEPTH_MAX + "1" + closed * DEPTH_MAX).encode())
+        flat = opened * 3 + "1" + closed * 3
+        loads(("[" + ",".join([flat, '"[[[[\\\\"', '"\\"[{"'] * DEPTH_MAX) + "]").encode(), Bound(1 << 20))
+        with pytest.raises(PeerError, match="too deep"):
+            loads((opened * (DEPTH_MAX + 1) + "1" + closed * (DEPTH_MAX + 1)).encode())
+    finally:
+        sys.setrecursionlimit(recursion_limit)
 
 
 def test_an_object_is_asked_for_by_name() -> None:

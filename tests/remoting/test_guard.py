@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.codes import Request
+from model.codes import Request, label_of
 from remoting.auth import Credentials
 from remoting.codec import Command, encode
 from remoting.connection import Connection
-from remoting.guard import PROBATION_MAX, Limits, Tally
+from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
 from remoting.inbox import PARTS_A_TURN, PartsLine
 from remoting.service import RemotingServer
 from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
@@ -112,7 +112,7 @@ async def test_a_peer_gives_its_place_as_a_client_back() -> None:
 
 
 async def test_silent_connections_over_the_cap_do_not_keep_peers_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remoting.connection.PROBATION_S", 0.2)
+    monkeypatch.setattr("remoting.guard.PROBATION_S", 0.2)
     async with (
         serving(limits=Limits(connections_max=1)) as (server, address),
         AsyncExitStack() as stack,
@@ -140,13 +140,13 @@ async def test_begun_frames_of_all_have_a_cap_and_the_longest_gives_way(
             writer.write(begun + bytes(600_000))
         streams[-1][1].write(encode(Command(1, body=bytes(500_000)))[:-1])
         await until(lambda: server.guard.refused["maxBegunFrameBytes"] > 0)
-        assert server.guard.begun.total <= 4_000_000
+        assert server.guard.tallies[Standing.CLIENT].begun.total <= 4_000_000
         streams[-1][1].write(b"\0")
         assert len((await read_command(streams[-1][0])).body) == 500_000, "one that has less goes on"
         assert (await client.call(address, Command(1, body=bytes(400_000)))).code == 0
         server.guard.check_invariants()
     assert "maxBegunFrameBytes" in caplog.text
-    assert server.guard.begun.total == 0, "who is gone has nothing"
+    assert server.guard.tallies[Standing.CLIENT].begun.total == 0, "who is gone has nothing"
 
 
 async def test_unread_answers_of_all_have_a_cap_and_who_left_most_gives_way() -> None:
@@ -167,10 +167,10 @@ async def test_unread_answers_of_all_have_a_cap_and_who_left_most_gives_way() ->
             if server.guard.refused["maxUnreadBytes"]:
                 break
         assert server.guard.refused["maxUnreadBytes"] > 0
-        assert server.guard.unread.total <= 16_000_000
+        assert server.guard.tallies[Standing.CLIENT].unread.total <= 16_000_000
         assert (await client.call(address, Command(1, body=body))).code == 0
         server.guard.check_invariants()
-    assert server.guard.unread.total == 0
+    assert server.guard.tallies[Standing.CLIENT].unread.total == 0
 
 
 async def test_no_answer_is_made_for_who_does_not_read_those_before() -> None:
@@ -286,5 +286,102 @@ async def test_long_frames_of_many_arrive_whole_whatever_their_lengths_and_pause
 
     async with serving(handle) as (server, address):
         await asyncio.gather(*(one(n, address) for n in range(80)))
-        await until(lambda: server.guard.begun.total == 0)
+        await until(lambda: server.guard.tallies[Standing.CLIENT].begun.total == 0)
         server.guard.check_invariants()
+
+
+class Dialled:
+    """A connection, as far as its guard is concerned."""
+
+    def __init__(self, port: int) -> None:
+        self.share = Share()
+        self.remote = f"10.0.0.1:{port}"
+        self.untaken = 0
+        self.ended = False
+        self.guard: Guard | None = None
+
+    def fail(self, why: object) -> None:
+        self.ended = True
+        if self.guard is not None:
+            self.guard.on_end(self)
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+def full_guard(clock: list[float]) -> Guard:
+    guard = Guard("test", Limits(connections_max=1), lambda: clock[0])
+    assert guard.admit(Dialled(1))
+    return guard
+
+
+def test_the_one_in_probation_that_came_first_gives_way_and_bytes_buy_no_time() -> None:
+    clock = [0.0]
+    guard = full_guard(clock)
+    strangers = [Dialled(port) for port in range(2, 2 + PROBATION_MAX)]
+    assert all(guard.admit(stranger) for stranger in strangers)
+    assert not guard.admit(Dialled(1000)), "a burst in one turn drives out nobody that just came"
+    clock[0] = 200.0
+    peer = Dialled(1001)
+    assert guard.admit(peer)
+    assert [stranger.ended for stranger in strangers] == [True] + [False] * (PROBATION_MAX - 1)
+    guard.check_invariants()
+    request = KEY.signed(PEER)
+    guard.on_request(peer, request, KEY)
+    assert peer.share.standing is Standing.PEER
+    clock[0] = 1000.0 * PROBATION_S + 1
+    assert all(guard.overstayed(stranger) for stranger in strangers[1:]), "counted from the accept"
+    assert not guard.overstayed(peer)
+    guard.check_invariants()
+
+
+async def test_a_peer_gets_in_while_64_strangers_drip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins a frame of 16 MB, and sends a byte of it now and then."""
+    begun = (15_000_000).to_bytes(4, "big") + (100).to_bytes(4, "big")
+    async with (
+        serving(limits=Limits(connections_max=1), credentials=KEY) as (server, address),
+        AsyncExitStack() as stack,
+        client_of(credentials=KEY) as peer,
+    ):
+        await fill(stack, server, address, 1)
+        streams = [await stack.enter_async_context(dialled(address)) for _ in range(PROBATION_MAX)]
+        for _, writer in streams:
+            writer.write(begun)
+        await asyncio.sleep(0.2)
+        assert (await peer.call(address, PEER)).code == 0
+        server.guard.check_invariants()
+
+
+def test_without_a_key_who_claims_to_be_a_peer_is_capped() -> None:
+    clock = [0.0]
+    guard = Guard("test", Limits(unread_bytes_max=1000), lambda: clock[0])
+    connections = [Dialled(port) for port in range(CLAIMED_MAX + 1)]
+    for connection in connections:
+        assert guard.admit(connection)
+        guard.on_request(connection, PEER, None)
+    guard.check_invariants()
+    assert guard.status()["peers"] == CLAIMED_MAX
+    assert connections[-1].share.standing is Standing.CLIENT
+    for connection in connections[:3]:
+        connection.guard = guard
+        connection.untaken = 900
+        guard.on_unread(connection, 900)
+    assert [connection.ended for connection in connections[:3]].count(True) == 1, "2,000 bytes"
+
+
+def test_a_connection_of_our_own_does_not_end_for_what_it_asks() -> None:
+    guard = Guard("test", Limits(unread_bytes_per_connection=10), lambda: 0.0)
+    own = Dialled(1)
+    guard.on_unread(own, 11)
+    assert not own.ended
+
+
+async def test_codes_that_nobody_knows_are_one_label() -> None:
+    async with serving(credentials=KEY) as (server, address), client_of() as client:
+        for code in range(20_000, 20_050):
+            server.guard.audit.on_denied(Command(code), "10.0.0.1:1", "why")
+            await client.call(address, Command(code))
+        server.guard.slow.note(30.0, label_of(20_000), "10.0.0.1:1")
+        server.guard.slow.note(30.0, label_of(20_001), "10.0.0.1:1")
+        assert server.guard.audit.denied == {"unknown": 50}
+        assert server.guard.slow.by_what.keys() <= {"unknown", "one read"}

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from model.codes import Request, Response
 from model.errors import ConfigError, Refused
+from remoting.acl.audit import Audit
+from remoting.acl.gate import Gate
 from remoting.auth import AMONG_PEERS, OF_OPERATORS, PEER_CODES, Credentials
 from remoting.codec import Command, decode, encode
 from remoting.keys import (
@@ -83,6 +85,30 @@ def test_a_request_is_taken_once(tmp_path: Path) -> None:
     one.check(signed)  # the same request, looked at twice on its way to a handler
     assert "it was sent before" in why(one, again)
     one.check(one.signed(TOPIC))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_acl_says_why_it_does_not_believe_a_key_of_the_file(tmp_path: Path, strict: bool) -> None:
+    env = Clock()
+    one = ring(tmp_path, key(strict=strict), env=env)
+    (tmp_path / "other").mkdir()
+    other = ring(tmp_path / "other", key(secret="another-secret-of-32-bytes-or-so", strict=strict), env=env)
+    users = Gate(Audit("test", lambda: 0.0), authenticates=True, authorizes=True)
+
+    def told(command: Command) -> str:
+        with pytest.raises(Refused) as refused:
+            users.check(sent(command), "127.0.0.1:5", one)
+        assert refused.value.code == Response.NO_PERMISSION
+        return refused.value.remark
+
+    late = one.signed(TOPIC)
+    users.check(sent(one.signed(TOPIC)), "127.0.0.1:5", one)
+    env.at_ms += 400_000
+    of_a_peer = "User:peers is not found.; peers is a key of peerCredentialsFile, and "
+    assert told(late).startswith(of_a_peer)
+    assert told(late).endswith("its time is 400 s from this server's clock")
+    assert "signed with another key than this server's peerCredentialsFile" in told(other.signed(TOPIC))
+    assert "peerCredentialsFile" not in told(Credentials("nobody", SECRET).signed(TOPIC))
 
 
 def test_a_request_of_another_time_is_refused(tmp_path: Path) -> None:
@@ -157,7 +183,7 @@ def test_keys_of_peers_and_of_operators_are_not_each_others(tmp_path: Path) -> N
             assert "is not for the key people, which is one for" in why(server, operator.signed(request))
         if code in AMONG_PEERS | both:
             server.check(server.signed(request))
-        elif code < 3000 and code not in range(50, 55):
+        else:
             assert "which is one for peers" in why(server, server.signed(request))
 
 
@@ -233,6 +259,35 @@ def test_what_was_seen_is_remembered_as_long_as_it_would_be_taken_and_no_longer(
         full.check_invariants()
     for number in range(5):
         assert full.take(now + number, f"n{number}", now + 5) == "it was sent before", number
+
+
+def test_a_full_memory_forgets_the_earliest_time_and_knows_which_it_forgot() -> None:
+    """A late one that says a time long ago drives out nothing that could be said again."""
+    seen = Replays(skew_ms=300, most=3)
+    assert seen.take(1290, "a", 1000) is None, "its sender's clock is ahead"
+    assert seen.take(1000, "b", 1001) is None
+    assert seen.take(1001, "c", 1002) is None
+    assert seen.take(800, "late", 1003) is None, "full: what says 800 or less is refused from now on"
+    seen.check_invariants()
+    for time_ms, name in ((1290, "a"), (1000, "b"), (1001, "c"), (800, "late"), (799, "later")):
+        assert seen.take(time_ms, name, 1004) == "it was sent before", name
+    assert seen.take(1005, "d", 1005) is None
+    assert seen.take(1000, "b", 1006) == "it was sent before"
+    seen.check_invariants()
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.integers(0, 3)), max_size=60))
+def test_nothing_is_taken_twice_however_little_is_remembered(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    seen, taken, now = Replays(skew_ms=20, most=3), set(), 100
+    for ahead, name, later in steps:
+        now += later
+        said = (now - 20 + ahead, f"n{name}")
+        if seen.take(*said, now) is None:
+            assert said not in taken
+            taken.add(said)
+        seen.check_invariants()
 
 
 async def test_an_overheard_request_is_refused_by_a_server(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from chaos.history import History
 from chaos.sim.cluster import BROKER_PORT, GROUP, SimCluster, WorldConfig
+from client.consuming.pull import PullConsumer, PullStatus
 from client.message import NoMaster, Queue
-from client.pull import PullConsumer, PullStatus
 from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command

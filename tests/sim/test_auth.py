@@ -11,7 +11,7 @@ from chaos.sim.disk import SimDisk
 from chaos.sim.env import SimEnv
 from client.admin import AdminClient
 from client.message import Message
-from client.producer import Producer
+from client.sending.producer import Producer
 from model.errors import Refused
 from remoting.auth import Credentials
 from runtime.env import write_file

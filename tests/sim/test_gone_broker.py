@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from chaos.sim.cluster import GROUP
+from client.consuming.pull import ANSWER_S, PullConsumer, PullStatus
 from client.message import Queue
-from client.pull import ANSWER_S, PullConsumer, PullStatus
 from client.routes import SUSPECT_MS
 from model.errors import MqError
 from tests.sim.world import World, simulated

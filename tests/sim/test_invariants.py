@@ -25,7 +25,7 @@ MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert
 }
 OTHERS_STATE = {
     # What these methods change is none of what the check reads, or it is checked where it is changed.
-    "remoting.guard.Guard": {"on_made", "_new_turn", "_end", "admit"},
+    "remoting.guard.Guard": {"_drop", "_end", "admit"},
     "broker.state.clients.Clients": set(),
     # Where an entry is written, it is the dirty queues that change, not which queues there are.
     "store.files.consume_queue.ConsumeQueues": {

@@ -10,8 +10,8 @@ import pytest
 
 from chaos.sim.cluster import BROKER_PORT, GROUP
 from chaos.sim.disk import Machine
+from client.consuming.pull import PullConsumer
 from client.message import Queue
-from client.pull import PullConsumer
 from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command

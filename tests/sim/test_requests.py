@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from broker.service import Broker
-from client.consumer import ConsumeOptions, PushConsumer
+from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Message, Received, SendFailed, SendUnknown
-from client.producer import Producer, SendOptions
-from client.request_reply import NoReply
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
+from client.sending.request_reply import NoReply
 from runtime.env import Env
 from tests.sim.traffic import handed_over
 from tests.sim.world import World, simulated

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.bugs import BUGS, planted
-from chaos.drills.sim_run import Result, run_seed, run_seeds, shrink, summary
+from chaos.drills.sim_run import Result, run_seed, run_seeds, summary
 from chaos.history import History
 from chaos.scenarios import SCENARIOS, find
 from chaos.scenarios.swarm import SWARM
@@ -40,12 +40,6 @@ REGRESSIONS = [
     ("two_that_lost_power_wait_for_the_third", 920048),
 ]
 """Seeds that once found a bug in the cluster's code, whatever they draw now."""
-
-
-def shortest(scenario: str) -> int:
-    """The seed, of the first so many, whose plan has the fewest steps."""
-    plans = {seed: find(scenario).plan(random.Random(f"{scenario}:{seed}")) for seed in range(BUG_SEEDS_MAX)}
-    return min(plans, key=lambda seed: len(plans[seed].steps))
 
 
 @cache
@@ -183,18 +177,6 @@ def test_a_summary_counts_seeds_and_names_replays() -> None:
         assert violation["replay"] == (
             f"keelmq drill sim --replay {violation['seed']} --scenario {KILL} --plant ack_before_replication"
         )
-
-
-@pytest.mark.sim
-def test_shrinking_leaves_the_faults_a_violation_needs() -> None:
-    lines: list[str] = []
-    seed = shortest(KILL)  # one run for each step
-    full = len(find(KILL).plan(random.Random(f"{KILL}:{seed}")).steps)
-    plan, result = shrink(KILL, seed, "reuse_offset", tell=lines.append)
-    assert result.violations
-    assert 0 < len(plan.steps) < full
-    assert lines
-    assert "kill" in {step.fault.name for step in plan.steps}
 
 
 def test_a_plan_depends_on_its_seed_alone() -> None:

@@ -90,6 +90,7 @@ def test_killed_slaves_keep_what_a_master_without_power_forgot(seed: int) -> Non
 
 
 @pytest.mark.sim
+@pytest.mark.seeds
 @pytest.mark.parametrize("first", ["slaves", "master"])
 @pytest.mark.parametrize("seed", range(SEEDS or 2))
 def test_slaves_that_left_the_set_keep_what_the_last_member_forgot(

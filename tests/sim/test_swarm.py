@@ -24,7 +24,7 @@ from chaos.sim import extras
 from chaos.sim.extras import Promise, not_kept
 from chaos.sim.operator import Operator
 from chaos.sim.story import HALF_OPEN_MS, Story, _Serving
-from client.pull import PullConsumer
+from client.consuming.pull import PullConsumer
 from ha.slave.follower import Follower
 from tests.sim.world import World, simulated
 
@@ -40,6 +40,7 @@ QUICKLY_FOUND = ("tables_not_copied", "one_record_cut_off")
 
 
 @pytest.mark.sim
+@pytest.mark.seeds
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_is_drawn_loses_nothing_that_was_promised(seed: int) -> None:
     result = run_seed(SWARM, seed)
@@ -225,6 +226,20 @@ def test_a_learner_that_copies_nothing_has_lost_what_was_answered(monkeypatch: p
     }
 
 
+@pytest.mark.sim
+def test_a_learners_queues_are_looked_at_when_all_of_its_log_is_in_them() -> None:
+    """Seed 3294: its log was whole, and what was confirmed of it had not reached it yet."""
+    assert run_seed(SWARM, 3294).violations == []
+
+
+@pytest.mark.sim
+def test_a_wrong_queue_entry_hides_no_message_before_the_scrub_comes_to_it() -> None:
+    """Seed 7700: a bit of a queue changed while its broker was down, and it was read within a second."""
+    result = run_seed(SWARM, 7700)
+    assert result.violations == []
+    assert result.coverage["fault.flip_bit"] == 1
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
     plans = [plan_of(seed) for seed in range(300)]
     drawn = {step.fault.name for plan in plans for step in plan.steps}
@@ -320,8 +335,11 @@ def test_a_schedule_is_shrunk_to_the_steps_and_the_time_it_needs() -> None:
         Step(1000, Kill("master"), "two"),
         Step(1500, Restart("=two")),
     ]
-    plan, result = shrink(SWARM, 1, "reuse_offset", plan=Plan(steps, load_ms=2000), tell=lambda line: None)
+    lines: list[str] = []
+    plan, result = shrink(SWARM, 1, "reuse_offset", plan=Plan(steps, load_ms=2000), tell=lines.append)
     assert result.violations
+    assert any(line.endswith("steps left") for line in lines)
+    assert any(line.endswith("ms left") for line in lines)
     assert {step.fault.name for step in plan.steps} <= {"kill", "restart"}
     assert len(plan.steps) < len(steps)
     assert plan.load_ms < 2000

@@ -12,6 +12,7 @@ import pytest
 from admin.certs import CertDirectory
 from admin.exits import DONE, FAILED, UNFINISHED, USAGE, WARNINGS, run
 from cli.main import command
+from model.errors import ConfigError
 from runtime.tls.state import TlsState
 from tests import ROOT
 from tests.tls.site import ask, run_on, serving
@@ -154,3 +155,21 @@ def test_without_the_library_its_extra_is_named(tmp_path: Path) -> None:
     assert done.stderr.strip() == (
         "keelmq: keelmq certs needs the library cryptography, the extra tls: pip install 'keelmq[tls]'"
     )
+
+
+def test_a_host_that_is_none_and_an_empty_directory_are_named(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(made, "server", "b", "--host", "not a host!") == USAGE
+    assert "neither a host name nor an IP address" in capsys.readouterr().err
+    assert not (made / "b.pem").exists()
+    assert certs(made, "server", "b", "--host", "*.b.example", "--host", "::1") == DONE
+    assert certs(tmp_path / "none", "show") == UNFINISHED
+    assert "holds no certificate" in capsys.readouterr().err
+
+
+def test_a_relative_path_says_where_was_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = {"tls.server.mode": "enforcing", "tls.server.certPath": "s.pem", "tls.server.keyPath": "s.key"}
+    with pytest.raises(ConfigError, match=rf"looked at {tmp_path}/s.pem: give the whole path"):
+        TlsState(values)

@@ -119,6 +119,28 @@ def test_the_mode_changes_without_a_stop(own: Site, tmp_path: Path, loop: str) -
     run_on(loop, work)
 
 
+@pytest.mark.parametrize("lines", [0, 1, 2, 3])
+def test_a_file_that_is_cut_off_opens_nothing(own: Site, tmp_path: Path, lines: int) -> None:
+    """Without its mode it would be permissive, without any key disabled."""
+    file = tmp_path / "tls.properties"
+    said = own.server("enforcing") | {
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": own.ca,
+    }
+    text = [f"{name}={value}\n" for name, value in said.items()]
+    file.write_text("".join(text))
+    state = TlsState({"tls.config.file": str(file)})
+    before = state.now
+    for cut in ("", "tls.server.mode="):
+        file.write_text("".join(text[:lines]) + cut)
+        look_twice(state)
+        assert state.now is before
+        assert "tls.server.need.client.auth" in (state.error or "")
+    file.write_text("".join(text).replace("=require", "=none"))
+    look_twice(state)
+    assert (state.error, state.now.config.client_auth) == (None, "none")
+
+
 def test_a_certificate_that_ends_soon_is_complained_about_once_a_day(
     own: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from model.settings import addresses
 from model.topic import PERM_READ
 from remoting import bodies
 from remoting.codec import Command
+from remoting.request_bodies import request_object
 from remoting.service import Connection, RemotingClient
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class AssignmentProcessor:
                 if answer.code == Response.TOPIC_NOT_EXIST:
                     return []
                 if answer.code == Response.SUCCESS:
-                    return _queues_of(bodies.loads_object(answer.body))
+                    return _queues_of(bodies.believed_object(answer.body))
             except (MqError, OSError) as error:
                 log.info("the NameServer %s says no route of %s: %s", address, topic, error)
         return None
@@ -158,7 +159,7 @@ def _body(request: Command) -> dict[str, Any]:
     if len(request.body) > BODY_BYTES_MAX:
         raise Refused(f"the body has more than {BODY_BYTES_MAX} bytes", Response.SYSTEM_ERROR)
     try:
-        return bodies.loads_object(request.body)
+        return request_object(request)
     except PeerError as error:
         raise Refused(f"the body is none: {error}", Response.SYSTEM_ERROR) from None
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from broker.context import BrokerContext
 from broker.requests.answers import gathered, strict
 from broker.state.clients import CLIENTS_MAX, TAG, Client, Subscription
 from model.codes import Request, Response
-from model.errors import Refused
+from model.errors import PeerError, Refused
 from model.message import retry_topic
-from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import need
+from remoting.named import consumers_in
+from remoting.request_bodies import request_object
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import PeerLeft, Slice
@@ -43,9 +45,9 @@ class ClientProcessor:
                 f"a heartbeat has at most {config.heartbeat_bytes_max} bytes (maxHeartbeatBytes)",
                 Response.SYSTEM_ERROR,
             )
-        data = bodies.loads_object(request.body)
+        data = request_object(request)
         try:
-            consumers: list[dict[str, Any]] = data.get("consumerDataSet") or []
+            consumers = consumers_in(data)
             producers: list[dict[str, Any]] = data.get("producerDataSet") or []
             if len(consumers) + len(producers) > config.heartbeat_groups_max:
                 raise Refused(
@@ -53,7 +55,7 @@ class ClientProcessor:
                     Response.SYSTEM_ERROR,
                 )
             fresh, changed = await self._took(connection, request, data, consumers, producers)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (PeerError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
         self.notify(changed)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
@@ -80,6 +82,8 @@ class ClientProcessor:
         fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
         if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
             raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
+        if context.clients.bytes > context.config.client_bytes_max:
+            raise Refused("this broker's clients take too much memory (maxClientBytes)", Response.SYSTEM_BUSY)
         changed: list[str] = []
         slice_ = Slice(context.env.monotonic_ms)
         for consumer in consumers:
@@ -97,6 +101,9 @@ class ClientProcessor:
             # Another member may have replaced them.
             fresh |= context.clients.told_by_another(name, fingerprint)
         for producer in producers:
+            await slice_.breathe()
+            if connection.closed:
+                raise PeerLeft
             context.clients.producer(str(producer["groupName"]), client)
         connection.attributes["client_id"] = client.client_id
         connection.attributes["fingerprint"] = fingerprint
@@ -120,7 +127,7 @@ class ClientProcessor:
             return request.reply(body=await strict(turn, {"consumerIdList": group.ids()}))
 
     async def check_config(self, connection: Connection, request: Command) -> Command:
-        data = bodies.loads_object(request.body)
+        data = request_object(request)
         subscription = data.get("subscriptionData") or {}
         if not isinstance(subscription, dict):
             raise Refused("subscriptionData is not an object", Response.SYSTEM_ERROR)
@@ -149,7 +156,7 @@ class ClientProcessor:
                 "consumeFromWhere": group.from_where,
                 "consumeType": group.consume_type,
                 "messageModel": group.message_model,
-                "subscriptionTable": {t: s.to_json() for t, s in group.subscriptions.items()},
+                "subscriptionTable": dict(await gathered(turn, group.subscriptions.items(), _wanted)),
             }
             return request.reply(body=await strict(turn, body))
 
@@ -163,11 +170,14 @@ class ClientProcessor:
             return request.reply(body=await strict(turn, {"connectionSet": found}))
 
     async def producers(self, connection: Connection, request: Command) -> Command:
+        env = self._context.env
+        since_1970_ms = env.now_ms() - env.monotonic_ms()  # clients are seen by the clock that never jumps
+        shown = partial(_producer, since_1970_ms=since_1970_ms)
         async with self._context.turns.take(connection) as turn:
             table: dict[str, Any] = {}
             for name, members in list(self._context.clients.producers.items()):
-                table[name] = await gathered(turn, members.values(), _producer)
-            return request.reply(body=await strict(turn, {"data": table}))
+                table[name] = await gathered(turn, members.values(), shown)
+            return request.reply(body=await strict(turn, {"data": table}, depth=3))
 
     def closed(self, connection: Connection) -> None:
         """A connection ended: its client has left its groups."""
@@ -209,11 +219,15 @@ class ClientProcessor:
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
 
 
-def _producer(client: Client) -> dict[str, Any]:
+def _wanted(member: tuple[str, Subscription]) -> tuple[str, dict[str, Any]]:
+    return member[0], member[1].to_json()
+
+
+def _producer(client: Client, since_1970_ms: float) -> dict[str, Any]:
     return {
         "clientId": client.client_id,
         "language": client.language,
-        "lastUpdateTimestamp": int(client.seen_ms),
+        "lastUpdateTimestamp": int(client.seen_ms + since_1970_ms),
         "remoteIP": client.connection.remote,
         "version": client.version,
     }

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from broker.state.clients import Subscription
 from model.topic import SubscriptionGroupConfig, TopicConfig
+from remoting.acl.gate import Pass
 from remoting.codec import Command
 from remoting.headers import PullHeader
 from remoting.service import Connection
 
 Queue = tuple[str, int]
+
+PLACE_BYTES: Final = 100
+"""Of a tag in the count of those waited for."""
 
 
 @dataclass(slots=True)
@@ -28,6 +33,7 @@ class Held:
     offset: int  # the queue offset it waits for
     deadline_ms: float
     check_ms: float
+    passed: Pass | None = None
 
     @property
     def queue(self) -> Queue:
@@ -46,15 +52,18 @@ class _Waiting:
 class HeldPulls:
     """All pulls that wait; pure.
 
-    Holds: ``count`` is that of all queues, and of all connections together.
+    Holds: ``count`` is that of all queues, and of all connections together; ``bytes`` what the subscriptions
+    take, about: one that many pulls share counts once, its tags' places in ``codes`` for each.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.bytes = 0
         self.term = 0
         """Changes when all are let go: what is looked at since is not to wait again."""
         self.by_connection: Counter[Connection] = Counter()
         self._queues: dict[Queue, _Waiting] = {}
+        self._shared: Counter[int] = Counter()  # by the id() of a subscription: how many pulls wait with it
 
     def queues(self) -> list[Queue]:
         return list(self._queues)
@@ -70,6 +79,10 @@ class HeldPulls:
         waiting.codes.update(codes)
         waiting.all += not codes
         self.count += 1
+        self._shared[id(held.subscription)] += 1
+        self.bytes += PLACE_BYTES * len(codes)
+        if self._shared[id(held.subscription)] == 1:
+            self.bytes += held.subscription.bytes
         self.by_connection[held.connection] += 1
 
     def wanted(self, queue: Queue, tags_code: int) -> bool:
@@ -90,20 +103,33 @@ class HeldPulls:
         self.term += 1
         found = [held for waiting in self._queues.values() for held in waiting.pulls]
         self._queues.clear()
+        self._shared.clear()
         self.by_connection.clear()
-        self.count = 0
+        self.count = self.bytes = 0
         return found
 
     def _forget(self, pulls: Iterable[Held]) -> None:
         for held in pulls:
             self.count -= 1
+            self._let_go(held.subscription)
             self.by_connection[held.connection] -= 1
             if not self.by_connection[held.connection]:
                 del self.by_connection[held.connection]
 
+    def _let_go(self, subscription: Subscription) -> None:
+        self.bytes -= PLACE_BYTES * len(subscription.codes)
+        self._shared[id(subscription)] -= 1
+        if not self._shared[id(subscription)]:
+            del self._shared[id(subscription)]
+            self.bytes -= subscription.bytes
+
     def check_invariants(self) -> None:
         assert self.count == sum(len(waiting.pulls) for waiting in self._queues.values()), "each waits once"
         assert self.count == sum(self.by_connection.values()), "each is of one connection"
+        found = [held.subscription for waiting in self._queues.values() for held in waiting.pulls]
+        each = {id(subscription): subscription.bytes for subscription in found}
+        places = PLACE_BYTES * sum(len(subscription.codes) for subscription in found)
+        assert self.bytes == sum(each.values()) + places, "each subscription counts once"
         for waiting in self._queues.values():
             wanted = Counter(code for held in waiting.pulls for code in held.subscription.codes)
             assert waiting.codes == wanted, "what is wanted is what those want that wait"

@@ -5,16 +5,18 @@ LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.answers import strict
+from broker.requests.answers import gathered, strict
 from broker.state.locks import Queue
 from model.codes import Response
 from model.errors import PeerError, Refused
-from remoting import bodies
 from remoting.codec import Command
+from remoting.named import queues_in
+from remoting.request_bodies import request_object
 from remoting.service import Connection
+from runtime.turns import Turn
 
 QUEUE_BYTES: Final = 512
 """More than one queue's names and braces take in a request."""
@@ -31,7 +33,7 @@ class LockProcessor:
 
     async def lock(self, connection: Connection, request: Command) -> Command:
         async with self._context.turns.take(connection) as turn:
-            group, client_id, queues = self._parse(request)
+            group, client_id, queues = await self._parse(request, turn)
             mine: list[Queue] = []
             for at in range(0, len(queues), STEP):
                 mine += self._locks.lock(group, client_id, queues[at : at + STEP], self._now_ms())
@@ -41,21 +43,30 @@ class LockProcessor:
         return request.reply(body=body)
 
     async def unlock(self, connection: Connection, request: Command) -> Command:
-        group, client_id, queues = self._parse(request)
-        self._locks.unlock(group, client_id, queues)
+        async with self._context.turns.take(connection) as turn:
+            group, client_id, queues = await self._parse(request, turn)
+            for at in range(0, len(queues), STEP):
+                self._locks.unlock(group, client_id, queues[at : at + STEP])
+                await turn.breathe()
         return request.reply()
 
-    def _parse(self, request: Command) -> tuple[str, str, list[Queue]]:
+    async def _parse(self, request: Command, turn: Turn) -> tuple[str, str, list[Queue]]:
         most = self._context.config.lock_queues_max
         try:
             if len(request.body) > most * QUEUE_BYTES:
                 raise Refused(f"a lock request has at most {most * QUEUE_BYTES} bytes", Response.SYSTEM_ERROR)
-            data = bodies.loads_object(request.body)
-            if len(data["mqSet"]) > most:
+            data = request_object(request)
+            named = queues_in(data)
+            if len(named) > most:
                 raise Refused(
                     f"a lock request names at most {most} queues (maxQueuesInLock)", Response.SYSTEM_ERROR
                 )
-            queues = [(str(mq["brokerName"]), str(mq["topic"]), int(mq["queueId"])) for mq in data["mqSet"]]
+            queues = await gathered(turn, named, _queue)
             return str(data["consumerGroup"]), str(data["clientId"]), queues
         except (PeerError, ValueError, KeyError, TypeError) as error:
             raise Refused(f"the body is not a lock request: {error!r}", Response.SYSTEM_ERROR) from None
+
+
+def _queue(named: dict[str, Any]) -> Queue:
+    """Raises KeyError, TypeError, ValueError."""
+    return str(named["brokerName"]), str(named["topic"]), int(named["queueId"])

@@ -8,7 +8,6 @@ may wait is held until a record it wants is dispatched, its time is over, or the
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import struct
 from collections.abc import Callable
@@ -23,13 +22,13 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from model.message import LMQ_PREFIX
-from model.pop import is_revive_topic
-from model.topic import INTERNAL_TOPICS, PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
+from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice
+from store.files.record import store_timestamp_of
 from store.flow.reading import GetStatus, Got
 
 log = logging.getLogger(__name__)
@@ -64,10 +63,7 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
-        internal = header.topic in INTERNAL_TOPICS or is_revive_topic(header.topic)
-        if internal and self._context.trust.credentials is not None:
-            # As of the original anybody may read them; where peers prove themselves, operators alone.
-            self._context.trust.credentials.check_signed(request)
+        self._context.trust.need_seen(connection, request, header.topic)
         topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)
@@ -75,7 +71,8 @@ class PullProcessor:
         if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
         held = self._waiting(connection, request, header, subscription, topic, group)
-        if self._waits(got, held) and not request.is_oneway and self._has_room(connection):
+        if self._waits(got, held) and not request.is_oneway and self._has_room(held):
+            held.passed = self._context.trust.passed(connection, request)
             self._held.add(held)
             return None
         return self._answer(held, got)
@@ -93,9 +90,11 @@ class PullProcessor:
         config = self._config
         wait_ms = min(header.suspend_timeout_ms, config.suspend_ms_max)
         header.subscription = ""  # it is parsed
+        if header.has_subscription:
+            subscription.tags = []  # their codes are what is looked at
         return Held(
             connection,
-            dataclasses.replace(request, ext={}, body=b""),
+            request.bare(),
             header,
             subscription,
             topic,
@@ -105,10 +104,12 @@ class PullProcessor:
             now_ms + RECHECK_MS,
         )
 
-    def _has_room(self, connection: Connection) -> bool:
+    def _has_room(self, held: Held) -> bool:
+        config = self._config
         return (
-            self._held.count < self._config.held_pulls_max
-            and self._held.by_connection[connection] < self._config.held_pulls_per_connection
+            self._held.count < config.held_pulls_max
+            and self._held.by_connection[held.connection] < config.held_pulls_per_connection
+            and self._held.bytes + held.subscription.bytes <= config.held_pull_bytes_max
         )
 
     def _allowed(self, header: PullHeader) -> tuple[TopicConfig, SubscriptionGroupConfig]:
@@ -237,6 +238,8 @@ class PullProcessor:
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
             self._context.got(header.topic, header.group, got.count)
+            age_ms = self._context.env.now_ms() - store_timestamp_of(body)
+            self._context.stats.age_when_read.observe(age_ms / 1000)
         elif code == Response.PULL_OFFSET_MOVED and (
             not self._context.role_state.is_master or self._comes(header, got)
         ):
@@ -320,6 +323,7 @@ class PullProcessor:
         try:
             # What the consumer wants and may read can have changed: a message it has come to want since must
             # not be passed over.
+            self._context.trust.need_still(held.passed)
             held.topic, held.group = self._allowed(held.header)
             if not held.header.has_subscription:
                 held.subscription = self._subscription(held.header, held.group)

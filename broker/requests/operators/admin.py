@@ -6,7 +6,6 @@ offset reset (222), a consumer's own state (307), replication (906, 907, 1007), 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -21,18 +20,22 @@ from model.config import BrokerConfig
 from model.errors import ConfigError, Refused, Unknown
 from model.foreign_keys import sort_out
 from model.message import RETRY_PREFIX, TIMER_TOPIC
-from model.settings import parse_properties
+from model.settings import properties_of
 from remoting import bodies
 from remoting.bodies import ObjectKey, queue_key
 from remoting.codec import VERSION, Command
-from remoting.headers import flag, need, need_int, opt_bool, opt_int
+from remoting.headers import flag, need, need_int, opt_bool, opt_int, told_clock
+from remoting.keys import to_client
 from remoting.service import Connection
+from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
 VERSION_TEXT: Final = "V5_3_3"
 EPOCH_END: Final = 2**63 - 1
 CLIENT_CALL_S: Final = 5.0
+NAMED_CHARS_MAX: Final = 256 << 10
+"""Of the topics one question about a group's progress names: they are taken apart in one go."""
 LIVE_KEYS: Final = frozenset(
     {
         "autoCreateTopicEnable",
@@ -84,7 +87,7 @@ class AdminProcessor:
     async def update_config(self, connection: Connection, request: Command) -> Command:
         """Set live keys; all of them or none."""
         try:
-            changes, ignored = sort_out(parse_properties(request.body.decode()), "broker")
+            changes, ignored = sort_out(properties_of(request.body), "broker")
             held = self._config.to_mapping()
             fresh = BrokerConfig.from_mapping({**held, **changes})
             fixed = [
@@ -95,7 +98,7 @@ class AdminProcessor:
                     f"{fixed[0]} cannot be changed while the broker runs: set it in its file and start it"
                     f" again; these can: {sorted(LIVE_KEYS)}"
                 )
-        except (ConfigError, UnicodeDecodeError) as error:
+        except ConfigError as error:
             raise Refused(str(error), Response.INVALID_PARAMETER) from None
         fields = BrokerConfig.keys()
         for name in changes:
@@ -112,7 +115,8 @@ class AdminProcessor:
         return request.reply(ext={"version": version}, body=self._config.shown().encode())
 
     async def runtime(self, connection: Connection, request: Command) -> Command:
-        return request.reply(body=bodies.dumps({"table": self._runtime_table()}))
+        clock = told_clock(request.ext, self._context.env.now_ms())
+        return request.reply(ext=clock, body=bodies.dumps({"table": self._runtime_table()}))
 
     def _runtime_table(self) -> dict[str, str]:
         context = self._context
@@ -219,6 +223,9 @@ class AdminProcessor:
     async def consume_stats(self, connection: Connection, request: Command) -> Command:
         group = need(request.ext, "consumerGroup")
         named = request.ext.get("topicList") or request.ext.get("topic") or ""
+        if len(named) > NAMED_CHARS_MAX:
+            text = f"the topics' names have more than {NAMED_CHARS_MAX} characters: ask about fewer at once"
+            raise Refused(text, Response.SYSTEM_ERROR)
         async with self._context.turns.take(connection) as turn:
             # Each topic once, as in the original: what a name costs must not grow by saying it again.
             names = dict.fromkeys(name for name in named.split(";") if name) or self._read_by(group)
@@ -238,9 +245,10 @@ class AdminProcessor:
                     await turn.breathe()
                     key = queue_key(name, self._config.broker_name, queue_id)
                     table[key] = self._progress(group, name, queue_id)
-            rate = sum(
-                self._context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}") for name in names
-            )
+            rate = 0.0
+            for name in names:
+                rate += self._context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}")
+                await turn.breathe()
             body = await dialect(turn, {"consumeTps": rate, "offsetTable": table})
         return request.reply(body=body)
 
@@ -325,9 +333,11 @@ class AdminProcessor:
         names = (
             [request.ext["topic"]] if request.ext.get("topic") else self._context.offsets.topics_of(source)
         )
+        slice_ = Slice(self._context.env.monotonic_ms)
         for name in names:
             if not name.startswith(RETRY_PREFIX):
                 self._context.offsets.clone_group(source, target, name)
+            await self._breathe_as_master(slice_)
         await self._context.copies.wait_for_copies("offsets")
         return request.reply()
 
@@ -351,6 +361,7 @@ class AdminProcessor:
         if only >= topic.read_queues:
             raise Refused(f"queueId {only} is not one of {name}", Response.INVALID_PARAMETER)
         table: dict[ObjectKey, int] = {}
+        slice_ = Slice(context.env.monotonic_ms)
         for queue_id in [only] if only >= 0 else range(topic.read_queues):
             offset = self._reset_to(name, queue_id, timestamp_ms, wanted)
             held = context.offsets.get(group, name, queue_id)
@@ -358,19 +369,27 @@ class AdminProcessor:
                 offset = held
             context.offsets.commit(group, name, queue_id, offset)
             table[queue_key(name, self._config.broker_name, queue_id)] = offset
+            await self._breathe_as_master(slice_)
         await context.copies.wait_for_copies("offsets")
-        body = bodies.dumps_dialect({"offsetTable": table})
+        body = await dialect(slice_, {"offsetTable": table})
+        told = Command(
+            int(Request.RESET_CONSUMER_CLIENT_OFFSET),
+            {"topic": name, "group": group, "timestamp": str(timestamp_ms)},
+            body,
+        )
         online = context.clients.consumers.get(group)
         for member in list(online.members.values()) if online is not None else []:
             if not member.connection.closed:
-                member.connection.oneway(
-                    Command(
-                        int(Request.RESET_CONSUMER_CLIENT_OFFSET),
-                        {"topic": name, "group": group, "timestamp": str(timestamp_ms)},
-                        body,
-                    )
-                )
+                member.connection.oneway(told)
+            await slice_.breathe()
         return request.reply(body=body)
+
+    async def _breathe_as_master(self, slice_: Slice) -> None:
+        """Raises Refused when others ran meanwhile, and this broker is master no more."""
+        await slice_.breathe()
+        if not self._context.role_state.is_master:
+            text = "this broker ceased to be master in the middle: ask the new master"
+            raise Refused(text, Response.SYSTEM_ERROR)
 
     def _reset_to(self, name: str, queue_id: int, timestamp_ms: int, wanted: int) -> int:
         """The offset ``wanted``, that of a time, or the end for a negative time. Raises Refused."""
@@ -395,10 +414,11 @@ class AdminProcessor:
         member = self._context.clients.find_consumer(group, client_id)
         if member is None:
             raise Refused(f"The Consumer <{group}> <{client_id}> not online", Response.SYSTEM_ERROR)
+        member.connection.need_room(
+            len(request.body) + sum(len(name) + len(value) for name, value in request.ext.items())
+        )
         try:
-            answer = await member.connection.call(
-                dataclasses.replace(request, flag=0), timeout_s=CLIENT_CALL_S
-            )
+            answer = await member.connection.call(to_client(request), timeout_s=CLIENT_CALL_S)
         except (Unknown, ConnectionError) as error:
             raise Refused(f"consumer <{group}> <{client_id}>: {error}", Response.SYSTEM_ERROR) from None
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=answer.body)

@@ -20,11 +20,16 @@ from remoting.bodies import ObjectKey, queue_key
 from remoting.codec import Command
 from remoting.headers import need, need_int, opt_bool
 from remoting.service import Connection
+from runtime.tasks import Tasks
 
 LONG_MAX: Final = 2**63 - 1
+STATUS: Final = bodies.Bound(1 << 20, slow=64 << 10)
+"""What a client says of its queues: a map with object keys, of some 800 queues. Nobody chose this client."""
 ENTRIES_MAX: Final = 10_000
 """Of a queue in one answer; the original gives as many as were asked for."""
 CLIENT_CALL_S: Final = 5.0
+ASKED_AT_ONCE: Final = 64
+"""Consumers of a group that are asked in one turn of the loop."""
 
 
 class InspectionProcessor:
@@ -32,12 +37,14 @@ class InspectionProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._tasks = Tasks("asking consumers")
 
     async def queue_entries(self, connection: Connection, request: Command) -> Command:
         """``count`` entries of a queue from ``index`` on; with a group, its subscription as well."""
         context, ext = self._context, request.ext
         name, queue_id = need(ext, "topic"), need_int(ext, "queueId", 0)
         index, count = need_int(ext, "index"), need_int(ext, "count", 0)
+        context.trust.need_seen(connection, request, name)
         queue = context.store.files.queues.get(name, queue_id)
         if queue is None:
             raise Refused(f"{queue_id}@{name} is not exist!", Response.SYSTEM_ERROR)
@@ -79,12 +86,14 @@ class InspectionProcessor:
                 for queue_id, offset in context.offsets.queues(group, name).items():
                     if group not in left_out and offset >= context.store.min_queue_offset(name, queue_id):
                         least[queue_id] = min(offset, least.get(queue_id, LONG_MAX))
+                    await turn.breathe()
                 await turn.breathe()
-        for queue_id, offset in context.offsets.queues(compared, name).items():
-            if least.get(queue_id, 0) > offset:
-                least[queue_id] = LONG_MAX
-        table = {str(queue_id): offset for queue_id, offset in sorted(least.items())}
-        return request.reply(body=bodies.dumps({"correctionOffsets": table}))
+            for queue_id, offset in context.offsets.queues(compared, name).items():
+                if least.get(queue_id, 0) > offset:
+                    least[queue_id] = LONG_MAX
+                await turn.breathe()
+            table = {str(queue_id): offset for queue_id, offset in sorted(least.items())}
+            return request.reply(body=await strict(turn, {"correctionOffsets": table}))
 
     async def all_consume_stats(self, connection: Connection, request: Command) -> Command:
         """Where each group is in each topic it has offsets of; GET_CONSUME_STATS (208) says it of one."""
@@ -158,19 +167,29 @@ class InspectionProcessor:
         if not members:
             raise Refused(f"No Any Consumer online in the consumer group: [{group}]", Response.SYSTEM_ERROR)
         asked = [member for member in members if not named or member.client_id == named]
-        answers = await asyncio.gather(*(self._ask(member, topic, group) for member in asked))
+        asking: list[asyncio.Task[Any]] = []
+        for member in asked:
+            asking.append(self._tasks.spawn(self._ask(member, topic, group), name=member.client_id))
+            if len(asking) % ASKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        answers = await asyncio.gather(*asking)
         table = {
             member.client_id: answer
             for member, answer in zip(asked, answers, strict=True)
             if answer is not None
         }
-        return request.reply(body=bodies.dumps_dialect({"consumerTable": table}))
+        async with self._context.turns.take(connection) as turn:
+            return request.reply(body=await dialect(turn, {"consumerTable": table}))
 
     async def _ask(self, member: Client, topic: str, group: str) -> Any:
         question = Command(int(Request.GET_CONSUMER_STATUS_FROM_CLIENT), {"topic": topic, "group": group})
         try:
             answer = await member.connection.call(question, timeout_s=CLIENT_CALL_S)
-            return bodies.loads_object(answer.body).get("messageQueueTable") if answer.code == 0 else None
+            return (
+                bodies.loads_object(answer.body, STATUS).get("messageQueueTable")
+                if answer.code == 0
+                else None
+            )
         except (Unknown, ConnectionError, MqError):
             return None
 

@@ -9,13 +9,20 @@ import asyncio
 from typing import Final
 
 from broker.context import BrokerContext
+from model.acl.plain import Perm
 from model.codes import Response
 from model.errors import Refused
+from model.message import PROPERTIES_BYTES_MAX
+from remoting.acl.gate import Asked
 from remoting.codec import Command
 from remoting.headers import QueryMessageHeader, need_int
 from remoting.service import Connection
+from store.files.record import decode
 
 QUERY_COUNT_MAX: Final = 64
+TOPIC_BYTES_MAX: Final = 255
+"""Of the names that records and folders of queues have."""
+READ: Final = Asked(("Sub", "Get"), Perm.SUB)
 INDEX_WAIT_S: Final = 2.0
 """So long a look-up waits for the index after a start: less than a client waits for the answer."""
 
@@ -31,10 +38,13 @@ class QueryProcessor:
         raw = self._context.store.lookup(offset) if offset < self._context.store.confirmed else None
         if raw is None:
             raise Refused(f"can not find message by the offset, {offset}", Response.SYSTEM_ERROR)
+        topic = decode(raw, check_crc=False).topic
+        self._context.trust.need_record(connection, request, topic, READ)
         return request.reply(body=raw)
 
     async def query(self, connection: Connection, request: Command) -> Command:
         header = QueryMessageHeader.parse(request.ext)
+        self._context.trust.need_seen(connection, request, header.topic)
         count_max = max(1, min(header.count_max, QUERY_COUNT_MAX))
         store = self._context.store
         if store.indexing_bytes:  # after a start: an answer now could miss what is there
@@ -44,9 +54,12 @@ class QueryProcessor:
             except TimeoutError:
                 text = f"the index is being made, {store.indexing_bytes} bytes of the log are left; try again"
                 raise Refused(text, Response.SYSTEM_BUSY) from None
-        found = await store.query_in_turns(
-            header.topic, header.key, count_max, header.begin_ms, header.end_ms
-        )
+        found: list[bytes] = []
+        # What is longer lies in no store: it is not hashed, a key of megabytes would hold the loop.
+        if len(header.key) <= PROPERTIES_BYTES_MAX and len(header.topic) <= TOPIC_BYTES_MAX:
+            found = await store.query_in_turns(
+                header.topic, header.key, count_max, header.begin_ms, header.end_ms
+            )
         if not found:
             raise Refused("can not find message, maybe time range not correct", Response.QUERY_NOT_FOUND)
         now_ms = self._context.env.now_ms()

@@ -6,21 +6,33 @@ Topics: 17, 18, 215, 21, 351. Groups: 200, 225, 207, 201, 352.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from broker.context import BrokerContext
+from broker.requests.answers import gathered
 from broker.requests.consumers.offsets import need_own_group
 from broker.tables.topics import QUEUES_MAX
 from model.attributes import TOPIC_ATTRIBUTES, altered
 from model.codes import Response
-from model.errors import Refused
+from model.errors import PeerError, Refused
 from model.message import LMQ_PREFIX
 from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import MASTER_ONLY, need, need_int, opt_bool, opt_int
+from remoting.named import groups_in, topics_in
+from remoting.request_bodies import request_object
 from remoting.service import Connection
+from runtime.turns import Slice
 
+T = TypeVar("T")
+
+PUT_AT_ONCE: Final = 64
+"""Topics or groups that change in one go; each has its place found in the order of all."""
+GROUP_BYTES_MAX: Final = 64 << 10
+"""Of one group's text."""
+ATTRIBUTES_CHARS_MAX: Final = 32 << 10
 _EMPTY_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
 
@@ -68,22 +80,35 @@ class TableProcessor:
         return request.reply()
 
     async def put_topics(self, connection: Connection, request: Command) -> Command:
+        """All of them or, where one cannot be, none."""
         self._need_change()
-        data = bodies.loads_object(request.body)
-        try:
-            topics = [TopicConfig.from_json(raw) for raw in data.get("topicConfigList") or []]
-        except (KeyError, TypeError, ValueError) as error:
-            raise Refused(f"topicConfigList: {error!r}", Response.INVALID_PARAMETER) from None
-        for topic in topics:
-            self._check_topic(topic.name)
-            if not 0 <= topic.read_queues <= QUEUES_MAX or not 0 <= topic.write_queues <= QUEUES_MAX:
-                raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
-            held = self._context.topics.get(topic.name)
-            topic.attributes = altered(held.attributes if held else None, topic.attributes, TOPIC_ATTRIBUTES)
+        async with self._context.turns.take(connection) as turn:
+            raws = _raws(lambda: topics_in(request_object(request)))
+            topics = await gathered(turn, raws, self._topic)
         if topics:
-            self._context.topics.put(*topics)
+            await self._put_in_slices(topics, self._context.topics.put)
             await self._context.copies.wait_for_copies("topics")
         return request.reply()
+
+    def _topic(self, raw: Any) -> TopicConfig:
+        try:
+            topic = TopicConfig.from_json(raw)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"topicConfigList: {error!r}", Response.INVALID_PARAMETER) from None
+        self._check_topic(topic.name)
+        if not 0 <= topic.read_queues <= QUEUES_MAX or not 0 <= topic.write_queues <= QUEUES_MAX:
+            raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
+        held = self._context.topics.get(topic.name)
+        topic.attributes = altered(held.attributes if held else None, topic.attributes, TOPIC_ATTRIBUTES)
+        return topic
+
+    async def _put_in_slices(self, entries: list[T], put: Callable[..., object]) -> None:
+        """Whoever asked may leave meanwhile: what has begun ends all the same, unless the role does."""
+        slice_ = Slice(self._context.env.monotonic_ms)
+        for at in range(0, len(entries), PUT_AT_ONCE):
+            self._need_change()
+            put(*entries[at : at + PUT_AT_ONCE])
+            await slice_.breathe()
 
     async def delete_topic(self, connection: Connection, request: Command) -> Command:
         if self._context.role_state.role == "slave" and not opt_bool(request.ext, MASTER_ONLY):
@@ -98,21 +123,30 @@ class TableProcessor:
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
         store = self._context.store
         held = self._context.topics.get(name)
-        queues = set(store.queues_of(name))
-        # One whose first message is not confirmed yet is not among those.
-        queues |= set(range(max(held.read_queues, held.write_queues) if held else 0))
+        queues = set()
+        async with self._context.turns.take(connection) as turn:
+            # One whose first message is not confirmed yet is not among those of the store.
+            for queue_id in range(max(held.read_queues, held.write_queues) if held else 0):
+                if store.next_offset(name, queue_id):
+                    queues.add(queue_id)
+                await turn.breathe()
+        self._need_change()
+        queues |= set(store.queues_of(name))
         ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
         self._context.topics.delete(
             name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
         )
-        self._context.offsets.drop_topic(name)
+        slice_ = Slice(self._context.env.monotonic_ms)
+        for group in self._context.offsets.groups_of(name):
+            self._context.offsets.drop(group, name)
+            await slice_.breathe()
         await self._context.copies.wait_for_copies("topics", "offsets")
         return request.reply()
 
     async def all_topics(self, connection: Connection, request: Command) -> Command:
         topics = self._context.topics
         async with self._context.turns.take(connection) as turn:
-            await topics.text.prepare(turn)
+            await topics.prepare(turn)
             if self._all_topics is None:
                 self._all_topics = bodies.dumps(
                     {
@@ -142,18 +176,21 @@ class TableProcessor:
 
     async def put_group(self, connection: Connection, request: Command) -> Command:
         self._need_change()
-        self._context.groups.put(self._group(bodies.loads_object(request.body)))
+        if len(request.body) > GROUP_BYTES_MAX:
+            text = f"a subscription group has at most {GROUP_BYTES_MAX} bytes"
+            raise Refused(text, Response.INVALID_PARAMETER)
+        raws = _raws(lambda: groups_in(request.code, request_object(request)))
+        self._context.groups.put(*map(self._group, raws))
         await self._context.copies.wait_for_copies("groups")
         return request.reply()
 
     async def put_groups(self, connection: Connection, request: Command) -> Command:
         self._need_change()
-        raw = bodies.loads_object(request.body).get("groupConfigList")
-        if not isinstance(raw, list):
-            raise Refused("groupConfigList is missing", Response.INVALID_PARAMETER)
-        groups = [self._group(group) for group in raw]
+        async with self._context.turns.take(connection) as turn:
+            raws = _raws(lambda: groups_in(request.code, request_object(request)))
+            groups = await gathered(turn, raws, self._group)
         if groups:
-            self._context.groups.put(*groups)
+            await self._put_in_slices(groups, self._context.groups.put)
             await self._context.copies.wait_for_copies("groups")
         return request.reply()
 
@@ -163,7 +200,10 @@ class TableProcessor:
         need_own_group(name)
         self._context.groups.delete(name)
         if opt_bool(request.ext, "cleanOffset"):
-            self._context.offsets.drop_group(name)
+            slice_ = Slice(self._context.env.monotonic_ms)
+            for topic in self._context.offsets.topics_of(name):
+                self._context.offsets.drop(name, topic)
+                await slice_.breathe()
         await self._context.copies.wait_for_copies("groups", "offsets")
         return request.reply()
 
@@ -203,8 +243,20 @@ class TableProcessor:
             raise refused
 
 
+def _raws(found: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Raises Refused."""
+    try:
+        return found()
+    except PeerError as error:
+        raise Refused(str(error), Response.INVALID_PARAMETER) from None
+
+
 def _parse_changes(text: str) -> dict[str, str]:
     """``+name=value,-name`` as mqadmin sends it for a topic. Raises Refused."""
+    if len(text) > ATTRIBUTES_CHARS_MAX:
+        raise Refused(
+            f"attributes have at most {ATTRIBUTES_CHARS_MAX} characters", Response.INVALID_PARAMETER
+        )
     found = {}
     for change in filter(None, (part.strip() for part in text.split(","))):
         name, separator, value = change.partition("=")

@@ -4,12 +4,17 @@ on."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 from pathlib import Path
 
-from broker.requests.consumers.pop.codec import BatchAck, encode_batch_acks
 from model.codes import Request, Response
+from model.pop import ATTEMPT_ID_CHARS, ORDER_REVIVE_QUEUE, ExtraInfo
+from remoting.pop_acks import BatchAck, encode_batch_acks
+from remoting.pop_headers import AckHeader
 from tests.broker.helpers import client_of, eventually, running, topic
 from tests.broker.pop.support import ack, pop, popped
+from tests.broker.turn_meter import LIMIT_S, metered
 
 
 async def test_only_so_many_pops_wait(tmp_path: Path) -> None:
@@ -32,6 +37,24 @@ async def test_a_pop_is_answered_when_its_time_is_over(tmp_path: Path) -> None:
         assert (answer.code, answer.ext["restNum"]) == (Response.POLLING_TIMEOUT, "0")
         assert broker.status()["heldPops"] == 0
         broker.processors.pops.polling.pops.check_invariants()
+
+
+async def test_a_pop_that_waits_long_keeps_no_other_one_waiting(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        long = asyncio.create_task(pop(client, "T", poll_ms=10_000))
+        await eventually(lambda: broker.status()["heldPops"] == 1, "it waits")
+        answer = await asyncio.wait_for(pop(client, "T", poll_ms=200), 5)
+        assert answer.code == Response.POLLING_TIMEOUT
+        assert not long.done()
+        long.cancel()
+
+
+async def test_a_client_whose_clock_is_ahead_waits_no_longer_than_it_says(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        answer = await asyncio.wait_for(pop(client, "T", poll_ms=200, born_ms=2**63 - 1), 5)
+        assert answer.code == Response.POLLING_TIMEOUT
 
 
 async def test_nothing_is_popped_while_too_much_is_not_acknowledged(tmp_path: Path) -> None:
@@ -69,3 +92,75 @@ async def test_a_group_whose_retry_topic_cannot_be_named_is_refused(tmp_path: Pa
         await client.send(name, b"x")
         answer = await pop(client, name, group="g" * 200)
         assert answer.code == Response.INVALID_PARAMETER, answer.remark
+
+
+async def test_a_long_batch_of_acks_holds_nobody_up(tmp_path: Path) -> None:
+    """Of as many pops as it may name, each with offsets as far apart as they may be."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        many = [BatchAck("pg", "T", "0", 0, 0, 0, at, 1, list(range(32))) for at in range(1024)]
+        wide = [BatchAck("pg", "T", "0", 0, 0, 0, at, 1, [0, 65000]) for at in range(60)]
+        for acks in (many, wide):
+            body = encode_batch_acks("b", acks)
+            async with metered() as meter:
+                assert (await client.call(Request.BATCH_ACK_MESSAGE, {}, body)).code == 0
+            assert meter.longest_s < LIMIT_S
+
+
+async def test_acks_make_no_groups_queues_or_offsets_that_are_not_there(tmp_path: Path) -> None:
+    keys = {"autoCreateSubscriptionGroup": "false"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        info = ExtraInfo(0, 1, 1, ORDER_REVIVE_QUEUE, "0", "broker-t", 0, 0).to_text()
+        forged = AckHeader("nobody", "T", 0, info, 0)
+        assert (await client.call(Request.ACK_MESSAGE, forged.to_ext())).code == 26
+        later = dataclasses.replace(forged, invisible_ms=1000)
+        assert (await client.call(Request.CHANGE_MESSAGE_INVISIBLETIME, later.to_ext())).code == 26
+        group = json.dumps({"groupName": "pg"}).encode()
+        assert (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)).code == 0
+        acks = [
+            BatchAck("pg", name, "0", 0, queue_id, ORDER_REVIVE_QUEUE, 1, 1, [0])
+            for name, queue_id in (("none", 0), ("T", 7))
+        ]
+        for one in acks:
+            body = encode_batch_acks("b", [one])
+            assert (await client.call(Request.BATCH_ACK_MESSAGE, {}, body)).code == 0
+            assert broker.offsets.queues("pg", one.topic) == {}
+        beyond = AckHeader("pg", "T", 0, info, 1)
+        await client.call(Request.ACK_MESSAGE, AckHeader("pg", "T", 0, info, 0).to_ext())
+        await client.call(Request.ACK_MESSAGE, beyond.to_ext())
+        await client.send("T", b"y")
+        assert [one.body for one in popped(await pop(client, "T"), "T")] == [b"y"]
+
+
+async def test_of_a_long_attempt_id_little_is_remembered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        one, other = "a" * 1_000_000 + "1", "a" * 1_000_000 + "2"
+        assert (await pop(client, "T", order=True, attempt_id=one)).code == 0
+        assert (await pop(client, "T", order=True, attempt_id=other)).code == Response.POLLING_TIMEOUT
+        assert (await pop(client, "T", order=True, attempt_id=one)).code == 0, "the same is given again"
+        kept = [found.attempt_id for found in broker.processors.pops.orders._table.values()]
+        assert max(map(len, kept)) <= ATTEMPT_ID_CHARS
+
+
+async def test_changes_of_what_nobody_popped_are_bounded(tmp_path: Path) -> None:
+    keys = {"popCkMaxBufferSize": 2, "reviveInterval": 50}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        for at in range(3):
+            await client.send("T", b"%d" % at)
+
+        async def forged(offset: int, pop_time_ms: int = 1, name: str = "broker-t") -> int:
+            info = ExtraInfo(offset, pop_time_ms, 1, 0, "0", name, 0, offset).to_text()
+            header = AckHeader("pg", "T", 0, info, offset, 60_000)
+            return (await client.call(Request.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())).code
+
+        assert await forged(0, 2**63 - 1) == Response.INVALID_PARAMETER, "it would be open for ever"
+        assert await forged(0, 1, "b" * 256) == Response.SYSTEM_ERROR
+        assert [await forged(at) for at in (0, 1)] == [0, 0]
+        await eventually(lambda: broker.status()["openCheckpoints"] == 2, "both are open")
+        assert await forged(2) == Response.SYSTEM_BUSY

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.requests.consumers.pop.codec import Ack, BatchAck, Checkpoint
+from broker.requests.consumers.pop.codec import Ack, Checkpoint
 from model import pop
 from model.errors import PeerError
 from model.pop import ExtraInfo
+from remoting.pop_acks import BatchAck
 
 
 def test_retry_topics_are_named_as_the_original_does() -> None:
@@ -113,9 +114,9 @@ def test_a_batch_names_its_offsets_by_bits() -> None:
     # BatchAckTest: the offsets 101, 103 and 105 of a pop that began at 100
     ack = BatchAck("DEFAULT_CONSUMER", "myTopic", "0", 100, 1, 2, 1679454922000, 5000, [1, 3, 5])
     assert ack.to_json()["b"] == "Kg=="
-    assert BatchAck.parse(ack.to_json(), 4096) == ack
+    assert BatchAck.parse(ack.to_json(), 4096, 32) == ack
     with pytest.raises(PeerError):
-        BatchAck.parse({**ack.to_json(), "b": "A" * 8192}, 4096)
+        BatchAck.parse({**ack.to_json(), "b": "A" * 8192}, 4096, 32)
 
 
 @given(st.binary(max_size=200))

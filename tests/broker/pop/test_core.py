@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.requests.consumers.pop.codec import Ack, Checkpoint
 from broker.requests.consumers.pop.core import FAR_MIN, GRACE_MS, OpenCheckpoints
-from broker.requests.consumers.pop.positions import Positions
+from broker.requests.consumers.pop.positions import Positions, passed
 
 
 def point(start: int, at_ms: int = 0, count: int = 2, invisible_ms: int = 1000) -> Checkpoint:
@@ -165,3 +165,15 @@ def test_offsets_move_in_the_order_of_the_log_and_only_when_it_is_confirmed(
     positions.check_invariants()
     positions.clear()
     positions.check_invariants()
+
+
+def test_a_group_is_behind_its_last_pops_unless_it_was_reset_since() -> None:
+    pops = [(0, 3), (4, 4), (7, 9)]
+    assert passed(None, pops) == 10, "its offset never came"
+    assert passed(0, pops) == 10, "what a filter left out lies between"
+    assert passed(4, pops) == 10
+    assert passed(10, pops) == 10
+    assert passed(5, pops) == 5, "it was reset to where nobody popped since"
+    assert passed(50, pops) == 50
+    assert passed(0, [(4, 5), (0, 1)]) == 2, "it was reset before the last pop"
+    assert passed(None, []) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from broker.service import Broker
 from model.codes import Request
 from model.ids import BrokerId, Epoch
-from tests.broker.helpers import client_of, elected, eventually, pair, topic
+from tests.broker.helpers import client_of, elected, eventually, pair, running, topic
 from tests.broker.pop.support import ack, pop, pop_until, popped
 
 KEYS = {"reviveInterval": "50", "allAckInSyncStateSet": "true"}
@@ -52,3 +52,52 @@ async def test_an_offset_does_not_outrun_its_checkpoint(tmp_path: Path) -> None:
         assert one.offsets.get("pg", "T", 0) in (None, 0)
         assert (await pop(client, "T", poll_ms=200)).code == 210, "and nobody else is given the message"
         waiting.cancel()
+
+
+async def test_what_came_back_comes_once_whatever_is_open_before_it(tmp_path: Path) -> None:
+    """The revive group's offset stays before a pop with a long time; what stands behind is done all the
+    same."""
+    async with pair(tmp_path, reviveQueueNum="1", **KEYS) as (one, two), client_of(one) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        for at in range(4):
+            await client.send("T", b"%d" % at)
+        assert (await pop(client, "T", count_max=1, invisible_ms=3_600_000)).code == 0
+        assert (await pop(client, "T", count_max=2, invisible_ms=500)).code == 0
+        await eventually(lambda: one.processors.pops.revive.revived == 2, "both came back")
+        for item in await pop_until(client, "T", 3):
+            assert (await ack(client, item)).code == 0
+        await hand_over(one, two)
+        async with client_of(two) as other:
+            assert (await pop(other, "T", poll_ms=2500)).code == 210
+        assert two.processors.pops.revive.revived == 0
+
+
+async def test_what_was_popped_last_is_in_hand_though_no_offset_came(tmp_path: Path) -> None:
+    """Of several pops, each with its checkpoint in another revive queue."""
+    async with pair(tmp_path, reviveQueueNum="4", **KEYS) as (one, two), client_of(one) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        for at in range(6):
+            await client.send("T", b"%d" % at)
+        for _ in range(5):
+            assert (await pop(client, "T", count_max=1)).code == 0
+        await eventually(lambda: two.offsets.get("pg", "T", 0) == 5, "the offset was copied")
+        await one.fence()
+        two.offsets.commit("pg", "T", 0, 0)
+        await two.lead(elected(2, 2, {2}, 3))
+        await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
+        async with client_of(two) as other:
+            assert [item.body for item in await pop_until(other, "T", 1)] == [b"5"]
+            assert (await pop(other, "T")).code == 210
+
+
+async def test_the_first_pop_of_a_group_is_in_hand_though_no_offset_came(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        assert (await pop(client, "T")).code == 0
+        await broker.store.caught_up()
+    for file in (tmp_path / "config").glob("consumerOffset.json*"):
+        file.unlink()
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        assert (await pop(client, "T", poll_ms=1000)).code == 210
+        assert broker.offsets.get("pg", "T", 0) == 1

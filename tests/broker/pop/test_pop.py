@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.requests.consumers.pop.codec import BatchAck, encode_batch_acks
 from model.codes import Request, Response
+from model.message import PROPERTIES_BYTES_MAX
 from model.pop import REVIVE_GROUP
+from remoting.pop_acks import BatchAck, encode_batch_acks
+from tests.broker.halves import of_topic
 from tests.broker.helpers import client_of, eventually, running, topic
 from tests.broker.pop.support import ack, change, pop, pop_until, popped
 
@@ -49,6 +51,7 @@ async def test_what_is_not_acknowledged_comes_back_and_what_is_does_not(tmp_path
         assert {one.topic for one in again} == {"%RETRY%pg_T"}, "from the retry topic"
         assert {one.record.reconsume_times for one in again} == {1}
         assert all(f"1ST_POP_TIME\x01{found[0].info.pop_time_ms}\x02" in o.record.properties for o in again)
+        assert all("ORIGIN_GROUP\x01pg\x02" in one.record.properties for one in again)
         for one in again:
             assert (await ack(client, one)).code == 0
         await asyncio.sleep(2)
@@ -56,6 +59,23 @@ async def test_what_is_not_acknowledged_comes_back_and_what_is_does_not(tmp_path
         done = broker.offsets.queues(REVIVE_GROUP, REVIVE)
         ends = {q: broker.store.max_queue_offset(REVIVE, q) - 1 for q in range(8)}
         assert done == {queue: end for queue, end in ends.items() if end >= 0}, "nothing is read again"
+
+
+async def test_a_message_with_the_longest_properties_comes_back_and_holds_no_other(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, reviveInterval=50) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"long", properties=f"LONG\x01{'x' * 32_400}\x02")
+        short = len(of_topic(broker, "T")[0].properties)
+        room = PROPERTIES_BYTES_MAX - short - 5
+        answer = await client.send("T", b"longest", properties=f"LONG\x01{'x' * (32_400 + room)}\x02")
+        assert answer.code == 0, answer.remark
+        await client.send("T", b"other")
+        assert len(popped(await pop(client, "T", invisible_ms=300), "T")) == 3
+        again = await pop_until(client, "T", 3)
+        assert sorted(one.body for one in again) == [b"long", b"longest", b"other"]
+        assert {one.record.reconsume_times for one in again} == {1}
 
 
 async def test_the_invisible_time_can_be_changed(tmp_path: Path) -> None:

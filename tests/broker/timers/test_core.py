@@ -78,21 +78,39 @@ def test_what_has_no_time_or_had_it_is_no_timer_message(properties: str) -> None
     ],
 )
 def test_what_waits_longer_than_the_window_rolls(out: int, due: int, rolls: bool) -> None:
-    found = entry_of(f"TIMER_OUT_MS\x01{out}\x02TIMER_DEL_UNIQKEY\x01T+k\x02", 7, 999, rules())
+    text = f"TIMER_OUT_MS\x01{out}\x02TIMER_DEL_UNIQKEY\x01T+k\x02REAL_TOPIC\x01T\x02"
+    found = entry_of(text, 7, 999, rules())
     assert found is not None
     assert (found.due_ms, found.rolls, found.enqueued_ms) == (due, rolls, 0)
-    assert found.deletes == (None if rolls else "T+k"), "a recall rolls with what it recalls"
+    assert found.deletes == (None if rolls else "T\x01k"), "a recall rolls with what it recalls"
 
 
 def test_a_record_without_a_time_is_none() -> None:
     assert entry_of("TIMER_OUT_MS\x01x\x02", 0, 0, rules()) is None
 
 
-@pytest.mark.parametrize(("key", "hit"), [("T+u", True), ("u", True), ("S+u", False), ("T+v", False)])
-def test_a_recall_names_topic_and_unique_key(key: str, hit: bool) -> None:
-    found = entry_of("TIMER_OUT_MS\x015\x02REAL_TOPIC\x01T\x02UNIQ_KEY\x01u\x02", 0, 0, rules())
-    assert found is not None
-    assert found.is_recalled_by({key}) is hit
+@pytest.mark.parametrize(
+    ("topic", "named", "hit"),
+    [
+        ("T", "T+u", True),
+        ("T", "u", True),
+        ("T", "S+u", False),
+        ("T", "T+v", False),
+        ("S", "u", False),
+        ("S", "T+u", False),
+        ("S", "S+u", False),
+    ],
+)
+def test_a_recall_reaches_its_own_topics_messages_however_it_names_them(
+    topic: str, named: str, hit: bool
+) -> None:
+    waits = entry_of("TIMER_OUT_MS\x015\x02REAL_TOPIC\x01T\x02UNIQ_KEY\x01u\x02", 0, 0, rules())
+    text = f"TIMER_OUT_MS\x015\x02REAL_TOPIC\x01{topic}\x02TIMER_DEL_UNIQKEY\x01{named}\x02"
+    recall = entry_of(text, 1, 0, rules())
+    assert waits is not None
+    assert recall is not None
+    assert recall.deletes is not None
+    assert waits.is_recalled_by({recall.deletes}) is hit
 
 
 def test_a_note_tells_what_was_delivered_whatever_the_precision_was_then() -> None:

@@ -103,7 +103,7 @@ ILLEGAL = (
 async def test_a_time_that_cannot_be_is_refused_in_the_originals_words(
     tmp_path: Path, properties: str
 ) -> None:
-    async with running(tmp_path) as broker, client_of(broker) as client:
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
         answer = await client.send("T", properties=properties)
         assert (answer.code, answer.remark) == (Response.MESSAGE_ILLEGAL, ILLEGAL)
         assert log_records(broker) == []
@@ -158,6 +158,30 @@ async def test_a_slot_takes_no_more_than_twice_its_bound(tmp_path: Path) -> None
         assert broker.processors.timers.wheel.count == 10
         assert (await client.send("T", properties=at)).code == Response.SYSTEM_ERROR
         assert refused > 0, "some of those between"
+
+
+async def test_a_send_takes_nothing_back_where_recalls_are_not_allowed(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        at = f"TIMER_DELIVER_MS\x01{broker.env.now_ms() + 60_000}\x02"
+        for half in ("", "TRAN_MSG\x01true\x02"):
+            answer = await client.send("T", properties=f"{at}{half}TIMER_DEL_UNIQKEY\x01T+k\x02")
+            told = (answer.code, answer.remark)
+            assert told == (Response.NO_PERMISSION, "recall failed, operation is forbidden")
+        assert log_records(broker) == []
+
+
+async def test_another_topics_sender_takes_no_timer_message_away(tmp_path: Path) -> None:
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+        at_ms = broker.env.now_ms() + 900
+        at = f"TIMER_DELIVER_MS\x01{at_ms}\x02"
+        first = await client.send("T", b"stays", properties=at)
+        uniq_key = RecallHandle.decode(first.ext["recallHandle"], 0).uniq_key
+        for named in (uniq_key, f"T+{uniq_key}"):
+            text = f"{at}TIMER_DEL_UNIQKEY\x01{named}\x02"
+            assert (await client.send("S", b"mine", properties=text)).code == 0
+        forged = RecallHandle("S", "broker-t", str(at_ms), uniq_key).encode()
+        assert (await recall(client, forged, "S")).code == 0
+        assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"stays"]
 
 
 @pytest.mark.parametrize("names_topic", [False, True])

@@ -7,9 +7,10 @@ import time
 from types import TracebackType
 from typing import Any, Final, Self
 
+from client.consuming.pull import PullConsumer
 from client.message import Message, Queue, SendStatus
-from client.producer import Producer, SendOptions
-from client.pull import PullConsumer
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
 from model.errors import MqError
 from runtime.env import Env
 from tests.fuzz.hostile.draws import GROUP, TOPIC

@@ -45,6 +45,8 @@ BOUNDS: Final = {
     "maxQueueLocks": "5000",
     "maxHeldPulls": "2000",
     "maxHeldPullsPerConnection": "200",
+    "maxHeldPullBytes": str(8 << 20),
+    "maxClientBytes": str(16 << 20),
     "maxBegunFrameBytes": str(16 << 20),
     "maxUnreadBytes": str(16 << 20),
     "maxUnreadBytesPerConnection": str(8 << 20),
@@ -165,7 +167,7 @@ async def run(directory: Path, options: Options) -> dict[str, Any]:
         "attack": done,
         "epochs": sorted({look.epoch for look in watch.looks if look.epoch is not None}),
         "leaders": sorted({look.leader for look in watch.looks if look.leader is not None}),
-        "rssMiB": growth(watch.looks),
+        "memoryMiB": growth(watch.looks),
         "cpuShare": _cpu(watch.looks),
         "after": _after(cluster, last),
         "badLines": bad[:50],
@@ -267,16 +269,16 @@ def _checks(result: dict[str, Any], first: Look, last: Look, *, long: bool) -> l
     p99, p99_alone = beside["sendMs"]["p99"], alone["sendMs"]["p99"]
     busy = result["load"]["median"] >= result["machine"]["cores"]
     grown = {
-        name: values["grown"]
-        for name, values in result["rssMiB"].items()
-        if long and values["grown"] > max(GROWN_MIB, GROWN_SHARE * values["afterWarmUp"])
+        name: kinds["anon"]["grown"]
+        for name, kinds in result["memoryMiB"].items()
+        if long and kinds["anon"]["grown"] > max(GROWN_MIB, GROWN_SHARE * kinds["anon"]["afterWarmUp"])
     }
     found = [
         ("no election", result["epochs"] == [first.epoch], result["epochs"]),
         ("all replicas in sync at the end", last.sync_state_set == first.sync_state_set, last.sync_state_set),
         (
             "every server lives",
-            set(last.rss) == set(first.rss) and all(last.views.values()),
+            set(last.memory) == set(first.memory) and all(last.views.values()),
             sorted(name for name, view in last.views.items() if view is None),
         ),
         ("acknowledged messages are readable", not result["neighbour"]["lost"], result["neighbour"]["lost"]),
@@ -286,7 +288,11 @@ def _checks(result: dict[str, Any], first: Look, last: Look, *, long: bool) -> l
             p99 <= P99_MS or (busy and p99 <= RATIO_MAX * p99_alone),
             {"p99Ms": p99, "aloneMs": p99_alone, "ratio": round(p99 / p99_alone, 1), "busy": busy},
         ),
-        ("memory is flat after the warm-up", not grown, grown if long else "judged in long runs only"),
+        (
+            "anonymous memory is flat after the warm-up",
+            not grown,
+            grown if long else "judged in long runs only",
+        ),
         ("nothing of the attacker is left", _left(last, first) is None, _left(last, first)),
         ("no error, no traceback in a log", not result["badLines"], result["badLines"][:5]),
         (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 
@@ -21,18 +21,27 @@ LOOK_S: Final = 5.0
 BAD_LINE: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d{3} [EC] |^Traceback|^Fatal|Error: ")
 WARN_LINE: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d{3} W ")
 WARM_UP_SHARE: Final = 1 / 3
+COURSE: Final = 60
+
+
+class Memory(NamedTuple):
+    """Of one server, bytes. ``anon``: its own, what a client could make grow; ``file``: pages of files that
+    are mapped (the interpreter, libraries), which the system takes back when it needs them."""
+
+    anon: int
+    file: int
 
 
 @dataclass(slots=True)
 class Look:
-    """One moment. ``rss``: bytes by server; ``cpu_s``: CPU seconds by server so far."""
+    """One moment. ``memory`` by server; ``cpu_s``: CPU seconds by server so far."""
 
     at_s: float
     epoch: int | None
     master: int | None
     sync_state_set: list[int]
     leader: str | None
-    rss: dict[str, int]
+    memory: dict[str, Memory]
     cpu_s: dict[str, float]
     files: dict[str, int]
     load: float
@@ -56,12 +65,12 @@ class Watch:
         views = await self._cluster.views()
         status = self._cluster.status_of(views)
         group = status["groups"][0]
-        rss, cpu_s, files = {}, {}, {}
+        memory, cpu_s, files = {}, {}, {}
         for node in self._cluster.layout.nodes:
             if node.pid is None or not psutil.pid_exists(node.pid):
                 continue
             process = psutil.Process(node.pid)
-            rss[node.name] = process.memory_info().rss
+            memory[node.name] = memory_of(node.pid)
             times = process.cpu_times()
             cpu_s[node.name] = times.user + times.system
             files[node.name] = process.num_fds()
@@ -71,7 +80,7 @@ class Watch:
             group["master"],
             group["syncStateSet"],
             next((c["id"] for c in status["controllers"] if c["leader"]), None),
-            rss,
+            memory,
             cpu_s,
             files,
             os.getloadavg()[0],
@@ -83,22 +92,45 @@ class Watch:
         return found
 
 
-def growth(looks: list[Look]) -> dict[str, dict[str, float]]:
-    """By server, MiB: at the start, after the warm-up, at the end, and how much came after the warm-up."""
-    found: dict[str, dict[str, float]] = {}
-    part = max(1, len(looks) // 10)
-    warm = int(len(looks) * WARM_UP_SHARE)
-    for name in looks[0].rss:
-        values = [look.rss[name] / 2**20 for look in looks if name in look.rss]
-        after, last = median(values[warm : warm + part]), median(values[-part:])
-        found[name] = {
-            "start": round(values[0], 1),
-            "afterWarmUp": round(after, 1),
-            "end": round(last, 1),
-            "highest": round(max(values), 1),
-            "grown": round(last - after, 1),
+def memory_of(pid: int) -> Memory:
+    """What the system says of a process now; shared memory is counted with files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    anon, file, shared = (
+        int(found[1]) << 10
+        for found in (re.search(rf"^{name}:\s+(\d+) kB$", status, re.M) for name in _RSS)
+        if found is not None
+    )
+    return Memory(anon, file + shared)
+
+
+_RSS: Final = ("RssAnon", "RssFile", "RssShmem")
+
+
+def growth(looks: list[Look]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By server, of its anonymous memory and of mapped files, MiB: at the start, after the warm-up, at the
+    end, how much came after the warm-up, and at ``COURSE`` moments of the same distance."""
+    return {
+        name: {
+            kind: _growth([getattr(look.memory[name], kind) for look in looks if name in look.memory])
+            for kind in Memory._fields
         }
-    return found
+        for name in looks[0].memory
+    }
+
+
+def _growth(sizes: list[int]) -> dict[str, Any]:
+    values = [size / 2**20 for size in sizes]
+    part = max(1, len(values) // 10)
+    warm = int(len(values) * WARM_UP_SHARE)
+    after, last = median(values[warm : warm + part]), median(values[-part:])
+    return {
+        "start": round(values[0], 1),
+        "afterWarmUp": round(after, 1),
+        "end": round(last, 1),
+        "highest": round(max(values), 1),
+        "grown": round(last - after, 1),
+        "course": [round(value, 1) for value in values[:: max(1, len(values) // COURSE)]],
+    }
 
 
 class Logs:

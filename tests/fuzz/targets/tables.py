@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from admin.host.serve import plan
 from audit.ledger import _json_lines, from_rows
@@ -32,12 +32,15 @@ from remoting import bodies
 from remoting.codec import Command
 from remoting.keys import read_keys
 from runtime.secret import read_secret
+from runtime.turns import Slice
 from store.files.sealed import seal
 from tests.broker.helpers import heartbeat
 from tests.fakes.broker.store import FakeConnection
 from tests.fakes.disk.memory import FaultyEnv
 from tests.fuzz.targets import golden
 from tests.fuzz.targets.target import Target, disk_with
+
+T = TypeVar("T")
 
 CONFIG: Final = BrokerConfig.from_mapping({"brokerName": "broker-a", "storePathRootDir": "/s"})
 OF_TABLES: Final = (KeyError, TypeError, ValueError, AttributeError)
@@ -98,9 +101,20 @@ def _heartbeat(data: bytes) -> None:
     clients.check_invariants()
 
 
+def _in_one_go(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that waits for nothing: its slice is never over."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    raise AssertionError("it waits")
+
+
 def _lock(data: bytes) -> None:
     processor = cast(Any, SimpleNamespace(_context=SimpleNamespace(config=CONFIG)))
-    group, client, queues = LockProcessor._parse(processor, Command(41, {}, data))
+    parsing = LockProcessor._parse(processor, Command(41, {}, data), cast(Any, Slice(lambda: 0.0)))
+    group, client, queues = _in_one_go(parsing)
     assert isinstance(group, str)
     assert isinstance(client, str)
     assert isinstance(queues, list)

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-from broker.requests.consumers.pop.codec import Ack, BatchAck, Checkpoint
+from broker.requests.consumers.pop.codec import Ack, Checkpoint
 from broker.requests.fast_headers import ODD, BinaryHeads, decode_json, odd_json
-from client.pull import parse_records
+from client.consuming.pull import parse_records
 from client.routes import Route
 from model.codes import Request
 from model.compression import PIECE_BYTES, plain_pieces
@@ -18,6 +18,7 @@ from model.pop import ExtraInfo, parse_message_offsets, parse_start_offsets
 from model.sql92.compile import SqlError, compile_filter
 from namesrv.codec import parse_queues, parse_registration, parse_version
 from remoting import bodies, codec, headers, pop_headers
+from remoting.pop_acks import BatchAck
 from store.files.record import walk
 from tests.broker.helpers import batch_body
 from tests.fakes.broker.send_path import WAYS, Side
@@ -101,8 +102,8 @@ def _pop_body(data: bytes) -> None:
         point = Checkpoint.parse(body)
         assert Checkpoint.parse(point.encode()) == point
     elif kind == b"b":
-        ack = BatchAck.parse(bodies.loads_object(body), 4096)
-        assert BatchAck.parse(ack.to_json(), 1 << 16) == ack
+        ack = BatchAck.parse(bodies.loads_object(body), 4096, 4096)
+        assert BatchAck.parse(ack.to_json(), 1 << 16, 4096) == ack
     else:
         one = Ack.parse(body, batch=kind == b"m")
         assert Ack.parse(one.encode(), batch=kind == b"m") == one
@@ -172,9 +173,14 @@ def _registered_seeds() -> Iterable[bytes]:
 
 
 def _other_bodies(data: bytes) -> None:
-    for parse in (parse_version, parse_queues, lambda body: Route.parse("T", body)):
+    request = codec.Command(int(Request.QUERY_DATA_VERSION), body=data)
+    for parse in (
+        lambda: parse_version(request),
+        lambda: parse_queues(request),
+        lambda: Route.parse("T", data),
+    ):
         try:
-            parse(data)
+            parse()
         except PeerError:
             continue
 
@@ -252,7 +258,7 @@ def _send_seeds() -> Iterable[bytes]:
 def _sql(data: bytes) -> None:
     """An expression, a zero byte, and the properties of a message it is asked about."""
     expression, _, properties = data.decode("utf-8", "replace").partition("\0")
-    chosen = compile_filter.__wrapped__(expression)
+    chosen = compile_filter(expression)
     assert chosen(decode_properties(properties)) in (True, False)
 
 

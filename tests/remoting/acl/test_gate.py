@@ -9,9 +9,9 @@ import pytest
 
 from model.codes import Request, Response
 from model.config import NamesrvConfig
-from model.errors import Refused
+from model.errors import ConfigError, Refused
 from remoting.acl.audit import Audit
-from remoting.acl.gate import PLAIN_ERROR, Gate
+from remoting.acl.gate import PLAIN_ERROR, Admission, Gate
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import Credentials
 from remoting.codec import Command
@@ -47,8 +47,8 @@ def why(gate: Gate, request: Command, key: Credentials | None = None) -> tuple[i
 
 def test_who_may_and_who_may_not() -> None:
     one = gate()
-    assert one.check(ALICE.signed(send()), FROM, None)
-    assert one.check(ROOT.signed(send("other")), FROM, None)
+    assert one.check(ALICE.signed(send()), FROM, None) is Admission.RIGHT
+    assert one.check(ROOT.signed(send("other")), FROM, None) is Admission.RIGHT
     no = Response.NO_PERMISSION
     assert why(one, send()) == (no, "username cannot be null.")
     assert why(one, Credentials("bob", "x").signed(send())) == (no, "User:bob is not found.")
@@ -71,29 +71,59 @@ def test_a_signature_is_of_one_body_and_its_fields() -> None:
 def test_the_key_of_the_peers_passes_and_one_that_has_its_name_does_not() -> None:
     one = gate()
     # No right of its own: what the key is good for is looked at next.
-    assert not one.check(KEY.signed(Command(Request.REGISTER_BROKER)), FROM, KEY)
+    assert one.check(KEY.signed(Command(Request.REGISTER_BROKER)), FROM, KEY) is Admission.PEER
     assert why(one, WRONG.signed(Command(Request.REGISTER_BROKER)), KEY)[0] == Response.NO_PERMISSION
 
 
 def test_what_a_user_without_a_policy_may_ask_gives_no_right_of_an_operator() -> None:
     one = gate()
-    assert not one.check(ALICE.signed(Command(Request.GET_MAX_OFFSET, {"queueId": "0"})), FROM, None)
+    assert (
+        one.check(ALICE.signed(Command(Request.GET_MAX_OFFSET, {"queueId": "0"})), FROM, None)
+        is Admission.CLIENT
+    )
     for code in (Request.UPDATE_BROKER_CONFIG, Request.KEELMQ_COPY_TABLES, Request.AUTH_LIST_USER):
         assert why(one, ALICE.signed(Command(code, {"x": "y"})))[1].startswith("User:alice has no permission")
-        assert one.check(ROOT.signed(Command(code)), FROM, None)
+        assert one.check(ROOT.signed(Command(code)), FROM, None) is Admission.RIGHT
 
 
 def test_authentication_alone_asks_for_a_signature_and_no_right() -> None:
     one = gate(authorizationEnabled="false")
-    assert not one.check(ALICE.signed(send("other")), FROM, None)
-    assert one.check(ROOT.signed(send("other")), FROM, None)
+    assert one.check(ALICE.signed(send("other")), FROM, None) is Admission.CLIENT
+    assert one.check(ROOT.signed(send("other")), FROM, None) is Admission.RIGHT
     assert why(one, send())[1] == "username cannot be null."
 
 
 def test_white_lists_of_codes() -> None:
     one = gate(authenticationWhitelist="310", authorizationWhitelist=" 310, 11")
-    assert not one.check(send("other"), FROM, None)
+    assert one.check(send("other"), FROM, None) is Admission.CLIENT
     assert why(one, Command(Request.QUERY_MESSAGE, {"topic": "abc"}))[1] == "username cannot be null."
+
+
+def test_a_name_that_nobody_proved_has_no_rights() -> None:
+    """A code that needs no signature: the original believes the name all the same."""
+    one = gate(authenticationWhitelist="310")
+    said = Command(Request.SEND_MESSAGE_V2, {"a": "pg", "b": "other", "AccessKey": ROOT.access_key}, b"body")
+    assert why(one, said)[0] == Response.NO_PERMISSION
+    assert one.check(ROOT.signed(send("other")), FROM, None) is Admission.RIGHT
+    assert one.check(ALICE.signed(send()), FROM, None) is Admission.RIGHT
+    alone = gate(authenticationWhitelist="17", authorizationEnabled="false")
+    topic = Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "AccessKey": ROOT.access_key})
+    assert why(alone, topic)[0] == Response.NO_PERMISSION
+    assert not alone.of_operator(topic)
+    assert alone.of_operator(ROOT.signed(topic))
+    assert not alone.of_operator(ALICE.signed(topic))
+
+
+def test_authorization_without_authentication_is_refused_as_configuration() -> None:
+    with pytest.raises(ConfigError, match="set both"):
+        gate(authenticationEnabled="false")
+
+
+def test_with_authentication_alone_a_user_does_nothing_of_an_operator() -> None:
+    one = gate(authorizationEnabled="false")
+    topic = Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T"})
+    assert "is for super users" in why(one, ALICE.signed(topic))[1]
+    assert one.check(ROOT.signed(topic), FROM, None) is Admission.RIGHT
 
 
 PLAIN = """
@@ -124,16 +154,16 @@ def plain_gate(home: Path) -> tuple[Gate, PlainFiles]:
 def test_acl_1_answers_as_the_original(tmp_path: Path) -> None:
     one, _ = plain_gate(tmp_path)
     alice = Credentials("alice123", "12345678")
-    assert not one.check(alice.signed(send()), FROM, None)
-    assert not one.check(send("anything"), "10.10.103.9:1", None)
+    assert one.check(alice.signed(send()), FROM, None) is Admission.CLIENT
+    assert one.check(send("anything"), "10.10.103.9:1", None) is Admission.CLIENT
     failed = Response.SYSTEM_ERROR
     assert why(one, send()) == (failed, f"{PLAIN_ERROR}No accessKey is configured")
     assert why(one, alice.signed(send("no"))) == (failed, f"{PLAIN_ERROR}No default permission for topic:no")
     admin = Command(Request.UPDATE_BROKER_CONFIG)
     assert "Need admin permission for request code=25" in why(one, alice.signed(admin))[1]
-    assert one.check(ROOT.signed(admin), FROM, None)
+    assert one.check(ROOT.signed(admin), FROM, None) is Admission.RIGHT
     # A white list lets send; it makes nobody an operator.
-    assert not one.check(admin, "10.10.103.9:1", None)
+    assert one.check(admin, "10.10.103.9:1", None) is Admission.CLIENT
 
 
 def test_a_denial_leaves_one_line_with_who_from_where_and_what(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,6 +227,53 @@ async def test_files_are_read_anew_and_a_bad_one_leaves_what_was(tmp_path: Path)
     await files.look()
     assert files.failed is None
     assert set(files.acl.accounts) == {"alice123", "rootroot"}
+
+
+async def test_an_empty_or_missing_file_keeps_the_rules_and_says_so(tmp_path: Path) -> None:
+    _, files = plain_gate(tmp_path)
+    default = tmp_path / "plain_acl.yml"
+    (tmp_path / "acl").mkdir()
+    (tmp_path / "acl" / "unused.yml").write_text("# nothing yet\n")
+    for empty in ("", "# all of it is a comment\n", "accounts:\n"):
+        default.write_text(empty)
+        await files.look()
+        assert set(files.acl.accounts) == {"alice123", "rootroot"}
+        assert files.failed is not None
+        assert "plain_acl.yml is empty" in files.failed
+    default.unlink()
+    await files.look()
+    assert set(files.acl.accounts) == {"alice123", "rootroot"}
+    assert files.failed is not None
+    assert "plain_acl.yml is gone" in files.failed
+    default.write_text(PLAIN.replace("rootroot", "chiefchief"))
+    await files.look()
+    assert files.failed is None
+    assert set(files.acl.accounts) == {"alice123", "chiefchief"}
+    default.write_text("accounts: []\n")
+    await files.look()
+    assert (files.failed, dict(files.acl.accounts)) == (None, {})
+
+
+def test_what_has_no_effect_and_what_is_wrong_is_named_with_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAdresses: []\n"
+        "accounts:\n- {accessKey: bob-key, secretKey: bob-secret, topicPerm: [], topicPerms: [T=PUBB]}\n"
+    )
+    files = PlainFiles(OsEnv(seed=1), str(tmp_path))
+    with caplog.at_level(logging.WARNING, "remoting.acl.plain_files"):
+        files.load()
+    at = f"{tmp_path}/plain_acl.yml"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{at}: globalWhiteRemoteAdresses is no key of the file and has no effect",
+        f"{at}: account bob-key: topicPerm is no key of an account and has no effect",
+        f"{at}: account bob-key: topicPerms: T=PUBB has no permission and counts as DENY",
+    ]
+    assert "bob-secret" not in caplog.text
+    (tmp_path / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [10.10.300.*]\n")
+    with pytest.raises(ConfigError, match=f"{at}: .*10.10.300"):
+        files.load()
 
 
 async def test_changes_by_request_are_written_and_read_again(tmp_path: Path) -> None:

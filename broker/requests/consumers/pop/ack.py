@@ -10,25 +10,30 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.consumers.pop.checks import need_invisible, need_queue
-from broker.requests.consumers.pop.codec import Ack, BatchAck, Checkpoint
+from broker.requests.consumers.pop.checks import need_group, need_invisible, need_queue
+from broker.requests.consumers.pop.codec import Ack, Checkpoint
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.order_acks import OrderAcks
 from broker.requests.send import SendProcessor
 from model.codes import Response
 from model.errors import PeerError, Refused
 from model.pop import MESSAGES_MAX, ORDER_REVIVE_QUEUE, ExtraInfo, real_topic
-from remoting import bodies
 from remoting.codec import Command
+from remoting.named import acks_in
+from remoting.pop_acks import BatchAck
 from remoting.pop_headers import AckHeader
+from remoting.request_bodies import request_object
 from remoting.service import Connection
+from runtime.turns import Slice
 from store.flow.writing import Put
 
 BATCH_ACKS_MAX: Final = 1024
 """Pops one request may acknowledge messages of."""
+BATCH_AT_ONCE: Final = 64
+"""A batch of no more waits for no other long request."""
 BATCH_SPAN_MAX: Final = 65536
 """So far behind the first offset of a pop may its last one be."""
-BATCH_BYTES_MAX: Final = 4 << 20
+NO_BATCH: Final = "the body is not a batch of acks: {error}"
 
 
 class AckProcessor:
@@ -47,6 +52,7 @@ class AckProcessor:
         header = AckHeader.parse(request.ext, change=False)
         store = self._context.store
         need_queue(self._context, header.topic, header.queue_id, header.group)
+        need_group(self._context, header.group)
         least, end = (
             find(header.topic, header.queue_id) for find in (store.min_queue_offset, store.max_queue_offset)
         )
@@ -68,11 +74,30 @@ class AckProcessor:
 
     async def ack_batch(self, connection: Connection, request: Command) -> Command | None:
         """Raises Refused. As in the original, what is not there any more is passed over."""
-        broker, acks = self._parse(request.body)
-        rows = [(self._batch_ack(broker, batch), batch) for batch in acks]
+        broker, found = self._parse(request)
         await self._context.admit(connection, request)
+        if len(found) <= BATCH_AT_ONCE:
+            puts = await self._acks(broker, found, Slice(self._context.env.monotonic_ms))
+        else:
+            async with self._context.turns.take(connection) as turn:
+                puts = await self._acks(broker, found, turn)
+        if not puts:
+            return request.reply()
+        return self._sender.answer(connection, request, request.reply(), puts, wait=True)
+
+    async def _acks(self, broker: str, found: list[dict[str, Any]], slice_: Slice) -> list[Put]:
+        """What is written; nothing, when one of them is none. Raises Refused."""
+        rows = []
+        for members in found:
+            batch = _batch_of(members)
+            rows.append((self._batch_ack(broker, batch), batch))
+            await slice_.breathe()
         puts = []
         for ack, batch in rows:
+            await slice_.breathe()
+            refused = self._context.refuse_write()
+            if refused is not None:
+                raise refused  # what is written by now is acknowledged; the client asks again
             if batch.revive_queue == ORDER_REVIVE_QUEUE:
                 for offset in ack.offsets:
                     self._orders.ack((ack.topic, ack.group, ack.queue_id), offset, ack.pop_time_ms)
@@ -80,9 +105,7 @@ class AckProcessor:
                 due_ms = batch.pop_time_ms + batch.invisible_ms
                 puts.append(self._log.write_ack(ack, batch.revive_queue, due_ms))
                 self._count(ack)
-        if not puts:
-            return request.reply()
-        return self._sender.answer(connection, request, request.reply(), puts, wait=True)
+        return puts
 
     async def change_invisible_time(self, connection: Connection, request: Command) -> Command | None:
         """A checkpoint of its own for the one message, then an acknowledgement of the former pop. Raises
@@ -91,6 +114,7 @@ class AckProcessor:
         assert header.invisible_ms is not None, "a change has one"
         store = self._context.store
         need_queue(self._context, header.topic, header.queue_id, header.group)
+        need_group(self._context, header.group)
         need_invisible(self._context, header.invisible_ms)
         least, end = (
             find(header.topic, header.queue_id) for find in (store.min_queue_offset, store.max_queue_offset)
@@ -105,7 +129,10 @@ class AckProcessor:
             return request.reply(
                 ext=self._orders.change(key, header.offset, info.pop_time_ms, header.invisible_ms)
             )
+        self._need_room()
         pop_time_ms = self._context.env.now_ms()
+        if info.pop_time_ms - pop_time_ms > self._context.config.invisible_ms_max:
+            raise Refused("the extra info is of a pop in the future", Response.INVALID_PARAMETER)
         if info.start == header.offset:
             # Both pops begin at this message: they must not be taken for one.
             pop_time_ms = max(pop_time_ms, info.pop_time_ms + 1)
@@ -140,6 +167,13 @@ class AckProcessor:
         now_ms = self._context.env.monotonic_ms()
         self._context.stats.counters.add("GROUP_ACK_NUMS", key, len(ack.offsets), now_ms)
 
+    def _need_room(self) -> None:
+        """A change of what was acknowledged or forged opens a checkpoint and closes none."""
+        if self._log.full:
+            most = self._context.config.checkpoints_max
+            text = f"{most} pops are not acknowledged (popCkMaxBufferSize)"
+            raise Refused(text, Response.SYSTEM_BUSY)
+
     def _need_revive_queue(self, queue_id: int) -> None:
         if queue_id != ORDER_REVIVE_QUEUE and queue_id >= self._context.config.revive_queues:
             raise Refused(f"reviveQid[{queue_id}] is illegal", Response.INVALID_PARAMETER)
@@ -150,37 +184,41 @@ class AckProcessor:
         except ValueError as error:
             raise Refused(str(error), Response.SYSTEM_ERROR) from None
         self._need_revive_queue(batch.revive_queue)
+        need_group(self._context, batch.group)
         store = self._context.store
-        least, end = (
-            store.min_queue_offset(topic, batch.queue_id),
-            store.max_queue_offset(topic, batch.queue_id),
-        )
-        offsets = [batch.start + diff for diff in batch.diffs if least <= batch.start + diff <= end]
+        found = self._context.topics.get(topic)
+        offsets = []
+        if found is not None and batch.queue_id < found.read_queues:
+            least, end = (
+                find(topic, batch.queue_id) for find in (store.min_queue_offset, store.max_queue_offset)
+            )
+            offsets = [batch.start + diff for diff in batch.diffs if least <= batch.start + diff <= end]
         return Ack(
             offsets, batch.start, batch.group, topic, batch.queue_id, batch.pop_time_ms, broker, batch=True
         )
 
-    def _parse(self, body: bytes) -> tuple[str, list[BatchAck]]:
-        """Raises Refused."""
-        if len(body) > BATCH_BYTES_MAX:
-            raise Refused(f"a batch of acks has at most {BATCH_BYTES_MAX} bytes", Response.SYSTEM_ERROR)
+    def _parse(self, request: Command) -> tuple[str, list[dict[str, Any]]]:
+        """The broker's name and the acks, which ``_batch_of`` reads one by one. Raises Refused."""
         try:
-            found: dict[str, Any] = bodies.loads_object(body) if body else {}
-            acks = found.get("acks")
+            found: dict[str, Any] = request_object(request) if request.body else {}
+            acks = acks_in(found)
             if not acks:
                 raise Refused("a batch of acks has none", Response.NO_MESSAGE)
-            if not isinstance(acks, list) or len(acks) > BATCH_ACKS_MAX:
+            if len(acks) > BATCH_ACKS_MAX:
                 raise PeerError(f"acks is not a list of at most {BATCH_ACKS_MAX}")
-            if not all(isinstance(ack, dict) for ack in acks):
-                raise PeerError("an ack is an object")
             broker = found.get("brokerName")
             name = broker if isinstance(broker, str) and broker else self._context.config.broker_name
-            parsed = [BatchAck.parse(ack, BATCH_SPAN_MAX) for ack in acks]
-            if any(len(ack.diffs) > MESSAGES_MAX for ack in parsed):
-                raise PeerError(f"a pop has at most {MESSAGES_MAX} messages")
-            return name, parsed
+            return name, acks
         except PeerError as error:
-            raise Refused(f"the body is not a batch of acks: {error}", Response.SYSTEM_ERROR) from None
+            raise Refused(NO_BATCH.format(error=error), Response.SYSTEM_ERROR) from None
+
+
+def _batch_of(found: dict[str, Any]) -> BatchAck:
+    """What is acknowledged of one pop. Raises Refused."""
+    try:
+        return BatchAck.parse(found, BATCH_SPAN_MAX, MESSAGES_MAX)
+    except PeerError as error:
+        raise Refused(NO_BATCH.format(error=error), Response.SYSTEM_ERROR) from None
 
 
 def _ack_of(header: AckHeader, info: ExtraInfo) -> Ack:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from broker.context import BrokerContext
+from broker.requests.consumers.offsets import need_own_group
 from broker.requests.consumers.pull import need_filter
 from broker.state.clients import ALL, TAG, Subscription
 from model.codes import Response
 from model.errors import Refused
-from model.pop import MESSAGES_MAX, is_revive_topic, pop_retry_topic
-from model.topic import INTERNAL_TOPICS, PERM_READ, TopicConfig
-from remoting.codec import Command
+from model.pop import MESSAGES_MAX, pop_retry_topic
+from model.topic import PERM_READ, TopicConfig
 from store.files.consume_queue import is_queue_name
 
 
@@ -44,15 +44,11 @@ def need_retry_topic(context: BrokerContext, topic: str, group: str) -> None:
         )
 
 
-def need_readable(
-    context: BrokerContext, request: Command, group: str, topic: str, queue_id: int, what: str
-) -> TopicConfig:
+def need_readable(context: BrokerContext, group: str, topic: str, queue_id: int, what: str) -> TopicConfig:
     """The topic, if the group may read it. Raises Refused; ``what`` is forbidden without a permission."""
     config = context.config
     if not config.broker_permission & PERM_READ:
         raise Refused(f"the broker[{config.broker_ip1}] {what}", Response.NO_PERMISSION)
-    if (topic in INTERNAL_TOPICS or is_revive_topic(topic)) and context.trust.credentials is not None:
-        context.trust.credentials.check_signed(request)
     found = context.topics.get(topic)
     if found is None:
         raise Refused(f"topic[{topic}] not exist, apply first please!", Response.TOPIC_NOT_EXIST)
@@ -68,6 +64,14 @@ def need_readable(
     if not context.groups.may_read(group, topic):
         raise Refused(f"the consumer group[{group}] is forbidden for topic[{topic}]", Response.NO_PERMISSION)
     return found
+
+
+def need_group(context: BrokerContext, group: str) -> None:
+    """Raises Refused unless offsets and checkpoints of the group may be made: each name costs memory, and
+    the progress of the broker's own groups says what the broker has done."""
+    need_own_group(group)
+    if context.groups.find(group) is None:
+        raise Refused(f"subscription group [{group}] does not exist", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
 def need_queue(context: BrokerContext, topic: str, queue_id: int, group: str) -> None:
@@ -95,6 +99,12 @@ def need_subscription(context: BrokerContext, topic: str, expression: str, kind:
         ) from None
     need_filter(context.config, found)
     return found
+
+
+def readable(context: BrokerContext, name: str) -> list[int]:
+    """The queues of a topic that hold anything: of the others there may be 65,535, and nothing to pop."""
+    topic = context.topics.get(name)
+    return [q for q in context.store.queues_of(name) if q < topic.read_queues] if topic is not None else []
 
 
 def _illegal_queue(queue_id: int, topic: TopicConfig, group: str) -> str:

@@ -6,15 +6,19 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from broker.state.clients import Subscription
 from model.pop import ALL_QUEUES, pop_retry_topic
+from remoting.acl.gate import Pass
 from remoting.codec import Command
 from remoting.pop_headers import LookHeader, PopHeader
 from remoting.service import Connection
 
 Key = tuple[str, str, int]
 """Topic, group, queue or ALL_QUEUES."""
+
+DEADLINES_LEFT: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +31,14 @@ class HeldPop:
     subscription: Subscription | None
     deadline_ms: float
     waits: bool = True
+    passed: Pass | None = None
+
+    @property
+    def bytes(self) -> int:
+        """About the memory that its texts and its subscription take."""
+        header, subscription = self.header, self.subscription
+        texts = len(header.attempt_id) + len(header.expression) if isinstance(header, PopHeader) else 0
+        return texts + (0 if subscription is None else subscription.bytes)
 
     @property
     def key(self) -> Key:
@@ -36,11 +48,13 @@ class HeldPop:
 class HeldPops:
     """All pops that wait, oldest first; pure.
 
-    Holds: ``count`` is that of all keys, and of all connections together.
+    Holds: ``count`` is that of all keys, and of all connections together; ``bytes`` is what they take, about.
+    Of those answered before their time few are remembered.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.bytes = 0
         self.by_connection: Counter[Connection] = Counter()
         self._waiting: dict[Key, deque[HeldPop]] = {}
         self._groups: dict[str, dict[tuple[str, str], set[int]]] = {}  # name of a topic -> who waits for it
@@ -55,6 +69,7 @@ class HeldPops:
             self._name(held.key, waits=True)
         waiting.append(held)
         self.count += 1
+        self.bytes += held.bytes
         self.by_connection[held.connection] += 1
         self._added += 1
         heapq.heappush(self._deadlines, (held.deadline_ms, self._added, held))
@@ -109,7 +124,7 @@ class HeldPops:
         self._groups.clear()
         self._deadlines.clear()
         self.by_connection.clear()
-        self.count = 0
+        self.count = self.bytes = 0
         return found
 
     def _gone(self, held: HeldPop, waiting: deque[HeldPop]) -> None:
@@ -118,9 +133,14 @@ class HeldPops:
             del self._waiting[held.key]
             self._name(held.key, waits=False)
         self.count -= 1
+        self.bytes -= held.bytes
         self.by_connection[held.connection] -= 1
         if not self.by_connection[held.connection]:
             del self.by_connection[held.connection]
+        if len(self._deadlines) > 2 * self.count + DEADLINES_LEFT:
+            # One that is over keeps its connection and its texts for as long as it might have waited.
+            self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
+            heapq.heapify(self._deadlines)
 
     def _name(self, key: Key, *, waits: bool) -> None:
         topic, group, queue_id = key
@@ -140,6 +160,8 @@ class HeldPops:
     def check_invariants(self) -> None:
         assert self.count == sum(map(len, self._waiting.values())), "each waits once"
         assert self.count == sum(self.by_connection.values()), "each is of one connection"
+        assert self.bytes == sum(held.bytes for waiting in self._waiting.values() for held in waiting)
+        assert len(self._deadlines) <= 2 * self.count + DEADLINES_LEFT, "those that are over are forgotten"
         assert all(self._waiting.values()), "a key is known while one waits for it"
         waiting = {held[2].key for held in self._deadlines if held[2].waits}
         assert waiting == set(self._waiting), "each has a deadline"

@@ -8,11 +8,12 @@ put it into the revive queue when the invisible time is over; here it lies there
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.pop.codec import CK_TAG, Ack, Checkpoint
-from broker.requests.consumers.pop.positions import Key, Positions
+from broker.requests.consumers.pop.positions import Key, Positions, passed
 from broker.requests.send import SendProcessor
 from model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS, UNIQ_KEY, encode_properties
 from model.pop import TIMER_DELIVER_MS, revive_topic
@@ -83,12 +84,18 @@ class PopLog:
             if self.positions.get(key) is None:
                 del self._committed[key]
 
-    def on_former_pop(self, point: Checkpoint) -> None:
-        """A former master wrote this checkpoint lately. Its offset may not have reached this broker: what was
-        popped would be popped again."""
-        known = self._context.offsets.get(point.group, point.topic, point.queue_id)
-        if known is not None and point.start <= known <= point.last:
-            self._context.offsets.commit(point.group, point.topic, point.queue_id, point.last + 1)
+    def on_former_pops(self, points: Iterable[Checkpoint]) -> None:
+        """A former master wrote these checkpoints lately, in this order. The offsets may not have reached
+        this broker: what was popped would be popped again."""
+        pops: dict[Key, list[tuple[int, int]]] = {}
+        for point in points:
+            key = (point.topic, point.group, point.queue_id)
+            pops.setdefault(key, []).append((point.start, point.last))
+        for (topic, group, queue_id), rows in pops.items():
+            known = self._context.offsets.get(group, topic, queue_id)
+            offset = passed(known, rows)
+            if offset is not None and offset != known:
+                self._context.offsets.commit(group, topic, queue_id, offset)
 
     def clear(self) -> None:
         """The role ended: what was not confirmed may not be there."""
@@ -110,7 +117,8 @@ class PopLog:
     def write_checkpoint(self, point: Checkpoint, queue_id: int, next_offset: int | None = None) -> Put:
         """Raises Refused. ``next_offset``: where the group goes on behind what was popped."""
         due_ms = max(0, point.revive_time_ms - ACK_TIME_MS)
-        put = self._put(queue_id, CK_TAG, point.unique_id(), due_ms, point.encode())
+        record = self._record(queue_id, CK_TAG, point.unique_id(), due_ms, point.encode())
+        put = self._sender.put([record])[0]
         if next_offset is not None:
             end = put.physical_offset + put.size
             self.moved(point.topic, point.group, point.queue_id, next_offset, end)
@@ -118,14 +126,18 @@ class PopLog:
 
     def write_ack(self, ack: Ack, queue_id: int, due_ms: int) -> Put:
         """Raises Refused."""
-        return self._put(queue_id, ack.tag, ack.unique_id(), due_ms, ack.encode())
+        return self._sender.put([self.ack_record(ack, queue_id, due_ms)])[0]
 
-    def _put(self, queue_id: int, tag: str, unique_id: str, due_ms: int, body: bytes) -> Put:
+    def ack_record(self, ack: Ack, queue_id: int, due_ms: int) -> NewMessage:
+        """To be put together with other messages."""
+        return self._record(queue_id, ack.tag, ack.unique_id(), due_ms, ack.encode())
+
+    def _record(self, queue_id: int, tag: str, unique_id: str, due_ms: int, body: bytes) -> NewMessage:
         context = self._context
         context.topics.ensure(self.topic, context.config.revive_queues)
         host = context.store_host
         properties = {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(due_ms)}
-        message = NewMessage(
+        return NewMessage(
             topic=self.topic,
             queue_id=queue_id,
             flag=0,
@@ -138,4 +150,3 @@ class PopLog:
             body=body,
             properties=encode_properties(properties),
         )
-        return self._sender.put([message])[0]

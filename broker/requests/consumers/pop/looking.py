@@ -6,7 +6,7 @@ PEEK_MESSAGE (200052), NOTIFICATION (200054) and POLLING_INFO (200055). A notifi
 from __future__ import annotations
 
 from broker.context import BrokerContext
-from broker.requests.consumers.pop.checks import need_readable
+from broker.requests.consumers.pop.checks import need_readable, readable
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.order import OrderTable
@@ -38,7 +38,7 @@ class LookProcessor:
 
     async def peek(self, connection: Connection, request: Command) -> Command:
         """Messages a pop would be given. Raises Refused."""
-        header = self._header(request, peek=True)
+        header = self._header(connection, request, peek=True)
         context = self._context
         chance = context.env.random.randrange(100)
         count_max = min(max(header.count_max, 0), MESSAGES_MAX)
@@ -65,7 +65,7 @@ class LookProcessor:
 
     async def notify(self, connection: Connection, request: Command) -> Command | None:
         """Whether there is something to pop; waits while there is not. Raises Refused."""
-        header = self._header(request, poll=True)
+        header = self._header(connection, request, poll=True)
         if self._has_messages(header):
             return has_messages(request, True)
         now_ms = self._context.env.now_ms()
@@ -78,18 +78,22 @@ class LookProcessor:
     def serve(self, held: HeldPop, last: bool) -> Command | None:
         """The answer to a notification that waited; None: it waits on."""
         assert isinstance(held.header, LookHeader), "notifications alone wait here"
+        self._context.trust.need_still(held.passed)
         found = self._has_messages(held.header)
         return has_messages(held.request, found) if found or last else None
 
     async def polling_info(self, connection: Connection, request: Command) -> Command:
         """How many pops of the group wait for a queue. Raises Refused."""
-        header = self._header(request)
+        header = self._header(connection, request)
         number = self._pops.waiting(header.topic, header.group, header.queue_id)
         return request.reply(ext={"pollingNum": str(number)})
 
-    def _header(self, request: Command, *, peek: bool = False, poll: bool = False) -> LookHeader:
+    def _header(
+        self, connection: Connection, request: Command, *, peek: bool = False, poll: bool = False
+    ) -> LookHeader:
         header = LookHeader.parse(request.ext, peek=peek, poll=poll)
-        need_readable(self._context, request, header.group, header.topic, header.queue_id, FORBIDDEN)
+        self._context.trust.need_seen(connection, request, header.topic)
+        need_readable(self._context, header.group, header.topic, header.queue_id, FORBIDDEN)
         return header
 
     def _has_messages(self, header: LookHeader) -> bool:
@@ -107,17 +111,15 @@ class LookProcessor:
     def _queues(self, header: LookHeader, chance: int) -> list[tuple[str, int]]:
         if header.queue_id >= 0:
             return [(header.topic, header.queue_id)]
-        topic = self._context.topics.get(header.topic)
-        count = topic.read_queues if topic is not None else 0
-        return [(header.topic, (chance + at) % count) for at in range(count)]
+        queues = readable(self._context, header.topic)
+        return [(header.topic, queues[(chance + at) % len(queues)]) for at in range(len(queues))]
 
     def _retry_topics(self, header: LookHeader) -> list[tuple[str, int]]:
         config = self._context.config
         names = [pop_retry_topic(header.topic, header.group, v2=config.retry_topic_v2)]
         if config.retry_topic_v2 and config.retry_topic_v1_too:
             names.append(pop_retry_topic(header.topic, header.group, v2=False))
-        found = [(name, self._context.topics.get(name)) for name in names]
-        return [(name, at) for name, topic in found if topic is not None for at in range(topic.read_queues)]
+        return [(name, at) for name in names for at in readable(self._context, name)]
 
 
 def has_messages(request: Command, found: bool, *, full: bool = False) -> Command:

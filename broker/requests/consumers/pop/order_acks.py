@@ -30,6 +30,8 @@ class OrderAcks:
         if offset < known:
             return
         try:
+            if offset >= self._context.store.max_queue_offset(topic, queue_id):
+                raise ValueError  # nobody popped it: the next message that is sent would be passed over
             next_offset = self._orders.acked(key, offset, pop_time_ms, known)
         except ValueError:
             raise Refused(

@@ -6,7 +6,6 @@ When a message comes that it may be for, when another one of its group left some
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import struct
 from collections.abc import Callable
@@ -48,6 +47,7 @@ class Polling:
         self._tasks = Tasks("held pops")
         self._waking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0.0
         context.store.on_arrive.append(self._arrived)
 
     @property
@@ -67,19 +67,21 @@ class Polling:
         wait_ms: int,
     ) -> Response | None:
         """None: it waits. Else what to answer at once."""
-        wait_ms = min(wait_ms, self._config.suspend_ms_max) - EARLY_MS
+        # By its bornTime a client whose clock is ahead would wait longer than it says it does.
+        wait_ms = min(wait_ms, header.poll_ms, self._config.suspend_ms_max) - EARLY_MS
         if header.poll_ms <= 0 or wait_ms <= 0 or request.is_oneway or connection.closed:
             return Response.POLLING_TIMEOUT
-        kept = dataclasses.replace(request, ext={}, body=b"")
         deadline_ms = self._context.env.monotonic_ms() + wait_ms
-        held = HeldPop(connection, kept, header, subscription, deadline_ms)
+        held = HeldPop(connection, request.bare(), header, subscription, deadline_ms)
         full = (
             self.pops.count >= self._config.held_pops_max
             or self.pops.of(held.key) >= self._config.held_pops_per_queue
             or self.pops.by_connection[connection] >= self._config.held_pops_per_connection
+            or self.pops.bytes + held.bytes > self._config.held_pop_bytes_max
         )
         if full:
             return Response.POLLING_FULL
+        held.passed = self._context.trust.passed(connection, request)
         self.pops.add(held)
         self._arm()
         return None
@@ -131,10 +133,18 @@ class Polling:
         return answer is not None
 
     def _arm(self) -> None:
+        """Have the timer run for the first that is over. It runs at most once in ``TIMER_MS``."""
         deadline_ms = self.pops.next_deadline_ms()
-        if deadline_ms is not None and self._timer is None:
-            delay_ms = max(deadline_ms - self._context.env.monotonic_ms(), TIMER_MS)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._expire)
+        if deadline_ms is None:
+            return
+        now_ms = self._context.env.monotonic_ms()
+        at_ms = max(deadline_ms, now_ms + TIMER_MS)
+        if self._timer is not None:
+            if self._timer_at_ms <= at_ms:
+                return
+            self._timer.cancel()
+        self._timer_at_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1000, self._expire)
 
     def _expire(self) -> None:
         self._timer = None

@@ -16,12 +16,14 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.choosing import look, split
+from broker.requests.consumers.offsets import need_own_group
 from broker.requests.consumers.pop.checks import (
     need_count,
     need_invisible,
     need_readable,
     need_retry_topic,
     need_subscription,
+    readable,
 )
 from broker.requests.consumers.pop.codec import Checkpoint
 from broker.requests.consumers.pop.held import HeldPop
@@ -123,7 +125,8 @@ class PopProcessor:
                 f"the broker[{self._config.broker_ip1}] pop message is timeout too much",
                 Response.POLLING_TIMEOUT,
             )
-        self._allowed(header, request)
+        self._context.trust.need_seen(connection, request, header.topic)
+        self._allowed(header)
         subscription = need_subscription(
             self._context, header.topic, header.expression, header.expression_type
         )
@@ -143,7 +146,8 @@ class PopProcessor:
         header, subscription = held.header, held.subscription
         assert isinstance(header, PopHeader), "pops alone wait here"
         assert subscription is not None, "a pop says what it wants"
-        self._allowed(header, held.request)
+        self._context.trust.need_still(held.passed)
+        self._allowed(header)
         refused = self._context.refuse_write()
         if refused is not None:
             raise refused
@@ -152,12 +156,11 @@ class PopProcessor:
             return self._answer(held.connection, held.request, taken) or SERVED
         return self._nothing(held.request, taken, Response.POLLING_TIMEOUT) if last else None
 
-    def _allowed(self, header: PopHeader, request: Command) -> None:
+    def _allowed(self, header: PopHeader) -> None:
         context = self._context
+        need_own_group(header.group)
         need_count(context, header.count_max)
-        need_readable(
-            context, request, header.group, header.topic, header.queue_id, "pop message is forbidden"
-        )
+        need_readable(context, header.group, header.topic, header.queue_id, "pop message is forbidden")
         need_invisible(context, header.invisible_ms)
         need_retry_topic(context, header.topic, header.group)
 
@@ -196,17 +199,15 @@ class PopProcessor:
         return full[0] if full else names[0]
 
     def _waiting(self, name: str, group: str) -> bool:
-        topic = self._context.topics.get(name)
-        queues = range(topic.read_queues if topic is not None else 0)
         return any(
-            self._context.store.max_queue_offset(name, q) > self._log.offset(name, group, q) for q in queues
+            self._context.store.max_queue_offset(name, q) > self._log.offset(name, group, q)
+            for q in readable(self._context, name)
         )
 
     def _take_topic(self, taken: Taken, name: str, chance: int) -> None:
-        topic = self._context.topics.get(name)
-        for at in range(topic.read_queues if topic is not None else 0):
-            assert topic is not None
-            self._take_queue(taken, name, (chance + at) % topic.read_queues)
+        queues = readable(self._context, name)
+        for at in range(len(queues)):
+            self._take_queue(taken, name, queues[(chance + at) % len(queues)])
 
     def _take_queue(self, taken: Taken, topic: str, queue_id: int) -> None:
         """What ``taken`` has room for, of one queue. Raises Refused when the log takes no checkpoint; then

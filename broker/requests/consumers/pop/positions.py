@@ -8,9 +8,24 @@ between the two the offset is here, and here alone.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 Key = tuple[str, str, int]
 """Topic, group, queue."""
+
+
+def passed(known: int | None, pops: Iterable[tuple[int, int]]) -> int | None:
+    """Where a group is in a queue after its last pops, each from a first to a last offset, in their order.
+
+    ``known`` was noted before, amid or behind them; None: never. One that is none of the pops' was reset
+    since, and stays.
+    """
+    moved = False
+    for first, last in pops:
+        # What a filter left out lies between two pops.
+        if known is None or first <= known <= last or (moved and known < first):
+            known, moved = last + 1, True
+    return known
 
 
 class Positions:

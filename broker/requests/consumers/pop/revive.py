@@ -3,7 +3,10 @@
 On the master a task reads each queue of the revive topic. What ``core`` says is due goes into the pop retry
 topic of its group, from which the group pops it again. How far a queue is done is an offset of the group
 ``CID_RMQ_SYS_REVIVE_GROUP``, as in the original: the last place that need not be read again. It moves when
-what came back is confirmed, so a successor finds open what its master had not brought into safety.
+what came back is confirmed, so a successor finds open what its master had not brought into safety. The
+broker acknowledges in the revive queue what it brought back, in one piece with it: the offset may lie far
+behind, before a checkpoint that is open for hours, and a successor that reads from there brings nothing back
+twice.
 
 There is no last try here: consumers send a message that came back too often to the dead letter topic
 themselves (CONSUMER_SEND_MSG_BACK), as the original's clients and its proxy do.
@@ -15,6 +18,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.context import BrokerContext
@@ -25,13 +29,20 @@ from broker.requests.moving import records_of
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
 from model.errors import MqError, PeerError
-from model.message import BORN_HOST_V6, RETRY_PREFIX, STORE_HOST_V6, TAGS, property_of
-from model.pop import FIRST_POP_TIME, REVIVE_GROUP, normal_topic, pop_retry_topic
+from model.message import (
+    BORN_HOST_V6,
+    PROPERTIES_BYTES_MAX,
+    RETRY_PREFIX,
+    STORE_HOST_V6,
+    TAGS,
+    property_of,
+)
+from model.pop import FIRST_POP_TIME, ORIGIN_GROUP, REVIVE_GROUP, normal_topic, pop_retry_topic
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
 from runtime.turns import Slice
 from store.files.consume_queue import is_queue_name
-from store.files.record import NewMessage, Record
+from store.files.record import PROP_CRC_BYTES, NewMessage, Record
 from store.flow.reading import GetStatus
 
 log = logging.getLogger(__name__)
@@ -54,6 +65,16 @@ _GONE: Final = (
 )
 
 
+@dataclass(slots=True)
+class Found:
+    """What can come back of one pop now: queue offsets, and what is to be stored of each."""
+
+    offsets: list[int] = field(default_factory=list)
+    messages: list[NewMessage] = field(default_factory=list)
+    unread: str = ""
+    """Why another one cannot."""
+
+
 class ReviveService:
     """Brings back while this broker is master; ``run`` is one task for all revive queues."""
 
@@ -66,7 +87,9 @@ class ReviveService:
         self._queues: list[OpenCheckpoints] = []
         self._begins_at = 0  # where the log ended at the promotion
         self._on_ready = on_ready
-        self._former: list[tuple[int, Checkpoint]] = []  # store time, checkpoint; until all was read once
+        self._former: list[
+            tuple[int, int, Checkpoint]
+        ] = []  # place in the log, store time; until all was read
         self.revived = 0
 
     async def run(self) -> None:
@@ -91,7 +114,7 @@ class ReviveService:
             if not await self._read(queue, queue_id, slice_) or not self._log.ready:
                 continue
             if context.refuse_write() is None:
-                await self._bring_back(queue, slice_)
+                await self._bring_back(queue, queue_id, slice_)
                 while (point := queue.far()) is not None:
                     point.rewritten += 1
                     self._log.write_checkpoint(point, queue_id)
@@ -105,10 +128,9 @@ class ReviveService:
 
     def _take_over(self) -> None:
         """All was read once: go on where the former master was."""
-        since_ms = max((stored_ms for stored_ms, _ in self._former), default=0) - RECENT_MS
-        for stored_ms, point in self._former:
-            if stored_ms >= since_ms:
-                self._log.on_former_pop(point)
+        since_ms = max((stored_ms for _, stored_ms, _ in self._former), default=0) - RECENT_MS
+        self._former.sort(key=lambda row: row[0])  # the revive queues are one log, and pops go through all
+        self._log.on_former_pops(point for _, stored_ms, point in self._former if stored_ms >= since_ms)
         self._former = []
         self._log.ready = True
         self._on_ready()
@@ -140,8 +162,8 @@ class ReviveService:
                 point = Checkpoint.parse(record.body)
                 point.broker = point.broker or own
                 queue.on_checkpoint(point, record.queue_offset)
-                if not self._log.ready:
-                    self._former.append((record.store_timestamp_ms, point))
+                if not self._log.ready and not point.rewritten:
+                    self._former.append((record.physical_offset, record.store_timestamp_ms, point))
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = Ack.parse(record.body, batch=tag == BATCH_ACK_TAG)
                 ack.broker = ack.broker or own
@@ -149,56 +171,76 @@ class ReviveService:
         except PeerError as error:
             log.warning("the revive topic's record at %d is none: %s", record.physical_offset, error)
 
-    async def _bring_back(self, queue: OpenCheckpoints, slice_: Slice) -> None:
+    async def _bring_back(self, queue: OpenCheckpoints, queue_id: int, slice_: Slice) -> None:
         now_ms = self._context.env.now_ms()
         while (point := queue.due(now_ms)) is not None:
             try:
-                messages = self._messages(point)
-                end = 0
-                if messages:
-                    put = self._sender.put(messages, stored_before=True)[-1]
-                    end = put.physical_offset + put.size
-                queue.settled(point, end)
-                self.revived += len(messages)
+                found = self._messages(point)
+                end = self._put(point, found, queue_id) if found.offsets else 0
+                if found.unread:
+                    self._later(queue, point, found.unread)
+                else:
+                    queue.settled(point, end)
             except (OSError, ValueError, struct.error, LookupError) as error:
-                self._unreadable(queue, point, error)
+                self._later(queue, point, str(error))
             except MqError as error:
                 if self._context.refuse_write() is not None:
                     raise
-                self._unreadable(queue, point, error)
+                self._later(queue, point, str(error))
             await slice_.breathe()
 
-    def _unreadable(self, queue: OpenCheckpoints, point: Checkpoint, error: Exception) -> None:
+    def _put(self, point: Checkpoint, found: Found, queue_id: int) -> int:
+        """All of it or nothing; where it ends in the log. Raises Refused."""
+        ack = Ack(
+            found.offsets,
+            point.start,
+            point.group,
+            point.topic,
+            point.queue_id,
+            point.pop_time_ms,
+            point.broker,
+            batch=True,
+        )
+        record = self._log.ack_record(ack, queue_id, point.revive_time_ms)
+        put = self._sender.put([*found.messages, record], stored_before=True)[-1]
+        for offset in found.offsets if found.unread else ():
+            point.ack(offset)
+        self.revived += len(found.offsets)
+        return put.physical_offset + put.size
+
+    def _later(self, queue: OpenCheckpoints, point: Checkpoint, why: str) -> None:
         log.warning(
             "popped messages of %s/%d at %d cannot come back now: %s",
             point.topic,
             point.queue_id,
             point.start,
-            error,
+            why,
         )
         queue.later(point, self._context.env.now_ms() + UNREADABLE_MS)
 
-    def _messages(self, point: Checkpoint) -> list[NewMessage]:
-        """What comes back of one pop. Raises LookupError while a message cannot be read."""
+    def _messages(self, point: Checkpoint) -> Found:
+        """What comes back of one pop. One message that cannot be read keeps no other one."""
         context = self._context
+        found = Found()
         topic = normal_topic(point.topic, point.group)
         if context.topics.get(topic) is None or context.groups.find(point.group) is None:
-            return []  # nobody is there any more to want it
+            return found  # nobody is there any more to want it
         name = point.topic
         if not name.startswith(RETRY_PREFIX):
             name = pop_retry_topic(name, point.group, v2=context.config.retry_topic_v2)
         if not is_queue_name(name, 0):
-            return []
-        found = []
+            return found
         for offset in point.unacked():
             got = context.store.get(point.topic, point.queue_id, offset, 1, 1, None)
             if got.status in _GONE:
                 continue
             record = next(records_of(got.chunks), None)
             if record is None or record.queue_offset != offset:
-                raise LookupError(f"{offset} is not readable ({got.status.name})")
-            found.append(self._again(record, name, point))
-        if found:
+                found.unread = f"{offset} is not readable ({got.status.name})"
+                continue
+            found.offsets.append(offset)
+            found.messages.append(self._again(record, name, point))
+        if found.offsets:
             context.topics.ensure(name, 1)
             if context.offsets.get(point.group, name, 0) is None:
                 context.offsets.commit(point.group, name, 0, 0)
@@ -207,9 +249,14 @@ class ReviveService:
     def _again(self, record: Record, name: str, point: Checkpoint) -> NewMessage:
         host = self._context.store_host
         v6 = BORN_HOST_V6 | STORE_HOST_V6
-        put = {}
-        if record.reconsume_times == 0 or not has(record.properties, FIRST_POP_TIME):
-            put[FIRST_POP_TIME] = str(point.pop_time_ms)
+        properties = record.properties
+        told = {ORIGIN_GROUP: point.group}
+        if record.reconsume_times == 0 or not has(properties, FIRST_POP_TIME):
+            told = {FIRST_POP_TIME: str(point.pop_time_ms), **told}
+        for key, value in told.items():
+            longer = changed(properties, {key: value})
+            if len(longer.encode("utf-8", "surrogateescape")) + PROP_CRC_BYTES <= PROPERTIES_BYTES_MAX:
+                properties = longer  # else it comes back without: better than not at all
         return NewMessage(
             topic=name,
             queue_id=0,
@@ -221,7 +268,7 @@ class ReviveService:
             reconsume_times=record.reconsume_times + 1,
             prepared_transaction_offset=0,
             body=record.body,
-            properties=changed(record.properties, put),
+            properties=properties,
         )
 
     def _commit(self, queue: OpenCheckpoints, queue_id: int) -> None:

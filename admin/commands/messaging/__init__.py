@@ -1,0 +1,1 @@
+"""Commands on topics, consumers, producers and messages."""

@@ -1,0 +1,268 @@
+"""The commands about messages: ``keelmq send`` and ``keelmq tail``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from admin import ending
+from admin.commands.messaging.consumer import moment_ms
+from admin.commands.reach import as_json, reaches, site, tell
+from admin.commands.shown import line, received_json
+from admin.exits import DONE, INTERRUPTED, UNFINISHED
+from admin.tls import client_env
+from client.consuming.pull import PullConsumer, PullStatus
+from client.message import Message, Queue, Received, SendResult, SendStatus
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
+from model.errors import MqError
+from model.topic import topic_name_error
+from runtime.tasks import Tasks
+
+PRODUCER_GROUP = "keelmq-shell"
+CONSUMER_GROUP = "TOOLS_CONSUMER"  # every RocketMQ broker has it for its tools
+LINE_BYTES_MAX = 4 * 1024 * 1024
+HELD_MS = 5000
+
+
+@click.command(short_help="Send messages from the shell.")
+@click.argument("topic")
+@click.argument("bodies", nargs=-1)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A message whose body is the file. May be given more than once.",
+)
+@click.option("--lines", is_flag=True, help="A message for each line of stdin.")
+@click.option(
+    "--lines-from",
+    "line_files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A message for each line of the file. May be given more than once.",
+)
+@click.option("--tag", help="Of every message.")
+@click.option("--key", "keys", multiple=True, help="Of every message.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of every message.")
+@as_json
+@reaches
+def send(
+    topic: str,
+    bodies: tuple[str, ...],
+    files: tuple[Path, ...],
+    lines: bool,
+    line_files: tuple[Path, ...],
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    as_json: bool,
+    directory: Path,
+    namesrv: str | None,
+    credentials_file: str | None,
+) -> int:
+    """Send messages to a topic and say where each is stored. Exit code 3 when one was not acknowledged.
+
+    Example: keelmq send orders 'hello' --key 4711
+    """
+    problem = topic_name_error(topic)
+    if problem is not None:
+        raise click.UsageError(problem)
+    if not (bodies or files or lines or line_files):
+        raise click.UsageError("nothing to send: give bodies, --file, --lines-from or --lines")
+    own = dict(_pair(text) for text in properties)
+    where = site(directory, namesrv, credentials_file)
+    every = _bodies(bodies, files, line_files, lines)
+
+    options = SendOptions(credentials=where.key)
+
+    async def work() -> bool:
+        good = True
+        async with Producer(client_env(), PRODUCER_GROUP, where.namesrv, options) as producer:
+            silence = producer.session.routes.silence
+            silence.on_silent.append(lambda text: click.echo(f"keelmq: {text}", err=True))
+            for source, body in every:
+                message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
+                try:
+                    result = await producer.send(message)
+                except ValueError as error:  # what no broker could store
+                    raise click.UsageError(f"{source}: {error}") from None
+                good = good and result.status is SendStatus.SEND_OK
+                click.echo(json.dumps(_sent(result)) if as_json else _sent_line(result))
+        return good
+
+    with ending.in_order():
+        return DONE if ending.run(work()) else UNFINISHED
+
+
+def _bodies(
+    texts: Iterable[str], files: Iterable[Path], line_files: Iterable[Path], lines: bool
+) -> Iterator[tuple[str, bytes]]:
+    """What is to be sent, each with where it comes from. Read as it is sent: a pipe may have no end."""
+    for number, text in enumerate(texts, 1):
+        yield f"body {number}", text.encode()
+    for path in files:
+        yield str(path), path.read_bytes()
+    for path in line_files:
+        with path.open("rb") as file:
+            yield from _lines(str(path), file)
+    if lines:
+        yield from _lines("stdin", sys.stdin.buffer)
+
+
+def _lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise click.UsageError(f"{name}, line {number}: longer than {LINE_BYTES_MAX:,} bytes")
+        yield f"{name}, line {number}", line.rstrip(b"\r\n")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.UsageError(f"--property {text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def _sent(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.name,
+        "msgId": result.msg_id,
+        "offsetMsgId": result.offset_msg_id,
+        **result.queue.to_json(),
+        "queueOffset": result.queue_offset,
+    }
+
+
+def _sent_line(result: SendResult) -> str:
+    return f"{result.status.name}  {result.queue}  offset {result.queue_offset}  {result.msg_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What ``tail`` shows: from where on, how many at most (0 = no end), with which tags and key."""
+
+    since_ms: int | None
+    from_begin: bool
+    count: int
+    expression: str
+    key: str | None
+    follow: bool
+
+
+@click.command(short_help="Show messages of a topic as they come.")
+@click.argument("topic")
+@click.option("--from-begin", is_flag=True, help="Everything that is held first.")
+@click.option(
+    "--since", metavar="TIME", help="From then on: 2026-11-22T20:00 (UTC without a zone), or 10m ago."
+)
+@click.option("--max", "--count", "count", type=click.IntRange(1), help="End after so many.")
+@click.option(
+    "--tag", "expression", default="*", show_default=True, metavar="A || B", help="Only these tags."
+)
+@click.option("--key", help="Only messages with this key.")
+@click.option("--no-follow", is_flag=True, help="End at the end of the topic.")
+@as_json
+@reaches
+def tail(
+    topic: str,
+    from_begin: bool,
+    since: str | None,
+    count: int | None,
+    expression: str,
+    key: str | None,
+    no_follow: bool,
+    as_json: bool,
+    directory: Path,
+    namesrv: str | None,
+    credentials_file: str | None,
+) -> int:
+    """Show the messages of a topic: new ones, or from a time on. Commits no offset; Ctrl-C ends it.
+
+    Messages of one queue come in its order, those of different queues as they are read. With --tag the
+    brokers choose; with --key this command does.
+
+    Example: keelmq tail orders --since 10m --tag paid
+    """
+    if since is not None and from_begin:
+        raise click.UsageError("--from-begin and --since exclude each other")
+    wanted = Wanted(
+        None if since is None else moment_ms(since), from_begin, count or 0, expression, key, not no_follow
+    )
+    where = site(directory, namesrv, credentials_file)
+
+    async def work() -> None:
+        async with PullConsumer(
+            client_env(), CONSUMER_GROUP, where.namesrv, credentials=where.key
+        ) as consumer:
+            shown = 0
+            async for message in _messages(consumer, topic, wanted):
+                text = json.dumps(received_json(message)) if as_json else line(message)
+                shown += 1
+                if not tell(text) or shown == wanted.count:
+                    return
+
+    with ending.in_order(quiet=True):
+        try:
+            ending.run(work())
+        except KeyboardInterrupt:  # the usual end: nothing to say
+            return INTERRUPTED
+    return DONE
+
+
+async def _messages(consumer: PullConsumer, topic: str, wanted: Wanted) -> AsyncIterator[Received]:
+    """Messages of all queues, one queue's in its order; each queue is read by a task of its own."""
+    found: asyncio.Queue[Received | BaseException | None] = asyncio.Queue(1024)
+    queues = await consumer.queues(topic)
+    readers = Tasks("tail")
+    for queue in queues:
+        readers.spawn(_read(consumer, queue, wanted, found), name=str(queue))
+    left = len(queues)
+    try:
+        while left:
+            one = await found.get()
+            if one is None:
+                left -= 1
+            elif isinstance(one, BaseException):
+                raise one
+            elif wanted.key is None or wanted.key in one.keys:
+                yield one
+    finally:
+        await readers.cancel()
+
+
+async def _read(
+    consumer: PullConsumer,
+    queue: Queue,
+    wanted: Wanted,
+    found: asyncio.Queue[Received | BaseException | None],
+) -> None:
+    try:
+        end = await consumer.max_offset(queue)
+        offset = end
+        if wanted.from_begin:
+            offset = await consumer.min_offset(queue)
+        elif wanted.since_ms is not None:
+            offset = await consumer.offset_by_time(queue, wanted.since_ms)
+        while wanted.follow or offset < end:
+            held_ms = HELD_MS if wanted.follow else 0
+            pulled = await consumer.pull(queue, offset, expression=wanted.expression, suspend_ms=held_ms)
+            for message in pulled.messages:
+                await found.put(message)
+            if pulled.status is PullStatus.NO_NEW and not wanted.follow:
+                break
+            offset = pulled.next_offset
+        await found.put(None)
+    except (MqError, OSError) as error:
+        await found.put(error)

@@ -1,0 +1,1 @@
+"""A cluster live: what its servers say, turned into rates, and shown."""

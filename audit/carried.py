@@ -1,0 +1,186 @@
+"""What do segments that need not be read again hold of queues and keys? Kept beside their digests.
+
+For each content one file with the last place of every queue in it, and one with the keys of its messages.
+Replicas whose segments are equal share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from audit.reading.queue_files import Queue
+from audit.tables import DUPLICATES, QUEUES, ScannedLog, View
+from model.errors import ConfigError
+
+CLEAN: Final = pa.schema(
+    [
+        ("location", pa.string()),
+        ("file", pa.string()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("end", pa.int64()),
+        ("content", pa.string()),
+        ("since", pa.string()),
+    ]
+)
+KEYS: Final = pa.schema([("topic", pa.string()), ("uniq_key", pa.string()), ("offset", pa.int64())])
+_SEPARATOR: Final = "\x01"  # stands in no topic
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """A full segment of a replica in which nothing was wrong. ``since``: when it was read, UTC."""
+
+    location: str
+    file: str
+    size: int
+    mtime_ns: int
+    end: int  # physical
+    content: str  # names the files of what it holds
+    since: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.location, self.file
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        return self.size, self.mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """``queues``: QUEUES rows, the last place of each queue before the border."""
+
+    queues: pa.Table
+    of_keys: tuple[Path, ...]
+    keys: int = 0
+
+    def extents(self, read: AbstractSet[Queue]) -> list[dict[str, Any]]:
+        """EXTENTS of the queues that have no record in what was read, as far as they are known."""
+        return [
+            {**row, "until": row["offset"] + 1, "records": 1}
+            for row in self.queues.to_pylist()
+            if (row["topic"], row["queue_id"]) not in read and row["advance"] == 1
+        ]
+
+    def copies(self, rows: pa.Table) -> pa.Table:
+        """DUPLICATES: those of ``rows`` whose messages stand before the border, too, and where they do."""
+        if not len(rows) or not self.of_keys:
+            return DUPLICATES.empty_table()
+        named = _named(rows)
+        found = []
+        again = pa.array([False] * len(rows))
+        for path in self.of_keys:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=KEYS.names):
+                    before = pa.table(batch)
+                    there = _named(before)
+                    before = before.filter(pc.is_in(there, value_set=named))
+                    if len(before):
+                        again = pc.or_(again, pc.is_in(named, value_set=_named(before)))
+                        found.append(_as_duplicates(before))
+        return pa.concat_tables([*found, rows.filter(again)]) if found else DUPLICATES.empty_table()
+
+
+NOTHING: Final = Carried(QUEUES.empty_table(), ())
+
+
+def _named(rows: pa.Table) -> pa.Array:
+    return pc.binary_join_element_wise(rows["topic"], rows["uniq_key"], _SEPARATOR).combine_chunks()
+
+
+def _as_duplicates(keys: pa.Table) -> pa.Table:
+    """Of these only the places in the log are known, and are all that is asked of a first copy."""
+    none = pa.array([-1] * len(keys), pa.int64())
+    columns = [*keys.select(KEYS.names).columns, keys["offset"], none, none]
+    return pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES)
+
+
+class Carries:
+    """The folder of the state. What it says of contents never changes: they are named by what is in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> list[Clean]:
+        """The segments whose contents are all there. Raises ConfigError."""
+        rows = [Clean(**row) for row in rows_of(self._folder / "segments.parquet", CLEAN)]
+        return [
+            row for row in rows if self._queues(row.content).exists() and self._keys(row.content).exists()
+        ]
+
+    def load(self, trusted: Sequence[Clean]) -> Carried:
+        """``trusted`` in log order: a queue goes on from the last segment that has it."""
+        last: dict[Queue, dict[str, Any]] = {}
+        for clean in trusted:
+            for row in rows_of(self._queues(clean.content), QUEUES):
+                last[row["topic"], row["queue_id"]] = row
+        paths = tuple(self._keys(clean.content) for clean in trusted)
+        queues = pa.Table.from_pylist(sorted(last.values(), key=lambda row: row["offset"]), schema=QUEUES)
+        return Carried(queues, paths, sum(_count(path) for path in paths))
+
+    def keep(self, scanned: ScannedLog, view: View, begin: int, end: int) -> str:
+        """The content of a stretch that was read."""
+        queues = scanned.last_places(view, begin, end).sort_by("offset")
+        keys = scanned.keyed(view, begin, end).select(KEYS.names).cast(KEYS).sort_by("offset")
+        written = [bytes_of(queues), bytes_of(keys)]
+        content = hashlib.blake2b(b"".join(written), digest_size=16).hexdigest()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path, raw in zip((self._queues(content), self._keys(content)), written, strict=True):
+            replace(path, raw)
+        return content
+
+    def write(self, rows: Iterable[Clean]) -> None:
+        """The segments of this audit; contents of no segment are removed."""
+        rows = list(rows)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        table = pa.Table.from_pylist([asdict(row) for row in rows], schema=CLEAN)
+        replace(self._folder / "segments.parquet", bytes_of(table))
+        kept = {"segments"} | {row.content for row in rows}
+        for path in self._folder.glob("*.parquet"):
+            if path.name.partition(".")[0] not in kept:
+                path.unlink()
+
+    def _queues(self, content: str) -> Path:
+        return self._folder / f"{content}.queues.parquet"
+
+    def _keys(self, content: str) -> Path:
+        return self._folder / f"{content}.keys.parquet"
+
+
+def rows_of(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
+    """What an earlier audit wrote; nothing if it did not. Raises ConfigError."""
+    if not path.exists():
+        return []
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(path, schema=schema).to_pylist()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ConfigError(f"{path}: not the state of an earlier audit: {error}; use --full") from None
+    return rows
+
+
+def _count(path: Path) -> int:
+    return int(pq.read_metadata(path).num_rows)
+
+
+def bytes_of(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+def replace(path: Path, raw: bytes) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(raw)
+    temporary.replace(path)

@@ -1,0 +1,117 @@
+"""Files beside the log that are not as they were written, or are gone, and offsets of consumers beyond it.
+
+``file_corrupt``, ``file_missing``, ``consumer_offset_beyond``. Warnings: no message is lost by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from audit.findings import WARN, Finding
+from audit.kinds.facts import Facts
+from audit.reading.beside import BOOT, CHECKPOINT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
+from audit.reading.queue_files import Queue
+from model.message import LMQ_PREFIX
+
+_ALWAYS: Final = frozenset({CHECKPOINT, IDENTITY})
+"""A store with records has these as soon as another one of its group has."""
+
+
+def beside(facts: Facts, looked: Mapping[int, Beside]) -> list[Finding]:
+    """``looked``: by replica."""
+    found = []
+    for at, own in sorted(looked.items()):
+        for file, why in sorted(own.problems.items()):
+            found.append(_row(facts, "file_corrupt", at, file, "as it was written", why))
+        for file, why in sorted(_missing(facts, at, looked).items()):
+            found.append(_row(facts, "file_missing", at, file, why, "no such file"))
+    return found + list(_timers(facts, looked))
+
+
+def _row(facts: Facts, kind: str, at: int, file: str, expected: str, found: str) -> Finding:
+    return Finding(kind, WARN, facts.replicas[at].name, file, expected=expected, found=found)
+
+
+def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, str]:
+    """What a store that was stopped in order lacks: one of two copies, or what all others like it have."""
+    if not _settled(facts, at):
+        return {}
+    own = looked[at]
+    found = _copies(own)
+    others = [o for b, o in looked.items() if b != at and _settled(facts, b) and o.ours == own.ours]
+    if others:
+        for file in frozenset.intersection(*(frozenset(o.present) for o in others)):
+            if file in _ALWAYS or (len(others) > 1 and _compared(file)):
+                found.setdefault(file, f"a file as {len(others)} others have")
+    return {file: why for file, why in found.items() if file not in own.present}
+
+
+def _copies(own: Beside) -> dict[str, str]:
+    """The files of which there must be a second copy."""
+    found = {}
+    for file in own.present:
+        if file.endswith(".bak") and _copied(file.removesuffix(".bak")):
+            found[file.removesuffix(".bak")] = f"the same as in {file}"
+        if own.ours and _copied(file) and (file in own.sealed or file == EPOCHS):
+            found[f"{file}.bak"] = f"the same as in {file}"
+    if own.ours and IDENTITY in own.present:
+        found[f"{IDENTITY}.crc"] = f"copies of {IDENTITY}"
+    return found
+
+
+def _settled(facts: Facts, at: int) -> bool:
+    r = facts.replicas[at]
+    return r.clean and not r.empty
+
+
+def _copied(file: str) -> bool:
+    return file == EPOCHS or (file.startswith("config/") and file.endswith(".json"))
+
+
+def _compared(file: str) -> bool:
+    return file in (TIMERCHECK, BOOT) or _copied(file)
+
+
+def _timers(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
+    """What ``timercheck`` says for RocketMQ has no CRC: two others of one opinion tell. RocketMQ, which
+    writes it too, leaves a wheel."""
+    settled = {at: own for at, own in looked.items() if _settled(facts, at)}
+    for at, own in sorted(settled.items()):
+        others = [o.timer for b, o in settled.items() if b != at]
+        if len(others) < 2 or len(set(others)) > 1 or WHEEL in own.present:
+            continue
+        head, ours = others[0]
+        if head and _differs(own, head, ours):
+            found = own.timer[0].hex() or "nothing of a broker's"
+            yield _row(facts, "file_corrupt", at, TIMERCHECK, f"{head.hex()} as the others", found)
+
+
+def _differs(own: Beside, head: bytes, ours: bytes) -> bool:
+    unsealed = TIMERCHECK in own.present - own.sealed - own.problems.keys()
+    return unsealed or (own.timer[1] == ours and own.timer[0] != head)
+
+
+def offsets_beyond(facts: Facts, looked: Mapping[int, Beside], ends: Mapping[Queue, int]) -> list[Finding]:
+    """``ends``: where each queue ends in the longest log that has records of it."""
+    found = []
+    for at, own in sorted(looked.items()):
+        for (topic, group, queue_id), offset in sorted(own.offsets.items()):
+            end = ends.get((topic, queue_id))
+            if end is None or offset <= end or topic.startswith(LMQ_PREFIX):
+                continue
+            found.append(
+                Finding(
+                    "consumer_offset_beyond",
+                    WARN,
+                    facts.replicas[at].name,
+                    "config/consumerOffset.json",
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=offset,
+                    expected=f"at most {end}",
+                    found=f"{offset} of group {group}",
+                    records=offset - end,
+                )
+            )
+    return found

@@ -1,0 +1,227 @@
+"""What do the small files beside a log say, and are they as they were written?
+
+    file                          what tells
+    config/*.json, .bak           keelmq's: the last member, "keelmqCrc32", is the CRC-32 of all before it;
+                                  RocketMQ's: they are JSON, whose numbers may be names without quotes
+    checkpoint                    at 64 "KQ02", at 68 the CRC-32 of bytes 0 to 39, 72 to 87; zeros: RocketMQ's
+    config/timercheck             at 64 "KQT1", at 68 the CRC-32 of bytes 72 to 111; zeros: RocketMQ's
+    brokerIdentity, .crc          CLUSTER#GROUP#ID; the second holds it three times, each behind its CRC-32
+    epochFileCheckpoint.bak       a form and a CRC as the epoch file's
+    bootId.json, damagedRanges    JSON
+
+This decoder is the audit's own, as that of records is. docs/formats/store.md has the layouts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from audit.reading.layout import parse_epochs
+from audit.reading.storage import Storage, open_storage
+
+_BEFORE: Final = b',\n\t"keelmqCrc32":"'
+_AFTER: Final = b'"\n}'
+_SEAL_BYTES: Final = len(_BEFORE) + 8 + len(_AFTER)
+_FLIPS_MAX: Final = 12
+_PAGE_BYTES: Final = 4096
+_NAMED_BY_NUMBER: Final = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
+_BOOT: Final[dict[str, tuple[type, ...]]] = {
+    "bootId": (str,),
+    "doubtful": (bool,),
+    "synced": (bool, type(None)),
+    "written": (bool, type(None)),
+}
+_CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
+CHECKPOINT: Final = "checkpoint"
+TIMERCHECK: Final = "config/timercheck"
+EPOCHS: Final = "epochFileCheckpoint"
+IDENTITY: Final = "brokerIdentity"
+BOOT: Final = "bootId.json"
+WHEEL: Final = "timerwheel"
+_ROOT: Final = (
+    CHECKPOINT,
+    EPOCHS,
+    f"{EPOCHS}.bak",
+    IDENTITY,
+    f"{IDENTITY}.crc",
+    BOOT,
+    "damagedRanges",
+    WHEEL,
+)
+
+
+@dataclass(slots=True)
+class Beside:
+    """``problems``: by file, why it cannot be what was written. ``offsets``: how far each consumer group is,
+    by topic, group and queue. ``timer``: what ``timercheck`` says for RocketMQ, and for keelmq."""
+
+    present: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+    sealed: set[str] = field(default_factory=set)
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    timer: tuple[bytes, bytes] = (b"", b"")
+    indexed: int = 0  # up to where, bytes, the index was durable by the checkpoint; 0: it does not say
+
+    @property
+    def ours(self) -> bool:
+        """Did keelmq write this store last?"""
+        return BOOT in self.present or CHECKPOINT in self.sealed
+
+
+def look_beside(location: str) -> Beside:
+    """All that is said of a store beside its log. Raises OSError."""
+    storage = open_storage(location)
+    try:
+        return _Look(storage).all()
+    finally:
+        storage.close()
+
+
+class _Look:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._found = Beside()
+
+    def all(self) -> Beside:
+        found = self._found
+        names = [f"config/{name}" for name in self._storage.listdir("config")]
+        found.present = {file for file in _ROOT if self._storage.exists(file)} | set(names)
+        for file in sorted(found.present):
+            judge = self._judge_of(file)
+            if judge is None:
+                continue
+            # Twice: a running broker may have been writing it.
+            problem = self._judged(file, judge) and self._judged(file, judge)
+            if problem:
+                found.problems[file] = problem
+        return found
+
+    def _judge_of(self, file: str) -> Callable[[str, bytes], str] | None:
+        if file.startswith("config/") and file.removesuffix(".bak").endswith(".json"):
+            return self._table
+        return {
+            CHECKPOINT: self._checkpoint,
+            TIMERCHECK: self._timercheck,
+            f"{EPOCHS}.bak": lambda file, raw: parse_epochs(raw)[1],
+            IDENTITY: _identity,
+            f"{IDENTITY}.crc": self._copies,
+            BOOT: _boot,
+            "damagedRanges": lambda file, raw: "" if isinstance(_parsed(raw), dict) else "not a JSON object",
+        }.get(file)
+
+    def _judged(self, file: str, judge: Callable[[str, bytes], str]) -> str:
+        try:
+            return judge(file, self._storage.read(file, 0, self._storage.size(file)))
+        except FileNotFoundError:
+            self._found.present.discard(file)
+            return ""
+
+    def _table(self, file: str, raw: bytes) -> str:
+        trailer = raw[-_SEAL_BYTES:]
+        if _seal_distance(trailer) <= _FLIPS_MAX:
+            self._found.sealed.add(file)
+            crc = b"%08x" % zlib.crc32(raw[:-_SEAL_BYTES])
+            if trailer != _BEFORE + crc + _AFTER:
+                return f"its CRC is {crc.decode()}, it ends in {trailer!r}"
+        elif b"keelmqCrc32" in raw:
+            return "its CRC is not its last member"
+        table = _parsed(raw)
+        if not isinstance(table, dict):
+            return f"not a JSON object: {raw[:40]!r}"
+        if file == _CONSUMER_OFFSETS:
+            self._found.offsets = _offsets(table)
+        return ""
+
+    def _checkpoint(self, file: str, raw: bytes) -> str:
+        problem = self._sealed(file, raw, b"KQ02", [(0, 40), (72, 88)], 88)
+        if not problem and file in self._found.sealed:
+            (self._found.indexed,) = struct.unpack_from(">q", raw, 80)
+        return problem
+
+    def _timercheck(self, file: str, raw: bytes) -> str:
+        problem = self._sealed(file, raw, b"KQT1", [(72, 112)], 112)
+        if not problem and file in self._found.sealed:
+            self._found.timer = raw[:64], raw[72:112]
+        return problem
+
+    def _sealed(self, file: str, raw: bytes, mark: bytes, parts: list[tuple[int, int]], end: int) -> str:
+        if len(raw) != _PAGE_BYTES:
+            return f"{len(raw)} bytes, expected {_PAGE_BYTES}"
+        found = raw[64:68]
+        if found == bytes(4):
+            return "" if not any(raw[68:end]) else "bytes without the mark before them"
+        if found != mark:
+            return f"the mark is {found!r}"
+        self._found.sealed.add(file)
+        written = int.from_bytes(raw[68:72])
+        computed = zlib.crc32(b"".join(raw[a:b] for a, b in parts))
+        return "" if written == computed else f"CRC {written:08x}, computed {computed:08x}"
+
+    def _copies(self, file: str, raw: bytes) -> str:
+        text = self._storage.read(IDENTITY, 0, 4096).strip() if IDENTITY in self._found.present else b""
+        line = b"%08x %b\n" % (zlib.crc32(text), text)
+        lines = raw.splitlines(keepends=True)
+        if (
+            len(lines) == 3
+            and len(set(lines)) == 1
+            and raw[:8] == b"%08x" % zlib.crc32(raw[9:].split(b"\n")[0])
+        ):
+            if text and lines[0] != line:
+                self._found.problems[IDENTITY] = (
+                    f"{text!r}, its copies say {raw[9:].split(chr(10).encode())[0]!r}"
+                )
+            return ""
+        return "three lines that are equal, each behind its CRC, are expected"
+
+
+def _seal_distance(trailer: bytes) -> int:
+    """How many bits of the fixed parts of a table's seal are others."""
+    if len(trailer) < _SEAL_BYTES:
+        return 8 * _SEAL_BYTES
+    own = trailer[: len(_BEFORE)] + trailer[-len(_AFTER) :]
+    return (int.from_bytes(own) ^ int.from_bytes(_BEFORE + _AFTER)).bit_count()
+
+
+def _parsed(raw: bytes) -> Any:
+    """The JSON value, None when it is none."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        pass
+    try:
+        return json.loads(_NAMED_BY_NUMBER.sub(rb'\1"\2"\3', raw))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _offsets(table: dict[str, Any]) -> dict[tuple[str, str, int], int]:
+    found = {}
+    try:
+        for name, queues in (table.get("offsetTable") or {}).items():
+            topic, _, group = name.partition("@")
+            for queue, offset in queues.items():
+                found[topic, group, int(queue)] = int(offset)
+    except (AttributeError, TypeError, ValueError):
+        return {}
+    return found
+
+
+def _identity(file: str, raw: bytes) -> str:
+    parts = raw.strip().split(b"#")
+    return (
+        "" if len(parts) == 3 and parts[2].isdigit() and all(parts) else f"not CLUSTER#GROUP#ID: {raw[:60]!r}"
+    )
+
+
+def _boot(file: str, raw: bytes) -> str:
+    told = _parsed(raw)
+    if not isinstance(told, dict) or "bootId" not in told or "doubtful" not in told:
+        return f"not a note of a boot: {raw[:60]!r}"
+    wrong = [name for name, value in told.items() if not isinstance(value, _BOOT.get(name, ()))]
+    return f"{wrong[0]!r} is not expected" if wrong else ""

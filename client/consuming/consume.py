@@ -1,0 +1,186 @@
+"""How is one queue consumed: pull, hand over, give back what failed, and know how far all is done?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from client.consuming.pull import Pulled, PullStatus
+from client.message import Queue, Received
+from model.errors import MqError
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+HELD_MAX: Final = 256
+"""Messages pulled and not yet handled, per queue; beyond it the queue is not asked for more."""
+AGAIN_S: Final = 0.2
+"""After a pull that failed, and between two tries of a message in order."""
+GIVE_BACK_AGAIN_S: Final = 1.0
+EMPTY_S: Final = 0.05
+"""A broker without long polling answers at once that nothing is there: do not spin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``concurrency`` calls per queue at once, ``batch_max`` messages per call, ``retry_max`` returns of one
+    message.
+    """
+
+    concurrency: int
+    batch_max: int
+    retry_max: int
+
+
+class Progress:
+    """How far is a queue handled, when messages end in any order?
+
+    Holds: ``handled`` is the smallest offset not yet done, and never moves back.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self._open: dict[int, None] = {}  # offsets handed out, ascending
+        self._next = offset
+
+    def took(self, offsets: list[int], next_offset: int) -> None:
+        """``offsets`` (ascending) were pulled; everything else below ``next_offset`` needs no handling."""
+        self._open.update(dict.fromkeys(offsets))
+        self._next = max(self._next, next_offset)
+
+    def done(self, offset: int) -> None:
+        self._open.pop(offset, None)
+
+    def restart(self, offset: int) -> None:
+        """The broker moved us: what is open stays open, the rest begins at ``offset``."""
+        self._next = offset
+
+    @property
+    def next(self) -> int:
+        return self._next
+
+    @property
+    def held(self) -> int:
+        return len(self._open)
+
+    @property
+    def handled(self) -> int:
+        return next(iter(self._open), self._next)
+
+
+class QueueWorker:
+    """Consumes one queue until stopped. ``handled`` is the offset to commit."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        offset: int,
+        limits: Limits,
+        *,
+        orderly: bool,
+        pull: Callable[[int], Awaitable[Pulled]],
+        listener: Callable[[list[Received]], Awaitable[bool | None]],
+        give_back: Callable[[Received], Awaitable[None]],
+        allowed: Callable[[], bool],
+    ) -> None:
+        self.queue = queue
+        self.committed = -1
+        self._progress = Progress(offset)
+        self._limits = limits
+        self._orderly = orderly
+        self._pull = pull
+        self._listener = listener
+        self._give_back = give_back
+        self._allowed = allowed
+        self._room = asyncio.Event()
+        self._slots = asyncio.Semaphore(limits.concurrency)
+        self._pulling = Tasks(f"pull {queue.topic}:{queue.broker_name}:{queue.queue_id}")
+        self._calls = Tasks(f"consume {queue.topic}:{queue.broker_name}:{queue.queue_id}")
+
+    @property
+    def handled(self) -> int:
+        return self._progress.handled
+
+    def start(self) -> None:
+        self._pulling.spawn(self._run(), name="pull")
+
+    async def stop(self, grace_s: float = 3.0) -> None:
+        """Pull no more; let the calls under way end within ``grace_s``; what did not end comes again
+        elsewhere.
+        """
+        await self._pulling.cancel()
+        deadline = asyncio.get_running_loop().time() + grace_s
+        for _ in range(self._limits.concurrency):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._slots.acquire()
+            except TimeoutError:
+                break
+        await self._calls.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            if not self._allowed():
+                await asyncio.sleep(AGAIN_S)
+                continue
+            at = self._progress.next
+            try:
+                pulled = await self._pull(at)
+            except (OSError, MqError) as error:
+                log.debug("pull of %s at %d: %s", self.queue, at, error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if pulled.status is PullStatus.MOVED:
+                log.warning("offset %d of %s moved to %d by the broker", at, self.queue, pulled.next_offset)
+                self._progress.restart(pulled.next_offset)
+                continue
+            if pulled.status is PullStatus.NO_NEW:
+                await asyncio.sleep(EMPTY_S)
+                continue
+            await self._hand_out(pulled)
+
+    async def _hand_out(self, pulled: Pulled) -> None:
+        self._progress.took([message.queue_offset for message in pulled.messages], pulled.next_offset)
+        size = self._limits.batch_max
+        for begin in range(0, len(pulled.messages), size):
+            part = pulled.messages[begin : begin + size]
+            await self._slots.acquire()
+            self._calls.spawn(self._consume(part), name="call")
+        while self._progress.held >= HELD_MAX:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _consume(self, messages: list[Received]) -> None:
+        try:
+            while not await self._handled(messages):
+                if not self._orderly or messages[0].reconsume_times >= self._limits.retry_max:
+                    await self._return(messages)
+                    break
+                # In order: nothing behind this message may pass it, so it is tried again right here.
+                await asyncio.sleep(AGAIN_S)
+            for message in messages:
+                self._progress.done(message.queue_offset)
+            self._room.set()
+        finally:
+            self._slots.release()
+
+    async def _handled(self, messages: list[Received]) -> bool:
+        try:
+            return await self._listener(messages) is not False
+        except Exception:
+            # The program's own error, whatever it is: the messages are not handled and come again.
+            log.exception("listener failed on %s", [message.msg_id for message in messages])
+            return False
+
+    async def _return(self, messages: list[Received]) -> None:
+        for message in messages:
+            while True:
+                try:
+                    await self._give_back(message)
+                    break
+                except (OSError, MqError) as error:
+                    # Not given back means not done: the offset stays below it until this works.
+                    log.info("message %s not given back yet: %s", message.msg_id, error)
+                    await asyncio.sleep(GIVE_BACK_AGAIN_S)

@@ -1,0 +1,375 @@
+"""Who of a group consumes which queue, and how is every message handled at least once?
+
+Each consumer computes the same split of the queues among the group's members (``allocate``), takes its share,
+reads each queue by long polling and hands messages to the listener. A queue's offset moves past a message
+only when the listener took it, or the broker took it back for a later retry. So a crash repeats messages, and
+never skips one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from client.consuming.allocate import average
+from client.consuming.consume import Limits, QueueWorker
+from client.consuming.pull import PullConsumer, Pulled, PullStatus
+from client.consuming.refused import Refusals
+from client.consuming.subscriptions import consumer_data, tags_of
+from client.consuming.tracing import Tracing
+from client.lifecycle import Lifecycle
+from client.message import NoMaster, Queue, Received
+from client.refusals import is_final
+from client.routes import Route
+from client.session import POLL_MS, Session
+from model.codes import Request
+from model.errors import MqError
+from model.message import retry_topic
+from remoting import bodies
+from remoting.codec import Command
+from remoting.keys import Signer
+from remoting.service import Connection
+from runtime.env import Env
+from runtime.tasks import Tasks, every
+
+log = logging.getLogger(__name__)
+
+REBALANCE_S: Final = 20.0
+COMMIT_S: Final = 5.0
+LOCK_S: Final = 20.0
+INCOMPLETE_S: Final = 1.0
+"""A topic without a route, or a queue not taken yet, is looked at again after this time."""
+SOON_S: Final = 0.1
+
+Listener = Callable[[list[Received]], Awaitable[bool | None]]
+"""Handles messages of one queue. False or an exception = not handled: they come again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
+    message not handled is tried again before the next one. Otherwise up to ``concurrency`` calls per queue
+    run at once (1 keeps the order while nothing fails). ``from_first``: where a new group begins.
+    ``retry_max``: after so many returns a message goes to the dead letters. ``trace``: tell of each message
+    consumed in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed, as a cluster with ACL wants
+    it.
+    """
+
+    orderly: bool = False
+    concurrency: int = 1
+    batch_max: int = 1
+    from_first: bool = False
+    retry_max: int = 16
+    poll_ms: int = POLL_MS
+    rebalance_s: float = REBALANCE_S
+    commit_s: float = COMMIT_S
+    trace: bool = False
+    credentials: Signer | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(1 if self.orderly else self.concurrency, self.batch_max, self.retry_max)
+
+
+class PushConsumer(Lifecycle):
+    """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
+
+    ``subscriptions``: topic -> ``*`` or tags as ``A||B``.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        group: str,
+        namesrv: str | Sequence[str] = (),
+        listener: Listener | None = None,
+        *,
+        subscriptions: Mapping[str, str],
+        session: Session | None = None,
+        options: ConsumeOptions | None = None,
+    ) -> None:
+        if listener is None:
+            raise ValueError("a push consumer needs a listener")
+        self.group = group
+        self._listener = listener
+        self._options = options = options or ConsumeOptions()
+        self._subscriptions = {**subscriptions, retry_topic(group): "*"}
+        self._sub_version = env.now_ms()
+        self.puller = PullConsumer(
+            env, group, namesrv, session=session, poll_ms=options.poll_ms, credentials=options.credentials
+        )
+        self.session = self.puller.session
+        self._routes = self.session.routes
+        self._tasks = Tasks(f"consumer {group}")
+        self._workers: dict[Queue, QueueWorker] = {}
+        self._locked: dict[Queue, None] = {}
+        self._wake = asyncio.Event()
+        self._running = False
+        self._refusals = Refusals(log, group, env)
+        self._tracing: Tracing | None = None
+        if options.trace:
+            nameservers = self._routes.nameservers
+            self._tracing = Tracing.of(env, group, nameservers, options.poll_ms, options.credentials)
+            self._listener = self._tracing.tracer.listening(listener)
+        self.session.handle(Request.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
+        self.session.handle(Request.GET_CONSUMER_RUNNING_INFO, self._running_info)
+
+    @property
+    def queues(self) -> list[Queue]:
+        """The queues this member consumes now."""
+        return sorted(self._workers)
+
+    async def start(self) -> None:
+        self._running = True
+        if self._tracing is not None:
+            await self._tracing.start()
+        self.session.add_consumer(self.group, self._heartbeat)
+        self._routes.on_change.append(self._route_changed)
+        for topic in self._subscriptions:
+            try:
+                await self._routes.get(topic)
+            except MqError as error:
+                # A topic that comes later is found by the rebalance loop.
+                self._refusals.on_error(f"rebalance of {topic}", error, 0.0)
+        await self.puller.start()
+        await self.session.beat()
+        self._tasks.spawn(self._rebalance_forever(), name="rebalance")
+        self._tasks.spawn(
+            every(self._options.commit_s, self.commit, what=f"commit of {self.group}"), name="commit"
+        )
+        if self._options.orderly:
+            self._tasks.spawn(every(LOCK_S, self._lock_all, what=f"locks of {self.group}"), name="lock")
+
+    async def stop(self) -> None:
+        """Finish the calls under way, commit the offsets, give the queues back."""
+        if not self._running:
+            return
+        self._running = False
+        await self._tasks.cancel()
+        await self._release(list(self._workers))
+        self._routes.on_change.remove(self._route_changed)
+        await self.session.remove_consumer(self.group)
+        await self.puller.stop()
+        if self._tracing is not None:
+            await self._tracing.stop()
+
+    async def commit(self) -> None:
+        """Tell the masters how far each queue was handled. A failure is logged; the next turn repairs it."""
+        for queue, worker in list(self._workers.items()):
+            await self._commit_one(queue, worker)
+
+    # --- the split
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            self._wake.clear()
+            wait_s = self._options.rebalance_s
+            for topic in self._subscriptions:
+                what = f"rebalance of {topic}"
+                try:
+                    wait_s = min(wait_s, await self._rebalance(topic))
+                    self._refusals.on_good(what)
+                except (OSError, MqError) as error:
+                    wait_s = min(wait_s, self._refusals.on_error(what, error, INCOMPLETE_S))
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+                # Several members that come or go at once cause one rebalance, not one each.
+                await asyncio.sleep(SOON_S)
+            except TimeoutError:
+                continue
+
+    async def _rebalance(self, topic: str) -> float:
+        """Take and give back queues of ``topic``. How soon, in seconds, it is to be looked at again."""
+        route = self._routes.cached(topic) or await self._routes.refresh(topic)
+        queues = sorted(route.readable)
+        members = await self._members(route)
+        mine = dict.fromkeys(average(queues, members, self.session.client_id))
+        await self._release([q for q in self._workers if q.topic == topic and q not in mine])
+        fresh = [queue for queue in mine if queue not in self._workers]
+        if self._options.orderly:
+            fresh = await self._lock(fresh)
+        wait_s = self._options.rebalance_s
+        for queue in fresh:
+            what = f"offset of {queue.topic} at {queue.broker_name}"
+            try:
+                offset = await self._start_offset(queue)
+            except (OSError, MqError) as error:
+                wait_s = min(wait_s, self._refusals.on_error(what, error, INCOMPLETE_S))
+                if is_final(error):
+                    break  # the other queues would be answered the same
+                continue
+            self._refusals.on_good(what)
+            self._begin(queue, offset)
+        else:
+            if not all(queue in self._workers for queue in mine):
+                wait_s = min(wait_s, INCOMPLETE_S)
+        return wait_s
+
+    async def _members(self, route: Route) -> list[str]:
+        error: Exception = NoMaster(f"topic {route.topic} has no broker that can be asked")
+        # Masters first: the heartbeats of all members reach them.
+        for address in dict.fromkeys(route.masters() + route.addresses()):
+            try:
+                response = await self.session.call(
+                    address, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group}
+                )
+                return sorted(
+                    str(i) for i in bodies.believed_object(response.body).get("consumerIdList") or []
+                )
+            except (OSError, MqError) as failure:
+                error = failure
+                # The broker may have lost its memory of us: a heartbeat restores it before the next try.
+                await self.session.beat(address)
+        raise error
+
+    async def _start_offset(self, queue: Queue) -> int:
+        committed = await self.puller.committed(queue)
+        if committed is not None and committed >= 0:
+            return committed
+        if self._options.from_first or queue.topic == retry_topic(self.group):
+            return await self.puller.min_offset(queue)
+        return await self.puller.max_offset(queue)
+
+    def _begin(self, queue: Queue, offset: int) -> None:
+        worker = QueueWorker(
+            queue,
+            offset,
+            self._options.limits,
+            orderly=self._options.orderly,
+            pull=lambda at: self._pull(queue, at),
+            listener=self._listener,
+            give_back=lambda message: self._give_back(queue, message),
+            allowed=lambda: not self._options.orderly or queue in self._locked,
+        )
+        self._workers[queue] = worker
+        worker.start()
+
+    async def _release(self, queues: Sequence[Queue]) -> None:
+        for queue in queues:
+            worker = self._workers.pop(queue)
+            await worker.stop()
+            await self._commit_one(queue, worker)
+            if queue in self._locked:
+                del self._locked[queue]
+                await self._unlock(queue)
+
+    # --- what a worker needs
+
+    async def _pull(self, queue: Queue, offset: int) -> Pulled:
+        expression = self._subscriptions[queue.topic]
+        what = f"pull of {queue.topic} at {queue.broker_name}"
+        try:
+            pulled = await self.puller.pull(
+                queue, offset, expression=expression, sub_version=self._sub_version, suspend_ms=15_000
+            )
+        except (OSError, MqError) as error:
+            await asyncio.sleep(self._refusals.on_error(what, error, 0.0, level=logging.DEBUG))
+            raise
+        self._refusals.on_good(what)
+        wanted = tags_of(expression)
+        if wanted and pulled.status is PullStatus.FOUND:
+            # The broker compares hashes; two tags may share one.
+            kept = [message for message in pulled.messages if message.tags in wanted]
+            return Pulled(pulled.status, kept, pulled.next_offset, pulled.min_offset, pulled.max_offset)
+        return pulled
+
+    async def _give_back(self, queue: Queue, message: Received) -> None:
+        """Let the broker store ``message`` for a later retry. Raises Refused, Unknown, OSError, NoMaster."""
+        address = (await self._routes.get(queue.topic)).master(queue.broker_name)
+        if address is None:
+            raise NoMaster(f"group {queue.broker_name} has no master")
+        await self.session.call(
+            address,
+            Request.CONSUMER_SEND_MSG_BACK,
+            {
+                "offset": str(message.physical_offset),
+                "group": self.group,
+                "delayLevel": "0",
+                "originMsgId": message.msg_id,
+                "originTopic": message.topic,
+                "unitMode": "false",
+                "maxReconsumeTimes": str(self._options.retry_max),
+                "bname": queue.broker_name,
+            },
+        )
+
+    async def _commit_one(self, queue: Queue, worker: QueueWorker) -> None:
+        offset = worker.handled
+        if offset == worker.committed:
+            return
+        what = f"commit of {queue.topic} at {queue.broker_name}"
+        try:
+            await self.puller.commit(queue, offset)
+            worker.committed = offset
+            self._refusals.on_good(what)
+        except (OSError, MqError) as error:
+            self._refusals.on_error(what, error, 0.0)
+
+    # --- locks
+
+    async def _lock(self, queues: Sequence[Queue]) -> list[Queue]:
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        granted: list[Queue] = []
+        for broker_name, asked in by_broker.items():
+            master = (await self._routes.get(asked[0].topic)).master(broker_name)
+            if master is not None:
+                granted += await self.puller.lock(asked, master)
+        self._locked.update(dict.fromkeys(granted))
+        return granted
+
+    async def _lock_all(self) -> None:
+        held = list(self._workers)
+        try:
+            granted = await self._lock(held)
+        except (OSError, MqError) as error:
+            log.info("consumer %s: locks: %s", self.group, error)
+            granted = []
+        for queue in held:
+            if queue not in granted:
+                self._locked.pop(queue, None)
+
+    async def _unlock(self, queue: Queue) -> None:
+        try:
+            address = (await self._routes.get(queue.topic)).master(queue.broker_name)
+            if address is not None:
+                await self.puller.unlock([queue], address)
+        except (OSError, MqError) as error:
+            log.info("consumer %s: unlock of %s: %s (it ends by itself after 60 s)", self.group, queue, error)
+
+    # --- what others tell
+
+    async def _ids_changed(self, _: Connection, command: Command) -> Command | None:
+        if command.ext.get("consumerGroup") == self.group:
+            self._wake.set()
+        return None
+
+    async def _running_info(self, _: Connection, command: Command) -> Command | None:
+        """What operators ask a member, by way of a broker: which queues it reads."""
+        if command.ext.get("consumerGroup") != self.group:
+            return None
+        queues = {
+            bodies.queue_key(q.topic, q.broker_name, q.queue_id): {"droped": False} for q in self.queues
+        }
+        body = {"mqTable": queues, "properties": {}, "statusTable": {}, "subscriptionSet": []}
+        return command.reply(body=bodies.dumps_dialect(body))
+
+    def _route_changed(self, former: Route | None, route: Route) -> None:
+        if route.topic in self._subscriptions and (former is None or former.brokers != route.brokers):
+            self._wake.set()
+            if self._options.orderly:
+                # A new master holds no locks: ask for them before consuming on.
+                self._tasks.spawn(self._lock_all(), name="relock")
+
+    def _heartbeat(self) -> dict[str, Any]:
+        return consumer_data(
+            self.group, self._subscriptions, self._sub_version, from_first=self._options.from_first
+        )
+
+
+__all__ = ["Listener", "PullConsumer", "PushConsumer"]

@@ -1,0 +1,247 @@
+"""A producer: sends that end as stored, not stored or unknown, and requests that wait for a reply.
+
+A send ends in one of three ways: a ``SendResult`` (the master holds the message), ``SendFailed`` (definitely
+not stored) or ``SendUnknown`` (perhaps stored). Each lists its attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+from client.message import Message, Queue, Received, SendFailed, SendResult, SendUnknown
+from client.sending.composing import Composer, Sending
+from client.sending.delivery import Delivery
+from client.sending.options import SendOptions
+from client.sending.outcome import may_retry
+from client.sending.recall import Recalling
+from client.sending.request_reply import Reply, Requests, reply_to, ttl_s
+from client.sending.targets import Targets
+from client.sending.transactions import Check, Transaction, Transactions, Work
+from client.session import Session
+from client.trace import Tracer
+from model.codes import Response
+from model.errors import MqError, Refused
+from remoting.codec import FLAG_ONEWAY
+from runtime.backoff import backoff_s
+from runtime.env import Env
+from runtime.tasks import Tasks, every
+
+WATCH_S: Final = 0.2
+DRAIN_S: Final = 3.0
+REQUEST_S: Final = 3.0
+REPLY_WAIT_MIN_S: Final = 0.1
+REPLY_WAIT_MAX_S: Final = 0.5
+"""Between two tries of a reply."""
+
+
+class Producer(Recalling):
+    """Sends to the topics of one cluster. Use as ``async with``, or ``start`` and ``stop``.
+
+    ``namesrv``: ``host:port;...`` or a list. ``check``: brokers ask it what became of a transaction that a
+    producer of this group began.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        group: str,
+        namesrv: str | Sequence[str] = (),
+        options: SendOptions | None = None,
+        check: Check | None = None,
+    ) -> None:
+        self._options = options = options or SendOptions()
+        self._env = env
+        self.group = group
+        self.session = Session(
+            env,
+            namesrv,
+            poll_ms=options.poll_ms,
+            client_ip=options.client_ip,
+            credentials=options.credentials,
+        )
+        self._compose = Composer(env, group, options)
+        self._tasks = Tasks(f"producer {group}")
+        self._targets = Targets(self.session.routes, self._tasks, options.default_topic_queues)
+        self._tracer = Tracer(env, group, self.send) if options.trace else None
+        on_sent = self._tracer.on_sent if self._tracer is not None else None
+        self._delivery = Delivery(env, self.session, self._targets, options.attempt_timeout_s, on_sent)
+        self._futures: dict[asyncio.Future[SendResult], None] = {}
+        self._requests = Requests(env, self.session, options.requests_max)
+        self._transactions = Transactions(self.session, group, check)
+        self._running = False
+
+    async def start(self) -> None:
+        self._running = True
+        self.session.add_producer(self.group)
+        await self.session.start()
+        self._tasks.spawn(every(WATCH_S, self._delivery.watch, what="watching slow sends"), name="watch")
+        self._requests.start()
+        if self._tracer is not None:
+            self._tracer.start()
+
+    async def stop(self) -> None:
+        """Wait up to 3 s for sends begun by ``send_async`` and for replies; those still out end as
+        SendUnknown and NoReply."""
+        if not self._running:
+            return
+        self._running = False
+        out: list[asyncio.Future[Any]] = [*self._futures, *self._requests.waiting]
+        if out:
+            await asyncio.wait(out, timeout=DRAIN_S)
+        await self._requests.stop()
+        await self._transactions.stop()
+        if self._tracer is not None:
+            await self._tracer.stop()
+        await self._tasks.cancel()
+        await self.session.remove_producer(self.group)
+        await self.session.stop()
+
+    async def queues(self, topic: str) -> list[Queue]:
+        """The writable queues of ``topic``, in the order ``sharding_key`` counts them."""
+        return list((await self._targets.route(topic)).writable)
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send to ``queue``, to the queue ``sharding_key`` falls on, or to the next one in turn.
+
+        Raises SendFailed (not stored), SendUnknown (perhaps stored), ValueError (cannot be encoded).
+        """
+        return await self._delivery.deliver(self._compose.single(message, queue, sharding_key, timeout_s))
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        work: Work,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Transaction:
+        """Prepare ``message``, await ``work(SendResult)``, and commit or roll back as it decides.
+
+        Consumers see the message once it is committed. Raises as ``send`` while nothing was prepared (of one
+        that may have been, the broker asks ``check``), and what ``work`` raises: ``check`` decides then.
+        """
+        half = self._transactions.prepared(message)
+        sent = await self.send(half, queue=queue, sharding_key=sharding_key, timeout_s=timeout_s)
+        return await self._transactions.complete(sent, work)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: Queue | None = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Store all messages, or none, one after the other in one queue. They share a topic, none is delayed.
+
+        Raises as ``send``.
+        """
+        return await self._delivery.deliver(self._compose.batch(messages, queue, timeout_s))
+
+    def send_async(
+        self, message: Message, *, queue: Queue | None = None, timeout_s: float | None = None
+    ) -> asyncio.Future[SendResult]:
+        """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many are out already."""
+        if len(self._futures) >= self._options.in_flight_max:
+            raise SendFailed(f"{self._options.in_flight_max} sends are in flight", Response.SYSTEM_BUSY, ())
+        sending = self._compose.single(message, queue, None, timeout_s)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self._futures[future] = None
+        future.add_done_callback(lambda done: self._futures.pop(done, None))
+        self._tasks.spawn(self._fulfil(sending, future), name="send")
+        return future
+
+    async def send_oneway(self, message: Message, *, queue: Queue | None = None) -> None:
+        """Write the message to the master's link and expect no answer: whether it was stored stays unknown.
+
+        Raises SendFailed when no master could be reached in time.
+        """
+        sending = self._compose.single(message, queue, None, None)
+        while True:
+            try:
+                target, address = await self._delivery.aim(sending)
+                await self.session.remoting.oneway(address, sending.command(target, FLAG_ONEWAY))
+                return
+            except (OSError, MqError) as error:
+                wait_s = self._delivery.wait_s(sending)
+                if not may_retry(error, unknown_retries_left=0) or self._delivery.left_s(sending) <= wait_s:
+                    raise self._delivery.gave_up(sending, error) from error
+            await asyncio.sleep(wait_s)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float = REQUEST_S,
+    ) -> Reply:
+        """Send as ``send`` does and return what a consumer replies (``reply``, or that of another client).
+
+        Raises SendFailed (not stored: nobody can reply), NoReply (none came within ``timeout_s``; the message
+        is or may be stored, and a consumer may handle it yet), ValueError.
+        """
+        until_ms = self._env.monotonic_ms() + timeout_s * 1000
+        self._compose.single(message, queue, sharding_key, timeout_s)  # a mistake of the caller shows at once
+        try:
+            async with asyncio.timeout(timeout_s):
+                route = await self._targets.route(message.topic)
+        except (TimeoutError, MqError) as error:
+            text = f"no route of {message.topic}: {error or f'none within {timeout_s} s'}"
+            code = error.code if isinstance(error, Refused) else Response.TOPIC_NOT_EXIST
+            raise SendFailed(text, code, ()) from error
+
+        async def send(asking: Message) -> SendResult:
+            left_s = max(0.0, (until_ms - self._env.monotonic_ms()) / 1000)
+            return await self.send(asking, queue=queue, sharding_key=sharding_key, timeout_s=left_s)
+
+        clusters = list(dict.fromkeys(route.clusters.values()))
+        left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
+        return await self._requests.ask(message, clusters, send, left_s)
+
+    async def reply(self, request: Received, body: bytes, *, timeout_s: float | None = None) -> SendResult:
+        """Send ``body`` to the client whose ``request`` a consumer of ours got, until that client has it.
+
+        Tries as long as that client waits, ``timeout_s`` at most: while a new master takes over, it does not
+        know that client yet. Raises SendUnknown (that client may not have it), SendFailed (it has it not),
+        ValueError (it asks for no reply).
+        """
+        message = reply_to(request, body)
+        left_s = ttl_s(request, self._options.timeout_s if timeout_s is None else timeout_s)
+        until_ms = self._env.monotonic_ms() + left_s * 1000
+        # The client that asked is known where it sent its request; not every client beats elsewhere.
+        near = Queue(message.topic, request.queue.broker_name, 0)
+        for tries in itertools.count(1):
+            left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
+            sending = self._compose.single(message, near, None, left_s)
+            sending.unknown_retries = 0  # each try is stored: not as fast as a send repeats
+            try:
+                return await self._delivery.deliver(sending)
+            except SendUnknown:
+                wait_s = backoff_s(tries, REPLY_WAIT_MIN_S, REPLY_WAIT_MAX_S, self._env.random)
+                if self._delivery.left_s(sending) <= wait_s:
+                    raise
+            await asyncio.sleep(wait_s)
+        raise AssertionError("count ends never")
+
+    async def _fulfil(self, sending: Sending, future: asyncio.Future[SendResult]) -> None:
+        try:
+            result = await self._delivery.deliver(sending)
+        except MqError as error:
+            if not future.done():
+                future.set_exception(error)
+        except BaseException as error:
+            # Stopped, or a mistake of our own: whoever waits for the future must not wait for ever.
+            if not future.done():
+                text = f"the send was broken off ({type(error).__name__})"
+                future.set_exception(SendUnknown(text, tuple(sending.attempts)))
+            raise
+        else:
+            if not future.done():
+                future.set_result(result)

@@ -1,0 +1,36 @@
+"""How often did something take how long? Fixed bounds, so that counts of many servers add up. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, Final
+
+SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""For what a producer waits for."""
+LONG_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0)
+"""For what may lie in a queue first."""
+
+
+class Histogram:
+    """Counts by upper bound (seconds, inclusive), and the sum of all."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...] = SHORT_S) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """One more; less than nothing (clocks of two machines) counts as nothing."""
+        seconds = max(seconds, 0.0)
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """``counts`` by bound, each with those of the bounds below it; the last one is of all."""
+        total, counts = 0, []
+        for count in self._counts:
+            total += count
+            counts.append(total)
+        return {"bounds": list(self._bounds), "counts": counts, "sum": round(self._sum, 6)}

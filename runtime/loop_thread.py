@@ -1,0 +1,67 @@
+"""How does a program without an event loop use what needs one? The loop runs on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class LoopThread:
+    """``run`` is for every thread but the loop's own; ``worker`` lets plain functions be called from it."""
+
+    def __init__(self, name: str, workers_max: int = 1) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._workers = ThreadPoolExecutor(workers_max, thread_name_prefix=f"{name} worker")
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns or raises. A KeyboardInterrupt of the caller ends it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("the event loop's own thread cannot wait for it")
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("it is stopped")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def worker(self, function: Callable[[A], T]) -> Callable[[A], Coroutine[Any, Any, T]]:
+        """``function`` to be awaited: it is called on a thread of its own."""
+
+        async def call(argument: A) -> T:
+            return await self._loop.run_in_executor(self._workers, function, argument)
+
+        return call
+
+    def stop(self) -> None:
+        """End the loop. A worker that is called now goes on to its end, which nobody hears of."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+async def _cancel_the_rest() -> None:
+    """As ``asyncio.run`` does: no task is left in the middle."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

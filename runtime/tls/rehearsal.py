@@ -1,0 +1,34 @@
+"""Would a handshake with this server's own files succeed? Played in memory, with the contexts it serves and
+dials with."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from runtime.tls.contexts import Contexts
+from runtime.tls.words import told
+
+_ROUNDS: Final = 8
+
+
+def rehearse(now: Contexts, host: str) -> str:
+    """Why another server with the same files could not dial this one as ``host``; empty when it could."""
+    if now.server is None:
+        return ""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = now.client.wrap_bio(to_client, to_server, server_hostname=host)
+    server = now.server.wrap_bio(to_server, to_client, server_side=True)
+    open_ends = [client, server]
+    for _ in range(_ROUNDS):
+        for end in list(open_ends):
+            try:
+                end.do_handshake()
+                open_ends.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as error:
+                return told(error)
+        if not open_ends:
+            return ""
+    return "the handshake does not end"

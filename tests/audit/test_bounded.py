@@ -1,0 +1,114 @@
+"""The promise of broken queues: what is collected of them grows with their breaks up to a limit, not with
+their records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from audit.carried import NOTHING
+from audit.engines.relate import LocalLog
+from audit.kinds import queues
+from audit.queues import explain
+from audit.tables import LOG, RECORD, ScannedLog, View
+from tests.audit.plants import make, run_local
+from tests.audit.stores import look, patch
+
+VIEW = View(0, 0, ())
+LIMIT = 50
+
+
+def log_of(places: Any) -> pa.Table:
+    """LOG rows of one queue whose records stand at ``places``, in log order."""
+    n = len(places)
+    columns = {
+        "row": np.full(n, RECORD),
+        "replica": np.zeros(n, np.int64),
+        "offset": np.arange(n) * 100,
+        "until": np.arange(n) * 100 + 100,
+        "queue_id": np.zeros(n, np.int64),
+        "queue_offset": places,
+        "sys_flag": np.zeros(n, np.int64),
+        "advance": np.ones(n, np.int64),
+    }
+    texts = {"topic": pa.repeat("T", n), "uniq_key": pa.repeat("K", n)}
+    return pa.table(
+        [
+            pa.array(columns[field.name]).cast(field.type)
+            if field.name in columns
+            else texts.get(field.name, pa.nulls(n, field.type))
+            for field in LOG
+        ],
+        schema=LOG,
+    )
+
+
+def with_a_gap(count: int) -> Any:
+    places = np.arange(count)
+    places[count // 2 :] += 3
+    return places
+
+
+def disorder(count: int) -> Any:
+    """Each record at a place that does not follow the one before."""
+    return np.arange(count)[::-1].copy()
+
+
+def check(log: ScannedLog, count: int, *, broken: bool) -> None:
+    table = log.broken_queues(VIEW, NOTHING.queues, LIMIT, whole=True)
+    assert len(table) == (LIMIT + 1 if broken else 2)
+    ((_, runs),) = queues.runs(table, []).items()
+    faults = explain(runs, whole=True)
+    if broken:
+        assert runs.more == count - LIMIT
+        assert (faults[-1].kind, faults[-1].records) == ("queue_order", count - LIMIT)
+        assert len(faults) <= 2 * LIMIT
+    else:
+        assert [(f.kind, f.queue_offset, f.records) for f in faults] == [("queue_gap", count // 2, 3)]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_of_a_long_queue_the_breaks_are_collected(broken: bool) -> None:
+    count = 1_000_000
+    check(LocalLog(log_of(disorder(count) if broken else with_a_gap(count))), count, broken=broken)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("broken", [False, True])
+def test_of_a_long_queue_spark_collects_the_breaks(broken: bool, engine: object) -> None:
+    pytest.importorskip("pyspark")
+    from audit.engines.spark import SparkEngine, SparkLog
+
+    assert isinstance(engine, SparkEngine)
+    count = 100_000
+    rows = log_of(disorder(count) if broken else with_a_gap(count))
+    log = SparkLog(engine._session, engine._session.createDataFrame(rows))
+    try:
+        check(log, count, broken=broken)
+    finally:
+        log.close()
+
+
+def test_the_report_counts_what_it_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty records of a queue, each at the place before the one before."""
+    monkeypatch.setattr("audit.run.RUNS_MAX", 4)
+    stores, writer, _ = make(tmp_path)
+    rows = [row for row in writer.rows if row["queue_id"] == 0]
+    for store in stores:
+        for n, row in enumerate(rows):
+            at = int(str(row["phys_offset"]))
+            assert look(store, at + 20, 8) == n.to_bytes(8, "big")
+            patch(store, at + 20, (len(rows) - 1 - n).to_bytes(8, "big"))
+    report = run_local(stores, None)
+    listed = [f for f in report.findings if f.queue_offset >= 0]
+    (rest,) = [f for f in report.findings if f.queue_offset < 0]
+    assert (rest.kind, rest.severity, rest.records) == ("queue_order", "error", len(rows) - 4)
+    assert rest.phys_offset > max(f.phys_offset for f in listed if f.kind == "queue_order")
+    assert rest.until == int(str(rows[-1]["phys_offset"])) + 1
+    assert report.verdict == "diverged"

@@ -1,0 +1,165 @@
+"""The promise of the small files: an index agrees with its log, a table is as written, or this is said."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from audit.findings import Finding
+from audit.reading.beside import look_beside
+from audit.reading.storage import parse_stores
+from audit.run import audit
+from tests.audit.plants import run_local
+from tests.audit.stores import copies, unpack
+
+SLOTS = 500
+ENTRIES_AT = 40 + 4 * SLOTS
+OF_INDEX = {
+    "hash": (ENTRIES_AT + 20 * 5 + 2, "index_wrong"),
+    "offset": (ENTRIES_AT + 20 * 5 + 11, "index_wrong"),
+    "seconds": (ENTRIES_AT + 20 * 5 + 15, "index_wrong"),
+    "entry before": (ENTRIES_AT + 20 * 5 + 19, "index_wrong"),
+    "a slot": (40 + 4 * 77 + 3, "index_wrong"),
+    "begin time": (7, "index_wrong"),
+    "end time": (15, "index_wrong"),
+    "begin offset": (23, "index_wrong"),
+    "end offset": (31, "index_wrong"),
+    "slots in use": (35, "index_wrong"),
+    "entry count": (39, "index_wrong"),
+}
+REAL = ["plain-11", "delay-31", "tx-41", "batch-21", "retry-51"]
+
+
+def index_of(store: Path, at: int = 0) -> Path:
+    return sorted((store / "index").iterdir())[at]
+
+
+def change(path: Path, at: int, by: int = 1) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= by
+    path.write_bytes(raw)
+
+
+def rows(findings: list[Finding]) -> set[tuple[str, str, str, str]]:
+    return {(f.kind, f.severity, f.replica, f.segment) for f in findings if f.severity != "info"}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_real_brokers_index_and_tables_are_as_they_should_be(name: str, tmp_path: Path) -> None:
+    store = unpack(name, tmp_path)
+    kinds = {f.kind for f in run_local([store], None).findings}
+    assert not {kind for kind in kinds if kind.startswith(("index_", "file_", "consumer_"))}
+
+
+@pytest.mark.parametrize("what", OF_INDEX)
+def test_each_field_of_an_index_is_looked_at(what: str, tmp_path: Path) -> None:
+    store = unpack("plain-11", tmp_path)
+    at, kind = OF_INDEX[what]
+    change(index_of(store), at)
+    (found,) = {row for row in rows(run_local([store], None).findings) if row[0] == kind}
+    assert found == (kind, "warn", "plain-11", f"index/{index_of(store).name}")
+
+
+def test_bytes_behind_the_last_entry_are_nobodys(tmp_path: Path) -> None:
+    store = unpack("plain-11", tmp_path)
+    change(index_of(store), -1)
+    assert run_local([store], None).findings == []
+
+
+def test_an_index_that_is_gone_is_missed_by_what_it_named(tmp_path: Path) -> None:
+    stores = copies(unpack("plain-11", tmp_path))
+    shutil.rmtree(stores[1] / "index")
+    report = run_local(stores, None)
+    assert rows(report.findings) == {("index_missing", "warn", "r1", "index")}
+    assert (report.findings[0].records, report.verdict) == (360, "warnings")
+
+
+def test_no_index_anywhere_is_no_fault(tmp_path: Path) -> None:
+    stores = copies(unpack("plain-11", tmp_path))
+    for store in stores:
+        shutil.rmtree(store / "index")
+    assert run_local(stores, None).findings == []
+
+
+def test_a_running_brokers_index_may_end_early(tmp_path: Path) -> None:
+    """The last entry was not written yet, nor counted in the header."""
+    stores = copies(unpack("plain-11", tmp_path), 2)
+    (stores[0] / "abort").touch()
+    raw = bytearray(index_of(stores[0]).read_bytes())
+    last = int.from_bytes(raw[36:40]) - 1
+    entry = ENTRIES_AT + 20 * last
+    slot = int.from_bytes(raw[entry : entry + 4]) % SLOTS
+    raw[40 + 4 * slot : 44 + 4 * slot] = raw[entry + 16 : entry + 20]
+    used = int.from_bytes(raw[32:36]) - (not any(raw[entry + 16 : entry + 20]))
+    before = ENTRIES_AT + 20 * (last - 1)
+    raw[24:32] = raw[before + 4 : before + 12]
+    raw[32:40] = used.to_bytes(4, "big") + last.to_bytes(4, "big")
+    raw[entry : entry + 20] = bytes(20)
+    index_of(stores[0]).write_bytes(raw)
+    raw[8:16] = (int.from_bytes(raw[:8]) + 1000 * int.from_bytes(raw[before + 12 : before + 16])).to_bytes(
+        8, "big"
+    )
+    index_of(stores[0]).write_bytes(raw)
+    assert run_local(stores, None).findings == []
+    (stores[0] / "abort").unlink()
+    assert [(f.kind, f.records) for f in run_local(stores, None).findings] == [("index_missing", 1)]
+
+
+def test_a_table_that_is_no_json_is_named(tmp_path: Path) -> None:
+    store = unpack("plain-11", tmp_path)
+    table = store / "config" / "topics.json"
+    table.write_text(table.read_text()[:-3])
+    assert rows(run_local([store], None).findings) == {
+        ("file_corrupt", "warn", "plain-11", "config/topics.json")
+    }
+
+
+def test_offsets_beyond_every_log_are_named(tmp_path: Path) -> None:
+    stores = copies(unpack("retry-51", tmp_path), 2)
+    table = stores[1] / "config" / "consumerOffset.json"
+    assert look_beside(str(stores[1])).offsets["Vretry51_0", "Vretry51__grp", 3] == 6
+    text, count = re.subn(r"(?<=0:)\d+", "4711", table.read_text(), count=1)
+    assert count == 1
+    table.write_text(text)
+    (found,) = run_local(stores, None).findings
+    assert (found.kind, found.replica, found.queue_offset) == ("consumer_offset_beyond", "r1", 4711)
+
+
+def test_what_only_one_of_a_group_lacks_is_missing(tmp_path: Path) -> None:
+    stores = copies(unpack("plain-11", tmp_path))
+    (stores[0] / "config" / "consumerOffset.json").unlink()
+    (stores[1] / "checkpoint").unlink()
+    assert rows(run_local(stores, None).findings) == {
+        ("file_missing", "warn", "r0", "config/consumerOffset.json"),
+        ("file_missing", "warn", "r1", "checkpoint"),
+    }
+    for store in stores:
+        (store / "abort").touch()
+    assert rows(run_local(stores, None).findings) == set()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")
+def test_both_engines_say_the_same_of_an_index(tmp_path: Path, engine: object) -> None:
+    from audit.engines.spark import SparkEngine
+
+    stores = copies(unpack("plain-11", tmp_path))
+    for at, what in enumerate(("hash", "a slot", "begin time")):
+        change(index_of(stores[at]), OF_INDEX[what][0])
+    shutil.rmtree(stores[2] / "index")
+    table = stores[0] / "config" / "consumerOffset.json"
+    table.write_text('{"offsetTable":{"Vplain11_0@g":{0:30,1:4711}}}')
+    assert isinstance(engine, SparkEngine)
+    spark = audit(parse_stores([str(s) for s in stores]), engine)
+    local = run_local(stores, None)
+    assert local.findings == spark.findings
+    assert {(f.kind, f.replica) for f in local.findings} >= {
+        ("index_wrong", "r0"),
+        ("index_wrong", "r1"),
+        ("index_missing", "r2"),
+        ("consumer_offset_beyond", "r0"),
+    }

@@ -1,0 +1,1 @@
+"""What is measured by hand is held together with what it measures."""

@@ -1,0 +1,238 @@
+"""What clients make a broker remember has a bound in bytes, and goes when they go."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.requests.consumers.held import Held, HeldPulls
+from broker.requests.consumers.pop.held import DEADLINES_LEFT, HeldPop, HeldPops
+from broker.requests.fast_headers import KNOWN_BYTES_MAX, BinaryHeads
+from broker.state.clients import Client as Entry
+from broker.state.clients import Clients, Subscription
+from broker.state.counters import Counters
+from broker.tables.topics import DELETED_MAX, Topics
+from model.codes import Request
+from model.sql92 import compile_filter
+from model.sql92.compile import CHARS_MAX, Compiled
+from model.topic import TopicConfig
+from remoting import bodies
+from remoting.codec import Command, encode
+from remoting.guard import Standing
+from remoting.headers import PullHeader
+from remoting.pop_headers import PopHeader
+from store.files.key_hash import KeyHash
+from tests.broker.helpers import Client, client_of, config_for, eventually, running
+from tests.broker.send_frames import binary_header
+
+MIB = 1 << 20
+LONG = "x" * 200_000
+
+
+def deep_bytes(value: Any, seen: set[int] | None = None) -> int:
+    """Of containers, texts and numbers, each once."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = list(value)
+    return sys.getsizeof(value) + sum(deep_bytes(part, seen) for part in inner)
+
+
+async def test_a_connection_that_has_ended_takes_nothing_of_the_caps(tmp_path: Path) -> None:
+    """A broken frame ends it while the begin of the next frame is there already."""
+    begun = (1000).to_bytes(4, "big") + bytes(500)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        guard, (host, port) = broker.server.guard, client.address.split(":")
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            good = encode(Command(Request.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}))
+            writer.write(good[:20] + b"\xff" * (len(good) - 20) + begun)
+            await reader.read()
+            writer.close()
+        await eventually(lambda: not broker.server.connections, "all are gone")
+        assert (guard.tallies[Standing.CLIENT].begun.by, guard.tallies[Standing.CLIENT].begun.total) == (
+            {},
+            0,
+        )
+
+
+async def test_held_pulls_keep_nothing_a_client_made_long(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        pulls = broker.processors.pulls
+        asked = asyncio.create_task(_pull(client, "a || b", remark=LONG, language=LONG))
+        await eventually(lambda: pulls.held, "it is held")
+        (held,) = pulls._held.of(pulls._held.queues()[0])
+        assert max(map(len, (held.request.remark or "", held.request.language))) < 20
+        assert (held.subscription.tags, set(held.subscription.codes)) == ([], {97, 98})
+        await client.send("T", properties="TAGS\x01a\x02")
+        assert (await asked).code == 0
+
+
+async def _pull(client: Client, tags: str, **more: Any) -> Command:
+    ext = PullHeader("cg", "T", 0, 1, 32, sys_flag=6, suspend_timeout_ms=20_000, subscription=tags).to_ext()
+    return await (await client.connection()).call(Command(Request.PULL_MESSAGE, ext, **more), 30)
+
+
+async def test_held_pulls_have_a_bound_in_bytes(tmp_path: Path) -> None:
+    tags = "||".join(f"t{n}" for n in range(1000))
+    async with running(tmp_path, maxHeldPullBytes=str(MIB)) as broker, client_of(broker) as client:
+        await client.send("T")
+        pulls = broker.processors.pulls
+        asked = [asyncio.create_task(_pull(client, tags)) for _ in range(20)]
+        await eventually(lambda: sum(task.done() for task in asked) > 10, "those beyond are answered at once")
+        assert {task.result().code for task in asked if task.done()} == {19}
+        assert 1 < pulls.held < 10
+        assert pulls._held.bytes <= MIB
+        pulls._held.check_invariants()
+        for task in asked:
+            task.cancel()
+
+
+def held_pull(queue_id: int, subscription: Subscription) -> Held:
+    one = PullHeader("cg", "T", queue_id, 0, 32)
+    anyone = cast(Any, SimpleNamespace())
+    return Held(anyone, Command(11), one, subscription, anyone, anyone, 0, 0.0, 0.0)
+
+
+def test_what_is_counted_of_held_pulls_is_what_they_take() -> None:
+    pulls = HeldPulls()
+    connection = cast(Any, object())
+    for number in range(40):
+        own = Subscription.of("T", "||".join(f"tag-{number}-{n}" for n in range(500)), "TAG")
+        pulls.add(Held(connection, *_rest(held_pull(number, own))))
+    taken = deep_bytes(
+        [[h.subscription.expression, h.subscription.tags, h.subscription.codes] for h in _all(pulls)]
+    )
+    taken += deep_bytes([pulls._queues[queue].codes for queue in pulls.queues()])
+    assert taken / 2 < pulls.bytes < taken * 3
+    shared = Subscription.of("T", "a || b", "TAG")
+    before = pulls.bytes
+    for _ in range(1000):
+        pulls.add(Held(connection, *_rest(held_pull(99, shared))))
+    pulls.check_invariants()
+    assert pulls.bytes - before < 1000 * 300
+    for queue in pulls.queues():
+        pulls.take(queue)
+    assert (pulls.bytes, pulls._shared) == (0, {})
+
+
+def _rest(held: Held) -> tuple[Any, ...]:
+    return (held.request, held.header, held.subscription, held.topic, held.group, 0, 0.0, 0.0)
+
+
+def _all(pulls: HeldPulls) -> list[Held]:
+    return [held for queue in pulls.queues() for held in pulls.of(queue)]
+
+
+def test_pops_answered_before_their_time_are_not_kept() -> None:
+    pops = HeldPops()
+    for number in range(1000):
+        one = PopHeader("cg", "T", 0, 1, 1000, 1000, 0, 0, attempt_id=f"{number}" * 100)
+        held = HeldPop(cast(Any, "connection"), Command(1), one, Subscription("T"), 60_000.0)
+        pops.add(held)
+        assert pops.bytes >= len(one.attempt_id)
+        assert pops.take(held.key) is held
+        pops.check_invariants()
+    assert len(pops._deadlines) <= DEADLINES_LEFT
+    assert (pops.count, pops.bytes) == (0, 0)
+
+
+def test_counters_take_little_however_long_they_run() -> None:
+    counters = Counters()
+    for at in range(400):
+        for number in range(20):
+            counters.add("GROUP_GET_NUMS", f"T{number}@cg", 1, at * 600_000.0)
+        counters.sample(at * 600_000.0)
+    rings = [list(held.rings) for held in counters._counters.values()]
+    assert deep_bytes(rings) / 20 < 1300
+    assert [span.sum for span in counters.spans("GROUP_GET_NUMS", "T1@cg") or ()] == [6, 6, 144]
+
+
+def test_queues_that_are_gone_are_not_counted_on() -> None:
+    counters = Counters()
+    for number in range(100):
+        counters.queue_end("T", 0, 10 + number, number * 1.0)
+        counters.queue_end(f"made-up-{number}", 0, 1, number * 1.0)
+        counters.sample(number * 1.0)
+    assert len(counters._ends) + len(counters._ends_now) <= 4
+
+
+def test_hashes_of_keys_have_a_bound_in_bytes() -> None:
+    hashes = KeyHash()
+    for number in range(100_000):
+        hashes("T", f"{number:06}" + "k" * 400 + f"{number:06}")
+    assert deep_bytes([hashes.tails, hashes._starts, hashes._heads, hashes._topics]) < 32 * MIB
+
+
+def test_binary_headers_have_a_bound_in_bytes() -> None:
+    heads = BinaryHeads()
+    for number in range(20_000):
+        heads.head(binary_header(f"{number:05}" + "g" * 600))
+    assert len(heads._known) * 1800 < KNOWN_BYTES_MAX * 1.1
+
+
+def test_compiled_expressions_have_a_bound_in_bytes() -> None:
+    known = Compiled()
+    for number in range(100):
+        text = f"a = {number}" + " OR a = 1" * 1500
+        known.keep(text, cast(Any, object()))
+        assert known.chars <= CHARS_MAX
+    assert 1 < len(known) < 12
+    assert compile_filter("a = 1") is compile_filter("a = 1")
+
+
+def test_topics_deleted_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.tables.topics.DELETED_MAX", 5)
+    assert DELETED_MAX > 5
+    topics = Topics(config_for(tmp_path), lambda: 0)
+    for number in range(20):
+        topics.put(TopicConfig(f"T{number}", 1, 1))
+        topics.delete(f"T{number}", {0: 1}, {0: 2})
+    assert list(topics._unconfirmed) == list(topics._deleted) == [f"T{n}" for n in range(15, 20)]
+
+
+def test_what_clients_say_of_themselves_is_counted() -> None:
+    clients = Clients()
+    connections = [cast(Any, object()) for _ in range(3)]
+    for number, connection in enumerate(connections):
+        entry = Entry(f"client-{number}", connection, "JAVA", 1, 0.0)
+        clients.producer(LONG, entry)
+        tags = [f"tag{n}" for n in range(500 * (number + 1))]
+        wanted = {
+            "topic": "T",
+            "subString": "a",
+            "tagsSet": tags,
+            "codeSet": list(range(500)),
+            "subVersion": number,
+        }
+        clients.consumer({"groupName": "cg", "consumeType": LONG, "subscriptionDataSet": [wanted]}, entry)
+        clients.check_invariants()
+    assert clients.bytes > 4 * len(LONG)
+    for connection in connections:
+        clients.closed(connection)
+        clients.check_invariants()
+    assert clients.bytes == 0
+
+
+async def test_no_heartbeat_is_taken_while_clients_take_too_much(tmp_path: Path) -> None:
+    async with running(tmp_path, maxClientBytes="300000") as broker, client_of(broker) as client:
+        codes = []
+        for number in range(5):
+            body = {"clientID": "one", "producerDataSet": [{"groupName": f"{number}" + LONG}]}
+            codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(body))).code)
+        assert codes == [0, 0, 2, 2, 2]
+        await (await client.connection()).call(
+            Command(Request.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+        )
+        assert broker.context.clients.bytes < 500_000

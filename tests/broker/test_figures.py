@@ -1,0 +1,57 @@
+"""The promise of a broker's figures: as many rows as are bearable, and nothing left out of the sums."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.state.figures import OTHERS, Lag, Rows, largest
+from tests.broker.helpers import client_of, running
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9), max_size=6), max_size=6))
+def test_counters_are_bounded_and_sum_to_the_whole(looks: list[dict[str, int]]) -> None:
+    rows = Rows(3)
+    own: set[str] = set()
+    for totals in looks:
+        found = rows.of(totals)
+        assert sum(found.values()) == sum(totals.values())
+        named = set(found) - {OTHERS}
+        own |= named
+        assert len(own) <= 3, "who has a row keeps it: no counter changes what it counts"
+        assert own & set(totals) == named
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(0, 9)), max_size=12))
+def test_of_lags_the_largest_are_named_and_the_rest_is_one(rows: list[tuple[str, str, int]]) -> None:
+    lags = [Lag(group, topic, messages) for group, topic, messages in rows]
+    shown, others = largest(lags, 4)
+    assert len(shown) == min(4, len(lags))
+    rest = others.messages if others is not None else 0
+    assert sum(lag.messages for lag in shown) + rest == sum(lag.messages for lag in lags)
+    assert all(lag.messages >= rest_of.messages for lag in shown for rest_of in lags if rest_of not in shown)
+
+
+async def test_a_broker_tells_what_came_what_was_read_and_how_far_groups_are_behind(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        sampling = broker.upkeep.sampling
+        await asyncio.sleep(0)  # the first look is at the start
+        for _ in range(5):
+            await client.send("T")
+        await broker.store.caught_up()
+        await client.pull("T", 0, count=2)
+        broker.context.offsets.commit("cg", "T", 0, 2)
+        await sampling.sample()
+        status = broker.status()
+    found = status["figures"]
+    assert found["topics"] == {"T": 5}
+    assert found["reads"]["T@cg"] >= 2
+    (lag,) = [row for row in found["lags"] if row["topic"] == "T"]
+    assert (lag["group"], lag["messages"]) == ("cg", 3)
+    assert 0 <= lag["behindMs"] < 60_000
+    assert found["disk"]["totalBytes"] >= found["disk"]["freeBytes"] > 0
+    assert status["sendWait"]["counts"][-1] == 5
+    assert status["ageWhenRead"]["counts"][-1] == 1

@@ -1,0 +1,86 @@
+"""The promise of the command line: a wrong use is one line that says what to do, with exit code 64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from admin.exits import USAGE, run
+from cli.main import command
+
+WRONG = [
+    (["nonsense"], "No such command 'nonsense'"),
+    (["topic", "nonsense"], "No such command 'nonsense'"),
+    (["topic", "list", "--dir", "nowhere"], "start one with keelmq cluster up"),
+    (["topic", "list", "--namesrv", "no-port"], "no-port"),
+    (["topic", "describe"], "Missing argument 'NAME'"),
+    (["topic", "create", "bad topic!"], "illegal characters"),
+    (["topic", "create", "t", "--queues", "0"], "--queues"),
+    (["topic", "create", "t", "--perm", "x"], "'r', 'rw', 'w'"),
+    (["topic", "alter", "t"], "nothing to change"),
+    (["topic", "alter", "bad topic!", "--queues", "2"], "illegal characters"),
+    (["topic", "alter", "t", "--queues", "2", "--read-queues", "1"], "--queues is for both"),
+    (["topic", "alter", "t", "--attribute", "fifo"], "expected NAME=VALUE"),
+    (["topic", "alter", "t", "--read-queues", "70000"], "--read-queues"),
+    (["group", "list"], "keelmq consumer list"),
+    (["group", "reset", "billing"], "keelmq consumer reset"),
+    (["consumer", "reset", "g", "t"], "say where to"),
+    (["consumer", "reset", "g", "t", "--to-end", "--execute", "--dry-run"], "give one of them"),
+    (["consumer", "reset", "g", "t", "--to-time", "soon"], "is no time"),
+    (["consumer", "reset", "g", "t", "--to-offset", "-1"], "--to-offset"),
+    (["consumer", "delete"], "Missing argument 'GROUP'"),
+    (["consumer", "delete", "CID_RMQ_SYS_TRANS"], "RocketMQ's own group"),
+    (["message", "find", "t"], "say which"),
+    (["message", "find", "bad topic!", "--key", "k"], "illegal characters"),
+    (["message", "find", "t", "--id", "a", "--key", "b"], "an id names one message"),
+    (["message", "find", "t", "--since", "yesterday"], "is no time"),
+    (["message", "find", "t", "--since", "1h", "--until", "2h"], "must be later"),
+    (["message", "find", "t", "--key", "k", "--max", "0"], "--max"),
+    (["tail", "t", "--since", "1h", "--from-begin"], "exclude each other"),
+    (["tail", "t", "--max", "0"], "--max"),
+    (["doctor", "--role", "broker"], "give -c"),
+    (["doctor", "-c", "nowhere.conf"], "nowhere.conf"),
+    (["doctor", "--namesrv", "x"], "expected host:port"),
+    (["doctor"], "start one with keelmq cluster up"),
+    (["cluster", "restart"], "say --rolling"),
+    (["cluster", "restart", "--rolling"], "start one with keelmq cluster up"),
+    (["cluster", "restart", "--rolling", "--timeout", "0"], "--timeout"),
+    (["producer", "describe"], "Missing argument 'GROUP'"),
+    (["producer", "list"], "start one with keelmq cluster up"),
+    (["top"], "start one with keelmq cluster up"),
+    (["top", "--every", "0"], "--every"),
+    (["top", "--namesrv", "x"], "expected host:port"),
+    (["top", "--namesrv", "h:1", "--controllers", "x"], "expected host:port"),
+    (["bench", "send"], "Missing argument 'TOPIC'"),
+    (["bench", "send", "bad topic!"], "illegal characters"),
+    (["bench", "send", "t"], "start one with keelmq cluster up"),
+    (["bench", "send", "t", "--namesrv", "10.1.2.3:9876"], "--yes-remote"),
+    (["bench", "send", "t", "--rate", "0"], "--rate"),
+    (["bench", "send", "t", "--seconds", "100000"], "--seconds"),
+    (["bench", "send", "t", "--size", "9-1"], "the smaller one first"),
+    (["bench", "send", "t", "--size", "big"], "expected bytes"),
+    (["bench", "send", "t", "--size", "4", "--end-to-end"], "16 bytes at least"),
+    (["bench", "send", "t", "--in-flight", "0"], "--in-flight"),
+    (["bench", "consume", "t", "--namesrv", "h:1"], "--yes-remote"),
+    (["send", "t"], "nothing to send"),
+    (["send", "t", "--lines-from", "nowhere"], "nowhere"),
+    (["send", "t", "x", "--property", "novalue"], "expected NAME=VALUE"),
+    (["send", "t", "x", "--namesrv", "h:1", "--access-key", "a"], "go together"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
+def test_a_wrong_use_is_one_line(
+    arguments: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(command(), arguments) == USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert text in said.err
+    assert len(said.err.splitlines()) == 1, said.err

@@ -1,0 +1,246 @@
+"""What do official clients and tools see here, and beside it at RocketMQ? Writes docs/compatibility.md.
+
+    python -m tests.interop.compatibility               the page, from the markers and what was noted before
+    python -m tests.interop.compatibility --junit FILE  first notes how a run ended (pytest --junitxml)
+    python -m tests.interop.compatibility --codes       first reads the codes in the real broker's jars
+
+A test says what it covers by a marker: ``covers(behaviour, client=..., sides=...)``. ``both``: the same work
+at keelmq and at the real broker, and what is seen is compared. ``together``: one group, cluster or store of
+both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from broker.service import Broker
+from chaos.worlds import rocketmq
+from model.codes import name_of
+from model.config import BrokerConfig
+from runtime.os_env import OsEnv
+from tests import ROOT
+
+PAGE: Final = ROOT / "docs/compatibility.md"
+SEEN: Final = ROOT / "docs/results/compatibility.json"
+CODES: Final = ROOT / "tests/golden/broker_codes.json"
+TESTS: Final = ROOT / "tests/interop"
+
+SIDES: Final = ("both", "keelmq", "real", "together")
+NO_BEHAVIOUR: Final = {
+    "test_stock_producer::test_only_lines_of_the_producer_are_sends": "of a test's own helper"
+}
+"""Tests that say nothing about a client."""
+
+_COLD: Final = "cold data control: keelmq keeps no statistics of reads by their age, and no limits on them"
+_ROCKSDB: Final = "keelmq keeps queues and tables in files, never in RocksDB"
+_LITE: Final = "lite topics of 5.5 are not there; light queues (`%LMQ%`) are"
+REASONS: Final = {
+    354: _ROCKSDB,
+    355: _ROCKSDB,
+    513: "static topics (logical queues mapped to many brokers) are not there",
+    2001: _COLD,
+    2002: _COLD,
+    2003: _COLD,
+    2004: "the kernel alone decides how far it reads ahead",
+    5001: "there is one engine of timers",
+    200056: "of the pop consumer service in RocksDB (`popConsumerKVServiceEnable`), which is not there",
+    **dict.fromkeys((200070, 200071, 200074, 200075, 200076, 200077, 200078, 200079), _LITE),
+}
+"""Why keelmq's broker refuses a code that the real one answers, with REQUEST_CODE_NOT_SUPPORTED (3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one test covers."""
+
+    test: str  # file::function
+    behaviour: str
+    client: str
+    sides: str
+
+
+def rows() -> list[Row]:
+    """In the order of files and tests. Raises ValueError for a test that says nothing, or nonsense."""
+    found = []
+    for path in sorted(TESTS.glob("test_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                name = f"{path.stem}::{node.name}"
+                if name not in NO_BEHAVIOUR:
+                    found.append(_row(name, node))
+    return found
+
+
+def _row(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Row:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.covers":
+            said = {word.arg: ast.literal_eval(word.value) for word in decorator.keywords}
+            row = Row(name, ast.literal_eval(decorator.args[0]), said["client"], said["sides"])
+            if row.sides not in SIDES:
+                raise ValueError(f"{name}: sides is one of {', '.join(SIDES)}")
+            return row
+    raise ValueError(f"{name} does not say what it covers: @pytest.mark.covers(...), or NO_BEHAVIOUR")
+
+
+def outcomes(junit: Path) -> dict[str, str]:
+    """How each test of a run ended; of one with many cases the worst."""
+    worst = ("passed", "skipped", "failed")
+    found: dict[str, str] = {}
+    for case in ElementTree.parse(junit).iter("testcase"):
+        package, _, file = str(case.get("classname")).rpartition(".")
+        if package != "tests.interop":
+            continue
+        name = f"{file}::{str(case.get('name')).partition('[')[0]}"
+        ended = "passed"
+        if case.find("failure") is not None or case.find("error") is not None:
+            ended = "failed"
+        elif case.find("skipped") is not None:
+            ended = "skipped"
+        found[name] = max(found.get(name, "passed"), ended, key=worst.index)
+    return found
+
+
+def note(seen: dict[str, Any], ended: dict[str, str], commit: str, date: str) -> dict[str, Any]:
+    """``seen`` with the outcomes of a run; a test that was skipped keeps what was seen of it before."""
+    fresh = {name: how for name, how in ended.items() if how != "skipped" or name not in seen}
+    new = {name: {"ended": how, "commit": commit, "date": date} for name, how in fresh.items()}
+    return dict(sorted({**seen, **new}.items()))
+
+
+def answered() -> set[int]:
+    """The codes that a broker of keelmq answers, from its own table."""
+    with tempfile.TemporaryDirectory() as directory:
+        broker = Broker(OsEnv(), BrokerConfig(store_path=directory, namesrv_addr="127.0.0.1:1"))
+        return set(broker.processors.handlers)
+
+
+def of_the_original() -> dict[int, str]:
+    """Code -> name: what the broker of RocketMQ answers."""
+    return {int(code): name for code, name in json.loads(CODES.read_text()).items()}
+
+
+def page(table: list[Row], seen: dict[str, Any], ours: set[int], theirs: dict[int, str]) -> str:
+    lines = [
+        "# What official clients and tools see",
+        "",
+        "<!-- Written by `python -m tests.interop.compatibility`; a test holds it to the markers. -->",
+        "",
+        f"RocketMQ {rocketmq.VERSION} is the other side. *both*: the same work at keelmq and at the real"
+        " broker, and what is seen is compared.",
+        "*together*: one group, cluster or store of both systems. `make interop` notes how each test ended;",
+        "*not noted* means that no run of it was. Failed and passed are those of the whole test, so of both"
+        " sides.",
+        "",
+        f"{len(table)} tests.",
+        "",
+        "| behaviour | client | where | RocketMQ | keelmq | test |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in table:
+        ended = _ended(seen.get(row.test))
+        real, keelmq = (
+            ended if row.sides != "keelmq" else "–",
+            ended if row.sides != "real" else "–",
+        )
+        lines.append(f"| {row.behaviour} | {row.client} | {row.sides} | {real} | {keelmq} | `{row.test}` |")
+    return "\n".join([*lines, *_codes(ours, theirs)]) + "\n"
+
+
+def _ended(found: dict[str, str] | None) -> str:
+    return "not noted" if found is None else f"{found['ended']} {found['date']}"
+
+
+def _codes(ours: set[int], theirs: dict[int, str]) -> list[str]:
+    refused = sorted(set(theirs) - ours)
+    return [
+        "",
+        "## Request codes of the broker",
+        "",
+        f"The broker of RocketMQ {rocketmq.VERSION} answers {len(theirs)} codes (read from its classes),"
+        f" keelmq's {len(set(theirs) & ours)} of them.",
+        "The others are refused with REQUEST_CODE_NOT_SUPPORTED (3):",
+        "",
+        "| code | name | why |",
+        "|---|---|---|",
+        *(f"| {code} | {theirs[code]} | {REASONS[code]} |" for code in refused),
+        "",
+        "Answered:",
+        "",
+        "| code | name |",
+        "|---|---|",
+        *(f"| {code} | {theirs[code]} |" for code in sorted(set(theirs) & ours)),
+        "",
+        "Answered beside these, RocketMQ 4.9's ACL 1.0 and keelmq's own among its parts: "
+        + ", ".join(f"{code} {name_of(code)}" for code in sorted(ours - set(theirs)))
+        + ".",
+    ]
+
+
+def read_codes() -> dict[int, str]:
+    """The codes that the real broker answers, with their names: from the classes in its jars."""
+    jars = f"{rocketmq.fetch()}/*"
+
+    def javap(name: str, *how: str) -> str:
+        line = ["javap", *how, "-p", "-cp", jars, f"org.apache.rocketmq.{name}"]
+        return subprocess.run(line, capture_output=True, text=True, check=True, timeout=300).stdout
+
+    said = javap("remoting.protocol.RequestCode", "-constants")
+    names = {int(code): name for name, code in re.findall(r"int (\w+) = (-?\d+);", said)}
+    found: set[int] = set()
+    pushed = 0
+    for line in _method(javap("broker.BrokerController", "-c"), "void registerProcessor()").splitlines():
+        constant = re.search(r"(?:[sb]ipush\s+|// int )(\d+)", line)
+        if constant is not None:
+            pushed = int(constant[1])
+        elif "registerProcessor:(I" in line:
+            found.add(pushed)
+    switch = _method(javap("broker.processor.AdminBrokerProcessor", "-c"), "RemotingCommand processRequest(")
+    table = switch[switch.index("lookupswitch") : switch.index("default:")]
+    found |= {int(code) for code in re.findall(r"\n\s+(\d+): \d+", table)}
+    return {code: names[code] for code in sorted(found)}
+
+
+def _method(text: str, head: str) -> str:
+    """The byte code of the one method whose line holds ``head``."""
+    begin = text.index(head)
+    end = text.find("\n\n", begin)
+    return text[begin : end if end > 0 else None]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--junit", type=Path)
+    parser.add_argument("--codes", action="store_true")
+    asked = parser.parse_args(arguments)
+    if asked.codes:
+        CODES.write_text(json.dumps({str(c): n for c, n in read_codes().items()}, indent=0) + "\n")
+    seen = load_seen()
+    if asked.junit is not None:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        )
+        today = datetime.now(UTC).date().isoformat()
+        seen = note(seen, outcomes(asked.junit), head.stdout.strip(), today)
+        SEEN.write_text(json.dumps(seen, indent=1) + "\n")
+    PAGE.write_text(page(rows(), seen, answered(), of_the_original()))
+    return 0
+
+
+def load_seen() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(SEEN.read_text()) if SEEN.exists() else {}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
