@@ -86,7 +86,7 @@ _BROKER: Final = """
     mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxClientEventCount maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
-    maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxMsgsNumBatch
+    maxLiteSubscriptionCount maxMessageFilterNumForNotification maxMsgsNumBatch
     maxOffsetMapSize maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
     maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
     maxTransferCountOnMessageInDisk memTableFlushIntervalMs messageIndexSafe

@@ -81,6 +81,12 @@ class StoreConfig(ServerConfig):
     multi_dispatch_enable: bool = key(
         "enableMultiDispatch", False, "with enableLmq: a message is in each queue INNER_MULTI_DISPATCH names"
     )
+    lmq_queues_max: int = key(
+        "maxLmqConsumeQueueNum",
+        20_000,
+        "light queues there may be; a message that names more is refused",
+        least=0,
+    )
     append_prop_crc: bool = key(
         "enabledAppendPropCRC",
         False,

@@ -8,13 +8,21 @@ broker that appends the record the second: with it every replica, and every reco
 the log. On with ``enableLmq`` and ``enableMultiDispatch``; source: Apache RocketMQ 5.x,
 ``store/MultiDispatch``. Names without the prefix, which RocketMQ would let into ordinary queues, are ignored:
 any producer could name another topic's.
+
+Each name that nobody named before is a queue of its own, for good: there are at most ``maxLmqConsumeQueueNum``
+(the original: ``HookUtils.handleLmqQuota``, only with ``enableLmqQuota``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
+from model.codes import Response
+from model.config import StoreConfig
+from model.errors import Refused
 from model.ids import QueueOffset
 from model.message import (
     INNER_BATCH,
@@ -26,15 +34,26 @@ from model.message import (
     encode_properties,
     property_of,
 )
+from runtime.complaints import Complaints
 from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
 from store.files.record import Dispatch, DispatchParser, NewMessage, Place
+from store.flow.queue_offsets import QueueOffsets
+
+log = logging.getLogger(__name__)
 
 NAMES: Final = "INNER_MULTI_DISPATCH"
 OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 QUEUE_ID: Final = 0
 _RAW_OFFSETS: Final = OFFSETS.encode()
 _SYSTEM_PREFIX: Final = "rmq_sys_"
+NAMES_MAX: Final = 2048
+"""So many in one request: each takes 5 us of the turn in which it is stored."""
+FULL: Final = (
+    "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq consumeQueue num"
+    " exceed maxLmqConsumeQueueNum config num, default limit 2w."
+)
+"""The original's text."""
 
 
 def _is_ordinary(topic: str) -> bool:
@@ -67,16 +86,69 @@ def with_offsets(
     found = decode_properties(properties)
     found.pop(OFFSETS, None)  # of another life of the message, or of its producer's making
     if NAMES in found and _is_ordinary(topic) and not message.sys_flag & TRANSACTION_PREPARED:
-        names = dict.fromkeys(
-            name
-            for name in found[NAMES].split(",")
-            if name.startswith(LMQ_PREFIX) and is_queue_name(name, QUEUE_ID)
-        )
+        names = _light(found[NAMES])
         if names:
             keys = [(name, QUEUE_ID) for name in names]
             found[NAMES] = ",".join(names)
             found[OFFSETS] = ",".join(str(following.get(key, next_offset(*key))) for key in keys)
     return encode_properties(found)
+
+
+def _light(names: str) -> dict[str, None]:
+    return dict.fromkeys(
+        name for name in names.split(",") if name.startswith(LMQ_PREFIX) and is_queue_name(name, QUEUE_ID)
+    )
+
+
+class Quota:
+    """How many light queues may come to be. ``offsets``: those that are there."""
+
+    def __init__(self, config: StoreConfig, offsets: QueueOffsets, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._offsets = offsets
+        self._complaints = Complaints(log, lambda: now_ms() / 1000)
+
+    def admitted(self, messages: Sequence[NewMessage], *, stored_before: bool) -> Sequence[NewMessage]:
+        """``messages`` of one put, when there is room for the queues they name that are not there; half and
+        delayed ones count, too. Raises Refused: SYSTEM_ERROR, as the original; MESSAGE_ILLEGAL when they name
+        more than ``NAMES_MAX``.
+
+        ``stored_before``: what was admitted to wait, and finds no room now, is stored without the queues that
+        are not there: refused, it would keep those behind it waiting.
+        """
+        named = sum(message.properties.count(",") + 1 for message in messages if NAMES in message.properties)
+        if named > NAMES_MAX and not stored_before:
+            named = sum(len(_light(property_of(m.properties, NAMES) or "")) for m in messages)
+            if named > NAMES_MAX:
+                text = f"one request names {named} light queues, at most {NAMES_MAX} are taken"
+                raise Refused(text, Response.MESSAGE_ILLEGAL)
+        room = self._config.lmq_queues_max - self._offsets.light_queues
+        new = {name for message in messages for name in self._new_in(message)}
+        if len(new) <= room:
+            return messages
+        if not stored_before:
+            raise Refused(FULL, Response.SYSTEM_ERROR)
+        self._complaints.warn("a message comes to no new light queue: maxLmqConsumeQueueNum")
+        return [self._without(message, new) for message in messages]
+
+    def note(self, dispatches: Iterable[Dispatch]) -> None:
+        """These are about to be appended."""
+        table = self._offsets.table
+        keys = {(item.topic, item.queue_id) for item in dispatches if item.topic.startswith(LMQ_PREFIX)}
+        self._offsets.light_queues += sum(key not in table for key in keys)
+
+    def _new_in(self, message: NewMessage) -> list[str]:
+        if NAMES not in message.properties:
+            return []
+        names = _light(property_of(message.properties, NAMES) or "")
+        return [name for name in names if (name, QUEUE_ID) not in self._offsets.table]
+
+    def _without(self, message: NewMessage, new: set[str]) -> NewMessage:
+        found = decode_properties(message.properties)
+        if NAMES not in found:
+            return message
+        found[NAMES] = ",".join(name for name in _light(found[NAMES]) if name not in new)
+        return replace(message, properties=encode_properties(found))
 
 
 def dispatches(item: Dispatch, properties: str) -> list[Dispatch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from model.ids import QueueOffset
-from model.message import INNER_BATCH, TRANSACTION_PREPARED
+from model.message import INNER_BATCH, LMQ_PREFIX, TRANSACTION_PREPARED
 from store.files.compiled import PACKED
 from store.files.record import RECORD_BYTES_MIN, Dispatch
 from store.files.store_files import StoreFiles
@@ -21,6 +21,8 @@ class QueueOffsets:
 
     def __init__(self, files: StoreFiles, walker: Walker) -> None:
         self.table: dict[tuple[str, int], QueueOffset] = {}
+        self.light_queues = 0
+        """How many of the table are light queues."""
         self._log = files.log
         self._queues = files.queues
         self._walker = walker
@@ -35,6 +37,11 @@ class QueueOffsets:
         for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
             if not sys_flag & TRANSACTION_PREPARED:
                 table[topic, queue_id] = queue_offset + 1  # type: ignore[assignment]  # no call a message
+
+    def clear(self) -> None:
+        """There are no queues any more."""
+        self.table.clear()
+        self.light_queues = 0
 
     def check_none_given_twice(self) -> None:
         """Raise if the next offset of a queue is one it holds already. True while this store's own writer
@@ -61,6 +68,7 @@ class QueueOffsets:
                     table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
         self.table = table
         self._step_over_lost()
+        self.light_queues = sum(topic.startswith(LMQ_PREFIX) for topic, _ in self.table)
         return newest_ms
 
     def _step_over_lost(self) -> None:

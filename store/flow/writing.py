@@ -65,6 +65,7 @@ class Writer:
         self._now_ms = now_ms
         self._on_append = on_append
         self._light_queues = has_light_queues(config)
+        self._quota = multi_dispatch.Quota(config, self.offsets, now_ms)
         self._last_stamp_ms = 0
         self._log.on_roll = self._rolled
 
@@ -112,6 +113,8 @@ class Writer:
         self.before_append()
         for message in messages:
             self._check(message, stored_before)
+        if self._light_queues:
+            messages = self._quota.admitted(messages, stored_before=stored_before)
         stamp_ms = self.stamp_ms()
         records, dispatches, size = self._encode_all(messages, stamp_ms, stored_before)
         if size > self._log.room:
@@ -119,6 +122,8 @@ class Writer:
                 raise Refused(f"{size} bytes do not fit into one segment", 13)
             self._log.roll()
             records, dispatches, size = self._encode_all(messages, stamp_ms, stored_before)
+        if self._light_queues:
+            self._quota.note(dispatches)
         self.append(records, size, dispatches)
         return _puts(dispatches)
 

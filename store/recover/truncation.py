@@ -137,4 +137,4 @@ class Truncator:
             self._epochs.replace([])
         self._dispatcher.start_at(offset, offset)
         self._indexer.start_at(offset)
-        self._offsets.table.clear()
+        self._offsets.clear()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from model.errors import Refused
 from model.ids import PhysicalOffset
-from model.message import decode_properties, encode_properties
+from model.message import SCHEDULE_TOPIC, decode_properties, encode_properties
 from store.files.record import BadRecord, NewMessage, decode, encode
 from store.message_store import MessageStore
 from store.offline.verify import verify
@@ -17,6 +19,7 @@ from tests.store.support import config, message, opened
 
 LIGHT: dict[str, Any] = {"lmq_enable": True, "multi_dispatch_enable": True}
 A, B = "%LMQ%a", "%LMQ%b"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
 def _light(body: str, names: str, **properties: str) -> NewMessage:
@@ -162,3 +165,47 @@ async def test_a_record_of_light_queues_is_repaired_from_another_replica() -> No
         [wanted] = store.repairer.wanted()
         await store.repairer.mend(wanted, wanted.before + right + wanted.behind)
         _check(store)
+
+
+def _named(*names: int) -> str:
+    return ",".join(f"%LMQ%{name}" for name in names)
+
+
+async def test_there_are_at_most_so_many_light_queues_and_a_restart_counts_them_again() -> None:
+    env = FaultyEnv()
+    async with opened(env, **LIGHT, lmq_queues_max=3) as store:
+        store.put([_light("1", _named(1, 2)), _light("2", _named(2))])
+        for wanted in (_light("no", _named(2, 3, 4)), [_light("no", _named(3)), _light("no", _named(4))]):
+            with pytest.raises(Refused, match="maxLmqConsumeQueueNum") as refused:
+                store.put(wanted)
+            assert refused.value.code == 1
+        for topic in (SCHEDULE_TOPIC, HALF_TOPIC):  # they would name them later
+            with pytest.raises(Refused):
+                store.put(replace(_light("no", _named(3, 4)), topic=topic))
+        store.put(_light("3", _named(3, 1)))
+        assert store.next_offset("T", 0) == 3, "nothing of what was refused is in the log"
+        store.confirm(store.log.end)
+        await store.caught_up()
+    async with opened(FaultyEnv(env.disk), **LIGHT, lmq_queues_max=3) as again:
+        again.rebuild_queue_offsets()
+        with pytest.raises(Refused):
+            again.put(_light("no", _named(4)))
+        again.put(_light("4", _named(1, 2, 3)))
+
+
+async def test_a_message_admitted_to_wait_that_finds_no_room_comes_without_the_new_queues() -> None:
+    async with opened(FaultyEnv(), **LIGHT, lmq_queues_max=1) as store:
+        store.put(_light("1", A))
+        store.put([_light("2", f"{A},{B}")], stored_before=True)
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert _bodies(store, A) == [b"1", b"2"]
+        assert sorted(topic for topic, _ in store.queues()) == [A, "T"]
+
+
+async def test_a_batch_names_at_most_2048_light_queues() -> None:
+    async with opened(FaultyEnv(), **LIGHT) as store:
+        with pytest.raises(Refused, match="3000 light queues") as refused:
+            store.put([_light("no", _named(*range(1500))), _light("no", _named(*range(1500)))])
+        assert refused.value.code == 13
+        assert store.log.end == 0
