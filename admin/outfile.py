@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ def write_whole(path: Path, text: str) -> None:
             where.write_text(text, encoding="utf-8")  # a pipe or a device has no former content
             return
         try:
+            draft.write_text("")
+            if where.exists():
+                shutil.copymode(where, draft)
             draft.write_text(text, encoding="utf-8")
             os.replace(draft, where)
         except BaseException:

@@ -29,6 +29,8 @@ class Refused(MqError):
     """A well-formed request answered with no; ``code`` is what goes back on the wire."""
 
     code: int = 1
+    lacks: str = ""
+    """The rights one of which would have been enough, for the log: RocketMQ's texts name none."""
 
     def __init__(self, remark: str, code: int | None = None) -> None:
         super().__init__(remark)

@@ -111,7 +111,7 @@ class Endpoint:
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
         for connection in list(self.connections):
             connection.enforce_limits(now)
-        self.guard.recount()
+        self.guard.sweep()
         if self.credentials is not None:
             self.credentials.look()
 
@@ -519,7 +519,7 @@ class Connection(asyncio.BufferedProtocol):
             return request.reply(refused.code, remark=refused.remark)
         answer = await self._made(endpoint.handler, request)
         if request.code in ACTS:
-            endpoint.guard.audit.on_act(request, self.remote, 0 if answer is None else answer.code)
+            endpoint.guard.on_act(request, self.remote, answer, endpoint.credentials)
         return answer
 
     async def _made(self, handler: Handler, request: Command) -> Command | None:

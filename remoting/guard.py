@@ -315,6 +315,18 @@ class Guard:
                 self._end(worst, "maxUnreadBytes", text)
                 worst = tallies.unread.worst()
 
+    def on_act(
+        self, request: Command, remote: str, answer: Command | None, credentials: Signer | None
+    ) -> None:
+        """What an operator asks for was answered."""
+        proven = credentials is not None or self.gate is not None
+        self.audit.on_act(request, remote, 0 if answer is None else answer.code, proven=proven)
+
+    def sweep(self) -> None:
+        """Called once a second: what nothing tells of is looked at."""
+        self.recount()
+        self.audit.tell_left_out()
+
     def recount(self) -> None:
         for tallies in self._each():
             tallies.recount()

@@ -80,6 +80,10 @@ class Disk(Protocol):
     def remove(self, path: str) -> None: ...
     def rmtree(self, path: str) -> None: ...
     def replace(self, source: str, target: str) -> None: ...
+    def keep_mode(self, source: str, target: str) -> None:
+        """Give ``target``, which is to take the place of ``source``, its mode and owner, as far as this
+        process may. Nothing happens when there is no ``source``."""
+
     def sync_dir(self, path: str) -> None:
         """Make names created, replaced and removed in ``path`` durable. Blocks."""
 
@@ -180,7 +184,8 @@ def stamp(disk: Disk, path: str) -> tuple[int, int] | None:
 
 
 def write_file(disk: Disk, path: str, data: bytes, *, backup: bool = False) -> None:
-    """Replace ``path`` by ``data`` so that a crash leaves the old or the new content, never a mix.
+    """Replace ``path`` by ``data`` so that a crash leaves the old or the new content, never a mix; mode and
+    owner stay.
 
     With ``backup`` the former content stays as ``path.bak``, as RocketMQ's files do. Blocks on two syncs.
     """
@@ -189,6 +194,7 @@ def write_file(disk: Disk, path: str, data: bytes, *, backup: bool = False) -> N
     file = disk.open(temporary, create=True)
     try:
         file.truncate(0)
+        disk.keep_mode(path, temporary)
         file.pwrite(data, 0)
         file.sync()
     finally:
@@ -198,6 +204,7 @@ def write_file(disk: Disk, path: str, data: bytes, *, backup: bool = False) -> N
         former = disk.open(path + ".bak.tmp", create=True)
         try:
             former.truncate(0)
+            disk.keep_mode(path, path + ".bak.tmp")
             former.pwrite(read_file(disk, path), 0)
             former.sync()
         finally:

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,6 +145,15 @@ def _open_to_read(path: str) -> int:
     return SPARE.open(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
+def _give(path: str, like: os.stat_result) -> bool:
+    """Give a file the owner of another one, or its group at least; whether it has that group."""
+    for owner in (like.st_uid, -1):
+        with suppress(PermissionError):
+            os.chown(path, owner, like.st_gid)
+            return True
+    return os.stat(path).st_gid == like.st_gid
+
+
 class OsDisk:
     """The operating system's file system."""
 
@@ -186,6 +196,18 @@ class OsDisk:
 
     def replace(self, source: str, target: str) -> None:
         os.replace(source, target)
+
+    def keep_mode(self, source: str, target: str) -> None:
+        try:
+            old = os.stat(source)
+        except FileNotFoundError:
+            return
+        new, mode = os.stat(target), stat.S_IMODE(old.st_mode)
+        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid) and not _give(target, old):
+            mode &= ~0o070  # another group than that which was meant
+        if mode != stat.S_IMODE(new.st_mode):
+            with suppress(PermissionError):  # a file system without modes
+                os.chmod(target, mode)
 
     def sync_dir(self, path: str) -> None:
         descriptor = _open_to_read(path)

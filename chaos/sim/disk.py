@@ -532,6 +532,9 @@ class SimDisk:
     def replace(self, source: str, target: str) -> None:
         self._check().replace(source, target)
 
+    def keep_mode(self, source: str, target: str) -> None:
+        """Files have no modes here."""
+
     def sync_dir(self, path: str) -> None:
         self._check().sync_dir(path)
 

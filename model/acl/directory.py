@@ -79,7 +79,9 @@ class Directory:
         for need in needs:
             refused = self._verdict(name, need, address)
             if refused is not None:
-                raise denied(refused)
+                error = denied(refused)
+                error.lacks = " or ".join(need.actions)
+                raise error
         return True
 
     def _verdict(self, name: str, need: Need, address: str) -> str | None:

@@ -43,6 +43,9 @@ _PERMS: Final = {
 }
 
 
+_WORDS: Final = {Perm.PUB: "PUB", Perm.SUB: "SUB", Perm.ANY: "PUB or SUB"}
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a request wants of one topic or group."""
@@ -116,6 +119,12 @@ class PlainAcl:
         if admin_code is not None:
             return f"Need admin permission for request code={admin_code}, but accessKey={access_key} is not"
         return next(filter(None, map(account.refuses, needs)), None)
+
+    def lacks(self, access_key: str | None, needs: Iterable[Need]) -> str:
+        """The permission for want of which ``refuses`` said no, or nothing."""
+        account = self.accounts.get(access_key or "")
+        lacking = (need.perm for need in needs if account is not None and account.refuses(need) is not None)
+        return next((_WORDS.get(perm, "") for perm in lacking), "")
 
 
 def perm_of(text: str | None) -> Perm:

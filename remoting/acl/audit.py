@@ -1,7 +1,9 @@
 """Who was refused, and who changed what? One line each in the log ``keelmq.audit``, and figures.
 
-A flood of refusals is lines at a bounded rate, and counted whole. No line shows a secret: of a request it has
-the names of topics, groups, brokers and users, no values.
+Of what a proven operator changed, or may have changed, no line is left out. Refusals have a rate for each
+address, other acts one for each kind and user: a noisy one hides no other, what is left out is counted, and
+the count is a line, too. No line shows a secret: of a request it has the names of topics, groups, brokers and
+users, no values.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from model.codes import Request, label_of, name_of
+from model.acl.addresses import host_of
+from model.codes import Request, Response, label_of, name_of
 from remoting.auth import ACCESS_KEY, OF_OPERATORS
 from remoting.codec import Command
-from runtime.complaints import Complaints
+from runtime.complaints import ComplaintsByKey
 
 log = logging.getLogger("keelmq.audit")
 
@@ -46,7 +49,10 @@ _NAMES: Final = (
     "namespace",
     "clusterName",
 )
+_MAY_HAVE_CHANGED: Final = (Response.SUCCESS, Response.SYSTEM_ERROR)
+"""An act whose copies did not come in time is answered SYSTEM_ERROR, and was made."""
 NAME_CHARS_MAX: Final = 128
+WHY_CHARS_MAX: Final = 512
 UNSIGNED: Final = "an unsigned request"
 
 
@@ -55,35 +61,49 @@ class Audit:
 
     def __init__(self, name: str, now_s: Callable[[], float]) -> None:
         self._name = name
-        self._denials = Complaints(log, now_s)
-        self._acts = Complaints(log, now_s)
+        self._denials = ComplaintsByKey(log, now_s)
+        self._acts = ComplaintsByKey(log, now_s)
         self.denied: Counter[str] = Counter()
         self.acts: Counter[str] = Counter()
 
-    def on_denied(self, request: Command, remote: str, why: str) -> None:
-        what = name_of(request.code)
+    def on_denied(self, request: Command, remote: str, why: str, lacks: str = "") -> None:
+        """``lacks``: the rights one of which would have been enough; no answer says it."""
+        what, host = name_of(request.code), host_of(remote)
         self.denied[label_of(request.code)] += 1
         self._denials.warn(
-            "%s: denied: %s from %s asked for %s: %s", self._name, who(request), remote, what, _short(why)
-        )
-
-    def on_act(self, request: Command, remote: str, outcome: int) -> None:
-        """An operator's request was answered with ``outcome`` (0: done)."""
-        if request.code not in ACTS or not _by_operator(request):
-            return
-        what = name_of(request.code)
-        self.acts[label_of(request.code)] += 1
-        names = ", ".join(f"{name}={_short(request.ext[name])}" for name in _NAMES if name in request.ext)
-        done = "done" if outcome == 0 else f"answered {outcome}"
-        self._acts.warn(
-            "%s: act: %s from %s: %s%s: %s",
+            host,
+            f"{self._name}: denied: requests from {_short(host)}",
+            "%s: denied: %s from %s asked for %s: %s%s",
             self._name,
             who(request),
             remote,
             what,
-            f" ({names})" if names else "",
-            done,
+            _short(why, WHY_CHARS_MAX),
+            f" (needs {lacks})" if lacks else "",
         )
+
+    def on_act(self, request: Command, remote: str, outcome: int, *, proven: bool = True) -> None:
+        """An operator's request was answered with ``outcome`` (0: done). ``proven``: this server believes
+        nobody without a proof."""
+        if request.code not in ACTS or not _by_operator(request):
+            return
+        what, user = label_of(request.code), who(request)
+        self.acts[what] += 1
+        names = ", ".join(f"{name}={_short(request.ext[name])}" for name in _NAMES if name in request.ext)
+        done = "done" if outcome == 0 else f"answered {outcome}"
+        text = "%s: act: %s from %s: %s%s: %s"
+        values = (self._name, user, remote, name_of(request.code), f" ({names})" if names else "", done)
+        if proven and outcome in _MAY_HAVE_CHANGED:
+            log.warning(text, *values)
+            return
+        asking = user if proven else host_of(remote)
+        about = f"{self._name}: act: {_short(asking)}: {name_of(request.code)}"
+        self._acts.warn((request.code, asking), about, text, *values)
+
+    def tell_left_out(self) -> None:
+        """Called now and then: nothing may follow what was left out."""
+        self._denials.tell_left_out()
+        self._acts.tell_left_out()
 
     def status(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -102,7 +122,7 @@ def _by_operator(request: Command) -> bool:
     return request.ext.get("designateElect", "").lower() == "true"
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = NAME_CHARS_MAX) -> str:
     """For a line in a log: no control characters, and not endless."""
     text = text if text.isprintable() else repr(text)
-    return text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "..."
+    return text if len(text) <= most else text[:most] + "..."

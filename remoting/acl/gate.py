@@ -14,6 +14,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from model.acl import plain as plain_acl
 from model.acl.addresses import host_of
 from model.acl.directory import Directory
 from model.acl.plain import Account, Perm
@@ -22,7 +23,7 @@ from model.codes import Response, name_of
 from model.config.server import ServerConfig
 from model.errors import PeerError, Refused
 from remoting.acl.audit import Audit
-from remoting.acl.needs import needs, plain_needs, plain_reads, reads
+from remoting.acl.needs import SETTINGS, needs, plain_needs, plain_reads, reads
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import ACCESS_KEY, PEER_CODES, SIGNATURE, content
 from remoting.codec import Command
@@ -96,7 +97,7 @@ class Gate:
             return self.decide(request, remote)
         except Refused as refused:
             told = with_peer_reason(refused, request, credentials)
-            self.audit.on_denied(request, remote, told.remark)
+            self.audit.on_denied(request, remote, told.remark, refused.lacks)
             raise told from None
 
     def decide(self, request: Command, remote: str) -> Admission:
@@ -115,7 +116,7 @@ class Gate:
             # The original looks into no request without ext fields: it has no user either.
             name = None if user is None else user.name
             may = self.directory.authorizes(name, needs(request, self.cluster), address) or may
-        elif self.authenticates and request.code in PEER_CODES and not may:
+        elif self.authenticates and request.code in PEER_CODES | SETTINGS and not may:
             raise denied(f"{name_of(request.code)} is for super users: there are no policies")
         return Admission.RIGHT if may else Admission.CLIENT
 
@@ -141,17 +142,17 @@ class Gate:
         try:
             self._check_topic(request, host_of(remote), topic, asked)
         except Refused as refused:
-            self.audit.on_denied(request, remote, refused.remark)
+            self.audit.on_denied(request, remote, refused.remark, refused.lacks)
             raise
 
     def _check_topic(self, request: Command, address: str, topic: str, asked: Asked) -> None:
         name = request.ext.get(ACCESS_KEY)
         if self.plain is not None:
-            wanted = plain_reads(topic, asked.group, asked.perm)
+            wanted = list(plain_reads(topic, asked.group, asked.perm))
             # The signature is right: it was looked at when the request was admitted.
             refused = self.plain.acl.refuses(address, name, lambda secret: True, wanted, None)
             if refused is not None:
-                raise Refused(PLAIN_ERROR + refused, Response.SYSTEM_ERROR)
+                raise _plain_refusal(refused, self.plain.acl.lacks(name, wanted))
         if self.authorizes and request.code not in self.open_to_users:
             user = self._user(request, signed_by(request))
             found = list(reads(topic, asked.group, *asked.actions))
@@ -180,7 +181,7 @@ class Gate:
             wanted = plain_needs(request, self.cluster)
             refused = self.plain.acl.refuses(held.address, key, lambda secret: right, wanted, None)
             if refused is not None:
-                raise Refused(PLAIN_ERROR + refused, Response.SYSTEM_ERROR)
+                raise _plain_refusal(refused, self.plain.acl.lacks(key, wanted))
         if held.user is None:
             return
         before = held.user
@@ -206,15 +207,25 @@ class Gate:
     ) -> bool:
         name = request.ext.get(ACCESS_KEY)
         code = request.code if request.code in PEER_CODES else None  # the original names five of these
+        wanted: list[plain_acl.Need] = []
         try:
-            refused = plain.acl.refuses(address, name, signed_with, plain_needs(request, self.cluster), code)
+            wanted = plain_needs(request, self.cluster)
+            refused = plain.acl.refuses(address, name, signed_with, wanted, code)
         except PeerError as error:
             refused = str(error)
         if refused is not None:
-            raise Refused(PLAIN_ERROR + refused, Response.SYSTEM_ERROR)
+            raise _plain_refusal(refused, plain.acl.lacks(name, wanted))
         # An address on a white list may send; to act as an operator takes an admin's signature.
         account = plain.acl.accounts.get(name or "")
         return code is not None and account is not None and account.admin and signed_with(account.secret_key)
+
+
+def _plain_refusal(text: str, lacks: str) -> Refused:
+    """``lacks`` counts where permissions were looked at."""
+    refused = Refused(PLAIN_ERROR + text, Response.SYSTEM_ERROR)
+    if text.startswith(("No permission for", "No default permission for")):
+        refused.lacks = lacks
+    return refused
 
 
 def signed_by(request: Command) -> Callable[[str], bool]:

@@ -40,7 +40,7 @@ TOO_MUCH: Final = f"a request names at most {NEEDS_MAX} topics and groups"
 LIST_CHARS_MAX: Final = 256 << 10
 """Of a list in a header; so many names of the greatest length a topic has."""
 
-_READS: Final = frozenset(
+SETTINGS: Final = frozenset(
     {
         Request.GET_BROKER_CONFIG,
         Request.GET_NAMESRV_CONFIG,
@@ -186,9 +186,9 @@ def _needs(request: Command, cluster: str) -> Iterator[Need]:
     first = list(islice(found, 1))
     yield from first
     yield from found
-    if not first and request.code in PEER_CODES | _READS:
+    if not first and request.code in PEER_CODES | SETTINGS:
         # What the original leaves open, or a request that leaves out what it is about.
-        yield Need("Cluster", cluster, _GET if request.code in _READS else _UPDATE)
+        yield Need("Cluster", cluster, _GET if request.code in SETTINGS else _UPDATE)
 
 
 def _annotated(request: Command, cluster: str) -> Iterator[Need]:

@@ -9,8 +9,8 @@ the log. On with ``enableLmq`` and ``enableMultiDispatch``; source: Apache Rocke
 ``store/MultiDispatch``. Names without the prefix, which RocketMQ would let into ordinary queues, are ignored:
 any producer could name another topic's.
 
-Each name that nobody named before is a queue of its own, for good: there are at most ``maxLmqConsumeQueueNum``
-(the original: ``HookUtils.handleLmqQuota``, only with ``enableLmqQuota``).
+Each name that nobody named before is a queue of its own, for good: there are at most
+``maxLmqConsumeQueueNum`` (the original: ``HookUtils.handleLmqQuota``, only with ``enableLmqQuota``).
 """
 
 from __future__ import annotations

@@ -32,6 +32,46 @@ def test_a_file_is_replaced_whole_and_its_former_content_stays_as_backup(tmp_pat
     assert disk.listdir(str(tmp_path)) == ["a.json", "a.json.bak"]
 
 
+def test_a_file_that_is_rewritten_keeps_its_mode_and_a_new_one_is_for_owner_and_group(tmp_path: Path) -> None:
+    disk, path = OsEnv().disk, tmp_path / "a.yml"
+    for mode in (0o600, 0o644):
+        path.write_bytes(b"one")
+        path.chmod(mode)
+        write_file(disk, str(path), b"two", backup=True)
+        modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in os.listdir(tmp_path)}
+        assert modes == {"a.yml": mode, "a.yml.bak": mode}
+    write_file(disk, str(tmp_path / "new"), b"one")
+    assert (tmp_path / "new").stat().st_mode & 0o137 == 0
+
+
+def test_a_file_whose_group_cannot_be_kept_is_for_no_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+
+    def refuses(path: str, uid: int, gid: int) -> None:
+        given.append((uid, gid))
+        raise PermissionError(errno.EPERM, "not the owner")
+
+    real = os.stat
+
+    def of_others(path: str) -> os.stat_result:
+        found = real(path)
+        values = list(found)
+        values[4:6] = [4711, 4711] if str(path).endswith("a.yml") else values[4:6]
+        return os.stat_result(values)
+
+    path = tmp_path / "a.yml"
+    path.write_bytes(b"one")
+    path.chmod(0o640)
+    monkeypatch.setattr(os, "chown", refuses)
+    monkeypatch.setattr(os, "stat", of_others)
+    write_file(OsDisk(), str(path), b"two")
+    monkeypatch.undo()
+    assert given == [(4711, 4711), (-1, 4711)]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_reads_end_at_the_end_and_writes_go_where_they_are_sent(tmp_path: Path) -> None:
     file = OsEnv().disk.open(str(tmp_path / "f"), create=True)
     file.allocate(8192)

@@ -322,6 +322,7 @@ class Journal:
         file = self._disk.open(path, create=True)
         try:
             file.truncate(0)
+            self._disk.keep_mode(self.path, path)
             file.pwrite(image, 0)
             file.sync()
         except OSError:

@@ -239,6 +239,9 @@ class FaultyDisk:
         self.check("replace", target)
         self.nodes[target] = self.nodes.pop(source)
 
+    def keep_mode(self, source: str, target: str) -> None:
+        """Files have no modes here."""
+
     def sync_dir(self, path: str) -> None:
         self.check("sync_dir", path)
         prefix = path.rstrip("/") + "/"

@@ -35,6 +35,9 @@ class PassingDisk:
     def replace(self, source: str, target: str) -> None:
         self._disk.replace(source, target)
 
+    def keep_mode(self, source: str, target: str) -> None:
+        self._disk.keep_mode(source, target)
+
     def sync_dir(self, path: str) -> None:
         self._disk.sync_dir(path)
 

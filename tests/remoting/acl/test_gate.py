@@ -12,6 +12,7 @@ from model.config import NamesrvConfig
 from model.errors import ConfigError, Refused
 from remoting.acl.audit import Audit
 from remoting.acl.gate import PLAIN_ERROR, Admission, Gate
+from remoting.acl.needs import SETTINGS
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import Credentials
 from remoting.codec import Command
@@ -124,6 +125,10 @@ def test_with_authentication_alone_a_user_does_nothing_of_an_operator() -> None:
     topic = Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T"})
     assert "is for super users" in why(one, ALICE.signed(topic))[1]
     assert one.check(ROOT.signed(topic), FROM, None) is Admission.RIGHT
+    for code in SETTINGS:
+        assert "is for super users" in why(one, ALICE.signed(Command(code)))[1]
+        assert one.check(ROOT.signed(Command(code)), FROM, None) is Admission.RIGHT
+    assert one.check(ALICE.signed(Command(Request.GET_BROKER_RUNTIME_INFO)), FROM, None) is Admission.CLIENT
 
 
 PLAIN = """
@@ -175,7 +180,7 @@ def test_a_denial_leaves_one_line_with_who_from_where_and_what(caplog: pytest.Lo
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == (
         "test: denied: alice from 127.0.0.1:5 asked for SEND_MESSAGE_V2: User:alice has no permission"
-        " to access Topic:other from 127.0.0.1, no matched policies."
+        " to access Topic:other from 127.0.0.1, no matched policies. (needs Pub)"
     )
     assert len(lines) == 10
     assert not any("\n" in line for line in lines)
@@ -207,6 +212,45 @@ def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogC
     ]
     assert "pass-word" not in caplog.text
     assert sum(audit.acts.values()) == 4
+
+
+def test_no_change_of_a_proven_operator_is_left_out_and_refused_ones_hide_no_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    audit = Audit("test", lambda: now[0])
+    topic = Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "AccessKey": "root"})
+    with caplog.at_level(logging.WARNING, "keelmq.audit"):
+        for _ in range(40):
+            audit.on_act(topic, FROM, 0)
+            audit.on_act(topic, FROM, Response.SYSTEM_ERROR)  # its copies did not come: it was made
+        assert len(caplog.messages) == 80
+        caplog.clear()
+        for _ in range(50):
+            audit.on_act(topic, FROM, Response.INVALID_PARAMETER)
+        audit.on_act(Command(Request.CLEAN_UNUSED_TOPIC, {"AccessKey": "root"}), FROM, 3)
+        audit.on_act(Command(topic.code, {"topic": "T", "AccessKey": "other"}), FROM, 29)
+        assert len(caplog.messages) == 12
+        for number in range(50):  # nobody proves who he is: one address, whatever it says
+            said = Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "AccessKey": f"u{number}"})
+            audit.on_act(said, FROM, 0, proven=False)
+        assert len(caplog.messages) == 22
+        now[0] += 2
+        audit.tell_left_out()
+    assert caplog.messages[22:] == [
+        "test: act: root: UPDATE_AND_CREATE_TOPIC (40 more such lines left out)",
+        "test: act: 127.0.0.1: UPDATE_AND_CREATE_TOPIC (40 more such lines left out)",
+    ]
+
+
+def test_the_log_names_the_permission_that_lacks_in_acl_1(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = plain_gate(tmp_path)
+    why(one, Credentials("alice123", "12345678").signed(send("no")))
+    why(one, Credentials("alice123", "wrong-one").signed(send("no")))
+    assert caplog.messages[0].endswith("No default permission for topic:no (needs PUB)")
+    assert "needs" not in caplog.messages[1]
 
 
 async def test_files_are_read_anew_and_a_bad_one_leaves_what_was(tmp_path: Path) -> None:
