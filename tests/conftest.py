@@ -70,6 +70,8 @@ QUICK: Final = (
 """What ``make quick`` runs after every edit, in a minute: pure deciders, codecs, the store, a few seeds."""
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
+INTEROP_ALONE: Final = ("oracle", "more")
+"""What ``make interop`` alone runs."""
 WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
 ON_SPARK: Final = (
     "tests/audit/test_spark",
@@ -107,7 +109,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _leave_out_the_oracle(config, items)
+    _leave_to_interop(config, items)
     for item in items:
         for folder, mark in FOLDERS.items():
             if item.nodeid.startswith(folder):
@@ -122,13 +124,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("quick")
 
 
-def _leave_out_the_oracle(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _leave_to_interop(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A pinned release does today what it did yesterday: every run looks at ours, make interop at both."""
     if os.environ.get("KEELMQ_INTEROP") == "all":
         return
-    left_out = [item for item in items if item.get_closest_marker("oracle")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("oracle")]
+    left_out = {item for item in items if any(map(item.get_closest_marker, INTEROP_ALONE))}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(optionalhook=True)

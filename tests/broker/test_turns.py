@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.requests.turn import READ_BYTES_MAX
@@ -90,6 +90,7 @@ class Turns:
             way.store.fail_appends = 10**6 if full else 0
 
 
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**48),
     clients=st.integers(1, 5),

@@ -160,6 +160,7 @@ def go_facts(side: Side, driver: Path, *commands: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.covers("ACL 2.0: who is let in, who is turned away", client="Go v2", sides="both")
+@pytest.mark.more
 def test_the_go_client_is_let_in_and_turned_away_as_by_the_real_broker(
     sides_2: tuple[Made, Made], go_driver: Path
 ) -> None:
@@ -231,6 +232,7 @@ def without_frame(text: str) -> str:
 @pytest.mark.covers(
     "ACL 1.0: plain_acl.yml and its commands", client="Java 5.5.0, Java 4.9.7, mqadmin 4.9.7", sides="both"
 )
+@pytest.mark.more
 def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> None:
     library = old_library()
     (tmp_path / "conf").mkdir()

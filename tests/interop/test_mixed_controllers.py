@@ -81,6 +81,7 @@ def real_controllers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.covers("Brokers of keelmq fail over and rejoin", client="Controller 5.5.0", sides="together")
+@pytest.mark.more
 def test_our_brokers_fail_over_and_rejoin_under_real_controllers(real_controllers: MixedCluster) -> None:
     killed, _ = kill_the_master(real_controllers)
     rejoin(real_controllers, killed)

@@ -51,6 +51,7 @@ def keelmq_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.covers(
     "A group of both kinds, idle: the SyncStateSet stays", client="broker 5.5.0", sides="together"
 )
+@pytest.mark.more
 def test_an_idle_group_of_both_kinds_keeps_its_sync_state_set(keelmq_master: MixedCluster) -> None:
     before = keelmq_master.state()
     time.sleep(12)  # a real slave reports every 5 s when nothing happens
@@ -101,5 +102,6 @@ def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCl
     client="broker 5.5.0",
     sides="together",
 )
+@pytest.mark.more
 def test_real_slaves_of_our_master_succeed_it_and_take_it_back(keelmq_master: MixedCluster) -> None:
     _succeed_and_take_back(keelmq_master)

@@ -110,6 +110,7 @@ async def _by_us(namesrv: str) -> tuple[list[tuple[bytes, int]], list[bytes]]:
 @pytest.mark.covers(
     "Pop: batches of acknowledgements, longer invisible times, dead letters", client="keelmq", sides="both"
 )
+@pytest.mark.more
 def test_our_client_pops_from_both(cluster: Cluster, real: str) -> None:
     everything = sorted([(b"slow", 0), (b"bad", 0), (b"bad", 1), *((b"%d" % n, 0) for n in range(40))])
     for namesrv in (cluster.namesrv, real):

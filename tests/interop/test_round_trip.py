@@ -118,6 +118,7 @@ def same(here: Stored, there: Stored, names: tuple[str, ...] = (*MESSAGES, "comm
 
 @pytest.mark.covers("A store goes over to the other system and back", client="store files", sides="together")
 @pytest.mark.parametrize(("one", "other"), [("rocketmq", "keelmq"), ("keelmq", "rocketmq")])
+@pytest.mark.more
 async def test_a_store_goes_over_and_back_and_says_the_same(
     real_rocketmq: Path, tmp_path: Path, one: str, other: str
 ) -> None:

@@ -18,7 +18,7 @@ SIDE = "keelmq_group_address"
 @pytest.mark.covers(
     "A producer goes on at the group's address when the master moves", client="Java 5.5.0", sides="keelmq"
 )
-@pytest.mark.parametrize("scenario", ["kill-master", "handover"])
+@pytest.mark.parametrize("scenario", ["kill-master", pytest.param("handover", marks=pytest.mark.more)])
 def test_a_stock_producer_goes_on_at_the_group_address_long_before_it_asks_for_the_route(
     real_rocketmq: Path, scenario: str
 ) -> None:

@@ -79,6 +79,7 @@ def real(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield namesrv
 
 
+@pytest.mark.more
 @pytest.mark.covers("TLS: refused where a certificate is asked for", client="Go v2", sides="keelmq")
 def test_it_is_refused_where_a_certificate_is_asked_for(ours: Secured, go_driver: Path) -> None:
     one, other = (

@@ -70,6 +70,7 @@ def leads(cluster: MixedCluster, broker: Server) -> bool:
 @pytest.mark.covers(
     "TLS in a group of both kinds: each leads in turn", client="broker 5.5.0", sides="together"
 )
+@pytest.mark.more
 def test_both_kinds_lead_in_turn_and_dial_with_tls(mixed: MixedCluster) -> None:
     put_load(mixed, 50)
     for _ in range(2):
