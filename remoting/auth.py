@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -124,6 +125,42 @@ HOW: Final = (
 )
 
 
+KEPT_BYTES_MIN: Final = 64 << 10
+"""What the signature of a longer body has to be is computed once, whoever asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a signature is made: a MAC over ``before_body`` and the body."""
+
+    digest: str
+    before_body: Callable[[Command], bytes]
+
+    def signature(self, command: Command, secret: str) -> str:
+        if len(command.body) < KEPT_BYTES_MIN:
+            made = hmac.digest(secret.encode(), self.before_body(command) + command.body, self.digest)
+        else:
+            mac = hmac.new(secret.encode(), self.before_body(command), self.digest)
+            mac.update(command.body)  # no copy of megabytes
+            made = mac.digest()
+        return base64.b64encode(made).decode()
+
+
+def is_signed(command: Command, scheme: Scheme, secret: str, given: str) -> bool:
+    """Whether ``given`` is the signature of a command that was received, and that nobody changes."""
+    right = None if command.macs is None else command.macs.get((scheme.digest, secret))
+    if right is None:
+        right = scheme.signature(command, secret)
+        if len(command.body) >= KEPT_BYTES_MIN:
+            command.macs = {**(command.macs or {}), (scheme.digest, secret): right}
+    return hmac.compare_digest(given.encode(), right.encode())
+
+
+def kept_as(command: Command, scheme: Scheme, secret: str, made: bytes) -> None:
+    """``made`` is the MAC of ``command``: it is not computed again."""
+    command.macs = {**(command.macs or {}), (scheme.digest, secret): base64.b64encode(made).decode()}
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """The one key that the peers and operators of a cluster share."""
@@ -140,12 +177,14 @@ class Credentials:
     def knows(self, access_key: str) -> bool:
         return access_key == self.access_key
 
+    def secrets(self, command: Command) -> list[tuple[Scheme, str]]:
+        return [(ROCKETMQ, self.secret_key)] if self.knows(command.ext.get(ACCESS_KEY, "")) else []
+
     def look(self) -> None:
         """One key never changes."""
 
     def signature(self, command: Command) -> str:
-        digest = hmac.digest(self.secret_key.encode(), content(command), "sha1")
-        return base64.b64encode(digest).decode()
+        return ROCKETMQ.signature(command, self.secret_key)
 
     def check(self, command: Command) -> None:
         """Raises Refused (NO_PERMISSION, as the original) unless a peer request is signed with this key."""
@@ -160,7 +199,7 @@ class Credentials:
             raise Refused(f"{what} must be signed here: {HOW}", Response.NO_PERMISSION)
         # Both are compared whatever the other is, and in constant time: neither can be found piece by piece.
         known = hmac.compare_digest(command.ext[ACCESS_KEY].encode(), self.access_key.encode())
-        right = hmac.compare_digest(signature.encode(), self.signature(command).encode())
+        right = is_signed(command, ROCKETMQ, self.secret_key, signature)
         if not (known and right):
             raise Refused(
                 f"{what} is signed with another key than this server's peerCredentialsFile: {HOW}",
@@ -168,12 +207,15 @@ class Credentials:
             )
 
 
-def content(command: Command) -> bytes:
-    """What a signature of ``command`` is made of."""
+def fields(command: Command) -> bytes:
+    """What a signature of ``command`` is made of, but for the body."""
     old = command.version <= UNSIGNED_UP_TO_VERSION
     keys = [key for key in command.ext if key != SIGNATURE and not (old and key == UNSIGNED_BEFORE)]
     keys.sort(key=lambda key: key.encode("utf-16-be"))
-    return "".join(command.ext[key] for key in keys).encode() + command.body
+    return "".join(command.ext[key] for key in keys).encode()
+
+
+ROCKETMQ: Final = Scheme("sha1", fields)
 
 
 def read_key(found: Any, where: str, form: str) -> tuple[str, str]:

@@ -80,6 +80,8 @@ class Command:
     version: int = VERSION
     serialize: int = JSON
     proven: bool = field(default=False, compare=False, repr=False)  # here only: its signature was found fresh
+    macs: dict[tuple[str, str], str] | None = field(default=None, init=False, compare=False, repr=False)
+    """Here only, of a long body: see ``auth.is_signed``."""
 
     @property
     def is_oneway(self) -> bool:

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
+from model.acl.addresses import address_of
 from model.codes import Response, label_of, name_of
 from model.errors import PeerError, Refused
 from remoting.acl.audit import ACTS
@@ -27,6 +28,7 @@ from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, 
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
 from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.keys import Signer
+from remoting.long_bodies import LOOKED_AT_BYTES
 from runtime.reset import reset as reset_transport
 from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
@@ -342,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.remote = _address(transport.get_extra_info("peername")) or self.address
+        self.remote = address_of(transport.get_extra_info("peername")) or self.address
         self._endpoint.connections[self] = None
         if self._endpoint.stopped or (not self.address and not self._endpoint.guard.admit(self)):
             self.abort()
@@ -514,6 +516,8 @@ class Connection(asyncio.BufferedProtocol):
         if endpoint.handler is None:
             return request.reply(Response.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported(request).remark)
         try:
+            if len(request.body) > LOOKED_AT_BYTES:
+                await endpoint.guard.weigh(self, request, endpoint.credentials)
             self._admit(request)
         except Refused as refused:
             return request.reply(refused.code, remark=refused.remark)
@@ -590,11 +594,3 @@ class Connection(asyncio.BufferedProtocol):
 def unsupported(request: Command) -> Refused:
     """What a request with an unknown code is answered."""
     return Refused(f"request code {request.code} is not supported", Response.REQUEST_CODE_NOT_SUPPORTED)
-
-
-def _address(peer: Any) -> str:
-    """``ip:port`` of a socket address."""
-    if not isinstance(peer, tuple) or len(peer) < 2:
-        return ""
-    host = str(peer[0])
-    return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"

@@ -37,6 +37,7 @@ from remoting.starts import Starts
 from runtime.complaints import Complaints
 from runtime.descriptors import SPARE
 from runtime.slow_turns import SlowTurns
+from runtime.turns import Peer
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,10 @@ class Guarded(Protocol):
 
     def abort(self) -> None:
         """End it now."""
+
+
+class Weighed(Guarded, Peer, Protocol):
+    """A connection, as far as its long requests are concerned."""
 
 
 class Tally:
@@ -266,6 +271,13 @@ class Guard:
         """Whether it had its time to show that it is a peer's."""
         share = connection.share
         return share.standing is Standing.PROBATION and self._now_ms() - share.since_ms > PROBATION_S * 1000
+
+    async def weigh(self, connection: Weighed, request: Command, credentials: Signer | None) -> None:
+        """Look at a long body before its signature is. Raises Refused, and PeerLeft."""
+        secrets = [] if self.gate is None else self.gate.secrets(request)
+        secrets += [] if credentials is None else credentials.secrets(request)
+        proven = connection.share.standing is Standing.PEER
+        await self.starts.bodies.weigh(connection, request, secrets, proven=proven)
 
     def on_request(self, connection: Guarded, request: Command, credentials: Signer | None) -> None:
         """A request of a connection: does it show a peer? Raises Refused when it had to, and does not."""

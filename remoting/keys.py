@@ -21,9 +21,7 @@ nothing, under no other name of a field either. RocketMQ's brokers and mqadmin n
 
 from __future__ import annotations
 
-import base64
 import heapq
-import hmac
 import json
 import logging
 import struct
@@ -38,9 +36,12 @@ from remoting.auth import (
     HOW,
     OF_OPERATORS,
     PEER_CODES,
+    ROCKETMQ,
     SECURITY_TOKEN,
     SIGNATURE,
     Credentials,
+    Scheme,
+    is_signed,
     read_key,
 )
 from remoting.codec import Command
@@ -76,6 +77,9 @@ class Signer(Protocol):
     def check(self, command: Command) -> None: ...
     def check_signed(self, command: Command) -> None: ...
     def knows(self, access_key: str) -> bool: ...
+    def secrets(self, command: Command) -> list[tuple[Scheme, str]]:
+        """With what a command that names a key of this one may be signed."""
+
     def look(self) -> None: ...
 
 
@@ -152,6 +156,11 @@ class Keyring:
 
     def knows(self, access_key: str) -> bool:
         return any(key.access_key == access_key for key in self.keys)
+
+    def secrets(self, command: Command) -> list[tuple[Scheme, str]]:
+        scheme = OWN if OWN_SIGNATURE in command.ext else ROCKETMQ
+        name = command.ext.get(ACCESS_KEY)
+        return [(scheme, key.secret_key) for key in self.keys if key.access_key == name]
 
     def look(self) -> None:
         """Read the file again if it changed; one that cannot be read leaves the keys as they are."""
@@ -247,22 +256,25 @@ def to_client(request: Command) -> Command:
 
 def own_signature(command: Command, secret: str) -> str:
     """keelmq's signature of a request with its time and nonce."""
+    return OWN.signature(command, secret)
+
+
+def _own_fields(command: Command) -> bytes:
     parts = [_LABEL, _CODE.pack(command.code)]
     for name in sorted(command.ext):
         if name not in (SIGNATURE, OWN_SIGNATURE):
             key, value = name.encode(), command.ext[name].encode()
             parts += [_LENGTHS.pack(len(key), len(value)), key, value]
-    parts += [_LENGTHS.pack(0, len(command.body)), command.body]
-    return base64.b64encode(hmac.digest(secret.encode(), b"".join(parts), "sha256")).decode()
+    parts.append(_LENGTHS.pack(0, len(command.body)))
+    return b"".join(parts)
+
+
+OWN: Final = Scheme("sha256", _own_fields)
 
 
 def _is_right(command: Command, key: Key, own: bool) -> bool:
-    given = command.ext[OWN_SIGNATURE if own else SIGNATURE].encode()
-    if own:
-        expected = own_signature(command, key.secret_key)
-    else:
-        expected = Credentials(key.access_key, key.secret_key).signature(command)
-    return hmac.compare_digest(given, expected.encode())
+    given = command.ext[OWN_SIGNATURE if own else SIGNATURE]
+    return is_signed(command, OWN if own else ROCKETMQ, key.secret_key, given)
 
 
 def _key(raw: Any, where: str, form: str) -> Key:

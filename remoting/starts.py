@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from remoting.long_bodies import LongBodies
+
 A_TURN: Final = 50
 LEAST: Final = 4
 """So many begin in any turn: on a machine that is busy with something else every turn is long."""
@@ -37,6 +39,8 @@ class Starts:
     """
 
     def __init__(self, now_ms: Callable[[], float]) -> None:
+        self.bodies = LongBodies()
+        """What is looked at before a request with a long body goes on."""
         self._now_ms = now_ms
         self._share = self._left = A_TURN
         self._armed_ms: float | None = None

@@ -24,6 +24,7 @@ from remoting import codec
 from remoting.acl.gate import Gate
 from remoting.auth import ACCESS_KEY, SIGNATURE, UNSIGNED_BEFORE, UNSIGNED_UP_TO_VERSION
 from remoting.codec import Command
+from remoting.long_bodies import SLICED_BYTES
 from remoting.service import Connection
 
 RIGHTS_MAX: Final = 65536
@@ -104,6 +105,8 @@ class SignedPath:
             return False
         if topic is None or topic.startswith(RETRY_PREFIX):
             return False  # the right is one to a group
+        if stop - body_at > SLICED_BYTES:
+            return False
         content = self._content(head.version, ext) + view[body_at:stop]
         own = base64.b64encode(hmac.digest(secret, content, "sha1"))
         if not hmac.compare_digest(own, signature.encode()):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from model.errors import ConfigError
 
@@ -72,6 +72,14 @@ def _canonical(address: str) -> str:
 def host_of(remote: str) -> str:
     """The address in ``ip:port`` or ``[ip]:port``."""
     return remote.rpartition(":")[0].strip("[]")
+
+
+def address_of(peer: Any) -> str:
+    """``ip:port`` of a socket address; nothing where there is none."""
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return ""
+    host = str(peer[0])
+    return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
 
 
 def white(text: str | None) -> White:

@@ -6,7 +6,7 @@ original's, but for passwords: they are shown to super users and peers alone, an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from remoting.codec import Command
 from remoting.headers import opt_bool
 from remoting.keys import Signer
 from remoting.request_bodies import request_object
-from remoting.slices import loop_slice
+from remoting.slices import loop_slice, written
 
 # Aliases of other answers in RocketMQ's table of codes.
 PLAIN_PUT_FAILED: Final = 209
@@ -202,27 +202,33 @@ class PlainRequests:
         return request.reply()
 
     async def _versions(self, request: Command) -> Command:
-        files = await self._files.aside(self._files.all)
-        version = version_of(files.get(self._files.default, {}))
-        versions = {path: version_of(content) for path, content in files.items()}
-        return request.reply(
-            ext={
-                **self._where,
-                "version": bodies.dumps(version).decode(),
-                "allAclFileVersion": bodies.dumps(versions).decode(),
-            }
-        )
+        ext = await self._files.aside(lambda: _version_fields(self._files.all(), self._files.default))
+        return request.reply(ext=self._where | ext)
 
     async def _all(self, request: Command) -> Command:
-        accounts: dict[str, Any] = {}
-        whites: list[Any] = []
-        for content in (await self._files.aside(self._files.all)).values():
-            whites += content.get("globalWhiteRemoteAddresses") or []
-            for account in content.get("accounts") or []:
-                shown = {**account, "admin": str(account.get("admin")).lower() == "true"}
-                accounts.setdefault(str(account.get("accessKey")), shown)
-        body = {"globalWhiteAddrs": whites, "plainAccessConfigs": list(accounts.values())}
-        return request.reply(body=bodies.dumps(body))
+        told = await self._files.aside(lambda: _accounts_told(self._files.all().values()))
+        return request.reply(body=await written(told, loop_slice(), depth=2))
+
+
+def _version_fields(files: Mapping[str, dict[str, Any]], default: str) -> dict[str, str]:
+    versions = {path: version_of(content) for path, content in files.items()}
+    version = versions.get(default) or version_of({})
+    return {
+        "version": bodies.dumps(version).decode(),
+        "allAclFileVersion": bodies.dumps(versions).decode(),
+    }
+
+
+def _accounts_told(files: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """As an answer has them: each account where it stands first."""
+    accounts: dict[str, Any] = {}
+    whites: list[Any] = []
+    for content in files:
+        whites += content.get("globalWhiteRemoteAddresses") or []
+        for account in content.get("accounts") or []:
+            shown = {**account, "admin": str(account.get("admin")).lower() == "true"}
+            accounts.setdefault(str(account.get("accessKey")), shown)
+    return {"globalWhiteAddrs": whites, "plainAccessConfigs": list(accounts.values())}
 
 
 def _split(text: str) -> list[str]:

@@ -8,9 +8,7 @@ SYSTEM_ERROR with its exception's name, 2.0 NO_PERMISSION.
 
 from __future__ import annotations
 
-import base64
 import enum
-import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,7 +23,7 @@ from model.errors import PeerError, Refused
 from remoting.acl.audit import Audit
 from remoting.acl.needs import SETTINGS, needs, plain_needs, plain_reads, reads
 from remoting.acl.plain_files import PlainFiles
-from remoting.auth import ACCESS_KEY, PEER_CODES, SIGNATURE, content
+from remoting.auth import ACCESS_KEY, PEER_CODES, ROCKETMQ, SIGNATURE, Scheme, is_signed
 from remoting.codec import Command
 from remoting.keys import Signer
 
@@ -119,6 +117,15 @@ class Gate:
         elif self.authenticates and request.code in PEER_CODES | SETTINGS and not may:
             raise denied(f"{name_of(request.code)} is for super users: there are no policies")
         return Admission.RIGHT if may else Admission.CLIENT
+
+    def secrets(self, request: Command) -> list[tuple[Scheme, str]]:
+        """With what a request of the user that it names may be signed."""
+        name = request.ext.get(ACCESS_KEY, "")
+        user = self.directory.users.get(name) if self.authenticates else None
+        account = None if self.plain is None else self.plain.acl.accounts.get(name)
+        found = [] if user is None else [user.password]
+        found += [] if account is None else [account.secret_key]
+        return [(ROCKETMQ, secret) for secret in found]
 
     def of_operator(self, request: Command) -> bool:
         """Whether a super user or an admin signed this."""
@@ -229,17 +236,11 @@ def _plain_refusal(text: str, lacks: str) -> Refused:
 
 
 def signed_by(request: Command) -> Callable[[str], bool]:
-    """Is this secret that of the request's signature? The content is made when first asked."""
-    made: list[bytes] = []
+    """Is this secret that of the request's signature?"""
 
     def signed_with(secret: str) -> bool:
         signature = request.ext.get(SIGNATURE)
-        if signature is None:
-            return False
-        if not made:
-            made.append(content(request))
-        own = base64.b64encode(hmac.digest(secret.encode(), made[0], "sha1"))
-        return hmac.compare_digest(own, signature.encode())
+        return signature is not None and is_signed(request, ROCKETMQ, secret, signature)
 
     return signed_with
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from model.codes import Request, Response
 from model.errors import Refused
-from remoting.auth import PEER_CODES, Credentials, content
+from remoting.auth import PEER_CODES, Credentials, fields
 from remoting.codec import Command, decode, encode
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
@@ -93,7 +93,7 @@ def test_a_refusal_says_what_to_do_and_nothing_of_the_key() -> None:
 
 
 def test_values_are_one_text_so_the_sorting_matters() -> None:
-    assert content(Command(1, {"b": "2", "a": "1", "B": "0", "Signature": "no"}, b"!")) == b"012!"
+    assert fields(Command(1, {"b": "2", "a": "1", "B": "0", "Signature": "no"}, b"!")) == b"012"
 
 
 # on the wire

@@ -14,12 +14,15 @@ import pytest
 
 from model.codes import Request, Response
 from model.errors import ConfigError
-from remoting.acl import plain_files
+from remoting import bodies
+from remoting.acl import admin, plain_files
 from remoting.acl.admin import PlainRequests
+from remoting.acl.plain_files import version_of
 from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection, RemotingClient
+from runtime import turns
 from runtime.env import Disk
 from runtime.os_env import OsEnv
 from tests.broker.acl.signed import ALICE, NO, ON, ROOT, signing
@@ -289,11 +292,16 @@ async def test_requests_about_accounts_work_on_their_files_off_the_loop(
         threads.add(threading.get_ident())
         return read(disk, path)
 
+    def made(version: Any) -> Any:
+        threads.add(threading.get_ident())
+        return version_of(version)
+
     (tmp_path / "plain_acl.yml").write_text("accounts:\n- accessKey: rootroot\n  secretKey: root-secret\n")
     files = plain_files.PlainFiles(OsEnv(seed=1), str(tmp_path))
     files.load()
     answers = PlainRequests(files, {}).handlers()
     monkeypatch.setattr(plain_files, "_read", noted)
+    monkeypatch.setattr(admin, "version_of", made)  # what a 52 tells
     ext = {"secretKey": "some-secret", "admin": "false"}
     asked = [Command(50, {**ext, "accessKey": f"account{n}"}) for n in range(8)]
     await asyncio.gather(*(answers[50](request) for request in asked))
@@ -302,3 +310,28 @@ async def test_requests_about_accounts_work_on_their_files_off_the_loop(
     assert len(files.acl.accounts) == 8, "root and seven of eight"
     assert threads
     assert threading.get_ident() not in threads
+
+
+async def test_a_list_of_many_accounts_is_written_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = "".join(f"- accessKey: account{n}\n  secretKey: some-secret\n" for n in range(50))
+    (tmp_path / "plain_acl.yml").write_text(f"accounts:\n{accounts}")
+    files = plain_files.PlainFiles(OsEnv(seed=1), str(tmp_path))
+    monkeypatch.setattr(turns, "SLICE_MS", 0.0)
+    turned = 0
+
+    async def turning() -> None:
+        nonlocal turned
+        while True:
+            turned += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(turning())
+    answer = await PlainRequests(files, {}).handlers()[54](Command(54))
+    other.cancel()
+    assert turned > 50, "the loop went round between the accounts"
+    told = bodies.loads(answer.body)
+    assert [account["accessKey"] for account in told["plainAccessConfigs"]] == [
+        f"account{n}" for n in range(50)
+    ]
