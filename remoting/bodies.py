@@ -18,7 +18,7 @@ may be anybody. A request may need more (``remoting/request_bodies``); answers a
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -103,6 +103,24 @@ class Raw(str):
     __slots__ = ()
 
 
+class Members:
+    """A map for ``pieces`` whose (key, member) pairs are made as they are written: none is kept."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        self.pairs = pairs
+
+
+class Items:
+    """A list for ``pieces`` whose items are made as they are written: none is kept."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self.items = items
+
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -169,24 +187,37 @@ def joined(entries: list[str], depth: int) -> Raw:
 def pieces(value: Any, *, strict: bool = True, ordered: bool = True, depth: int = 2) -> Iterator[str]:
     """The text of ``dumps`` (``strict``) or ``dumps_dialect`` in pieces, for an answer made in slices: no
     piece is longer than one member ``depth`` levels down. ``ordered`` off: members come in the map's own
-    order, as sorting a large map is one long step."""
-    if depth and isinstance(value, Mapping) and not isinstance(value, ObjectKey):
-        before = "{"
-        for key, member in sorted(value.items(), key=_order) if ordered else value.items():
-            if member is not None:
-                yield f"{before}{_key(key, strict)}:"
-                yield from pieces(member, strict=strict, ordered=ordered, depth=depth - 1)
-                before = ","
-        yield "{}" if before == "{" else "}"
-    elif depth and isinstance(value, list | tuple) and not isinstance(value, ObjectKey):
-        before = "["
-        for item in value:
-            yield before
-            yield from pieces(item, strict=strict, ordered=ordered, depth=depth - 1)
-            before = ","
-        yield "[]" if before == "[" else "]"
+    order, as sorting a large map is one long step; those of ``Members`` always do."""
+    if isinstance(value, Members):
+        yield from _map_pieces(value.pairs, strict, ordered, depth)
+    elif isinstance(value, Items):
+        yield from _list_pieces(value.items, strict, ordered, depth)
+    elif depth > 0 and isinstance(value, Mapping) and not isinstance(value, ObjectKey):
+        pairs = sorted(value.items(), key=_order) if ordered else value.items()
+        yield from _map_pieces(pairs, strict, ordered, depth)
+    elif depth > 0 and isinstance(value, list | tuple) and not isinstance(value, ObjectKey):
+        yield from _list_pieces(value, strict, ordered, depth)
     else:
         yield _write(value, strict=strict, line="")
+
+
+def _map_pieces(pairs: Iterable[tuple[Any, Any]], strict: bool, ordered: bool, depth: int) -> Iterator[str]:
+    before = "{"
+    for key, member in pairs:
+        if member is not None:
+            yield f"{before}{_key(key, strict)}:"
+            yield from pieces(member, strict=strict, ordered=ordered, depth=depth - 1)
+            before = ","
+    yield "{}" if before == "{" else "}"
+
+
+def _list_pieces(items: Iterable[Any], strict: bool, ordered: bool, depth: int) -> Iterator[str]:
+    before = "["
+    for item in items:
+        yield before
+        yield from pieces(item, strict=strict, ordered=ordered, depth=depth - 1)
+        before = ","
+    yield "[]" if before == "[" else "]"
 
 
 def _order(member: tuple[Any, Any]) -> tuple[int, Any]:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from broker.tables.table_text import TableText
+
+MOVED_MAX: Final = 100_000
+"""Keys whose change is remembered, those that are gone too: names may come and go for as long as a broker
+runs. A copy that is older than what is forgotten gets the whole table."""
+
+Key = TypeVar("Key")
+
+
+def forget_oldest(marks: dict[Key, int]) -> int:
+    """Drop the older half of ``marks``, in the order of the last change; the mark of the last one dropped.
+    Half of them, as the begin of a dict that loses one at a time is found ever more slowly."""
+    last = 0
+    for key in list(islice(marks, len(marks) // 2)):
+        last = marks.pop(key)
+    return last
 
 
 class Moved:
     """When each key last changed, as a count of changes; pure.
 
-    Holds: keys stand in the order of their last change. So the newest are found without a search.
+    Holds: keys stand in the order of their last change. So the newest are found without a search. At most
+    MOVED_MAX are remembered.
     """
 
     def __init__(self) -> None:
@@ -25,6 +42,8 @@ class Moved:
         for key in keys:
             self._marks.pop(key, None)
             self._marks[key] = self.mark
+        if len(self._marks) > MOVED_MAX:
+            self._first = forget_oldest(self._marks)
 
     def forget(self) -> None:
         """The table was replaced: copies made before are of no use."""
@@ -46,7 +65,7 @@ class Moved:
     def check_invariants(self) -> None:
         marks = list(self._marks.values())
         assert marks == sorted(marks), "keys stand in the order of their last change"
-        assert not marks or self._first < marks[0] <= marks[-1] <= self.mark, "each change was counted here"
+        assert not marks or self._first <= marks[0] <= marks[-1] <= self.mark, "each change was counted here"
 
 
 def changed_since(

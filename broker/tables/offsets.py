@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.tables.moved import MOVED_MAX, forget_oldest
 from broker.tables.table_text import TableText
 from model.topic import DataVersion
 from runtime.turns import Slice
@@ -225,6 +226,8 @@ class OffsetTable:
     def _move(self, key: tuple[str, str]) -> None:
         self._moved.pop(key, None)  # to the end, so that the newest are found without a search
         self._moved[key] = self.mark
+        if len(self._moved) > MOVED_MAX:
+            self._first = forget_oldest(self._moved)
 
     def check_invariants(self) -> None:
         pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}

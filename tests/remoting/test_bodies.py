@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import PeerError
-from remoting.bodies import DEPTH_MAX, Bound, ObjectKey, dumps, dumps_dialect, loads, loads_object, queue_key
+from remoting.bodies import (
+    DEPTH_MAX,
+    Bound,
+    Items,
+    Members,
+    ObjectKey,
+    dumps,
+    dumps_dialect,
+    loads,
+    loads_object,
+    pieces,
+    queue_key,
+)
 
 
 def test_strict_json_is_sorted_without_nulls_and_quotes_integer_keys() -> None:
@@ -122,6 +134,24 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 @given(VALUES, st.booleans())
 def test_what_the_dialect_writes_reads_back_the_same(value: Any, indent: bool) -> None:
     assert loads(dumps_dialect(value, indent)) == value
+
+
+def as_made(value: Any) -> Any:
+    """Its maps and lists as ``pieces`` takes them when their entries are made one by one."""
+    if isinstance(value, dict):
+        return Members((key, as_made(member)) for key, member in value.items())
+    if isinstance(value, list):
+        return Items(as_made(item) for item in value)
+    return value
+
+
+@given(VALUES, st.booleans(), st.integers(0, 3))
+def test_entries_made_while_they_are_written_read_as_those_that_were_there(
+    value: Any, strict: bool, depth: int
+) -> None:
+    whole = "".join(pieces(value, strict=strict, ordered=False, depth=depth))
+    made = "".join(pieces(as_made(value), strict=strict, ordered=False, depth=depth))
+    assert loads(made.encode()) == loads(whole.encode())
 
 
 @given(st.binary(max_size=60) | st.text('{}[]:,"0123a\\ ', max_size=60).map(str.encode))

@@ -22,7 +22,7 @@ from model.foreign_keys import sort_out
 from model.message import RETRY_PREFIX, TIMER_TOPIC
 from model.settings import properties_of
 from remoting import bodies
-from remoting.bodies import ObjectKey, queue_key
+from remoting.bodies import Items, Members, queue_key
 from remoting.codec import VERSION, Command
 from remoting.headers import flag, need, need_int, opt_bool, opt_int, told_clock
 from remoting.keys import to_client
@@ -198,27 +198,25 @@ class AdminProcessor:
 
     async def topic_stats(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "topic")
-        context, store = self._context, self._context.store
+        context = self._context
         async with context.turns.take(connection) as turn:
             topic = context.topics.get(name)
             if topic is None:
                 raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
-            table: dict[ObjectKey, Any] = {}
-            for queue_id in range(topic.write_queues):
-                await turn.breathe()
-                least = context.min_offset(name, queue_id)
-                most = max(0, store.max_queue_offset(name, queue_id))
-                last_ms = stored_ms(context, name, queue_id, most - 1) if most > least else 0
-                table[queue_key(name, self._config.broker_name, queue_id)] = {
-                    "lastUpdateTimestamp": max(0, last_ms),
-                    "maxOffset": most,
-                    "minOffset": least,
-                }
-            body = await dialect(
-                turn,
-                {"offsetTable": table, "topicPutTps": context.stats.counters.tps("TOPIC_PUT_NUMS", name)},
+            table = (
+                (queue_key(name, self._config.broker_name, queue_id), self._ends(name, queue_id))
+                for queue_id in range(topic.write_queues)
             )
+            rate = context.stats.counters.tps("TOPIC_PUT_NUMS", name)
+            body = await dialect(turn, {"offsetTable": Members(table), "topicPutTps": rate})
         return request.reply(body=body)
+
+    def _ends(self, name: str, queue_id: int) -> dict[str, int]:
+        context = self._context
+        least = context.min_offset(name, queue_id)
+        most = max(0, context.store.max_queue_offset(name, queue_id))
+        last_ms = stored_ms(context, name, queue_id, most - 1) if most > least else 0
+        return {"lastUpdateTimestamp": max(0, last_ms), "maxOffset": most, "minOffset": least}
 
     async def consume_stats(self, connection: Connection, request: Command) -> Command:
         group = need(request.ext, "consumerGroup")
@@ -229,27 +227,31 @@ class AdminProcessor:
         async with self._context.turns.take(connection) as turn:
             # Each topic once, as in the original: what a name costs must not grow by saying it again.
             names = dict.fromkeys(name for name in named.split(";") if name) or self._read_by(group)
-            table: dict[ObjectKey, Any] = {}
+            asked: dict[str, int] = {}
+            total = 0
             for name in names:
                 await turn.breathe()
                 topic = self._context.topics.get(name)
                 if topic is None:
                     continue
-                if len(table) + topic.read_queues > self._config.stats_queues_max:
+                asked[name] = topic.read_queues
+                total += topic.read_queues
+                if total > self._config.stats_queues_max:
                     raise Refused(
                         f"these topics have more than {self._config.stats_queues_max} queues"
                         " (maxQueuesInStats): ask about them one by one",
                         Response.SYSTEM_ERROR,
                     )
-                for queue_id in range(topic.read_queues):
-                    await turn.breathe()
-                    key = queue_key(name, self._config.broker_name, queue_id)
-                    table[key] = self._progress(group, name, queue_id)
+            table = (
+                (queue_key(name, self._config.broker_name, queue_id), self._progress(group, name, queue_id))
+                for name, queues in asked.items()
+                for queue_id in range(queues)
+            )
             rate = 0.0
             for name in names:
                 rate += self._context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}")
                 await turn.breathe()
-            body = await dialect(turn, {"consumeTps": rate, "offsetTable": table})
+            body = await dialect(turn, {"consumeTps": rate, "offsetTable": Members(table)})
         return request.reply(body=body)
 
     def _read_by(self, group: str) -> Iterable[str]:
@@ -303,11 +305,8 @@ class AdminProcessor:
             topic = context.topics.get(name)
             if topic is None:
                 raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
-            spans = []
-            for queue_id in range(topic.write_queues):
-                await turn.breathe()
-                spans.append(self._span(group, name, queue_id))
-            body = await strict(turn, {"consumeTimeSpanSet": spans})
+            spans = (self._span(group, name, queue_id) for queue_id in range(topic.write_queues))
+            body = await strict(turn, {"consumeTimeSpanSet": Items(spans)})
         return request.reply(body=body)
 
     def _span(self, group: str, name: str, queue_id: int) -> dict[str, Any]:
@@ -360,7 +359,7 @@ class AdminProcessor:
         wanted = opt_int(request.ext, "offset", -1) if only >= 0 else -1
         if only >= topic.read_queues:
             raise Refused(f"queueId {only} is not one of {name}", Response.INVALID_PARAMETER)
-        table: dict[ObjectKey, int] = {}
+        moved: dict[int, int] = {}
         slice_ = Slice(context.env.monotonic_ms)
         for queue_id in [only] if only >= 0 else range(topic.read_queues):
             offset = self._reset_to(name, queue_id, timestamp_ms, wanted)
@@ -368,10 +367,11 @@ class AdminProcessor:
             if not force and held is not None and offset > held:
                 offset = held
             context.offsets.commit(group, name, queue_id, offset)
-            table[queue_key(name, self._config.broker_name, queue_id)] = offset
+            moved[queue_id] = offset
             await self._breathe_as_master(slice_)
         await context.copies.wait_for_copies("offsets")
-        body = await dialect(slice_, {"offsetTable": table})
+        table = ((queue_key(name, self._config.broker_name, q), offset) for q, offset in moved.items())
+        body = await dialect(slice_, {"offsetTable": Members(table)})
         told = Command(
             int(Request.RESET_CONSUMER_CLIENT_OFFSET),
             {"topic": name, "group": group, "timestamp": str(timestamp_ms)},

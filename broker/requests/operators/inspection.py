@@ -7,6 +7,7 @@ INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), VIEW_BROKER_STATS_DATA (315).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -16,7 +17,7 @@ from broker.state.clients import Client
 from model.codes import Request, Response
 from model.errors import MqError, Refused, Unknown
 from remoting import bodies
-from remoting.bodies import ObjectKey, queue_key
+from remoting.bodies import Items, Members, ObjectKey, queue_key
 from remoting.codec import Command
 from remoting.headers import need, need_int, opt_bool
 from remoting.service import Connection
@@ -61,16 +62,14 @@ class InspectionProcessor:
                 body["subscriptionData"] = found.to_json()
                 body["filterData"] = "null"
         body |= {"maxQueueIndex": most, "minQueueIndex": least}
-        entries = []
         async with context.turns.take(connection) as turn:
-            for _, offset, size, tags_code in queue.entries(
-                index, min(index + min(count, ENTRIES_MAX), most)
-            ):
-                entries.append(
-                    {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": tags_code}
+            entries = (
+                {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": tags_code}
+                for _, offset, size, tags_code in queue.entries(
+                    index, min(index + min(count, ENTRIES_MAX), most)
                 )
-                await turn.breathe()
-            return request.reply(body=await strict(turn, body | {"queueData": entries}))
+            )
+            return request.reply(body=await strict(turn, body | {"queueData": Items(entries)}))
 
     async def correction_offsets(self, connection: Connection, request: Command) -> Command:
         """Queue -> the least offset that a group holds of it; LONG_MAX where ``compareGroup`` is not so far.
@@ -99,37 +98,40 @@ class InspectionProcessor:
         """Where each group is in each topic it has offsets of; GET_CONSUME_STATS (208) says it of one."""
         context = self._context
         only_ordered = opt_bool(request.ext, "isOrder")
-        groups: list[dict[str, Any]] = []
-        behind = queues = 0
         async with context.turns.take(connection) as turn:
+            queues = 0
             for group in list(context.groups.table):
-                found = []
                 for name in self._topics_of(group, only_ordered=only_ordered):
-                    table = self._places(group, name)
-                    queues += len(table)
-                    if queues > context.config.stats_queues_max:
-                        raise Refused(
-                            f"the groups have offsets of more than {context.config.stats_queues_max} queues"
-                            " (maxQueuesInStats): ask about them one by one (GET_CONSUME_STATS)",
-                            Response.SYSTEM_ERROR,
-                        )
-                    behind += sum(place["brokerOffset"] - place["consumerOffset"] for place in table.values())
-                    rate = context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}")
-                    found.append({"consumeTps": rate, "offsetTable": table})
-                    await turn.breathe()
-                groups.append({group: found})
+                    topic = context.topics.get(name)
+                    queues += topic.write_queues if topic is not None else 0
+                if queues > context.config.stats_queues_max:
+                    raise Refused(
+                        f"the groups have offsets of more than {context.config.stats_queues_max} queues"
+                        " (maxQueuesInStats): ask about them one by one (GET_CONSUME_STATS)",
+                        Response.SYSTEM_ERROR,
+                    )
                 await turn.breathe()
-            body = await dialect(
-                turn,
-                {
-                    "brokerAddr": context.config.address,
-                    "consumeStatsList": groups,
-                    "totalDiff": behind,
-                    "totalInflightDiff": 0,
-                },
-                depth=6,  # down to one queue of one topic of one group
-            )
+            # Down to one queue of one topic of one group.
+            body = await dialect(turn, Members(self._of_all(only_ordered)), depth=6)
         return request.reply(body=body)
+
+    def _of_all(self, only_ordered: bool) -> Iterator[tuple[str, Any]]:
+        """The members of that answer. What the groups are behind is known once their places are written."""
+        context = self._context
+        behind = [0]
+        groups = list(context.groups.table)
+        yield "brokerAddr", context.config.address
+        yield (
+            "consumeStatsList",
+            Items({group: Items(self._of_group(group, only_ordered, behind))} for group in groups),
+        )
+        yield "totalDiff", behind[0]
+        yield "totalInflightDiff", 0
+
+    def _of_group(self, group: str, only_ordered: bool, behind: list[int]) -> Iterator[dict[str, Any]]:
+        for name in self._topics_of(group, only_ordered=only_ordered):
+            rate = self._context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}")
+            yield {"consumeTps": rate, "offsetTable": Members(self._places(group, name, behind))}
 
     def _topics_of(self, group: str, *, only_ordered: bool) -> list[str]:
         context = self._context
@@ -143,20 +145,23 @@ class InspectionProcessor:
                 found.append(name)
         return found
 
-    def _places(self, group: str, name: str) -> dict[ObjectKey, dict[str, int]]:
+    def _places(self, group: str, name: str, behind: list[int]) -> Iterator[tuple[ObjectKey, dict[str, int]]]:
+        """By queue; ``behind`` is told how many messages the group has not read."""
         context = self._context
         topic = context.topics.get(name)
-        assert topic is not None, "looked at just before"
-        table = {}
-        for queue_id in range(topic.write_queues):
+        for queue_id in range(topic.write_queues if topic is not None else 0):
             held = context.offsets.get(group, name, queue_id) or 0
-            table[queue_key(name, context.config.broker_name, queue_id)] = {
-                "brokerOffset": max(0, context.store.max_queue_offset(name, queue_id)),
-                "consumerOffset": held,
-                "lastTimestamp": max(0, stored_ms(context, name, queue_id, held - 1)) if held else 0,
-                "pullOffset": held,
-            }
-        return table
+            end = max(0, context.store.max_queue_offset(name, queue_id))
+            behind[0] += end - held
+            yield (
+                queue_key(name, context.config.broker_name, queue_id),
+                {
+                    "brokerOffset": end,
+                    "consumerOffset": held,
+                    "lastTimestamp": max(0, stored_ms(context, name, queue_id, held - 1)) if held else 0,
+                    "pullOffset": held,
+                },
+            )
 
     async def consumer_status(self, connection: Connection, request: Command) -> Command:
         """What each consumer of a group (or the one named) says of its offsets; silent ones are left out."""
