@@ -31,12 +31,12 @@ from remoting.acl.audit import Audit
 from remoting.acl.gate import Gate, is_peer
 from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
-from remoting.inbox import PartsLine
 from remoting.keys import Signer
-from remoting.starts import Starts
-from runtime.complaints import Complaints
+from remoting.transport.inbox import PartsLine
+from remoting.transport.starts import Starts
 from runtime.descriptors import SPARE
-from runtime.slow_turns import SlowTurns
+from runtime.report.complaints import Complaints
+from runtime.report.slow_turns import SlowTurns
 from runtime.turns import Peer
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import Final
 
 from model.settings import split_address
 from remoting.codec import Command
-from remoting.connection import BufferHandler, Connection, Endpoint, Handler, unsupported
 from remoting.guard import Guard, Limits
 from remoting.keys import Signer
+from remoting.transport.connection import BufferHandler, Connection, Endpoint, Handler, unsupported
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 

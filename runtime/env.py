@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from runtime.events import EventLog
+from runtime.report.events import EventLog
 
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from runtime.descriptors import SPARE
 from runtime.env import Buffer, Disk, DiskUsage, Listener, Network, P
-from runtime.events import Event, EventLog
+from runtime.report.events import Event, EventLog
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from admin.host.metrics import Metrics, Observable
 from admin.host.visitors import Visitor, Visitors
-from runtime.histogram import Histogram
+from runtime.report.histogram import Histogram
 
 SHUTDOWN_S: Final = 1.0
 

@@ -20,7 +20,7 @@ NODE: Final = ("cluster", "node_type", "node_id")
 
 
 def histogram(name: str, text: str, seen: Mapping[str, Any]) -> Metric:
-    """Of ``runtime.histogram.Histogram.to_json``."""
+    """Of ``runtime.report.histogram.Histogram.to_json``."""
     bounds = [*(str(float(bound)) for bound in seen["bounds"]), "+Inf"]
     return HistogramMetricFamily(
         name,

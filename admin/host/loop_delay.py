@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from runtime.histogram import Histogram
+from runtime.report.histogram import Histogram
 
 PERIOD_S: Final = 0.25
 

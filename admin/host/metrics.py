@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from admin.host.figures import broker_figures, histogram
-from runtime.histogram import Histogram
+from runtime.report.histogram import Histogram
 
 
 class Observable(Protocol):

@@ -32,8 +32,8 @@ from model.foreign_keys import sort_out
 from model.settings import Config, is_loopback, parse_file, peers, split_address
 from runtime.descriptors import KEPT, REFILL_S, SPARE
 from runtime.env import Env
-from runtime.events import Event
-from runtime.histogram import Histogram
+from runtime.report.events import Event
+from runtime.report.histogram import Histogram
 from runtime.tasks import Tasks, every
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState

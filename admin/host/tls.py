@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from admin.credentials import open_to_others
 from model.config.tls import FILE_KEY, Mode
-from runtime.events import Event
 from runtime.os_env import OsEnv
+from runtime.report.events import Event
 from runtime.tls.network import TlsNetwork
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState

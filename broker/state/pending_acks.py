@@ -17,7 +17,7 @@ from model.config import BrokerConfig
 from remoting import codec
 from remoting.service import Connection
 from runtime.env import Env
-from runtime.histogram import Histogram
+from runtime.report.histogram import Histogram
 
 FLUSH_DISK_TIMEOUT: Final = 10
 FLUSH_SLAVE_TIMEOUT: Final = 12

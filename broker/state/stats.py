@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from broker.state.counters import Counters
-from runtime.histogram import LONG_S, Histogram
+from runtime.report.histogram import LONG_S, Histogram
 
 WINDOW_MS: Final = 10_000
 

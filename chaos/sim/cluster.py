@@ -23,7 +23,7 @@ from chaos.sim.net import Fabric, NetProfile
 from controller.service import Controller
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from namesrv.service import NameServer
-from runtime.events import Event
+from runtime.report.events import Event
 
 T = TypeVar("T")
 

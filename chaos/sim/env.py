@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from chaos.sim.disk import Machine, SimDisk
 from chaos.sim.loop import Life, SimLoop
 from chaos.sim.net import Fabric, SimNetwork
-from runtime.events import Event, EventLog
+from runtime.report.events import Event, EventLog
 
 if TYPE_CHECKING:
     from runtime.env import Disk, Env, Network

@@ -12,7 +12,7 @@ from controller.links.roster import Replaced
 from controller.links.tls import member_names
 from model.errors import PeerError
 from model.settings import is_loopback
-from runtime.complaints import Complaints
+from runtime.report.complaints import Complaints
 
 log = logging.getLogger(__name__)
 

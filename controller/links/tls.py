@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 from model.config.tls import Mode
 from model.errors import ConfigError
-from runtime.complaints import Complaints
 from runtime.env import Listener
 from runtime.os_env import OsNetwork
+from runtime.report.complaints import Complaints
 from runtime.tls.alerts import TellingContext
 from runtime.tls.door import Door
 from runtime.tls.network import listen

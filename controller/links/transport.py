@@ -26,9 +26,9 @@ from controller.links.tls import TlsFiles, TlsNetwork
 from model.errors import ConfigError
 from model.settings import is_loopback, split_address
 from runtime.backoff import Backoff
-from runtime.complaints import Complaints
 from runtime.env import Env, Listener
 from runtime.loops import level_triggered
+from runtime.report.complaints import Complaints
 from runtime.secret import NONCE_BYTES
 from runtime.tasks import Tasks, every
 from runtime.tls.watch import LOOK_S

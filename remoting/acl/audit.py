@@ -17,7 +17,7 @@ from model.acl.addresses import host_of
 from model.codes import Request, Response, label_of, name_of
 from remoting.auth import ACCESS_KEY, OF_OPERATORS
 from remoting.codec import Command
-from runtime.complaints import ComplaintsByKey
+from runtime.report.complaints import ComplaintsByKey
 
 log = logging.getLogger("keelmq.audit")
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from model.config.tls import Mode
-from runtime.complaints import Complaints
+from runtime.report.complaints import Complaints
 from runtime.tasks import Tasks
 from runtime.tls.alerts import Alerts
 from runtime.tls.places import Places

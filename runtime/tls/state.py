@@ -18,8 +18,8 @@ from typing import Any, Final
 from model.config.tls import FILE_KEY, TlsConfig
 from model.errors import ConfigError
 from model.settings import parse_file
-from runtime.complaints import Complaints
 from runtime.env import Env
+from runtime.report.complaints import Complaints
 from runtime.tls.contexts import Contexts, load
 from runtime.tls.watch import Watch
 

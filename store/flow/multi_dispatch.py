@@ -34,8 +34,8 @@ from model.message import (
     encode_properties,
     property_of,
 )
-from runtime.complaints import Complaints
 from runtime.env import Buffer
+from runtime.report.complaints import Complaints
 from store.files.consume_queue import is_queue_name
 from store.files.record import Dispatch, DispatchParser, NewMessage, Place
 from store.flow.queue_offsets import QueueOffsets

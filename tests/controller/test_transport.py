@@ -14,7 +14,7 @@ import pytest
 from controller.links.link import Link
 from controller.links.transport import STRANGERS_MAX
 from model.errors import ConfigError
-from runtime.complaints import LINES_AT_ONCE, Complaints
+from runtime.report.complaints import LINES_AT_ONCE, Complaints
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, text
 

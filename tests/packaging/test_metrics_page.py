@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from admin.host.metrics import SLAVE_STATES, Metrics
 from ha.slave.follower import State
-from runtime.events import KINDS
+from runtime.report.events import KINDS
 from tests import ROOT
 from tests.admin.statuses import BROKER, NAMESRV, Server, names_in
 

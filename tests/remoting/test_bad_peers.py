@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from model.errors import Unknown
-from remoting import connection as connection_module
-from remoting import inbox
 from remoting.codec import Command, encode
 from remoting.service import Connection, Limits
+from remoting.transport import connection as connection_module
+from remoting.transport import inbox
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.waiting import until
 

@@ -1,4 +1,4 @@
-"""The promise of remoting.connection: whatever the pieces a stream comes in, the frames in it are handled."""
+"""The promise of a connection: whatever the pieces a stream comes in, the frames in it are handled."""
 
 import asyncio
 from unittest import mock
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting import inbox as module
 from remoting.codec import Command, decode, encode, frame_end
-from remoting.connection import BufferHandler, Connection, Endpoint, Handler
 from remoting.guard import Guard, Limits
+from remoting.transport import inbox as module
+from remoting.transport.connection import BufferHandler, Connection, Endpoint, Handler
 
 
 class Transport(asyncio.Transport):

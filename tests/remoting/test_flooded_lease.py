@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from chaos.sim.loop import SimLoop
-from remoting import starts
 from remoting.codec import Command, encode
-from remoting.connection import Connection, Endpoint
 from remoting.guard import Guard, Limits
+from remoting.transport import starts
+from remoting.transport.connection import Connection, Endpoint
 
 COST_S = 0.001
 CONNECTIONS = 40

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from model.codes import Request, label_of
 from remoting.auth import Credentials
 from remoting.codec import Command, encode
-from remoting.connection import Connection
 from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
-from remoting.inbox import PARTS_A_TURN, PartsLine
 from remoting.service import RemotingServer
+from remoting.transport.connection import Connection
+from remoting.transport.inbox import PARTS_A_TURN, PartsLine
 from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
 from tests.waiting import until
 

@@ -7,8 +7,8 @@ import contextlib
 from collections import Counter, defaultdict
 
 from remoting.codec import Command, encode
-from remoting.connection import Connection
-from remoting.starts import A_TURN, LEAST, TURN_MS, Starts, share_after
+from remoting.transport.connection import Connection
+from remoting.transport.starts import A_TURN, LEAST, TURN_MS, Starts, share_after
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200

@@ -1,4 +1,4 @@
-"""The promise of runtime.complaints: a flood of bad peers is in the log, and does not fill it."""
+"""The promise of runtime.report.complaints: a flood of bad peers is in the log, and does not fill it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from runtime.complaints import LINES_AT_ONCE, Complaints, ComplaintsByKey
+from runtime.report.complaints import LINES_AT_ONCE, Complaints, ComplaintsByKey
 
 
 def test_a_flood_makes_a_few_lines_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,10 @@
-"""The promises of runtime.events: the last events are kept, all are counted."""
+"""The promises of runtime.report.events: the last events are kept, all are counted."""
 
 from __future__ import annotations
 
 import ast
 
-from runtime.events import EVENTS_MAX, KINDS, EventLog
+from runtime.report.events import EVENTS_MAX, KINDS, EventLog
 from tests import ROOT
 
 PACKAGES = ("ha", "store", "broker", "controller", "namesrv", "admin", "client", "remoting", "runtime")

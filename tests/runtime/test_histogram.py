@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.histogram import Histogram
+from runtime.report.histogram import Histogram
 
 
 @given(st.lists(st.floats(-1, 100, allow_nan=False)))

@@ -17,7 +17,7 @@ from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
 from runtime.env import write_file
-from runtime.events import Event
+from runtime.report.events import Event
 from tests.fakes.controller.raft_sim import SECRET
 
 G = "broker-a"

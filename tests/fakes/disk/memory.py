@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from runtime.env import Buffer, DiskUsage, Network
-from runtime.events import EventLog
 from runtime.os_env import OsNetwork
+from runtime.report.events import EventLog
 
 T = TypeVar("T")
 PAGE = 512

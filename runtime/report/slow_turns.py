@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Final, TypeVar
 
-from runtime.complaints import Complaints
+from runtime.report.complaints import Complaints
 
 T = TypeVar("T")
 

@@ -23,14 +23,14 @@ from model.errors import PeerError, Refused
 from remoting.acl.audit import ACTS
 from remoting.acl.gate import Admission
 from remoting.auth import ACCESS_KEY
-from remoting.calls import Calls, Flush, Outbox
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
-from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
+from remoting.transport.calls import Calls, Flush, Outbox
+from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
+from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
-from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
 from runtime.tls.words import alert
 

@@ -1,0 +1,1 @@
+"""What a process tells of itself: events, counts over time, slow turns, complaints about peers."""
