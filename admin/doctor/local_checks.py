@@ -93,6 +93,8 @@ class Local:
     ports: Sequence[Port] = ()
     limits: Limits | None = None
     tls: Tls | None = None
+    live_tls: str = ""
+    """Why the running server does not use the TLS files that are there now, as it says at adminPort."""
     risks: Sequence[str] = ()
     """What the file allows and nobody needs, as a text and what to do, with " -> " between."""
     running: bool | None = None
@@ -115,6 +117,9 @@ def judge(seen: Local) -> list[Finding]:
     found += [warning("secrets", seen.name, *risk.split(" -> ")) for risk in seen.risks]
     if seen.tls is not None:
         found.append(_tls(seen.name, seen.tls))
+    if seen.live_tls:
+        todo = "mend the files: it reads them anew within 2 s; until then it goes on with the former ones"
+        found.append(failed("tls", seen.name, f"the running server says: {seen.live_tls}", todo))
     found += [_space(seen, one) for one in seen.spaces]
     found += _ports(seen)
     if seen.limits is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 from collections.abc import Mapping
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.request import ProxyHandler, build_opener
 
 from admin.doctor.local_checks import Limits, Local, Port, SecretFile, Space, Tls
 from admin.host.serve import SECRET_FILES, Plan, bind, plan
@@ -25,6 +28,11 @@ from runtime.tls.state import TlsState, wall_ms
 
 ROLES: Final = ("broker", "namesrv", "controller")
 _INLINE_SECRETS: Final = ("initAuthenticationUser", "innerClientAuthenticationCredentials")
+LOOPBACK: Final = "127.0.0.1"
+STATUS_S: Final = 2.0
+STATUS_BYTES_MAX: Final = 64 << 20
+_DIRECT: Final = build_opener(ProxyHandler({}))
+"""A server here is asked without a proxy."""
 _ANYWHERE: Final = ("0.0.0.0", "::", "")  # compared with, not bound to
 _KNOWN: Final = {
     "broker": frozenset(BrokerConfig.keys()),
@@ -58,6 +66,7 @@ def look(name: str, role: str, values: Mapping[str, str], *, pid: int | None = N
         tls=tls,
         risks=_risks(name, values),
         spaces=_spaces(role, values),
+        live_tls=_live_tls(found),
         ports=[_port(*one) for one in _ports(found)],
         limits=_limits(pid),
         connections_max=found.places.total,
@@ -105,6 +114,20 @@ def _tls(found: Plan) -> tuple[Tls | None, list[tuple[str, str]]]:
     named = {"tls.server.keyPath": config.server_key, "tls.client.keyPath": config.client_key}
     paths = {path: key for key, path in reversed(named.items()) if path and os.path.exists(path)}
     return seen, [(key, path) for path, key in paths.items()]
+
+
+def _live_tls(found: Plan) -> str:
+    """``tls.error`` of a server that runs. Another program at that port says nothing of the kind."""
+    if not found.admin_port:
+        return ""
+    host = LOOPBACK if found.admin_address in _ANYWHERE else found.admin_address
+    url = f"http://{f'[{host}]' if ':' in host else host}:{found.admin_port}/status"
+    try:
+        with _DIRECT.open(url, timeout=STATUS_S) as answer:
+            said = json.loads(answer.read(STATUS_BYTES_MAX))
+        return str(said["tls"]["error"] or "")
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _risks(name: str, values: Mapping[str, str]) -> list[str]:

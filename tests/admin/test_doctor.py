@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,6 +278,43 @@ def test_a_look_at_this_machine_sees_files_ports_and_limits_and_changes_nothing(
     assert seen.limits.most > 0
     assert seen.disk_percent == (60, 90)
     assert sorted(tmp_path.iterdir()) == [secret]
+
+
+class _Status(http.server.BaseHTTPRequestHandler):
+    """What a server says at its adminPort."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/status" else 404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (b'{"tls": {"error": "tls.server.certPath=/s.pem: expired"}}', "/s.pem: expired"),
+        (b'{"tls": {"error": null}}', None),
+        (b'{"serverRole": "namesrv"}', None),
+        (b"another program", None),
+    ],
+)
+def test_tls_files_that_a_running_server_does_not_take_are_a_failure(said: bytes, text: str | None) -> None:
+    handler = type("Status", (_Status,), {"body": said})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        seen = machine.look("n.conf", "namesrv", {"adminPort": str(server.server_port), "listenPort": "1"})
+        answering.join()
+    found = [one for one in wrong(local_checks.judge(seen)) if one[1] == "tls"]
+    if text is None:
+        assert found == []
+    else:
+        assert found == [(Level.FAILED, "tls", f"the running server says: tls.server.certPath={text}")]
 
 
 SOUND_KEY = '{"accessKey":"peers","secretKey":"0123456789abcdef"}'
