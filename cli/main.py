@@ -41,6 +41,8 @@ COMMANDS: Final = {
     "message": ("admin.commands.messaging.find:message", "Find stored messages by id, key or time."),
     "doctor": ("admin.commands.doctor:doctor", "What is wrong, and what to do about it."),
     "certs": ("admin.commands.certs:certs", "An authority and certificates for a cluster's TLS."),
+    "user": ("admin.commands.access.user:user", "Users of ACL 2.0: list, create, update, delete."),
+    "policy": ("admin.commands.access.policy:policy", "What users may do: list, create, update, delete."),
     "store": ("admin.commands.store:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": (
         "chaos.drills.commands:drill",

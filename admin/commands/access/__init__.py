@@ -1,0 +1,1 @@
+"""Commands on users and policies of ACL 2.0."""

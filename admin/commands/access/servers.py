@@ -1,0 +1,107 @@
+"""At which servers does a command look at users and policies, or change them, and what did each say?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from admin.commands.reach import Site, as_json, reaches, say_json, site
+from admin.exits import DONE, UNFINISHED, advised
+from client.access import AccessRules
+from client.admin import AdminClient
+from client.message import NoMaster
+from model.errors import MqError
+from model.settings import addresses
+
+T = TypeVar("T")
+
+
+def at_servers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``servers`` and ``as_json``, by options that say which, and how they are reached."""
+
+    @functools.wraps(command)
+    def called(
+        at: str | None,
+        nameservers: bool,
+        directory: Path,
+        namesrv: str | None,
+        credentials_file: str | None,
+        **others: Any,
+    ) -> Any:
+        if at is not None and nameservers:
+            raise click.UsageError("--at names all servers: leave out --nameservers")
+        servers = Servers(site(directory, namesrv, credentials_file), at, nameservers)
+        return command(servers=servers, **others)
+
+    text = "These servers alone: brokers, NameServers, Controllers [every master]."
+    at = click.option("--at", metavar="HOST:PORT;...", help=text)
+    text = "Also each NameServer: they keep users of their own."
+    return at(click.option("--nameservers", is_flag=True, help=text)(as_json(reaches(called))))
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """``at``: only these; None = every master, and with ``nameservers`` every NameServer."""
+
+    site: Site
+    at: str | None
+    nameservers: bool
+
+    def each(self, work: Callable[[AccessRules, str], Awaitable[T]]) -> dict[str, T | str]:
+        """What ``work`` returned at each server, or why it failed there: a text. ``T`` is no text."""
+
+        async def inside(admin: AdminClient) -> dict[str, T | str]:
+            rules, found = AccessRules(admin), dict[str, T | str]()
+            for server in await self._chosen(admin):
+                try:
+                    found[server] = await work(rules, server)
+                except (MqError, OSError) as error:
+                    found[server] = advised(str(error) or type(error).__name__)
+            return found
+
+        return self.site.ask(inside)
+
+    async def _chosen(self, admin: AdminClient) -> list[str]:
+        if self.at is not None:
+            return addresses(self.at, "--at")
+        brokers = (await admin.cluster_info()).brokers
+        lacking = [name for name, members in brokers.items() if 0 not in members]
+        if lacking or not brokers:
+            raise NoMaster(f"no master: {', '.join(lacking) or 'the NameServers know no broker yet'}")
+        masters = [members[0] for members in brokers.values()]
+        return [*masters, *(self.site.namesrv if self.nameservers else ())]
+
+
+def say_done(outcomes: Mapping[str, object], what: str, *, in_json: bool) -> int:
+    """A line for each server, and the exit code: 3 when one did not do it."""
+    failed = {server: said for server, said in outcomes.items() if isinstance(said, str)}
+    if in_json:
+        rows = [{"server": server, "problem": failed.get(server)} for server in outcomes]
+        say_json({"executed": not failed, "servers": rows})
+    else:
+        for server in outcomes:
+            click.echo(f"{server}: {failed.get(server, what)}", err=server in failed)
+    return UNFINISHED if failed else DONE
+
+
+def merged(found: Mapping[str, Sequence[Hashable] | str]) -> dict[Any, str]:
+    """Each row with the servers that have it: ``all``, or their addresses."""
+    told = {server: rows for server, rows in found.items() if not isinstance(rows, str)}
+    rows: dict[Any, list[str]] = {}
+    for server, listed in told.items():
+        for row in listed:
+            rows.setdefault(row, []).append(server)
+    return {row: "all" if len(servers) == len(found) else ", ".join(servers) for row, servers in rows.items()}
+
+
+def problems_of(found: Mapping[str, object]) -> int:
+    """Say which servers told nothing; the exit code."""
+    failed = {server: said for server, said in found.items() if isinstance(said, str)}
+    for server, said in failed.items():
+        click.echo(f"keelmq: {server}: {said}", err=True)
+    return UNFINISHED if failed else DONE
