@@ -6,7 +6,7 @@ ARG EXTRAS=""
 # For the compiled path; without a compiler sends take the Python path.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml hatch_build.py constraints.txt requirements-server.lock README.md LICENSE NOTICE ./
+COPY pyproject.toml hatch_build.py constraints.txt requirements-server.lock requirements-build.lock README.md LICENSE NOTICE ./
 COPY keelmq keelmq
 COPY model model
 COPY runtime runtime
@@ -21,11 +21,15 @@ COPY admin admin
 COPY chaos chaos
 COPY audit audit
 COPY cli cli
+# What builds it has hashes, too, and is no part of the image.
+RUN python -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-build.lock \
+    && /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir /dist .
 RUN python -m venv /opt/keelmq \
     && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-server.lock \
     && if [ -n "$EXTRAS" ]; \
-       then /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".${EXTRAS}"; \
-       else /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps .; \
+       then /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt "$(ls /dist/*.whl)${EXTRAS}"; \
+       else /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl; \
        fi
 
 FROM python:3.11-slim

@@ -6,6 +6,7 @@ JOBS ?= 2
 EXTRAS := audit proxy tls dev
 LOCK := uv pip compile pyproject.toml -c constraints.txt --generate-hashes --universal --python-version 3.11 \
     --no-header --no-emit-index-url --no-emit-find-links --quiet
+BUILT_BY := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 BENCH ?= send
 EXECUTIONS ?= 1000000
 SECONDS ?= 600
@@ -19,12 +20,13 @@ TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
-$(VENV)/.ready: pyproject.toml requirements.lock
+$(VENV)/.ready: pyproject.toml requirements.lock requirements-build.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
 	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,tls,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
 # Where there is no C compiler it says so, and everything takes the Python path.
@@ -72,6 +74,7 @@ facts: setup
 lock:
 	$(LOCK) $(foreach extra,$(EXTRAS),--extra $(extra)) -o requirements.lock
 	$(LOCK) --extra tls -o requirements-server.lock
+	$(PYTHON) -c '$(BUILT_BY)' | $(subst pyproject.toml,-,$(LOCK)) -o requirements-build.lock
 
 # What is installed, as CycloneDX.
 sbom: setup
@@ -84,7 +87,7 @@ release: setup
 
 # Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
 fuzz: setup
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --executions $(EXECUTIONS) --json .fuzz/result.json
 
 # A live group beside a hostile client.

@@ -14,6 +14,8 @@ from tests import ROOT
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 SERVER = (ROOT / "requirements-server.lock").read_text(encoding="utf-8")
 """What the image installs."""
+BUILD = (ROOT / "requirements-build.lock").read_text(encoding="utf-8")
+"""What builds it."""
 
 
 def canonical(name: str) -> str:
@@ -37,8 +39,30 @@ def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
         assert locked[name]["sha256"] == one["sha256"]
 
 
-def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
+def test_what_builds_it_is_locked_with_hashes_and_nothing_else_builds_it() -> None:
+    """After a change of ``build-system.requires``: ``make lock``."""
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    built_by = read_lock(BUILD)
+    assert {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in asked} <= built_by.keys()
+    assert all(one["sha256"] for one in built_by.values())
     locked = read_lock(LOCK)
+    for name, one in built_by.items():
+        assert locked.get(name, one)["version"] == one["version"]
+        assert locked.get(name, one)["sha256"] == one["sha256"]
+    for file in ("Dockerfile", "Makefile"):
+        text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", " ")
+        builds = [
+            line
+            for line in text.splitlines()
+            if re.search(r"pip (install|wheel) .*(-e |[ \"]\.($|[\[;]))", line)
+        ]
+        assert builds, file
+        assert all("--no-build-isolation" in line for line in builds), builds
+        assert "requirements-build.lock" in text
+
+
+def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
+    locked = read_lock(BUILD) | read_lock(LOCK)
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         name, _, version = line.partition("==")
         if version and canonical(name) in locked:
@@ -46,7 +70,7 @@ def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
 
 
 def test_the_lock_names_no_place_to_install_from() -> None:
-    for text in (LOCK, SERVER):
+    for text in (LOCK, SERVER, BUILD):
         assert "://" not in text
         assert "--index" not in text
         assert "--find-links" not in text
