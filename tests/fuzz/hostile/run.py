@@ -36,7 +36,7 @@ P99_MS: Final = 250.0
 RATIO_MAX: Final = 5.0
 """On a busy machine: the p99 beside the hostile client to the p99 alone."""
 GROWN_SHARE: Final = 0.1
-GROWN_MIB: Final = 16.0
+GROWN_MIB: Final = 8.0
 SETTLE_S: Final = 20.0
 CALM_RATE: Final = 20
 BOUNDS: Final = {
