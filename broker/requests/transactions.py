@@ -9,7 +9,8 @@ Apache RocketMQ 5.x, ``broker/transaction``.
 
 Progress (the offsets of group CID_RMQ_SYS_TRANS, which slaves copy) moves only past halves whose op record is
 confirmed, so a successor asks again rather than forget. An end that comes twice is carried out once, also
-when the second comes to a successor, which first reads what its log has of the first. A half that wants to be
+when the second comes to a successor, which first reads what its log has of the first; one for a half that was
+written anew counts for the copy, which a successor finds before the op record. A half that wants to be
 asked about late (CHECK_IMMUNITY_TIME_IN_SECONDS) is written anew meanwhile, so that nobody waits for it.
 """
 
@@ -65,6 +66,10 @@ ENDED_AS: Final = "TRANSACTION_ENDED_AS"
 """Property of an op record, keelmq's own: how the transaction ended. RocketMQ's do not say it."""
 _WORDS: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 GIVEN_UP: Final = "given up"
+OPEN: Final = "open"
+SOMEHOW: Final = "ended, and nothing says how"
+COPIES_MAX: Final = 1000
+"""So many copies of one half are followed for one end."""
 _COUNT: Final = 32
 _BYTES: Final = 1 << 20
 WAITING_MAX: Final = 1000
@@ -105,13 +110,11 @@ class Transactions:
             return request.reply()  # the producer does not know yet: it will be asked
         if not self._known.is_set():
             await self._until_known()
-        half = self._newest(self._half(header))
+        half = self._half(header)
         self._need_right(connection, request, half, ("Pub",))
-        if half.queue_offset < self._next_half and (op := await self._op_of(connection, half)) is not None:
-            return _again(request, header.decision, property_of(op.properties, ENDED_AS))
-        for known in (self._ending, self._ended):
-            if half.queue_offset in known:
-                return _again(request, header.decision, known[half.queue_offset])
+        half, how = await self._look_up(connection, half)
+        if how is not None:
+            return _again(request, header.decision, how)
         refused = context.refuse_write()
         if refused is not None:
             raise refused
@@ -152,12 +155,54 @@ class Transactions:
                 Response.SYSTEM_BUSY,
             )
 
+    async def _look_up(self, connection: Connection, half: Record) -> tuple[Record, str | None]:
+        """The copy of ``half`` that stands for it now, and how it ended: None while it has not, and
+        ``SOMEHOW`` where its op record does not say. Nothing waits between the last look and the return.
+        Raises Refused, and PeerLeft.
+
+        What copies there are the master knows that made them; its successor finds them in the log.
+        """
+        told: dict[int, Record | None] = {}  # the op records that were looked for
+        while len(told) <= COPIES_MAX:
+            half = self._newest(half)
+            offset = half.queue_offset
+            known = next((ends[offset] for ends in (self._ending, self._ended) if offset in ends), OPEN)
+            if known not in (None, OPEN):
+                return half, known
+            if offset not in told:
+                if known is OPEN and offset >= self._next_half:
+                    return half, None
+                told[offset] = await self._op_of(connection, half)
+                continue  # others had their turn
+            op = told[offset]
+            if op is None:
+                return half, None if known is OPEN else SOMEHOW
+            how = property_of(op.properties, ENDED_AS)
+            copy = self._copy_before(op, half) if how is None else None
+            if copy is None:
+                return half, how or SOMEHOW
+            half = copy
+        raise Refused("this transaction is too old to tell whether it has ended", Response.SYSTEM_BUSY)
+
+    def _copy_before(self, op: Record, half: Record) -> Record | None:
+        """The copy that ``op`` says took the place of ``half``: both were one append. None: it says something
+        else, or the copy is gone."""
+        behind = self._first_behind(HALF_TOPIC, op.physical_offset)
+        copy = next(self._records(HALF_TOPIC, behind - 1), None) if behind else None
+        if copy is None or copy.physical_offset + copy.size != op.physical_offset:
+            return None
+        same = all(
+            property_of(copy.properties, name) == property_of(half.properties, name)
+            for name in (UNIQ_KEY, REAL_TOPIC, PRODUCER_GROUP)
+        )
+        return copy if same and copy.body == half.body else None
+
     async def _op_of(self, connection: Connection, half: Record) -> Record | None:
         """The op record that names ``half``: the log is asked, as progress is a number in a table and no
         proof. Raises Refused when it would take too long to tell, and PeerLeft."""
         looked = 0
         async with self._context.turns.take(connection) as turn:
-            for op in self._records(OP_HALF_TOPIC, self._first_op_behind(half.physical_offset)):
+            for op in self._records(OP_HALF_TOPIC, self._first_behind(OP_HALF_TOPIC, half.physical_offset)):
                 if half.queue_offset in _named(op):
                     return op
                 looked += 1
@@ -168,17 +213,17 @@ class Transactions:
                 await turn.breathe()
         return None
 
-    def _first_op_behind(self, physical_offset: int) -> int:
-        """The op records of a half lie behind it in the log."""
+    def _first_behind(self, topic: str, physical_offset: int) -> int:
+        """The first of queue 0 that lies behind a place in the log, as the op records of a half do."""
         store = self._context.store
-        low, high = store.min_queue_offset(OP_HALF_TOPIC, 0), store.max_queue_offset(OP_HALF_TOPIC, 0)
+        low, high = store.min_queue_offset(topic, 0), store.max_queue_offset(topic, 0)
         while low < high:
             middle = (low + high) // 2
-            op = next(self._records(OP_HALF_TOPIC, middle), None)
-            if op is None or op.physical_offset > physical_offset:
+            found = next(self._records(topic, middle), None)
+            if found is None or found.physical_offset > physical_offset:
                 high = QueueOffset(middle)
             else:
-                low = QueueOffset(max(op.queue_offset, middle) + 1)
+                low = QueueOffset(max(found.queue_offset, middle) + 1)
         return low
 
     def _half(self, header: EndTransactionHeader) -> Record:
@@ -469,9 +514,9 @@ class Transactions:
             offsets.commit(GROUP, OP_HALF_TOPIC, 0, done)
 
 
-def _again(request: Command, decision: int, ended_as: str | None) -> Command:
+def _again(request: Command, decision: int, ended_as: str) -> Command:
     """The answer to an end of a transaction that has ended. Raises Refused."""
-    if ended_as not in (None, _WORDS[decision]):
+    if ended_as not in (SOMEHOW, _WORDS[decision]):
         raise Refused(f"this transaction was {ended_as}", Response.SYSTEM_ERROR)
     return request.reply()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.requests.transactions import GROUP
+from broker.tables.topics import OP_HALF_TOPIC
 from model.codes import Request, Response
 from model.pop import ORDER_REVIVE_QUEUE, ExtraInfo
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
@@ -94,7 +95,7 @@ async def test_the_first_op_behind_a_half_is_found(tmp_path: Path) -> None:
         await eventually(lambda: broker.offsets.get(GROUP, HALVES, 0) == 9, "all have ended")
         transactions = broker.processors.transactions
         for half in of_topic(broker, HALVES):
-            assert transactions._first_op_behind(half.physical_offset) == half.queue_offset
+            assert transactions._first_behind(OP_HALF_TOPIC, half.physical_offset) == half.queue_offset
             # Nothing is written again for an end that comes again, however late.
             assert half.queue_offset < transactions._next_half
         before = broker.store.log.end

@@ -233,6 +233,29 @@ async def test_halves_survive_a_restart(tmp_path: Path) -> None:
         assert len(of_topic(broker, "T")) == 2, "what ended before the restart has ended"
 
 
+@pytest.mark.parametrize("passed", [False, True])
+async def test_an_end_for_a_half_that_a_former_master_wrote_anew_counts_for_its_copy(
+    tmp_path: Path, passed: bool
+) -> None:
+    """Its op record says that it is gone; not that the transaction has ended."""
+    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+        half = await begin(client)
+        rolled_back = await begin(client, body=b"rolled back")
+        await eventually(lambda: len(of_topic(broker, HALVES)) >= 6, "both are asked about twice")
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        if passed:  # progress is behind them: the log alone knows
+            await eventually(lambda: broker.processors.transactions._known.is_set(), "what ended is known")
+            broker.processors.transactions._next_half = len(of_topic(broker, HALVES)) - 2
+            broker.processors.transactions._ended.clear()
+        assert (await end(client, rolled_back, ROLLBACK)).code == 0
+        for _ in range(2):
+            assert (await end(client, half, COMMIT)).code == 0
+        assert [record.body for record in of_topic(broker, "T")] == [b"half"]
+        for ended, decision, how in ((half, ROLLBACK, "committed"), (rolled_back, COMMIT, "rolled back")):
+            answer = await end(client, ended, decision)
+            assert (answer.code, answer.remark) == (1, f"this transaction was {how}")
+
+
 def given_up(broker: Broker) -> set[bytes]:
     return {record.body for record in of_topic(broker, GIVEN_UP)}
 
