@@ -95,6 +95,7 @@ class Controller:
         self._client = RemotingClient(env, name, credentials=signing)
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self._access = StandaloneAccess(env, config, guard, credentials)
+        self._access.hold_to(self._clusters_of)
         self._brokers = Brokers(env, config, self._table, self._live, self._client)
         self._coordinator = ElectionCoordinator(
             env,
@@ -263,6 +264,10 @@ class Controller:
             raise Refused(str(error), Response.CONTROLLER_INVALID_REQUEST) from None
         body = b"" if answer.body is None else await written(answer.body, Slice(self._env.monotonic_ms))
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=body)
+
+    def _clusters_of(self, request: codec.Command) -> list[str]:
+        group = self._table.groups.get(request.ext.get("brokerName", ""))
+        return [] if group is None else [group.cluster]
 
     def _on_close(self, connection: Connection) -> None:
         session = self._brokers.closed(connection)

@@ -442,6 +442,15 @@ class RouteTable:
             "clusterAddrTable": {cluster: sorted(names) for cluster, names in self._clusters.items()},
         }
 
+    def clusters_of(self, group: str, address: str) -> list[str]:
+        """Those of a broker group, and of the groups that have a broker at ``address``."""
+        found = {
+            each.cluster
+            for name, each in self._groups.items()
+            if name == group or address in each.addresses.values()
+        }
+        return sorted(found)
+
     def member_group(self, cluster: str, name: str) -> dict[str, Any]:
         """BrokerMemberGroup; without addresses when the group is not known."""
         group = self._groups.get(name)

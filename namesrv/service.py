@@ -75,6 +75,11 @@ class NameServer:
         self._client = RemotingClient(env, "namesrv", credentials=signing)
         guard = Guard("namesrv", Limits.of(config), env.monotonic_ms)
         self._access = StandaloneAccess(env, config, guard, credentials)
+        self._access.hold_to(
+            lambda request: self._table.clusters_of(
+                request.ext.get("brokerName", ""), request.ext.get("brokerAddr", "")
+            )
+        )
         self._server = RemotingServer(
             env,
             "namesrv",

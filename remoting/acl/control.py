@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from model.acl.directory import Directory
@@ -98,6 +99,10 @@ class StandaloneAccess:
         self._path = f"{directory}/{AUTH_FILE}" if directory else ""
         self._seen: tuple[int, int] | None = None
         self.answers = self._control.answers
+
+    def hold_to(self, clusters_of: Callable[[Command], Iterable[str]]) -> None:
+        """See ``Gate.clusters_of``."""
+        self._control.gate.clusters_of = clusters_of
 
     async def start(self) -> None:
         """Raises ConfigError, OSError."""

@@ -9,14 +9,14 @@ SYSTEM_ERROR with its exception's name, 2.0 NO_PERMISSION.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from model.acl import plain as plain_acl
 from model.acl.addresses import host_of
 from model.acl.directory import Directory
 from model.acl.plain import Account, Perm
-from model.acl.policies import User, denied
+from model.acl.policies import Need, User, denied
 from model.codes import Response, name_of
 from model.config.server import ServerConfig
 from model.errors import PeerError, Refused
@@ -70,6 +70,9 @@ class Gate:
     open_to_all: frozenset[int] = frozenset()
     open_to_users: frozenset[int] = frozenset()
     cluster: str = "DefaultCluster"
+    clusters_of: Callable[[Command], Iterable[str]] = lambda request: ()
+    """Of which clusters the broker is that a request names: a right to another one, which the request names
+    beside it, is none to change it."""
 
     @classmethod
     def of(cls, config: ServerConfig, audit: Audit, plain: PlainFiles | None, cluster: str) -> Gate:
@@ -113,7 +116,7 @@ class Gate:
         elif self.authorizes:
             # The original looks into no request without ext fields: it has no user either.
             name = None if user is None else user.name
-            may = self.directory.authorizes(name, needs(request, self.cluster), address) or may
+            may = self.directory.authorizes(name, self._needs(request), address) or may
         elif self.authenticates and request.code in PEER_CODES | SETTINGS and not may:
             raise denied(f"{name_of(request.code)} is for super users: there are no policies")
         return Admission.RIGHT if may else Admission.CLIENT
@@ -126,6 +129,12 @@ class Gate:
         found = [] if user is None else [user.password]
         found += [] if account is None else [account.secret_key]
         return [(ROCKETMQ, secret) for secret in found]
+
+    def _needs(self, request: Command) -> list[Need]:
+        found = needs(request, self.cluster)
+        if request.code in PEER_CODES:
+            found += [Need("Cluster", name, ("Update",)) for name in self.clusters_of(request)]
+        return found
 
     def of_operator(self, request: Command) -> bool:
         """Whether a super user or an admin signed this."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from model.codes import Request, Response
 from remoting.auth import Credentials
+from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
@@ -13,6 +14,7 @@ from tests.fakes.controller.signed import READS, group_of_two, mutations
 from tests.remoting.keys import KEY, KEY_JSON
 
 ROOT = Credentials("rootroot", "root-secret")
+ALICE = Credentials("alice", "alice-secret")
 
 
 def test_a_super_user_operates_and_a_stranger_reads_nothing(tmp_path: Path) -> None:
@@ -33,6 +35,45 @@ def test_a_super_user_operates_and_a_stranger_reads_nothing(tmp_path: Path) -> N
         assert leader is not None
         assert leader.status()["ports"]["audit"]["acts"] == {"UPDATE_CONTROLLER_CONFIG": 1}
         await stranger.close()
+        await root.close()
+
+    run(
+        tmp_path,
+        main,
+        authenticationEnabled="true",
+        authorizationEnabled="true",
+        authConfigPath=str(tmp_path),
+        innerClientAuthenticationCredentials=KEY_JSON,
+        initAuthenticationUser=json.dumps({"username": "rootroot", "password": "root-secret"}),
+    )
+
+
+def test_a_right_to_one_cluster_elects_in_no_other(tmp_path: Path) -> None:
+    """The cluster that an election names is nothing that it goes by: the broker's own counts."""
+
+    async def main(world: World) -> None:
+        await group_of_two(world)
+        address = world.leader_address()
+        root, alice = (RemotingClient(OsEnv(), "c", credentials=key) for key in (ROOT, ALICE))
+        body = dumps({"password": ALICE.secret_key})
+        asked = Command(Request.AUTH_CREATE_USER, {"username": "alice"}, body)
+        assert (await root.call(address, asked)).code == 0
+
+        async def allow(cluster: str) -> None:
+            entry = {"resource": f"Cluster:{cluster}", "actions": ["Update"], "decision": "Allow"}
+            acl = dumps({"subject": "User:alice", "policies": [{"entries": [entry]}]})
+            asked = Command(Request.AUTH_CREATE_ACL, {"subject": "User:alice"}, acl)
+            assert (await root.call(address, asked)).code == 0
+
+        await allow("other")
+        ext = {"brokerName": G, "clusterName": "other", "brokerId": "2", "designateElect": "true"}
+        for code in (Request.CONTROLLER_ELECT_MASTER, Request.CLEAN_BROKER_DATA):
+            answer = await alice.call(address, Command(code, ext))
+            assert answer.code == Response.NO_PERMISSION
+            assert "no permission to access Cluster:c from" in (answer.remark or "")
+        await allow("c")
+        assert (await alice.call(address, Command(Request.CONTROLLER_ELECT_MASTER, ext))).code == 0
+        await alice.close()
         await root.close()
 
     run(

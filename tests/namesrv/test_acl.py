@@ -73,6 +73,37 @@ async def test_routes_need_a_right_and_rules_are_kept_in_its_file(tmp_path: Path
         await alice.close()
 
 
+async def test_a_right_to_one_cluster_registers_and_removes_no_broker_of_another(tmp_path: Path) -> None:
+    async with world(**ON, auth_config_path=str(tmp_path)) as w:
+        root, alice = (RemotingClient(w.env, "signed", credentials=key) for key in (ROOT, ALICE))
+
+        async def ask(who: RemotingClient, command: Command) -> Command:
+            return await who.call(w.server.address, command)
+
+        body = dumps({"password": ALICE.secret_key})
+        assert (await ask(root, Command(Request.AUTH_CREATE_USER, {"username": "alice"}, body))).code == 0
+        entry = {"resource": "Cluster:other", "actions": ["Update"], "decision": "Allow"}
+        acl = dumps({"subject": "User:alice", "policies": [{"entries": [entry]}]})
+        assert (await ask(root, Command(Request.AUTH_CREATE_ACL, {"subject": "User:alice"}, acl))).code == 0
+        assert (await ask(root, registration("10.0.0.1:1"))).code == 0
+        before = (await ask(root, Command(Request.GET_BROKER_CLUSTER_INFO))).body
+
+        as_broker_a = registration("10.0.0.9:1", clusterName="other")
+        at_its_address = registration("10.0.0.1:1", clusterName="other", brokerName="broker-x")
+        away = {**at_its_address.ext, "brokerId": "0"}
+        text = "User:alice has no permission to access Cluster:DefaultCluster from 127.0.0.1"
+        for command in (as_broker_a, at_its_address, Command(Request.UNREGISTER_BROKER, away)):
+            answer = await ask(alice, command)
+            assert answer.code == Response.NO_PERMISSION
+            assert (answer.remark or "").startswith(text)
+        assert (await ask(root, Command(Request.GET_BROKER_CLUSTER_INFO))).body == before
+        own = registration("10.0.0.9:1", clusterName="other", brokerName="broker-x")
+        assert (await ask(alice, own)).code == 0
+        assert (await ask(alice, own)).code == 0, "its own again"
+        for client in (root, alice):
+            await client.close()
+
+
 async def test_acl_1_and_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(
         "accounts:\n- {accessKey: rootroot, secretKey: root-secret, admin: true}\n"
