@@ -1,6 +1,6 @@
 """How long does a request hold the event loop, at its limit? One row a request code.
 
-    python bench/turns.py [--server broker|namesrv|controller] [--only CODE,...] [--json OUT] [--markdown OUT]
+    python bench/turns.py [--server broker|namesrv|controller] [--codes CODE,..] [--json OUT] [--markdown OUT]
 
 For each code that a broker, a NameServer or a Controller answers: the dearest well-formed request that is let
 through, against tables as full as the default configuration admits. Measured is the longest piece of work
@@ -30,7 +30,7 @@ from bench.provenance import machine  # noqa: E402
 from bench.turn_cases import controller, messages, namesrv, operators  # noqa: E402
 from bench.turn_cases.filled import broker_site  # noqa: E402
 from bench.turn_cases.measure import DRIVER, LIMIT_MS, Case, Pieces, Row, measured, timed  # noqa: E402
-from model.codes import name_of  # noqa: E402
+from model.codes import Request, name_of  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ async def measure(
                             told(rows[-1])
             finally:
                 collector.end()
-            return rows, without_case(site.codes, server.cases)
+            return rows, [] if only else without_case(site.codes, server.cases)
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -128,18 +128,23 @@ def page(found: dict[str, tuple[list[Row], list[str]]], where: dict[str, Any]) -
     return "\n".join(lines) + "\n"
 
 
+def number_of(code: str) -> int:
+    """Of a request code by its number or name."""
+    return int(code) if code.isdigit() else int(Request[code.upper()])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--server", choices=sorted(SERVERS), action="append")
-    parser.add_argument("--only", default="", help="request codes, with commas")
+    parser.add_argument("--codes", "--only", default="", help="request codes, numbers or names, with commas")
     parser.add_argument("--share", type=float, default=1.0, help="fill tables to this share only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    only = {int(code) for code in options.only.split(",") if code}
+    only = {number_of(code.strip()) for code in options.codes.split(",") if code.strip()}
 
     def told(row: Row) -> None:
         print(

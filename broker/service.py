@@ -45,6 +45,8 @@ from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+ASKED: Final = Limits(frame_bytes_max=128 << 20)
+"""Of whom this broker chose to ask: all tables of a master at their limits are 35 MB."""
 EXPIRE_S: Final = 10.0
 LOST_MS: Final = 10_000.0  # a slave without a link to its master for longer does not do its work
 
@@ -63,7 +65,7 @@ class Broker:
         self.acl = access_of(env, config, guard, credentials)
         self.context.trust = Trust(credentials, self.acl.directory, self.acl.gate)
         self.client = RemotingClient(
-            env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing
+            env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing, limits=ASKED
         )
         self.role = RoleManager(
             RoleParts(env, config, self.store, self.ha, self.role_state), self.client, self

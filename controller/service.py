@@ -9,7 +9,7 @@ still follows: a leader that was cut off answers nothing old.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import one_address, peers, properties_of, split_address
 from remoting import codec
 from remoting.acl.control import StandaloneAccess, own_credentials
+from remoting.bodies import Members
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int, told_clock
 from remoting.keys import Signer
 from remoting.request_bodies import request_object, request_value
@@ -59,6 +60,8 @@ from runtime.turns import Slice
 log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
+GROUP_MAX: Final = 1000
+"""Brokers of one group: what is decided about a group looks at all of them in one go, 5 us each."""
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -500,18 +503,18 @@ class Controller:
             if len(names) > BROKERS_MAX:
                 raise PeerError(f"the body names more than {BROKERS_MAX} groups")
         await self._raft.barrier()
+        # Each group is looked at when it is written: the groups of a leader are many, and change one by one.
+        return Answer(body={"replicasInfoTable": Members(self._rows(names))})
+
+    def _rows(self, names: list[str] | None) -> Iterator[tuple[str, Any]]:
         now_ms = self._env.monotonic_ms()
-        table: dict[str, Any] = {}
-        slice_ = Slice(self._env.monotonic_ms)
         for name in sorted(self._table.groups) if names is None else names:
             told = self._table.sync_state_data(
                 [name],
                 lambda group, broker_id: self._live.is_alive(group, broker_id, now_ms),
                 self._live.ends,
             )
-            table |= told.body["replicasInfoTable"]
-            await slice_.breathe()
-        return Answer(body={"replicasInfoTable": table})
+            yield from told.body["replicasInfoTable"].items()
 
     async def _clean(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -539,12 +542,16 @@ class Controller:
 
     async def _apply_id(self, request: codec.Command) -> Answer:
         ext = request.ext
-        name = need(ext, "brokerName")
+        name, broker_id = need(ext, "brokerName"), need_int(ext, "appliedBrokerId", 0, INT_MAX)
+        group = self._table.groups.get(name)
+        known = {} if group is None else group.replicas
+        if len(known) >= GROUP_MAX and broker_id not in known:
+            raise Refused(f"group {name} has {GROUP_MAX} brokers: no more", Response.SYSTEM_BUSY)
         return await self._propose(
             ApplyBrokerId(
                 **self._known(name),
                 cluster=need(ext, "clusterName"),
-                broker_id=need_int(ext, "appliedBrokerId", 0, INT_MAX),
+                broker_id=broker_id,
                 check_code=need(ext, "registerCheckCode"),
             )
         )

@@ -4,11 +4,13 @@ In: registrations, heartbeats, ended sessions, the time. Out: routes and lists, 
 ``brokerAddrs`` are ints). The rules are RocketMQ 5.x's (``namesrv/routeinfo/RouteInfoManager``).
 
 Holds: a group has at least one address, no address is listed twice, each is alive; a group that is listed
-stands in a cluster and the other way round; a topic has at least one group, and all its groups are listed.
+stands in a cluster and the other way round; a topic has at least one group, and all its groups are listed,
+but for those that are being swept (``sweep``), which nobody is told of.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from model.config import NamesrvConfig
@@ -20,6 +22,7 @@ MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 UNIT_FLAG: Final = 1
 UNIT_SUB_FLAG: Final = 2
+TOPICS_A_STEP: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +140,36 @@ class RouteTable:
         self.told: dict[Hashable, bytes] = {}
         """Answers made of these tables; forgotten with every change of them. Clients ask all the time, and
         while they seek a new master twenty times a second each."""
+        self.sweep: Callable[[Iterable[None]], None] | None = None
+        """Takes the steps that take away what a group that is gone leaves; None: they are taken at once."""
+        self._leaving: dict[str, Iterable[None]] = {}
+        self.changes = 0
+        """Counts the changes: an answer made in slices is kept when there was none meanwhile."""
+
+    def _forget_told(self) -> None:
+        self.changes += 1
+        self.told.clear()
 
     # brokers come and go
 
     def register(self, broker: Registration, session: int, now_ms: int) -> Registered:
         """Take a broker in, or renew it. What a connection still brings after the broker made a newer one is
         late, and says nothing; unless it tells of a newer epoch: then another process has the address."""
+        found, steps = self.begin(broker, session, now_ms)
+        for _ in steps:
+            pass
+        return found
+
+    def begin(self, broker: Registration, session: int, now_ms: int) -> tuple[Registered, Iterable[None]]:
+        """``register``, but for its topics: they are taken in steps, which end when the broker is another
+        one's, gone, or registers anew meanwhile. Until the last of them a route may be as it was before."""
+        self._finish(broker.group)
         if self._is_overtaken(broker, session):
-            return Registered()
+            return Registered(), ()
         return self._register(broker, session, now_ms)
 
-    def _register(self, broker: Registration, session: int, now_ms: int) -> Registered:
-        self.told.clear()
+    def _register(self, broker: Registration, session: int, now_ms: int) -> tuple[Registered, Iterable[None]]:
+        self._forget_told()
         group = self._groups.get(broker.group)
         if broker.part and not self._can_add_to(broker, group, session):
             raise Refused(f"not all of {broker.address} is known here: register every topic")
@@ -160,9 +181,9 @@ class RouteTable:
         moved = held_by != broker.address
         if held_by and moved and self._live[held_by].version.state_version > broker.version.state_version:
             # A deposed master still believes in itself: its epoch is older than that of the one listed.
-            return Registered(notices=tuple(self.unregister(broker.address)))
+            return Registered(notices=tuple(self.unregister(broker.address))), ()
         if not moved and self._is_deposed_here(broker, session):
-            return Registered()
+            return Registered(), ()
         notices = self._leave_other_groups(broker)
         group = self._groups.setdefault(broker.group, _Group(broker.cluster, {}))
         self._clusters.setdefault(broker.cluster, {})[broker.group] = None
@@ -171,13 +192,13 @@ class RouteTable:
         group.acting_master = bool(broker.acting_master)
         group.zone = broker.zone
 
-        self._take_topics(broker, group, moved=moved)
+        steps = self._take_topics(broker, group, moved=moved)
         self._live[broker.address] = self._life_of(broker, session, now_ms)
         if broker.broker_id == MASTER_ID and listed.get(MASTER_ID) != broker.address:
             notices.append(MasterChange(broker.group, broker.address))
         if broker.broker_id < min_before:
             notices.append(self._min_id_change(broker.group, group, None, broker.ha_address))
-        return self._told(broker, group, notices)
+        return self._told(broker, group, notices), steps
 
     def _life_of(self, broker: Registration, session: int, now_ms: int) -> _Live:
         expiry_ms = broker.heartbeat_timeout_ms
@@ -246,33 +267,58 @@ class RouteTable:
         tell = members if offline is not None or len(members) == 1 else members[1:]
         return MinIdChange(name, *members[0], offline, ha, tuple(address for _, address in tell))
 
-    def _take_topics(self, broker: Registration, group: _Group, *, moved: bool) -> None:
+    def _take_topics(self, broker: Registration, group: _Group, *, moved: bool) -> Iterable[None]:
         """Only the master's topics count, or those of the smallest id of a group that may act for one."""
         is_master = broker.broker_id == MASTER_ID
         if not is_master and (broker.acting_master is None or broker.broker_id != min(group.addresses)):
-            return
+            return ()
         live = self._live.get(broker.address)
         # An unchanged table is not taken again: it would give back a write bit an operator wiped.
         changed = moved or live is None or live.version != broker.version
-        if self._config.delete_topic_with_registration:
-            self._drop_unnamed(broker)
-        self._take_queues(broker, read_only=bool(broker.acting_master) and not is_master, changed=changed)
-        for topic, mapping in broker.mappings.items() if changed else ():
-            self._mappings.setdefault(topic, {})[broker.group] = mapping
+        return self._steps(
+            broker, group, read_only=bool(broker.acting_master) and not is_master, changed=changed
+        )
 
-    def _take_queues(self, broker: Registration, *, read_only: bool, changed: bool) -> None:
+    def _steps(
+        self, broker: Registration, group: _Group, *, read_only: bool, changed: bool
+    ) -> Iterator[None]:
+        """Take the topics, ``TOPICS_A_STEP`` at a time."""
+        work = chain(
+            self._drop_unnamed(broker) if self._config.delete_topic_with_registration else (),
+            self._take_queues(broker, read_only=read_only, changed=changed),
+            self._take_mappings(broker) if changed else (),
+        )
+        life = self._live.get(broker.address)
+        for count, _ in enumerate(work, 1):
+            if count % TOPICS_A_STEP:
+                continue
+            yield
+            if self._live.get(broker.address) is not life or self._groups.get(broker.group) is not group:
+                return
+            if group.addresses.get(broker.broker_id) != broker.address:
+                return
+            self._forget_told()
+
+    def _take_mappings(self, broker: Registration) -> Iterator[None]:
+        for topic, mapping in broker.mappings.items():
+            self._mappings.setdefault(topic, {})[broker.group] = mapping
+            yield
+
+    def _take_queues(self, broker: Registration, *, read_only: bool, changed: bool) -> Iterator[None]:
         for topic, queues in broker.topics.items():
             groups = self._topics.setdefault(topic, {})
             if changed or broker.group not in groups:
                 perm = queues.perm & ~PERM_WRITE if read_only else queues.perm
                 groups[broker.group] = replace(queues, perm=perm) if perm != queues.perm else queues
+            yield
 
-    def _drop_unnamed(self, broker: Registration) -> None:
+    def _drop_unnamed(self, broker: Registration) -> Iterator[None]:
         """Take away the group's queues of topics its broker does not name any more."""
         known = broker.gone if broker.part else list(self._topics)
         for topic in known:
             if topic not in broker.topics and broker.group in self._topics.get(topic, {}):
                 self._drop_queues(topic, broker.group)
+            yield
 
     def heartbeat(self, address: str, session: int, now_ms: int) -> bool:
         """The broker at ``address`` lives, and speaks on ``session`` now. False when it is not registered."""
@@ -300,7 +346,7 @@ class RouteTable:
         started again and spoke on a newer connection than ``session``, where its goodbye comes from."""
         if self._is_late(address, session):
             return []
-        self.told.clear()
+        self._forget_told()
         self._live.pop(address, None)
         return [
             notice
@@ -331,7 +377,7 @@ class RouteTable:
             return []
         smallest = min(group.addresses)
         if group.acting_master and smallest != MASTER_ID:
-            self._change_perm(name, lambda perm: perm & ~PERM_WRITE)
+            sum(self._change_perm(name, lambda perm: perm & ~PERM_WRITE))
         if not group.acting_master or smallest == min_before:
             return []
         return [self._min_id_change(name, group, address, None)]
@@ -342,8 +388,29 @@ class RouteTable:
             del self._clusters[cluster][name]
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-        for topic in [t for t, groups in self._topics.items() if name in groups]:
-            self._drop_queues(topic, name)
+        steps = self._left_by(name)
+        self._leaving[name] = steps
+        if self.sweep is None:
+            self._finish(name)
+        else:
+            self.sweep(steps)
+
+    def _finish(self, name: str) -> None:
+        """Take away at once what a former group of that name left."""
+        for _ in self._leaving.get(name, ()):
+            pass
+
+    def _left_by(self, name: str) -> Iterator[None]:
+        for tables in (self._topics, self._mappings):
+            for looked, topic in enumerate(list(tables), 1):
+                entries: dict[str, Any] = tables.get(topic, {})
+                if name in entries:
+                    del entries[name]
+                    if not entries:
+                        del tables[topic]
+                if looked % TOPICS_A_STEP == 0:
+                    yield
+        self._leaving.pop(name, None)
 
     def _drop_queues(self, topic: str, group: str) -> None:
         groups = self._topics[topic]
@@ -362,41 +429,52 @@ class RouteTable:
         for group in queues:
             if group not in self._groups:
                 raise Refused(f"cannot register topic {topic}: no broker group {group} is registered")
-        self.told.clear()
+        self._forget_told()
         if queues:
             self._topics.setdefault(topic, {}).update(queues)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, of one cluster or everywhere; nothing happens when it is not known."""
-        self.told.clear()
+        self._forget_told()
         for group in list(self._topics.get(topic, {})):
             if cluster is None or group in self._clusters.get(cluster, {}):
                 self._drop_queues(topic, group)
 
-    def wipe_write_perm(self, group: str) -> int:
-        """Take the write bit from every topic of ``group``; returns how many topics it has."""
+    def wipe_write_perm(self, group: str) -> Iterator[int]:
+        """Take the write bit from every topic of ``group``, in steps: how many topics each of them found."""
         return self._change_perm(group, lambda perm: perm & ~PERM_WRITE)
 
-    def add_write_perm(self, group: str) -> int:
-        """Set every topic of ``group`` to read and write, as the original does, whatever bits it had."""
+    def add_write_perm(self, group: str) -> Iterator[int]:
+        """Set every topic of ``group`` to read and write, as the original does, whatever bits it had. As
+        ``wipe_write_perm``."""
         return self._change_perm(group, lambda perm: PERM_READ | PERM_WRITE)
 
-    def _change_perm(self, group: str, change: Callable[[int], int]) -> int:
-        self.told.clear()
+    def _change_perm(self, group: str, change: Callable[[int], int]) -> Iterator[int]:
         count = 0
-        for groups in self._topics.values():
-            queues = groups.get(group)
+        made: dict[Queues, Queues] = {}  # most topics have the same numbers
+        for looked, groups in enumerate(list(self._topics.values()), 1):
+            queues = groups.get(group) if group in self._groups else None
             if queues is not None:
-                groups[group] = replace(queues, perm=change(queues.perm))
+                new = made.get(queues)
+                if new is None:
+                    new = made[queues] = replace(queues, perm=change(queues.perm))
+                groups[group] = new
                 count += 1
-        return count
+            if looked % TOPICS_A_STEP == 0:
+                self._forget_told()
+                yield count
+                count = 0
+        self._forget_told()
+        yield count
 
     # questions
 
     def route(self, topic: str, zone: str | None = None) -> dict[str, Any] | None:
         """TopicRouteData of ``topic``, or None when no broker has it. With a ``zone`` only of the groups
         in it and of those without a master, whose messages are read from wherever they are."""
-        offers = self._topics.get(topic)
+        offers = {
+            name: queues for name, queues in self._topics.get(topic, {}).items() if name in self._groups
+        }
         if not offers:
             return None
         addresses = {name: self._seen_by_clients(topic, name) for name in sorted(offers)}
@@ -457,12 +535,17 @@ class RouteTable:
         addresses = dict(sorted(group.addresses.items())) if group else {}
         return {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
 
-    def topics(self) -> list[str]:
-        return sorted(self._topics)
+    # Lists of topics: those of the moment of the question, each looked at when its turn comes.
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = self._clusters.get(cluster, {})
-        return sorted(t for t, groups in self._topics.items() if any(g in names for g in groups))
+    # None stands for one that does not belong to it.
+
+    def topics(self) -> Iterator[str | None]:
+        known = self._groups.keys()
+        return (None if known.isdisjoint(groups) else t for t, groups in list(self._topics.items()))
+
+    def topics_of_cluster(self, cluster: str) -> Iterator[str | None]:
+        names = self._clusters.get(cluster, {}).keys()
+        return (None if names.isdisjoint(groups) else t for t, groups in list(self._topics.items()))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """The topics named after clusters and groups, and the address of some broker."""
@@ -470,13 +553,18 @@ class RouteTable:
         first = next(iter(self._groups.values()), None)
         return sorted(names), first.addresses[min(first.addresses)] if first else None
 
-    def unit_topics(self, *, unit: bool | None, subscribed: bool | None) -> list[str]:
+    def unit_topics(self, *, unit: bool | None, subscribed: bool | None) -> Iterator[str | None]:
         """Topics by their unit flags; None = either way."""
-        return sorted(
-            topic
-            for topic, groups in self._topics.items()
-            if _matches(next(iter(groups.values())).sys_flag, UNIT_FLAG, unit)
-            and _matches(next(iter(groups.values())).sys_flag, UNIT_SUB_FLAG, subscribed)
+        return (
+            topic if self._is_unit(groups, unit, subscribed) else None
+            for topic, groups in list(self._topics.items())
+        )
+
+    def _is_unit(self, groups: Mapping[str, Queues], unit: bool | None, subscribed: bool | None) -> bool:
+        """By the first group that is there; one that is gone meanwhile has none."""
+        flags = next((queues.sys_flag for name, queues in groups.items() if name in self._groups), None)
+        return flags is not None and (
+            _matches(flags, UNIT_FLAG, unit) and _matches(flags, UNIT_SUB_FLAG, subscribed)
         )
 
     def brokers(self) -> dict[str, dict[str, str]]:
@@ -499,6 +587,8 @@ class KvTable:
 
     def __init__(self, table: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._table = {namespace: dict(values) for namespace, values in (table or {}).items()}
+        self.ordered: bytes | None = None
+        """What brokers are told of it, once it was written."""
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -508,8 +598,9 @@ class KvTable:
 
     def with_value(self, namespace: str, key: str, value: str | None) -> "KvTable":
         """A copy in which ``key`` has ``value``, or is gone when that is None."""
-        changed = KvTable(self._table)
-        values = changed._table.setdefault(namespace, {})
+        changed = KvTable()
+        changed._table = dict(self._table)
+        values = changed._table[namespace] = dict(self._table.get(namespace, {}))
         if value is None:
             values.pop(key, None)
         else:
@@ -517,6 +608,10 @@ class KvTable:
         if not values:
             del changed._table[namespace]
         return changed
+
+    def items(self) -> Iterable[tuple[str, Mapping[str, str]]]:
+        """Each namespace and its values."""
+        return self._table.items()
 
     def to_json(self) -> dict[str, Any]:
         return {"configTable": self._table}

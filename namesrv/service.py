@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from model.codes import Request, Response
@@ -17,12 +19,14 @@ from model.settings import properties_of
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
 from remoting.acl.control import StandaloneAccess, own_credentials
-from remoting.bodies import believed_object, dumps, dumps_dialect
+from remoting.bodies import Items, believed_object, dumps, dumps_dialect, pieces
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, flag, need, opt_bool, told_clock
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
+from remoting.slices import in_order, joined
 from runtime.env import Env, read_file, write_file
 from runtime.tasks import Tasks, every
+from runtime.turns import PeerLeft, Slice, Turns
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +45,11 @@ CHANGEABLE: Final = frozenset(
 """Keys UPDATE_NAMESRV_CONFIG may change while serving; paths and ports never."""
 
 
+SHORT_MAX: Final = 64
+"""Groups of one topic whose route is written in one go."""
+VALUES_A_PIECE: Final = 1000
+REGISTERING: Final = "registering"
+"""The attribute of a connection whose registrations, and goodbyes, wait for each other."""
 TOLD_MAX: Final = 1024
 """So many routes are kept as they were told last, as long as nothing changes."""
 
@@ -67,6 +76,8 @@ class NameServer:
         self._kv = KvTable()
         self._kv_lock = asyncio.Lock()
         self._kv_error: str | None = None
+        self._turns = Turns(env.monotonic_ms)
+        self._table.sweep = self._sweep
         self._sessions: dict[int, Connection] = {}
         self._session_last = 0
         self._port: int | None = None
@@ -89,7 +100,6 @@ class NameServer:
             credentials=credentials,
             guard=guard,
         )
-        self._answers = self._requests()
 
     async def start(self) -> None:
         """Load the KV table and the ACL, and listen. Raises DiskError for a broken KV file, ConfigError for
@@ -208,7 +218,8 @@ class NameServer:
         result = answer(connection, request)
         return result if isinstance(result, Command) else await result
 
-    def _requests(self) -> dict[int, Callable[[Connection, Command], Command | Awaitable[Command]]]:
+    @cached_property
+    def _answers(self) -> dict[int, Callable[[Connection, Command], Command | Awaitable[Command]]]:
         return {
             Request.PUT_KV_CONFIG: self._put_kv,
             Request.GET_KV_CONFIG: self._get_kv,
@@ -225,38 +236,64 @@ class NameServer:
             Request.ADD_WRITE_PERM_OF_BROKER: self._add,
             Request.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             Request.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
-            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _, r: _topics(r, self._table.topics()),
-            Request.GET_TOPICS_BY_CLUSTER: lambda _, r: _topics(
-                r, self._table.topics_of_cluster(need(r.ext, "cluster"))
+            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics_of(lambda _: self._table.topics()),
+            Request.GET_TOPICS_BY_CLUSTER: self._topics_of(
+                lambda r: self._table.topics_of_cluster(need(r.ext, "cluster"))
             ),
-            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, r: _topics(r, *self._table.system_topics()),
-            Request.GET_UNIT_TOPIC_LIST: lambda _, r: _topics(
-                r, self._table.unit_topics(unit=True, subscribed=None)
+            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            Request.GET_UNIT_TOPIC_LIST: self._topics_of(
+                lambda _: self._table.unit_topics(unit=True, subscribed=None)
             ),
-            Request.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda _, r: _topics(
-                r, self._table.unit_topics(unit=None, subscribed=True)
+            Request.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics_of(
+                lambda _: self._table.unit_topics(unit=None, subscribed=True)
             ),
-            Request.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda _, r: _topics(
-                r, self._table.unit_topics(unit=False, subscribed=True)
+            Request.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics_of(
+                lambda _: self._table.unit_topics(unit=False, subscribed=True)
             ),
             Request.UPDATE_NAMESRV_CONFIG: self._update_config,
             Request.GET_NAMESRV_CONFIG: self._get_config,
         }
 
-    def _register(self, connection: Connection, request: Command) -> Command:
-        broker = parse_registration(request)
-        found = self._table.register(broker, connection.attributes["session"], self._now_ms())
-        self._announce(found.notices)
+    async def _register(self, connection: Connection, request: Command) -> Command:
+        async with _in_order(connection):
+            slice_ = Slice(self._env.monotonic_ms)
+            broker = await parse_registration(request, slice_)
+            if connection.closed:
+                raise PeerLeft  # its end is dealt with: nobody would take this broker out again
+            found, steps = self._table.begin(broker, connection.attributes["session"], self._now_ms())
+            self._announce(found.notices)
+            for _ in steps:
+                await slice_.breathe()
         ext = {PART: "true"} if broker.broker_id == MASTER_ID else {}
         if found.master_address is not None:
             ext |= {"masterAddr": found.master_address, "haServerAddr": found.ha_address or ""}
-        order = self._kv.namespace(ORDER_NAMESPACE) if self._config.return_order_topic_config else None
-        return request.reply(ext=ext, body=b"" if order is None else dumps({"table": order}))
+        return request.reply(ext=ext, body=await self._ordered_topics(slice_))
 
-    def _unregister(self, connection: Connection, request: Command) -> Command:
+    async def _ordered_topics(self, slice_: Slice) -> bytes:
+        """What a registration is answered with; kept until the KV table is another one."""
+        if not self._config.return_order_topic_config:
+            return b""
+        kv = self._kv
+        if kv.ordered is None:
+            values = kv.namespace(ORDER_NAMESPACE)
+            kv.ordered = b"" if values is None else await _table(values, slice_)
+        return kv.ordered
+
+    def _sweep(self, steps: Iterable[None]) -> None:
+        """What a group that is gone leaves is taken away in slices."""
+
+        async def work() -> None:
+            slice_ = Slice(self._env.monotonic_ms)
+            for _ in steps:
+                await slice_.breathe()
+
+        self._tasks.spawn(work(), name="sweep")
+
+    async def _unregister(self, connection: Connection, request: Command) -> Command:
         header = BrokerHeader.parse(request.ext)
-        log.info("namesrv: %s of %s leaves", header.address, header.name)
-        self._announce(self._table.unregister(header.address, connection.attributes["session"]))
+        async with _in_order(connection):  # behind a registration that is still being read
+            log.info("namesrv: %s of %s leaves", header.address, header.name)
+            self._announce(self._table.unregister(header.address, connection.attributes["session"]))
         return request.reply()
 
     def _heartbeat(self, connection: Connection, request: Command) -> Command:
@@ -275,7 +312,7 @@ class NameServer:
             body=b"" if known is None else dumps(known.to_json()),
         )
 
-    def _route(self, connection: Connection, request: Command) -> Command:
+    def _route(self, connection: Connection, request: Command) -> Command | Awaitable[Command]:
         topic = need(request.ext, "topic")
         zone = request.ext.get(ZONE, "").strip() if opt_bool(request.ext, ZONE_MODE) else ""
         strict = request.version >= STANDARD_JSON_VERSION or _standard_only(request)
@@ -290,26 +327,75 @@ class NameServer:
             raise Refused(f"no route for topic {topic}: no broker has it", Response.TOPIC_NOT_EXIST)
         if ordered:
             route["orderTopicConf"] = self._kv.get(ORDER_NAMESPACE, topic)
+        if len(route["queueDatas"]) > SHORT_MAX:
+            return self._long_route(connection, request, route, asked if kept else None, strict=strict)
         body = dumps(route) if strict else dumps_dialect(route)
         if kept and len(told) < TOLD_MAX:
             told[asked] = body
         return request.reply(body=body)
 
-    def _cluster_info(self, connection: Connection, request: Command) -> Command:
+    async def _long_route(
+        self,
+        connection: Connection,
+        request: Command,
+        route: dict[str, Any],
+        asked: Hashable | None,
+        *,
+        strict: bool,
+    ) -> Command:
+        """A route of many groups, written in slices as it was when it was asked for. It is kept under
+        ``asked`` if nothing changed meanwhile."""
+        changes = self._table.changes
+        async with self._turns.take(connection) as turn:
+            body = self._table.told.get(asked) if asked is not None else None
+            if body is None:
+                body = await joined(pieces(route, strict=strict, ordered=False), turn)
+                if asked is not None and changes == self._table.changes and len(self._table.told) < TOLD_MAX:
+                    self._table.told[asked] = body
+        return request.reply(body=body)
+
+    async def _cluster_info(self, connection: Connection, request: Command) -> Command:
         clock = told_clock(request.ext, self._env.now_ms())
-        return request.reply(ext=clock, body=_dialect_unless_asked(request, self._table.cluster_info()))
+        async with self._turns.take(connection) as turn:
+            info = self._table.cluster_info()
+            body = await joined(pieces(info, strict=_standard_only(request), ordered=False), turn)
+        return request.reply(ext=clock, body=body)
 
     def _member_group(self, connection: Connection, request: Command) -> Command:
         group = self._table.member_group(need(request.ext, "clusterName"), need(request.ext, "brokerName"))
         return request.reply(body=_dialect_unless_asked(request, {"brokerMemberGroup": group}))
 
-    def _wipe(self, connection: Connection, request: Command) -> Command:
-        count = self._table.wipe_write_perm(need(request.ext, "brokerName"))
+    def _topics_of(
+        self, found: Callable[[Command], Iterator[str | None]]
+    ) -> Callable[[Connection, Command], Awaitable[Command]]:
+        """Answers with a list of topics, which is looked for and written in slices."""
+
+        async def answer(connection: Connection, request: Command) -> Command:
+            async with self._turns.take(connection) as turn:
+                topics = Items(await in_order(found(request), turn))
+                return request.reply(body=await joined(pieces({"topicList": topics}), turn))
+
+        return answer
+
+    def _system_topics(self, connection: Connection, request: Command) -> Command:
+        topics, address = self._table.system_topics()
+        return request.reply(body=dumps({"brokerAddr": address, "topicList": topics}))
+
+    async def _wipe(self, connection: Connection, request: Command) -> Command:
+        count = await self._counted(self._table.wipe_write_perm(need(request.ext, "brokerName")))
         return request.reply(ext={"wipeTopicCount": str(count)})
 
-    def _add(self, connection: Connection, request: Command) -> Command:
-        count = self._table.add_write_perm(need(request.ext, "brokerName"))
+    async def _add(self, connection: Connection, request: Command) -> Command:
+        count = await self._counted(self._table.add_write_perm(need(request.ext, "brokerName")))
         return request.reply(ext={"addTopicCount": str(count)})
+
+    async def _counted(self, steps: Iterable[int]) -> int:
+        """In slices; what was begun ends, whether or not its sender waits for it."""
+        count, slice_ = 0, Slice(self._env.monotonic_ms)
+        for some in steps:
+            count += some
+            await slice_.breathe()
+        return count
 
     def _delete_topic(self, connection: Connection, request: Command) -> Command:
         self._table.delete_topic(need(request.ext, "topic"), request.ext.get("clusterName") or None)
@@ -352,12 +438,13 @@ class NameServer:
             raise Refused(f"no value under {key} in namespace {namespace}", Response.QUERY_NOT_FOUND)
         return request.reply(ext={"value": value})
 
-    def _get_kv_list(self, connection: Connection, request: Command) -> Command:
+    async def _get_kv_list(self, connection: Connection, request: Command) -> Command:
         namespace = need(request.ext, "namespace")
         values = self._kv.namespace(namespace)
         if values is None:
             raise Refused(f"no values in namespace {namespace}", Response.QUERY_NOT_FOUND)
-        return request.reply(body=dumps({"table": values}))
+        async with self._turns.take(connection) as turn:
+            return request.reply(body=await _table(values, turn))
 
     async def _put_kv(self, connection: Connection, request: Command) -> Command:
         return await self._change_kv(request, need(request.ext, "value"))
@@ -377,7 +464,7 @@ class NameServer:
         path = self._config.kv_config_path
         if not path:
             return
-        data = dumps_dialect(table.to_json(), indent=True)
+        data = await _file_of(table, Slice(self._env.monotonic_ms))
         disk = self._env.disk
 
         def save() -> None:
@@ -415,5 +502,36 @@ def _dialect_unless_asked(request: Command, value: Any) -> bytes:
     return dumps(value) if _standard_only(request) else dumps_dialect(value)
 
 
-def _topics(request: Command, topics: list[str], address: str | None = None) -> Command:
-    return request.reply(body=dumps({"brokerAddr": address, "topicList": topics}))
+def _in_order(connection: Connection) -> asyncio.Lock:
+    """Fair: who came first goes on first."""
+    found = connection.attributes.setdefault(REGISTERING, asyncio.Lock())
+    assert isinstance(found, asyncio.Lock)
+    return found
+
+
+async def _table(values: Mapping[str, str], slice_: Slice) -> bytes:
+    return await joined(_values(values, '{"table":{', "}}"), slice_)
+
+
+async def _file_of(table: KvTable, slice_: Slice) -> bytes:
+    """As ``dumps_dialect`` of all of it, but that ``VALUES_A_PIECE`` values stand in a line."""
+    return await joined(_written(table), slice_)
+
+
+def _written(table: KvTable) -> Iterator[str]:
+    before = '{\n\t"configTable":{'
+    for namespace, values in table.items():
+        yield f"{before}\n\t\t{dumps(namespace).decode()}:"
+        yield from _values(values, "{\n\t\t\t", "\n\t\t}", ",\n\t\t\t")
+        before = ","
+    yield "\n\t}\n}" if before == "," else before + "}\n}"
+
+
+def _values(values: Mapping[str, str], begin: str, end: str, between: str = ",") -> Iterator[str]:
+    """The members of a map of texts, many in one piece: what there is of such a table never changes."""
+    left = iter(values.items())
+    before = begin
+    while some := dict(islice(left, VALUES_A_PIECE)):
+        yield before + dumps(some).decode()[1:-1]
+        before = between
+    yield end if before is between else begin + end

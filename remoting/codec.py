@@ -187,11 +187,27 @@ def decode(frame: Buffer) -> Command:
     size = len(frame)
     if size < 8 or frame_end(frame, 0, size, max(size, FRAME_BYTES_MAX)) != size:
         raise PeerError(f"a frame of {size} bytes does not end where its length says")
-    mark = _LENGTHS.unpack_from(frame)[1]
-    body_at = 8 + (mark & 0xFFFFFF)
-    header = bytes(frame[8:body_at])
+    body_at = body_start(frame)
+    return command_of(bytes(frame[:body_at]), bytes(frame[body_at:]))
+
+
+def decoded(frame: Buffer | Command) -> Command:
+    """``decode``, where that was not done. Raises PeerError."""
+    return frame if isinstance(frame, Command) else decode(frame)
+
+
+def body_start(frame: Buffer) -> int:
+    """Where the body begins in a frame, of which the first eight bytes are enough."""
+    mark: int = _LENGTHS.unpack_from(frame)[1]
+    return 8 + (mark & 0xFFFFFF)
+
+
+def command_of(head: bytes, body: bytes) -> Command:
+    """The command of a frame that was cut before its body. Raises PeerError."""
+    mark = _LENGTHS.unpack_from(head)[1]
+    header = head[8:]
     command = _from_json(header) if mark >> 24 == JSON else _from_binary(header)
-    command.body = bytes(frame[body_at:])
+    command.body = body
     return command
 
 

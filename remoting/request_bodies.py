@@ -18,7 +18,8 @@ HEARTBEAT: Final = Bound(2 << 20)  # the broker's maxHeartbeatBytes is looked at
 TABLE: Final = Bound(4 << 20)
 """What operators change at once: topics, groups, policies."""
 REGISTRATION: Final = Bound(FRAME_BYTES_MAX, tokens=None, odd=FRAME_BYTES_MAX, slow=0)
-"""A broker's whole table of topics: 20,000 take 3 MB and 400,000 tokens. It has no object keys."""
+"""A broker's whole table of topics: 20,000 take 3 MB and 400,000 tokens. It has no object keys. The
+NameServer reads it in slices (``long_objects``), not by this bound."""
 
 BOUNDS: Final[Mapping[int, Bound]] = {
     Request.HEART_BEAT: HEARTBEAT,

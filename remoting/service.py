@@ -10,7 +10,8 @@ from model.settings import split_address
 from remoting.codec import Command
 from remoting.guard import Guard, Limits
 from remoting.keys import Signer
-from remoting.transport.connection import BufferHandler, Connection, Endpoint, Handler, unsupported
+from remoting.transport.calls import unsupported
+from remoting.transport.connection import BufferHandler, Connection, Endpoint, Handler
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
 
 from remoting.bodies import pieces
 from runtime.turns import Slice
@@ -15,10 +18,41 @@ def loop_slice() -> Slice:
     return Slice(lambda: loop.time() * 1000)
 
 
+PIECES_A_PART: Final = 1024
+TEXTS_A_RUN: Final = 4096
+
+
+async def in_order(found: Iterable[str | None], slice_: Slice) -> Iterator[str]:
+    """Texts sorted, without those that are None: runs of them in slices, which are merged as they are read.
+    Raises as ``slice_``."""
+    runs: list[list[str]] = []
+    left = iter(found)
+    while run := list(islice(left, TEXTS_A_RUN)):
+        runs.append(sorted(text for text in run if text is not None))
+        await slice_.breathe()
+    return merge(*runs)
+
+
+async def joined(found: Iterable[str], slice_: Slice) -> bytes:
+    """The pieces of a text as bytes, each made in a slice; put together at the end in a turn of its own, and
+    sent in another: of 16 MiB each takes as long as a slice. Raises as ``slice_``."""
+    body = bytearray()  # a list of pieces takes ten times their text, which Python does not give back
+    pending: list[str] = []
+    for piece in found:
+        pending.append(piece)
+        if len(pending) >= PIECES_A_PART:
+            body += "".join(pending).encode()
+            pending.clear()
+        await slice_.breathe()
+    if not body:
+        return "".join(pending).encode()
+    body += "".join(pending).encode()
+    await slice_.pause()
+    whole = bytes(body)
+    await slice_.pause()
+    return whole
+
+
 async def written(value: Any, slice_: Slice, depth: int = 3) -> bytes:
     """``bodies.dumps`` in slices; what lies ``depth`` levels down is written in one go."""
-    found = []
-    for piece in pieces(value, depth=depth):
-        found.append(piece)
-        await slice_.breathe()
-    return "".join(found).encode()
+    return await joined(pieces(value, depth=depth), slice_)

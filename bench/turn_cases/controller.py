@@ -12,7 +12,7 @@ from bench.turn_cases.measure import Ask, Case, Site, until
 from bench.turn_cases.namesrv import users_cases
 from controller.groups.commands import ApplyBrokerId, ElectMaster, RegisterBroker
 from controller.groups.liveness import Heartbeat
-from controller.service import Controller
+from controller.service import GROUP_MAX, Controller
 from model.acl.directory import USERS_MAX
 from model.acl.policies import User, policies_of
 from model.codes import Request
@@ -23,8 +23,8 @@ CASES: Final[list[Case]] = []
 GROUPS: Final = 5000
 BROKERS: Final = 3
 WIDE: Final = "wide"
-WIDE_BROKERS: Final = 4000
-"""With the other groups about as many as a Controller hears of (BROKERS_MAX)."""
+WIDE_BROKERS: Final = GROUP_MAX
+"""As many as a group may have. The other groups have about as many as a Controller hears of (BROKERS_MAX)."""
 BODY_MAX: Final = 15 * MIB
 
 
@@ -32,7 +32,8 @@ class ControllerSite(Site):
     """One Controller that leads alone, filled."""
 
     def __init__(self, path: Path, share: float) -> None:
-        port, raft_port = free_port(), free_port()
+        port = free_port()
+        raft_port = port + 1
         super().__init__(port, share)
         config = ControllerConfig.from_mapping(
             {
@@ -123,7 +124,7 @@ def group_ext(name: str = WIDE, **more: str) -> dict[str, str]:
     return {"brokerName": name, "clusterName": "c", **more}
 
 
-@case("a member of a group of 4,000", Request.BROKER_HEARTBEAT)
+@case("a member of a group of 1,000", Request.BROKER_HEARTBEAT)
 def beat(site: ControllerSite, run: int) -> Ask:
     last = max(site.server._table.groups[WIDE].replicas)
     numbers = {"brokerId": str(last), "epoch": "1", "maxOffset": "5", "heartbeatTimeoutMills": "100000"}
@@ -150,7 +151,7 @@ def update_config(site: ControllerSite, run: int) -> Ask:
     return Ask({}, b"#\n" * site.size(BODY_MAX // 2) + b"electMasterMaxRetryCount=3\n")
 
 
-@case("all members of a group of 4,000", Request.CONTROLLER_ALTER_SYNC_STATE_SET)
+@case("all members of a group of 1,000", Request.CONTROLLER_ALTER_SYNC_STATE_SET)
 def alter(site: ControllerSite, run: int) -> Ask:
     group = site.server._table.groups[WIDE]
     members = list(group.replicas)[: len(group.replicas) - run - 1]
@@ -165,44 +166,44 @@ def alter_many(site: ControllerSite, run: int) -> Ask:
     return Ask(group_ext(masterBrokerId=str(group.master), masterEpoch=str(group.epoch)), body)
 
 
-@case("in a group of 4,000", Request.CONTROLLER_ELECT_MASTER)
+@case("in a group of 1,000", Request.CONTROLLER_ELECT_MASTER)
 def elect(site: ControllerSite, run: int) -> Ask:
     return Ask(group_ext(brokerId="1"))
 
 
-@case("in a group of 4,000", Request.CONTROLLER_REGISTER_BROKER)
+@case("in a group of 1,000", Request.CONTROLLER_REGISTER_BROKER)
 def register(site: ControllerSite, run: int) -> Ask:
     return Ask(group_ext(brokerId="3", brokerAddress=address_of(3), heartbeatTimeoutMills="100000"))
 
 
-@case("of a group of 4,000", Request.CONTROLLER_GET_REPLICA_INFO)
+@case("of a group of 1,000", Request.CONTROLLER_GET_REPLICA_INFO)
 def replica_info(site: ControllerSite, run: int) -> Ask:
     return Ask(group_ext())
 
 
-@case("of 5,000 groups, 19,000 brokers", Request.CONTROLLER_GET_SYNC_STATE_DATA)
+@case("of 5,000 groups, 16,000 brokers", Request.CONTROLLER_GET_SYNC_STATE_DATA)
 def all_sets(site: ControllerSite, run: int) -> Ask:
     return Ask()
 
 
-@case("of one group of 4,000, named 1,000 times", Request.CONTROLLER_GET_SYNC_STATE_DATA)
+@case("of one group of 1,000, named 1,000 times", Request.CONTROLLER_GET_SYNC_STATE_DATA)
 def repeated_sets(site: ControllerSite, run: int) -> Ask:
     return Ask({}, json_bytes([WIDE] * site.size(1000)))
 
 
-@case("600 ids of a group of 4,000", Request.CLEAN_BROKER_DATA)
+@case("600 ids of a group of 1,000", Request.CLEAN_BROKER_DATA)
 def clean(site: ControllerSite, run: int) -> Ask:
     begin = 100 + run * site.size(600)
     ids = ";".join(str(n) for n in range(begin, begin + site.size(600)))
     return Ask(group_ext(brokerControllerIdsToClean=ids, isCleanLivingBroker="true"))
 
 
-@case("of a group of 4,000", Request.CONTROLLER_GET_NEXT_BROKER_ID)
+@case("of a group of 1,000", Request.CONTROLLER_GET_NEXT_BROKER_ID)
 def next_id(site: ControllerSite, run: int) -> Ask:
     return Ask(group_ext())
 
 
-@case("in a group of 4,000", Request.CONTROLLER_APPLY_BROKER_ID)
+@case("in a group of 1,000", Request.CONTROLLER_APPLY_BROKER_ID)
 def apply_id(site: ControllerSite, run: int) -> Ask:
     number = site.server._table.next_id(WIDE)
     return Ask(group_ext(appliedBrokerId=str(number), registerCheckCode=f"10.0.0.1:{run};1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,8 +53,8 @@ SUBSCRIPTIONS: Final = 5000
 TIMED_TOPICS: Final = 2000
 HALVES: Final = 2000
 ENTRIES: Final = 50
-OPENED: Final = {"recallMessageEnable": "true"}
-"""A door that is closed by default: behind it is work as well."""
+OPENED: Final = {"recallMessageEnable": "true", "enableLmq": "true", "enableMultiDispatch": "true"}
+"""Doors that are closed by default: behind them is work as well."""
 PROPERTIES: Final = f"KEYS\x01{KEY}\x02TAGS\x01t\x02UNIQ_KEY\x010123456789ABCDEF0123456789ABCDEF\x02"
 
 
@@ -251,10 +252,16 @@ def json_bytes(value: Any) -> bytes:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    """One that is free, and so is the next (a broker's HA port); below those that the system gives away."""
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 1000):
+        try:
+            for number in (port, port + 1):
+                with socket.socket() as one:
+                    one.bind(("127.0.0.1", number))
+        except OSError:
+            continue
         return port
+    raise OSError("no two ports are free")
 
 
 @contextlib.asynccontextmanager

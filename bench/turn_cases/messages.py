@@ -26,6 +26,7 @@ from bench.turn_cases.filled import (
     subscription,
 )
 from bench.turn_cases.measure import Ask, Case
+from broker.requests.send import LIGHT_MESSAGES_MAX
 from model.codes import Request
 from model.message import message_id
 from model.pop import ExtraInfo
@@ -102,6 +103,14 @@ def long_batch(site: BrokerSite, run: int) -> Ask:
 def forged_batch(site: BrokerSite, run: int) -> Ask:
     own = PROPERTIES + "__CRC32#\x010000000000\x02REAL_TOPIC\x01X\x02INNER_BASE\x015\x02" + filler(600)
     return Ask(send(LONG, queue_id=3, batch=True).to_ext(), packed(site.size(BATCH), b"x", own.encode()))
+
+
+@case("4,096 messages, of which as many name light queues as may", Request.SEND_BATCH_MESSAGE)
+def light_batch(site: BrokerSite, run: int) -> Ask:
+    named = PROPERTIES + "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b,%LMQ%c\x02" + filler(300)
+    light = packed(min(LIGHT_MESSAGES_MAX, site.size(BATCH) // 2), b"x", named.encode())
+    plain = packed(site.size(BATCH) - LIGHT_MESSAGES_MAX, b"x" * 800, PROPERTIES.encode())
+    return Ask(send(LONG, queue_id=3, batch=True).to_ext(), light + plain)
 
 
 @case("a message of maxMessageSize with properties of 31 KiB", Request.CONSUMER_SEND_MSG_BACK)
@@ -197,9 +206,9 @@ def pull_sql_heavy(site: BrokerSite, run: int) -> Ask:
     return Ask(pull_ext(HEAVY, wants=NO_SQL, kind="SQL92"))
 
 
-@case("16 KiB of SQL92 with brackets", *PULLS)
+@case("SQL92 with brackets, 5,000 words and signs", *PULLS)
 def pull_nested(site: BrokerSite, run: int) -> Ask:
-    return Ask(pull_ext(LONG, wants="(a=1 or b>2) and " * 900 + "c is null", kind="SQL92"))
+    return Ask(pull_ext(LONG, wants="(a=1 or b>2) and " * 490 + "c is null", kind="SQL92"))
 
 
 @case("a pull that waits, 32 KiB of tags", *PULLS)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from remoting import bodies
+from remoting.slices import joined
 from runtime.turns import Slice
 
 T = TypeVar("T")
@@ -37,10 +38,4 @@ async def dialect(turn: Slice, value: Any, depth: int = 2) -> bytes:
 
 
 async def _joined(turn: Slice, value: Any, *, strict: bool, depth: int = 2) -> bytes:
-    found = (
-        bytearray()
-    )  # a list of pieces takes ten times their text, of memory that Python does not give back
-    for piece in bodies.pieces(value, strict=strict, ordered=False, depth=depth):
-        found += piece.encode()
-        await turn.breathe()
-    return bytes(found)
+    return await joined(bodies.pieces(value, strict=strict, ordered=False, depth=depth), turn)

@@ -7,6 +7,7 @@ exactly what ``broker/requests/fast_path`` does.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Final
@@ -68,6 +69,14 @@ from store.flow.writing import Put
 MAX_RECONSUME_VERSION: Final = 121  # clients from 3.4.9 on may set maxReconsumeTimes
 FIRST_RETRY_LEVEL: Final = 3
 TRANSACTION_ID: Final = "__transactionId__"
+LIGHT_MESSAGES_MAX: Final = 64
+LIGHT_BYTES_MAX: Final = 64 << 10
+"""Of a batch: messages that name light queues, and the properties of these."""
+TOO_LIGHT: Final = (
+    f"of a batch at most {LIGHT_MESSAGES_MAX} messages, with {LIGHT_BYTES_MAX} bytes of properties,"
+    " name light queues (INNER_MULTI_DISPATCH)"
+)
+LONG_PUTS: Final = 512
 TOO_LONG: Final = (
     "the message is illegal, maybe msg body or properties length not matched."
     " msg body length limit {body} B, msg properties length limit 32 KiB."
@@ -101,6 +110,8 @@ class SendProcessor:
                 puts = self.put([message])
                 recall_handle = self.timers.recall_handle(message)
                 transaction_id = property_of(message.properties, UNIQ_KEY) or ""
+            if len(puts) > LONG_PUTS:
+                await asyncio.sleep(0)  # they are stored: what follows is another piece of work
             host = self._context.store_host
             ids = ",".join([message_id(host, put.physical_offset) for put in puts])
             answer = request.reply(
@@ -316,13 +327,19 @@ class SendProcessor:
         writer = context.store.writer
         name = header.topic
         parts = inner_messages(body, self._config.batch_messages_max)
-        if len(body) < LONG_BYTES or not writer.prepares:
+        if len(body) < LONG_BYTES:
             return self.put([self._message(connection, header, name, queue_id, *part) for part in parts])
         prepared = []
+        light = light_bytes = 0
         async with context.turns.take(connection) as turn:
             for part in parts:
                 message = self._message(connection, header, name, queue_id, *part)
                 self._need_short(message)
+                if writer.is_light(message):
+                    # Its record is made with all others' places, in one piece.
+                    light, light_bytes = light + 1, light_bytes + len(message.properties)
+                    if light > LIGHT_MESSAGES_MAX or light_bytes > LIGHT_BYTES_MAX:
+                        raise Refused(TOO_LIGHT, Response.MESSAGE_ILLEGAL)
                 prepared.append(writer.prepare(message))
                 await turn.breathe()
             # Others ran meanwhile: the role may have ended, and the topic may be gone or narrower.

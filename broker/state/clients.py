@@ -38,6 +38,8 @@ class Subscription:
     tags: list[str] = field(default_factory=list)
     codes: frozenset[int] = frozenset()
     class_filter: bool = False
+    weight: int = field(default=0, compare=False)
+    """Of a group's subscription: about the memory it takes there, counted when it was read."""
     _filter: Filter | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -76,7 +78,7 @@ class Subscription:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Subscription:
-        return cls(
+        found = cls(
             topic=str(data["topic"]),
             expression=str(data.get("subString") or ALL),
             version=int(data.get("subVersion") or 0),
@@ -85,6 +87,12 @@ class Subscription:
             codes=frozenset(int(code) for code in data.get("codeSet") or []),
             class_filter=bool(data.get("classFilterMode", False)),
         )
+        found.weight = found.entry_bytes()
+        return found
+
+    def entry_bytes(self) -> int:
+        """About the memory it takes in a group."""
+        return ENTRY_BYTES + len(self.topic) + self.bytes
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -123,6 +131,7 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[Connection, Client] = field(default_factory=dict)
     fingerprint: int = 0  # of the heartbeat that named the group last
+    subscribed_bytes: int = 0  # the weight of its subscriptions
 
     def ids(self) -> list[str]:
         return sorted({member.client_id for member in self.members.values()})
@@ -131,9 +140,7 @@ class ConsumerGroup:
     def bytes(self) -> int:
         """About the memory that it takes without its members."""
         texts = len(self.consume_type) + len(self.message_model) + len(self.from_where)
-        return texts + sum(
-            ENTRY_BYTES + len(topic) + held.bytes for topic, held in self.subscriptions.items()
-        )
+        return texts + self.subscribed_bytes
 
 
 class Clients:
@@ -169,13 +176,22 @@ class Clients:
         last, group.fingerprint = group.fingerprint, fingerprint
         return last != fingerprint
 
-    def consumer(self, data: dict[str, Any], client: Client, *, without_subscriptions: bool = False) -> bool:
-        """One consumerDataSet entry of a heartbeat; True when members or subscriptions changed.
+    def consumer(
+        self,
+        data: dict[str, Any],
+        client: Client,
+        fresh: dict[str, Subscription] | None = None,
+        *,
+        without_subscriptions: bool = False,
+    ) -> bool:
+        """One consumerDataSet entry of a heartbeat; True when members or subscriptions changed. ``fresh``:
+        its subscriptions by topic, when they were read already.
 
         Raises KeyError, TypeError or ValueError on data that is not such an entry.
         """
         name = str(data["groupName"])
-        fresh = {s.topic: s for s in map(Subscription.from_json, data.get("subscriptionDataSet") or [])}
+        if fresh is None:
+            fresh = {s.topic: s for s in map(Subscription.from_json, data.get("subscriptionDataSet") or [])}
         group = self.consumers.get(name)
         before = 0 if group is None else group.bytes
         if group is None:
@@ -290,7 +306,10 @@ class Clients:
     def _all_bytes(self) -> int:
         entries = [(g, m) for g, members in self.producers.items() for m in members.values()]
         entries += [(g, m) for g, group in self.consumers.items() for m in group.members.values()]
-        groups = sum(group.bytes for group in self.consumers.values())
+        groups = sum(
+            group.bytes - group.subscribed_bytes + sum(s.entry_bytes() for s in group.subscriptions.values())
+            for group in self.consumers.values()
+        )
         return groups + sum(len(name) + member.bytes for name, member in entries)
 
     def check_invariants(self) -> None:
@@ -312,16 +331,19 @@ class Clients:
 
 def _subscribed(group: ConsumerGroup, fresh: dict[str, Subscription]) -> bool:
     """The group wants ``fresh`` and no other topics; whether that is new."""
-    changed = False
+    held = group.subscriptions
+    wanted: dict[str, Subscription] = {}
+    changed, weight = False, 0
     for topic, subscription in fresh.items():
-        held = group.subscriptions.get(topic)
-        if held is None:
-            group.subscriptions[topic] = subscription
+        known = held.get(topic)
+        if known is None:
             changed = True
-        elif subscription.version > held.version:
-            changed |= subscription.expression != held.expression
-            group.subscriptions[topic] = subscription
-    for topic in [topic for topic in group.subscriptions if topic not in fresh]:
-        del group.subscriptions[topic]
-        changed = True
+        elif subscription.version > known.version:
+            changed |= subscription.expression != known.expression
+        else:
+            subscription = known
+        wanted[topic] = subscription
+        weight += subscription.weight
+    changed |= any(topic not in wanted for topic in held)
+    group.subscriptions, group.subscribed_bytes = wanted, weight
     return changed

@@ -36,7 +36,9 @@ from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import need, need_int, opt_bool
 from remoting.service import Connection
+from remoting.slices import joined
 from runtime.env import Env
+from runtime.turns import Slice
 
 GATHER_MS: Final = 50
 """Offsets wait at most so long for others to travel with them."""
@@ -49,14 +51,24 @@ JOIN_LAG_MS_MAX: Final = 1000
 """A slave that joins the SyncStateSet lacks only offsets that changed in so long."""
 MEMBERS_LOOK_S: Final = 0.02
 HOLD_MS_MAX: Final = 10_000
+DEPTH: Final = 4
+"""Of an answer: down to one mode of one group, and one entry of one user's policies."""
 
 Content = Callable[[int | None], tuple[dict[str, Any], int]]
-"""The table since a mark of its own (None: all of it), and the mark it has now."""
+"""The table since a mark of its own (None: all of it), and the mark it has now: as it is in that moment, in
+values that do not change with it. They are written in slices."""
+Prepare = Callable[[Slice], Awaitable[None]]
+"""Does in slices what makes the content of a whole table take long."""
+
+
+async def _nothing(slice_: Slice) -> None:
+    """A table that is small, or made when it is written."""
 
 
 @dataclass(slots=True)
 class _Table:
     content: Content
+    prepare: Prepare
     gathered: bool
     revision: int = 0  # of its last change
 
@@ -102,9 +114,11 @@ class Copies:
         self._receipt = asyncio.Event()
         role_state.on_change.append(self._role_changed)
 
-    def add(self, name: str, content: Content, *, gathered: bool = False) -> None:
+    def add(
+        self, name: str, content: Content, prepare: Prepare = _nothing, *, gathered: bool = False
+    ) -> None:
         """Copy this table, too. ``gathered``: its changes may wait ``GATHER_MS`` for others."""
-        self._tables[name] = _Table(content, gathered)
+        self._tables[name] = _Table(content, prepare, gathered)
 
     def changed(self, name: str) -> None:
         """``name`` changed."""
@@ -222,10 +236,18 @@ class Copies:
                     await slave.wake.wait()
             except TimeoutError:
                 continue
-            self._need_master()
-            if mine != slave.asking:
-                raise Refused("the same broker asked again", Response.SYSTEM_ERROR)
-        return self._answer(connection, request, slave)
+            self._need_mine(slave, mine)
+        slice_ = Slice(self._env.monotonic_ms)
+        for name, table in self._tables.items():
+            if self._known(slave, name, table) is None and table.revision > slave.seen:
+                await table.prepare(slice_)
+        self._need_mine(slave, mine)
+        # All tables are as of one moment, that of ``revision``: the answer is written in slices, and what
+        # changes meanwhile goes with the next one.
+        answer, body = self._answer(connection, request, slave)
+        answer.body = await joined(bodies.pieces(body, strict=False, ordered=False, depth=DEPTH), slice_)
+        self._need_mine(slave, mine)
+        return answer
 
     def on_connected(self, broker_id: BrokerId, keelmq: bool) -> None:
         """A slave made an HA link: perhaps a new process, without what the former one had in its memory."""
@@ -268,14 +290,22 @@ class Copies:
             slave.behind_ms = slave.told_ms if slave.seen == slave.told else -1e9
         self._receipt.set()
 
-    def _answer(self, connection: Connection, request: Command, slave: _Slave) -> Command:
+    @staticmethod
+    def _known(slave: _Slave, name: str, table: _Table) -> int | None:
+        """The mark of the table that the slave has; None: it needs all of it."""
+        if not table.gathered and not slave.parts:
+            return None
+        # Marks are of the answer told last: only a slave that has exactly that one can add to it.
+        return slave.marks.get(name) if slave.seen == slave.told else None
+
+    def _answer(
+        self, connection: Connection, request: Command, slave: _Slave
+    ) -> tuple[Command, dict[str, Any]]:
+        """The answer without its body, and that. From here on the slave counts as told."""
         body: dict[str, Any] = {}
         marks: dict[str, int] = {}
         for name, table in self._tables.items():
-            # Marks are of the answer told last: only a slave that has exactly that one can add to it.
-            known = slave.marks.get(name) if slave.seen == slave.told else None
-            if not table.gathered and not slave.parts:
-                known = None
+            known = self._known(slave, name, table)
             if table.revision > slave.seen:
                 body[name], marks[name] = table.content(known)
             elif known is not None:
@@ -285,7 +315,7 @@ class Copies:
         ext = {"run": self._run, "revision": str(self.revision)}
         if slave.seen < self._synced:
             ext["synced"] = "true"
-        return request.reply(ext=ext, body=bodies.dumps_dialect(body))
+        return request.reply(ext=ext), body
 
     def _seen(self, broker_id: BrokerId) -> int:
         slave = self._slaves.get(broker_id)
@@ -299,6 +329,12 @@ class Copies:
             return sorted(self._ha.candidates - self._ha.rocketmq_slaves)
         since_ms = self._env.monotonic_ms() - 2 * self._config.slave_metadata_ms - 1000
         return [b for b, slave in sorted(self._slaves.items()) if slave.heard_ms >= since_ms]
+
+    def _need_mine(self, slave: _Slave, mine: int) -> None:
+        """Raises Refused when the question is not the slave's last one, or the role ended."""
+        self._need_master()
+        if mine != slave.asking:
+            raise Refused("the same broker asked again", Response.SYSTEM_ERROR)
 
     def _need_master(self) -> None:
         if not self._role_state.is_master:

@@ -14,6 +14,7 @@ from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
 from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
+from runtime.turns import Slice
 
 BOOT_GROUPS: Final = (
     "TOOLS_CONSUMER",
@@ -46,6 +47,7 @@ class Groups:
         self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
         self._moved = Moved()
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
+        self._forbidden_text = TableText(lambda: self._forbidden, lambda name: self._forbidden[name])
         self.version = DataVersion()
         self.modes = RequestModes()
         self.epoch = 0
@@ -63,6 +65,7 @@ class Groups:
                 name, consume_broadcast_enable=name in _BROADCAST_GROUPS or name not in BOOT_GROUPS
             )
         self.text.clear()
+        self._forbidden_text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
@@ -134,6 +137,7 @@ class Groups:
             self.text.clear()
             self._moved.forget()
         self._forbidden = forbidden
+        self._forbidden_text.clear()
         self.version = version
         for hook in self.on_change:
             hook()
@@ -141,13 +145,21 @@ class Groups:
 
     def check_invariants(self) -> None:
         self.text.check_invariants()
+        self._forbidden_text.check_invariants()
+
+    async def prepare(self, slice_: Slice, indent: bool = False) -> None:
+        """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""
+        await self.text.prepare(slice_, indent)
+        await self._forbidden_text.prepare(slice_, indent)
 
     def to_json(self) -> dict[str, Any]:
-        return self._wrapped({name: group.to_json() for name, group in self.table.items()})
+        return self._wrapped(
+            {name: group.to_json() for name, group in self.table.items()}, dict(self._forbidden)
+        )
 
     def to_text(self, indent: bool = False) -> dict[str, Any]:
-        """``to_json`` with the table already written."""
-        return self._wrapped(self.text.whole(indent))
+        """``to_json`` with its tables already written."""
+        return self._wrapped(self.text.whole(indent), self._forbidden_text.whole(indent))
 
     def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
@@ -159,16 +171,17 @@ class Groups:
         """Counts the changes; ``changed_since`` takes one of its values."""
         return self._moved.mark
 
-    def _wrapped(self, table: Any) -> dict[str, Any]:
+    def _wrapped(self, table: Any, forbidden: Any = None) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
-            "forbiddenTable": self._forbidden,
+            "forbiddenTable": self._forbidden_text.whole() if forbidden is None else forbidden,
             "subscriptionGroupTable": table,
         }
 
     def _changed(self, *names: str) -> None:
         for name in names:
             self.text.changed(name, name in self.table)
+            self._forbidden_text.changed(name, name in self._forbidden)
         self._moved.add(names)
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
         for hook in self.on_change:

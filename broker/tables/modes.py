@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
+
+from remoting.bodies import Members
 
 PULL: Final = "PULL"
 POP: Final = "POP"
@@ -27,44 +29,51 @@ class RequestModes:
     """What operators have set, by topic and group."""
 
     def __init__(self) -> None:
-        self._table: dict[tuple[str, str], RequestMode] = {}
+        self._table: dict[str, dict[str, RequestMode]] = {}  # by topic; what is in it is never changed
+        self._count = 0
         self.revision = 0
         self.on_change: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        return len(self._table)
+        return self._count
 
     def get(self, topic: str, group: str) -> RequestMode | None:
-        return self._table.get((topic, group))
+        return self._table.get(topic, {}).get(group)
 
     def put(self, topic: str, group: str, mode: RequestMode) -> None:
-        self._table[topic, group] = mode
+        groups = self._table.get(topic, {})
+        self._count += group not in groups
+        self._table[topic] = {**groups, group: mode}
         self._changed()
 
     def load(self, stored: dict[str, Any] | None) -> None:
         """Raises ValueError, TypeError, AttributeError for what is no such table."""
         if stored is not None:
-            self._table = _parse(stored)
+            self._replace(_parse(stored))
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
         """Replace the table by a master's; True when it differed."""
         table = _parse(wrapper)
         if table == self._table:
             return False
-        self._table = table
+        self._replace(table)
         self._changed()
         return True
 
+    def _replace(self, table: dict[str, dict[str, RequestMode]]) -> None:
+        self._table = table
+        self._count = sum(map(len, table.values()))
+
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, dict[str, Any]] = {}
-        for (topic, group), mode in self._table.items():
-            found.setdefault(topic, {})[group] = {
-                "consumerGroup": group,
-                "mode": mode.mode,
-                "popShareQueueNum": mode.share,
-                "topic": topic,
-            }
+        found = {
+            topic: {group: _told(topic, group, mode) for group, mode in groups.items()}
+            for topic, groups in self._table.items()
+        }
         return {"messageRequestModeMap": found}
+
+    def shown(self) -> dict[str, Any]:
+        """``to_json`` as of this moment, each entry of which is made when it is written."""
+        return {"messageRequestModeMap": Members(_topics(dict(self._table)))}
 
     def _changed(self) -> None:
         self.revision += 1
@@ -83,9 +92,23 @@ def parse_mode(raw: dict[str, Any]) -> RequestMode:
     return RequestMode(mode, share)
 
 
-def _parse(wrapper: dict[str, Any]) -> dict[tuple[str, str], RequestMode]:
+def _told(topic: str, group: str, mode: RequestMode) -> dict[str, Any]:
+    return {"consumerGroup": group, "mode": mode.mode, "popShareQueueNum": mode.share, "topic": topic}
+
+
+def _topics(table: dict[str, dict[str, RequestMode]]) -> Iterator[tuple[str, Members]]:
+    for topic, groups in table.items():
+        yield topic, Members(_groups(topic, groups))
+
+
+def _groups(topic: str, groups: dict[str, RequestMode]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for group, mode in groups.items():
+        yield group, _told(topic, group, mode)
+
+
+def _parse(wrapper: dict[str, Any]) -> dict[str, dict[str, RequestMode]]:
     return {
-        (str(topic), str(group)): parse_mode(raw)
+        str(topic): {str(group): parse_mode(raw) for group, raw in groups.items()}
         for topic, groups in (wrapper.get("messageRequestModeMap") or {}).items()
-        for group, raw in groups.items()
+        if groups
     }

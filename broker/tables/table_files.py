@@ -14,7 +14,10 @@ from broker.tables.files import ConfigFile, Source
 from broker.timers.files import TimerCheckFile
 from broker.timers.progress import TimerProgress
 from broker.upkeep.delay import DelayOffsets
+from model.acl.directory import Directory
+from model.acl.policies import acl_to_json
 from model.errors import DiskError
+from remoting.bodies import Members
 from runtime.tasks import Tasks
 from runtime.turns import Turns
 
@@ -55,7 +58,7 @@ class TableFiles:
                 f"{directory}/subscriptionGroup.json",
                 Source(
                     lambda: groups.to_text(indent=True),
-                    lambda slice_: groups.text.prepare(slice_, indent=True),
+                    lambda slice_: groups.prepare(slice_, indent=True),
                     lambda: groups.mark,
                     lambda mark: _part(groups.changed_since(mark)[0]),
                 ),
@@ -160,11 +163,16 @@ class TableFiles:
         copies.write = self.write
         context.ha.conditions.eligible = copies.ready
         context.ha.on_connected.append(copies.on_connected)
-        copies.add("topics", context.topics.changed_since)
-        copies.add("groups", context.groups.changed_since)
-        copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
-        copies.add("modes", lambda known: (context.groups.modes.to_json(), 0))
-        copies.add("auth", lambda known: (context.trust.directory.to_json(), 0))
+        copies.add("topics", context.topics.changed_since, context.topics.prepare)
+        copies.add("groups", context.groups.changed_since, context.groups.prepare)
+        copies.add(
+            "offsets",
+            lambda known: (offsets.changed_since(known), offsets.mark),
+            offsets.prepare,
+            gathered=True,
+        )
+        copies.add("modes", lambda known: (context.groups.modes.shown(), 0))
+        copies.add("auth", lambda known: (shown_users(context.trust.directory), 0))
         copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
         copies.add("timers", lambda known: (self.timed.to_json(), 0), gathered=True)
         self.timed.on_change.append(lambda: copies.changed("timers"))
@@ -202,6 +210,15 @@ class TableFiles:
         except OSError as error:
             log.error("cannot write %s at the stop: %s", self.timercheck.path, error)
         await self._tasks.cancel()
+
+
+def shown_users(users: Directory) -> dict[str, Any]:
+    """``Directory.to_json`` as of this moment, each entry of which is made when it is written."""
+    return {
+        "revision": users.revision,
+        "users": Members((name, user.to_json()) for name, user in list(users.users.items())),
+        "acls": Members((name, acl_to_json(name, policies)) for name, policies in list(users.acls.items())),
+    }
 
 
 def _part(content: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """The JSON of a large table, of which one change costs one entry and not all of them.
 
-Each entry's text is kept until the entry changes. What is left for a change among 20,000 entries is to join
-their texts, a few ms; ``prepare`` writes what is missing in slices, after a start or a copied table.
+Each entry's text is kept until the entry changes. ``prepare`` writes what is missing in slices, after a start
+or a copied table. What is left is the list of the texts, 2 ms of 40,000: the table as it is in that moment,
+put together in slices (``bodies.pieces``) while the table goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from remoting.bodies import Raw, entry, joined
+from remoting.bodies import Entries, entry
 from runtime.turns import Slice
 
 DEPTH: Final = 2
@@ -54,13 +55,20 @@ class TableText:
         for texts in self._texts:
             texts.clear()
 
-    def whole(self, indent: bool = False) -> Raw:
-        """The table as ``bodies.dumps_dialect`` writes it."""
-        return joined([self._entry(key, indent) for key in self._sorted()], DEPTH if indent else 0)
+    def whole(self, indent: bool = False) -> Entries:
+        """The table as ``bodies.dumps_dialect`` writes it; it stays as it is when the table changes."""
+        return self._written(self._sorted(), indent)
 
-    def part(self, keys: Iterable[str]) -> Raw:
+    def part(self, keys: Iterable[str]) -> Entries:
         """The entries of ``keys`` alone."""
-        return joined([self._entry(key, False) for key in sorted(keys)], 0)
+        return self._written(sorted(keys), False)
+
+    def _written(self, keys: list[str], indent: bool) -> Entries:
+        texts = self._texts[indent]
+        found = list(map(texts.get, keys))
+        if None in found:
+            return Entries([self._entry(key, indent) for key in keys], DEPTH if indent else 0)
+        return Entries(found, DEPTH if indent else 0)  # type: ignore[arg-type]  # looked at just before
 
     async def prepare(self, slice_: Slice, indent: bool = False) -> None:
         """Write in slices what ``whole`` would have to. Raises as ``slice_``."""

@@ -112,6 +112,9 @@ def _compile(expression: str) -> Filter:
     return chosen
 
 
+_SIGNS: Final = frozenset({"+", "-", "NOT"})
+
+
 class _Parser:
     """Each method reads one rule and stands behind it. Raises SqlError."""
 
@@ -209,19 +212,18 @@ class _Parser:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise SqlError(f"at character {self._now.at + 1}: nested more than {DEPTH_MAX} deep")
-        try:
-            if self._now.kind == "+":
-                self._take()
-                return self._unary()
-            if self._now.kind == "-":
-                self._take()
-                return _negated(self._unary())
-            if self._now.kind == "NOT":
-                self._take()
-                return _not(_boolean(self._unary()))
-            return self._primary()
-        finally:
-            self._depth -= 1
+        kind = self._now.kind  # an error ends the parser: the depth does not matter then
+        if kind not in _SIGNS:
+            found = self._primary()
+        else:
+            self._take()
+            found = self._unary()
+            if kind == "-":
+                found = _negated(found)
+            elif kind == "NOT":
+                found = _not(_boolean(found))
+        self._depth -= 1
+        return found
 
     def _primary(self) -> Node:
         token = self._now

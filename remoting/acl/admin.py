@@ -6,11 +6,11 @@ original's, but for passwords: they are shown to super users and peers alone, an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from model.acl.policies import Resource, acl_to_json, policy_type, subject_of
+from model.acl.policies import Policies, Resource, acl_to_json, policy_type, subject_of
 from model.codes import Request, Response
 from model.errors import ConfigError, PeerError, Refused
 from remoting import bodies
@@ -20,7 +20,7 @@ from remoting.codec import Command
 from remoting.headers import opt_bool
 from remoting.keys import Signer
 from remoting.request_bodies import request_object
-from remoting.slices import loop_slice, written
+from remoting.slices import joined, loop_slice, written
 
 # Aliases of other answers in RocketMQ's table of codes.
 PLAIN_PUT_FAILED: Final = 209
@@ -115,13 +115,8 @@ class DirectoryRequests:
         found = self._gate.directory.list_acls(
             request.ext.get("subjectFilter"), request.ext.get("resourceFilter")
         )
-        slice_, pieces = loop_slice(), list[str]()
-        for name, policies in found:
-            for piece in bodies.pieces(acl_to_json(name, policies)):
-                pieces.append(piece)
-            pieces.append(",")
-            await slice_.breathe()
-        return request.reply(body=f"[{''.join(pieces[:-1])}]".encode() if pieces else b"")
+        body = await joined(_listed(found), loop_slice())
+        return request.reply(body=body)
 
     def about(self, request: Command) -> str:
         """The name of the user that a change is about."""
@@ -245,3 +240,13 @@ def _body(request: Command) -> dict[str, Any]:
         return request_object(request)
     except PeerError as error:
         raise Refused(str(error), Response.SYSTEM_ERROR) from None
+
+
+def _listed(found: Iterator[tuple[str, Policies]]) -> Iterator[str]:
+    """The list as JSON, a user at a time; nothing when there is none."""
+    before = "["
+    for name, policies in found:
+        yield before + bodies.dumps(acl_to_json(name, policies)).decode()
+        before = ","
+    if before == ",":
+        yield "]"

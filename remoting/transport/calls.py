@@ -6,8 +6,8 @@ import asyncio
 import enum
 from typing import Final
 
-from model.codes import name_of
-from model.errors import Unknown
+from model.codes import Response, name_of
+from model.errors import Refused, Unknown
 from remoting.codec import Command
 
 _OPAQUE_MAX: Final = 2**31 - 1
@@ -99,3 +99,8 @@ class Outbox:
         if self._emptied is not None:
             self._emptied.set()
             self._emptied = None
+
+
+def unsupported(request: Command) -> Refused:
+    """What a request with an unknown code is answered."""
+    return Refused(f"request code {request.code} is not supported", Response.REQUEST_CODE_NOT_SUPPORTED)

@@ -23,11 +23,11 @@ from model.errors import PeerError, Refused
 from remoting.acl.audit import ACTS
 from remoting.acl.gate import Admission
 from remoting.auth import ACCESS_KEY
-from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
+from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
 from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
-from remoting.transport.calls import Calls, Flush, Outbox
+from remoting.transport.calls import Calls, Flush, Outbox, unsupported
 from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
@@ -369,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._outbox.flush = _AFTER_READ
         try:
-            if inbox.is_ready():
+            if inbox.is_ready() or self._long_frame():
                 self._frames()
         except PeerError as error:
             self.fail(error)
@@ -438,15 +438,22 @@ class Connection(asyncio.BufferedProtocol):
                 start = stop
         inbox.took(start, self._last_io)
 
-    def _begin(self, frame: bytes | memoryview) -> None:
+    def _long_frame(self) -> bool:
+        """Begin the request in a long frame that is whole; whether there is anything behind it."""
+        found = self._inbox.long_frame(self._endpoint.guard.limits.frame_bytes_max)
+        if found is not None:
+            self._begin(found)
+        return found is not None and self._inbox.end > 0
+
+    def _begin(self, frame: bytes | memoryview | Command) -> None:
         """Begin the request in a frame, in this turn or a later one; what a client hears never waits."""
         later, starts = self._gate.later, self._endpoint.guard.starts
         if self.address or (not later and starts.take()):
-            self._dispatch(decode(frame))
+            self._dispatch(decoded(frame))
             return
         if not later:
             starts.wait(self)
-        later.append(bytes(frame))
+        later.append(frame if isinstance(frame, Command) else bytes(frame))
 
     def go_on(self) -> bool:
         """See ``starts.Waiting``."""
@@ -457,7 +464,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._gate.blocked:
             return False  # back in line when the peer has read
         try:
-            self._dispatch(decode(later.popleft()))
+            self._dispatch(decoded(later.popleft()))
         except PeerError as error:
             later.clear()
             self.fail(error)
@@ -589,8 +596,3 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._gate.move(self._transport, all_held=self._endpoint.held):
             self._inbox.begin_anew(self._loop.time())
-
-
-def unsupported(request: Command) -> Refused:
-    """What a request with an unknown code is answered."""
-    return Refused(f"request code {request.code} is not supported", Response.REQUEST_CODE_NOT_SUPPORTED)

@@ -11,8 +11,13 @@ from collections import deque
 from itertools import islice
 from typing import Final, Protocol
 
+from remoting.codec import Command, body_start, command_of, frame_end
+
 READ_BYTES_MIN: Final = 16 * 1024
 READ_BYTES_USUAL: Final = 256 * 1024  # so much one read may bring
+LONG_FRAME_BYTES: Final = 8 << 20
+"""A longer frame is no message of the default ``maxMessageSize``: it is cut into head and body where it was
+collected, and copied once. Of 16 MiB each copy takes as long as a slice."""
 PARTS_A_TURN: Final = 24
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
@@ -85,11 +90,12 @@ class Inbox:
         return memoryview(self.buffer)[self.end :]
 
     def is_ready(self) -> bool:
-        """Whether there is anything to look at: a frame that is collected is looked at when it is whole."""
+        """Whether there is anything to look at: a frame that is collected is looked at when it is whole, and
+        taken by ``long_frame`` if it is long."""
         if not self._parts:
             return True
-        size = self._parts_bytes + self.end
-        if size < 4 + _length(self._parts[0]):
+        size, frame = self._parts_bytes + self.end, 4 + _length(self._parts[0])
+        if size < frame or frame > LONG_FRAME_BYTES:
             return False
         whole, at = bytearray(size), 0
         for part in (*self._parts, memoryview(self.buffer)[: self.end]):
@@ -99,6 +105,24 @@ class Inbox:
         self.buffer = whole
         self.start, self.end = 0, size
         return True
+
+    def long_frame(self, frame_bytes_max: int) -> Command | None:
+        """The command of a long frame that is whole; what follows it is in ``buffer`` then. Raises
+        PeerError."""
+        if not self._parts:
+            return None
+        size, frame = self._parts_bytes + self.end, 4 + _length(self._parts[0])
+        if size < frame or frame <= LONG_FRAME_BYTES:
+            return None
+        parts = [*(memoryview(part) for part in self._parts), memoryview(self.buffer)[: self.end]]
+        first = _cut(parts, 0, 8)
+        frame_end(first, 0, 8, frame_bytes_max)
+        body_at = body_start(first)
+        head, body, rest = _cut(parts, 0, body_at), _cut(parts, body_at, frame), _cut(parts, frame, size)
+        self.drop()
+        self.buffer[: len(rest)] = rest  # shorter than a read
+        self.end = len(rest)
+        return command_of(head, body)
 
     def took(self, start: int, now: float) -> None:
         """Frames up to ``start`` are handled; what follows is the begin of one."""
@@ -149,6 +173,15 @@ class Inbox:
         self._parts, self._parts_bytes = [], 0
 
 
+def _cut(parts: list[memoryview], start: int, stop: int) -> bytes:
+    """``start`` to ``stop`` of what the parts hold together."""
+    found, at = [], 0
+    for part in parts:
+        found.append(part[max(0, start - at) : max(0, stop - at)])
+        at += len(part)
+    return b"".join(found)
+
+
 def _length(frame: bytearray) -> int:
     """What the begin of a frame says of its length, without the four bytes that say it."""
     return int.from_bytes(frame[:4], "big")
@@ -166,7 +199,7 @@ class ReadGate:
         self.unread = self.held = self.paused = self.queued = False
         self._ours = False  # the pause has another reason than ``queued``
         self.handling = self.blocked = 0
-        self.later: deque[bytes] = deque()
+        self.later: deque[bytes | Command] = deque()
 
     def move(self, transport: asyncio.Transport, *, all_held: bool) -> bool:
         """Pause or resume reading, ``all_held`` of all connections; whether it is resumed, and the peer could

@@ -199,15 +199,25 @@ def encode(
         raise Refused(f"a number of the message does not fit its field: {error}", 13) from None
     length = bytes((len(raw_topic),)) if version == 1 else _SHORT.pack(len(raw_topic))
     record = b"".join((head, body, length, raw_topic, _SHORT.pack(len(properties) + reserve), properties))
-    return record + prop_crc(record) if reserve else record
+    return record + crc_property(record) if reserve else record
 
 
 def place(
-    record: bytearray, sys_flag: int, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+    record: bytearray,
+    sys_flag: int,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp_ms: int,
+    *,
+    prop_crc: bool = False,
 ) -> None:
-    """Give a record that ``encode`` made for no place in particular, without a CRC property, its own."""
+    """Give a record that ``encode`` made for no place in particular its own; ``prop_crc``: it has a CRC
+    property."""
     _OFFSETS.pack_into(record, 20, queue_offset, physical_offset)
     _LONG.pack_into(record, _STORE_TIME_AT[sys_flag >> 4 & 3], store_timestamp_ms)
+    if prop_crc:
+        with memoryview(record) as view:
+            view[-PROP_CRC_BYTES:] = crc_property(view[:-PROP_CRC_BYTES])
 
 
 def _closed(properties: bytes) -> bytes:
@@ -215,7 +225,7 @@ def _closed(properties: bytes) -> bytes:
     return properties + b"\x02" if properties and not properties.endswith(b"\x02") else properties
 
 
-def prop_crc(record: Buffer) -> bytes:
+def crc_property(record: Buffer) -> bytes:
     """The 20 bytes of the CRC property for ``record``, the record without them."""
     digits = str(crc32(record) & 0x7FFFFFFF)[::-1].ljust(10, "0")
     return PROP_CRC_NAME + digits.encode() + b"\x02"
@@ -228,7 +238,7 @@ def prop_crc_ok(record: Buffer) -> bool | None:
         # A name with one byte wrong is a damaged CRC property, not the absence of one.
         alike = sum(a == b for a, b in zip(tail, PROP_CRC_NAME, strict=False))
         return False if alike >= len(PROP_CRC_NAME) - 1 else None
-    return prop_crc(record[:-PROP_CRC_BYTES]) == tail
+    return crc_property(record[:-PROP_CRC_BYTES]) == tail
 
 
 def has_prop_crc(buffer: Buffer, end: int) -> bool:

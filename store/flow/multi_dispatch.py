@@ -60,6 +60,11 @@ def _is_ordinary(topic: str) -> bool:
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX))
 
 
+def names_queues(properties: str) -> bool:
+    """Whether there is something for ``with_offsets`` to do."""
+    return NAMES in properties or OFFSETS in properties
+
+
 def places(topic: str, properties: str) -> list[tuple[str, int]]:
     """(name, queue offset) of each light queue a record of ``topic`` is in."""
     if OFFSETS not in properties or not _is_ordinary(topic):
@@ -81,7 +86,7 @@ def with_offsets(
     """The properties of a message about to be appended, with the offsets it gets in its light queues: what
     ``following`` says, where earlier messages of the same put took some, else ``next_offset``."""
     topic, properties = message.topic, message.properties
-    if OFFSETS not in properties and NAMES not in properties:
+    if not names_queues(properties):
         return properties
     found = decode_properties(properties)
     found.pop(OFFSETS, None)  # of another life of the message, or of its producer's making

@@ -16,6 +16,7 @@ from datetime import datetime
 
 from model.config import StoreConfig
 from runtime.env import Env
+from runtime.turns import Slice
 from store.files.store_files import StoreFiles
 from store.flow.dispatch import Dispatcher
 
@@ -75,7 +76,11 @@ class Retention:
         """The log's start moved on: queues, index and epochs follow. Raises DiskError, OSError."""
         files = self._files
         log_min = files.log.min_offset
-        paths = [segment.path for queue in files.queues for segment in queue.drop_below(log_min)]
+        paths: list[str] = []
+        slice_ = Slice(self._env.monotonic_ms)
+        for queue in list(files.queues):
+            paths += [segment.path for segment in queue.drop_below(log_min)]
+            await slice_.breathe()
         if files.index is not None:
             paths += files.index.drop_below(log_min)
         files.epochs.truncate_prefix(log_min)

@@ -32,7 +32,8 @@ class Put(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A message of an ordinary queue as a record that lacks its place: it is encoded in slices beforehand."""
+    """A message of an ordinary queue as a record that lacks its place: it is encoded in slices beforehand.
+    Empty for one that names light queues: its offsets there are part of its properties."""
 
     record: bytearray
     message: NewMessage
@@ -185,17 +186,18 @@ class Writer:
         following |= {(item.topic, item.queue_id): item.queue_offset + 1 for item in more}
         return raw, [dispatch, *more]
 
-    @property
-    def prepares(self) -> bool:
-        """Whether records can be made before their place is known: not with properties that name it."""
-        return not self._light_queues and not self._config.append_prop_crc
+    def is_light(self, message: NewMessage) -> bool:
+        """Whether it has a place in light queues: then its record is made when that is known."""
+        return self._light_queues and multi_dispatch.names_queues(message.properties)
 
     def prepare(self, message: NewMessage) -> Prepared:
         """What takes long of ``put``, for one message of a batch. Raises as ``put``."""
         self._check(message, stored_before=False)
         if message.properties.endswith("\0"):
             message = replace(message, properties=message.properties + VALUE_END)  # else it would look torn
-        record = bytearray(encode(message, 0, 0, 0))
+        if self.is_light(message):
+            return Prepared(bytearray(), message, 0, "", "")
+        record = bytearray(encode(message, 0, 0, 0, append_prop_crc=self._config.append_prop_crc))
         if len(record) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
             raise Refused(f"the record has {len(record)} bytes, maxMessageSize is exceeded", 13)
         properties = message.properties
@@ -210,6 +212,8 @@ class Writer:
     def put_prepared(self, messages: Sequence[Prepared]) -> list[Put]:
         """``put`` of messages of one queue, neither prepared nor delayed. Raises as ``put``."""
         self.before_append()
+        if not all(item.record for item in messages):
+            return self._put_with_light(messages)
         size = sum(len(item.record) for item in messages)
         if size > self._log.room:
             if size > self._log.segment_bytes - BLANK_BYTES:
@@ -221,8 +225,9 @@ class Writer:
         at: int = self._log.end
         dispatches: list[Dispatch] = []
         new, sys_flag = tuple.__new__, messages[0].message.sys_flag
+        prop_crc = self._config.append_prop_crc
         for record, _, tags_code, uniq_key, keys in messages:
-            place(record, sys_flag, queue_offset, at, stamp_ms)
+            place(record, sys_flag, queue_offset, at, stamp_ms, prop_crc=prop_crc)
             total = len(record)
             item = (at, total, topic, queue_id, queue_offset, tags_code, uniq_key, keys, stamp_ms, sys_flag)
             dispatches.append(new(Dispatch, item))
@@ -230,6 +235,46 @@ class Writer:
             at += total
         self.append([item.record for item in messages], size, dispatches)
         return _puts(dispatches)
+
+    def _put_with_light(self, messages: Sequence[Prepared]) -> list[Put]:
+        """``put_prepared`` when some of the records are still to be made."""
+        stamp_ms = self.stamp_ms()
+        records, dispatches, size = self._placed(messages, stamp_ms)
+        if size > self._log.room:
+            if size > self._log.segment_bytes - BLANK_BYTES:
+                raise Refused(f"{size} bytes do not fit into one segment", 13)
+            self._log.roll()
+            records, dispatches, size = self._placed(messages, stamp_ms)
+        self.append(records, size, dispatches)
+        return _puts(dispatches)
+
+    def _placed(
+        self, messages: Sequence[Prepared], stamp_ms: int
+    ) -> tuple[list[Buffer], list[Dispatch], int]:
+        """As ``_encode_all``."""
+        records: list[Buffer] = []
+        dispatches: list[Dispatch] = []
+        following: dict[tuple[str, int], int] = {}
+        at: int = self._log.end
+        prop_crc = self._config.append_prop_crc
+        for record, message, tags_code, uniq_key, keys in messages:
+            if not record:
+                raw, found = self._encode(message, PhysicalOffset(at), stamp_ms, following)
+                records.append(raw)
+                dispatches += found
+                at += len(raw)
+                continue
+            key = (message.topic, message.queue_id)
+            offset = QueueOffset(following.get(key, self.next_offset(*key)))
+            following[key] = offset + 1
+            place(record, message.sys_flag, offset, at, stamp_ms, prop_crc=prop_crc)
+            size, flags = len(record), message.sys_flag
+            dispatches.append(
+                Dispatch(PhysicalOffset(at), size, *key, offset, tags_code, uniq_key, keys, stamp_ms, flags)
+            )
+            records.append(record)
+            at += size
+        return records, dispatches, at - self._log.end
 
     # -- bytes of a master's log -----------------------------------------------------------------------
 

@@ -6,16 +6,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from broker.service import Broker
+from broker.tables import copies
+from broker.tables.modes import RequestMode
 from broker.upkeep.table_sync import MetadataSync
+from model.acl.policies import User
 from model.codes import Request, Response
 from model.ids import BrokerId, Epoch
+from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
+from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.service import Connection
+from remoting.slices import joined
+from runtime.turns import Slice
 from tests.broker.helpers import (
     Client,
     client_of,
@@ -29,7 +38,10 @@ from tests.broker.helpers import (
     running,
     topic,
 )
+from tests.broker.turn_meter import counted_slices
+from tests.fakes.broker.store import FakeConnection
 from tests.plain import broker_ids
+from tests.remoting.support import serving
 
 NEVER = "3600000"
 """A period so long that nothing a test sees comes from it."""
@@ -377,3 +389,69 @@ async def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
             back = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
             await other.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, back)
             assert two.offsets.get("g", "T", 0) == 3
+
+
+async def test_all_tables_are_told_as_of_one_moment_and_written_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes while the answer is written is not in it, and is told next."""
+    async with running(tmp_path) as broker:
+        context, count = broker.context, 600
+        context.topics.put(*(TopicConfig(f"T{n}") for n in range(count)))
+        context.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(count)))
+        for n in range(count):
+            context.offsets.commit(f"g{n}", f"T{n}", 0, n)
+            context.groups.modes.put(f"T{n}", "g", RequestMode("POP", 1))
+            context.trust.directory.users[f"u{n}"] = User(f"u{n}", "p")
+        before = told_of(broker)
+        slices = counted_slices(monkeypatch)
+        connection = cast(Connection, FakeConnection())
+        ext = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "0", "parts": "true"}
+
+        async def late(pieces: Iterator[str], slice_: Slice) -> bytes:
+            if not context.topics.get("Late"):
+                context.topics.put(TopicConfig("Late"))
+                context.groups.put(SubscriptionGroupConfig("late"))
+                context.offsets.commit("g1", "T1", 0, 10_000)
+                context.groups.modes.put("T1", "late", RequestMode("POP", 1))
+                del context.trust.directory.users["u1"]
+            return await joined(pieces, slice_)
+
+        monkeypatch.setattr(copies, "joined", late)
+        question = Command(int(Request.KEELMQ_COPY_TABLES), ext)
+        answer = await context.copies.question(connection, question)
+        found = bodies.believed_object(answer.body)
+        assert {name: found[name] for name in before} == before
+        assert slices.looks >= 5 * count
+        ext |= {"run": answer.ext["run"], "seen": answer.ext["revision"]}
+        answer = await context.copies.question(connection, Command(int(Request.KEELMQ_COPY_TABLES), ext))
+        found = bodies.believed_object(answer.body)
+        assert found["topics"]["part"] == ["Late"]
+        assert found["groups"]["part"] == ["late"]
+        assert found["offsets"]["offsetTable"]["T1@g1"] == {"0": 10_000}
+        assert "late" in found["modes"]["messageRequestModeMap"]["T1"]
+
+
+def told_of(broker: Broker) -> dict[str, Any]:
+    """All tables as a slave reads them."""
+    context = broker.context
+    tables = {
+        "topics": context.topics.to_json(),
+        "groups": context.groups.to_json(),
+        "offsets": context.offsets.to_json(),
+        "modes": context.groups.modes.to_json(),
+        "auth": context.trust.directory.to_json(),
+    }
+    return bodies.believed_object(bodies.dumps_dialect(tables))
+
+
+async def test_an_answer_of_all_tables_may_be_longer_than_a_request(tmp_path: Path) -> None:
+    """Tables at their limits are 35 MB: a slave that took 16 MiB would lose its link again and again."""
+    body = bytes(FRAME_BYTES_MAX + 1)
+
+    async def handle(connection: Connection, request: Command) -> Command:
+        return request.reply(body=body)
+
+    async with serving(handle) as (_, address), running(tmp_path) as broker:
+        answer = await broker.client.call(address, Command(int(Request.KEELMQ_COPY_TABLES)), 10)
+        assert len(answer.body) == len(body)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from broker.requests.batch import READ_MESSAGES_MAX, WAITS
+from broker.requests.send import LIGHT_MESSAGES_MAX
 from model.codes import Request, Response
 from model.errors import Refused
 from remoting.codec import Command, encode
 from remoting.headers import SendHeader
 from runtime.turns import SLICE_MS
 from tests.broker.helpers import Client, batch_body, client_of, eventually, log_records, running, topic
-from tests.broker.turn_meter import metered
+from tests.broker.turn_meter import counted_slices, metered
 
 MOST = 4096
 LIMIT_S = 0.05
@@ -166,3 +167,23 @@ async def test_a_client_that_leaves_meanwhile_stores_nothing(
         await eventually(lambda: not broker.server.connections, "it is gone")
         await asyncio.sleep(0.05)
         assert broker.store.log.end == end
+
+
+async def test_with_light_queues_a_batch_is_sliced_too_and_names_only_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record with light queues is made when its place is known: those of a batch in one piece."""
+    keys = {"enableLmq": "true", "enableMultiDispatch": "true", **ROOM}
+    named = "INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        await client.send("T")
+        slices = counted_slices(monkeypatch)
+        assert (await send_batch(client, MOST)).code == 0
+        assert slices.looks >= MOST
+        for count, code in ((LIGHT_MESSAGES_MAX, 0), (LIGHT_MESSAGES_MAX + 1, Response.MESSAGE_ILLEGAL)):
+            plain = [(b"plain", "TAGS\x01t\x02", 0)] * 300
+            body = batch_body([*plain, *[(b"light", named, 0)] * count])
+            answer = await client.call(Request.SEND_BATCH_MESSAGE, ext_of(), body)
+            assert answer.code == code, answer.remark
+        assert broker.store.next_offset("%LMQ%a", 0) == LIGHT_MESSAGES_MAX
+        assert len(log_records(broker)) == 1 + MOST + 300 + LIGHT_MESSAGES_MAX, "the other one left nothing"

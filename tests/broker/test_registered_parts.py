@@ -17,6 +17,7 @@ from namesrv.service import NameServer
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.os_env import OsEnv
+from runtime.turns import Slice
 from tests.broker.helpers import client_of, running
 from tests.ports import free_port_of_broker
 from tests.waiting import until
@@ -29,8 +30,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     """Each registration that came: was it a part, and of how many topics?"""
     found: list[tuple[bool, int]] = []
 
-    def parse(request: Command) -> Registration:
-        registration = parse_registration(request)
+    async def parse(request: Command, slice_: Slice) -> Registration:
+        registration = await parse_registration(request, slice_)
         found.append((registration.part, len(registration.topics)))
         return registration
 
@@ -96,16 +97,16 @@ class Original:
         self.marked = 0
         known = parse_registration
 
-        def parse(request: Command) -> Registration:
+        async def parse(request: Command, slice_: Slice) -> Registration:
             self.marked += "keelmqPart" in request.ext
             request.ext.pop("keelmqPart", None)
-            found = known(request)
+            found = await known(request, slice_)
             found.gone = []
             self.bodies.append(set(found.topics))
             return found
 
-        def register(server: NameServer, connection: Connection, request: Command) -> Command:
-            answer = registered(server, connection, request)
+        async def register(server: NameServer, connection: Connection, request: Command) -> Command:
+            answer = await registered(server, connection, request)
             answer.ext.pop("keelmqPart", None)
             return answer
 

@@ -11,6 +11,10 @@ import gc
 import time
 from collections.abc import AsyncIterator
 
+import pytest
+
+from runtime.turns import Slice
+
 LIMIT_S = 0.1
 """Five times what docs/security.md promises: machines that run tests are slow and busy. What it
 guards against took 0.3 s and more."""
@@ -44,3 +48,21 @@ async def metered() -> AsyncIterator[Meter]:
     finally:
         await asyncio.sleep(0)
         watching.cancel()
+
+
+class Slices:
+    """How often was the clock looked at?"""
+
+    looks = 0
+
+
+def counted_slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
+    """Each slice ends at each look."""
+    found = Slices()
+
+    def is_over(self: Slice) -> bool:
+        found.looks += 1
+        return True
+
+    monkeypatch.setattr(Slice, "is_over", is_over)
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller import service
 from controller.groups.asking import SOON_S
 from controller.service import Controller
 from model.codes import Request, Response
@@ -250,6 +251,25 @@ def test_a_living_master_is_asked_to_step_down_and_may_say_no(tmp_path: Path) ->
         assert two.asked_to_step_down == []
         assert (await one.elect(designate=True)).ext["masterBrokerId"] == "1"
         assert len(two.asked_to_step_down) == 1
+
+    run(tmp_path, main)
+
+
+def test_a_group_has_only_so_many_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decided about a group looks at all of them in one go."""
+    monkeypatch.setattr(service, "GROUP_MAX", 2)
+
+    async def main(world: World) -> None:
+        one, _ = await world.brokers_up(2)
+        of = Request.CONTROLLER_APPLY_BROKER_ID
+        refused = await one.call(of, appliedBrokerId=3, registerCheckCode="third:1;1")
+        assert (refused.code, refused.remark) == (
+            Response.SYSTEM_BUSY,
+            "group broker-a has 2 brokers: no more",
+        )
+        assert sorted(world.group()["brokers"]) == ["1", "2"]
+        again = await one.call(of, appliedBrokerId=1, registerCheckCode="other:1;1")
+        assert again.code == Response.CONTROLLER_BROKER_ID_INVALID, "one that is there is looked at as ever"
 
     run(tmp_path, main)
 

@@ -44,7 +44,7 @@ BEATS = [Command(Request.BROKER_HEARTBEAT, BROKER), Command(Request.QUERY_DATA_V
 
 def seen(server: NameServer) -> object:
     table = server._table
-    routes = {topic: table.route(topic) for topic in table.topics()}
+    routes = {topic: table.route(topic) for topic in table.topics() if topic is not None}
     return dumps([routes, table.cluster_info(), server._kv.to_json()]), server._config.to_mapping()
 
 

@@ -15,11 +15,15 @@ from model.codes import Request, Response
 from model.errors import DiskError, PeerError, Refused
 from model.topic import DataVersion
 from namesrv.codec import parse_registration
-from namesrv.core import Queues
+from namesrv.core import TOPICS_A_STEP, KvTable, Queues, Registration
+from namesrv.service import SHORT_MAX
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
+from remoting.long_objects import WINDOW_BYTES
 from remoting.service import Connection, RemotingClient, RemotingServer
+from runtime.turns import Slice
 from tests import GOLDEN
+from tests.fakes.at_once import ENDLESS, at_once
 from tests.namesrv.world import registration, topic, world
 from tests.remoting.support import golden, run
 from tests.waiting import until
@@ -416,24 +420,28 @@ def compressed_command(body: bytes, version: int = 479) -> Command:
     return Command(Request.REGISTER_BROKER, ext, body, version=version)
 
 
+def parsed(command: Command) -> Registration:
+    return at_once(parse_registration(command, ENDLESS))
+
+
 def test_compressed_registrations_of_both_ages_and_old_bare_ones_are_read() -> None:
     lines = [b"T 4 8 6 SINGLE_TAG {}", b"S 1 1 4 SINGLE_TAG"]
     topics = {"T": Queues(4, 8, 6), "S": Queues(1, 1, 4)}
-    old = parse_registration(compressed_command(compressed(lines), version=399))
-    new = parse_registration(compressed_command(compressed(lines, mappings=[b'{"topic":"T","bname":"g"}'])))
+    old = parsed(compressed_command(compressed(lines), version=399))
+    new = parsed(compressed_command(compressed(lines, mappings=[b'{"topic":"T","bname":"g"}'])))
     for found in (old, new):
         assert (found.topics, found.filter_servers) == (topics, ["f:1"])
         assert found.version == DataVersion(2, 1, 3)
     assert (old.mappings, new.mappings) == ({}, {"T": {"topic": "T", "bname": "g"}})
     body = dumps({"dataVersion": {"counter": 1}, "topicConfigTable": {"T": topic("T")}})
     bare = Command(Request.REGISTER_BROKER, {**registration("a:1").ext, "bodyCrc32": "0"}, body, version=36)
-    assert parse_registration(bare).topics == {"T": Queues(4, 4, 6)}
+    assert parsed(bare).topics == {"T": Queues(4, 4, 6)}
 
 
 def test_a_compressed_registration_that_would_fill_the_memory_is_refused() -> None:
-    bomb = zlib.compress(bytes(80 * 1024 * 1024), 9)
+    bomb = compressed([b"T 4 8 6 SINGLE_TAG " + bytes(250_000)] * 300)
     with pytest.raises(PeerError, match="longer than"):
-        parse_registration(compressed_command(bomb))
+        parsed(compressed_command(bomb))
 
 
 @given(st.data(), st.binary(max_size=80))
@@ -448,7 +456,80 @@ def test_damaged_registrations_raise_nothing_but_declared_errors(data: st.DataOb
             Command(Request.REGISTER_BROKER, {**registration("a:1").ext, "bodyCrc32": "0"}, body),
         ):
             try:
-                found = parse_registration(command)
+                found = parsed(command)
             except (PeerError, Refused):
                 continue
             assert found.address
+
+
+def test_a_long_registration_is_taken_in_slices_and_its_goodbye_behind_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with world() as w:
+            looks = 0
+
+            def is_over(self: Slice) -> bool:
+                nonlocal looks
+                looks += 1
+                return True
+
+            monkeypatch.setattr(Slice, "is_over", is_over)
+            many = {f"T{n}": topic(f"T{n}") for n in range(3000)}
+            long = registration("10.0.0.1:10911", bodyCrc32="0")
+            long.body = dumps({"topicConfigSerializeWrapper": {"topicConfigTable": many}})
+            assert (await w.client.call(w.server.address, long)).code == 0
+            assert looks >= len(long.body) // WINDOW_BYTES + len(many) // TOPICS_A_STEP
+            assert w.server._table.topic_count() == len(many)
+            assert (await w.route("T2999"))["queueDatas"][0]["readQueueNums"] == 4
+            ext = {name: long.ext[name] for name in ("brokerName", "brokerAddr", "clusterName", "brokerId")}
+            asked = w.client.call(w.server.address, long)
+            goodbye = w.client.call(w.server.address, Command(Request.UNREGISTER_BROKER, ext))
+            assert [answer.code for answer in await asyncio.gather(asked, goodbye)] == [0, 0]
+            assert await w.route("T1") is None, "what was said last holds"
+            await until(lambda: w.server._table.topic_count() == 0)
+
+    run(work)
+
+
+def test_a_long_route_is_written_in_slices_as_it_was_and_kept_if_it_still_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with world() as w:
+            for n in range(SHORT_MAX + 1):
+                await w.register(f"10.0.0.{n}:1", brokerName=f"g{n:03}")
+            table = w.server._table
+            assert len((await w.route())["brokerDatas"]) == SHORT_MAX + 1
+            assert len(table.told) == 1
+            table._forget_told()
+            paused = Slice.pause
+
+            async def changed(self: Slice) -> None:
+                table._forget_told()
+                await paused(self)
+
+            monkeypatch.setattr(Slice, "pause", changed)
+            monkeypatch.setattr(Slice, "is_over", lambda self: True)
+            assert len((await w.route())["queueDatas"]) == SHORT_MAX + 1
+            assert not table.told, "another one may be true by now"
+
+    run(work)
+
+
+def test_values_are_written_many_at_a_time_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "kv.json"
+
+    async def work() -> None:
+        async with world(kv_config_path=str(path)) as w:
+            ordered = {f"k{n}": f'"{n}' for n in range(2500)}
+            w.server._kv = KvTable({"ORDER_TOPIC_CONFIG": ordered, "o": {"a": "b"}})
+            put = {"namespace": "o", "key": "c", "value": "d"}
+            assert (await w.ask(Request.PUT_KV_CONFIG, put)).code == 0
+            answer = await w.ask(Request.GET_KVLIST_BY_NAMESPACE, {"namespace": "ORDER_TOPIC_CONFIG"})
+            assert loads(answer.body) == {"table": w.server._kv.namespace("ORDER_TOPIC_CONFIG")}
+            assert loads((await w.register("10.0.0.1:1")).body) == loads(answer.body)
+            assert loads(path.read_bytes()) == w.server._kv.to_json()
+            assert json.loads(path.read_bytes())["configTable"]["o"] == {"a": "b", "c": "d"}
+
+    run(work)

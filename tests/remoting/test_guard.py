@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from model.codes import Request, label_of
 from remoting.auth import Credentials
-from remoting.codec import Command, encode
+from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
 from remoting.service import RemotingServer
 from remoting.transport.connection import Connection
-from remoting.transport.inbox import PARTS_A_TURN, PartsLine
+from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, PartsLine, scratch
 from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
 from tests.waiting import until
 
@@ -385,3 +385,45 @@ async def test_codes_that_nobody_knows_are_one_label() -> None:
         server.guard.slow.note(30.0, label_of(20_001), "10.0.0.1:1")
         assert server.guard.audit.denied == {"unknown": 50}
         assert server.guard.slow.by_what.keys() <= {"unknown", "one read"}
+
+
+async def test_a_long_frame_is_cut_where_it_was_collected_and_what_follows_it_is_heard() -> None:
+    """Each copy of 16 MiB takes as long as a slice: it is put together once, without its head."""
+    body = bytes(range(256)) * (LONG_FRAME_BYTES >> 8) + b"end"
+    frames = encode(Command(105, {"a": "b"}, body, opaque=7)) + encode(Command(105, {}, b"short", opaque=8))
+    heard: list[tuple[int, bytes]] = []
+
+    async def handle(connection: Connection, request: Command) -> Command:
+        heard.append((request.opaque, request.body))
+        assert request.ext.get("a") == ("b" if request.opaque == 7 else None)
+        return request.reply()
+
+    async with serving(handle) as (server, address), dialled(address) as (reader, writer):
+        writer.write(frames)
+        assert [(await read_command(reader)).opaque for _ in range(2)] == [7, 8]
+        assert heard == [(7, body), (8, b"short")]
+        await until(lambda: server.guard.tallies[Standing.CLIENT].begun.total == 0)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 100, 70_000])
+def test_a_long_frame_is_the_same_however_its_begin_came(cut: int) -> None:
+    frame = encode(Command(105, {"a": "b" * 50}, bytes(LONG_FRAME_BYTES)))
+    inbox = Inbox(scratch())
+    data, at = frame + b"\0\0\1", 0
+    while at < len(data):
+        room = inbox.room()
+        part = data[at : at + min(len(room), cut if at < 3 * cut else len(room))]
+        room[: len(part)] = part
+        room.release()
+        inbox.end += len(part)
+        at += len(part)
+        found = inbox.long_frame(1 << 30)
+        if found is not None:
+            break
+        if inbox.is_ready():
+            assert not frame_end(inbox.buffer, inbox.start, inbox.end)
+            inbox.took(inbox.start, 0.0)
+    assert found is not None
+    assert found == decode(frame)
+    assert (bytes(inbox.buffer[: inbox.end]), at) == (b"\0\0\1"[: inbox.end], len(frame) + inbox.end)
+    assert inbox.owned == 0

@@ -11,7 +11,7 @@ import pytest
 from model.errors import Refused
 from model.ids import PhysicalOffset
 from model.message import SCHEDULE_TOPIC, decode_properties, encode_properties
-from store.files.record import BadRecord, NewMessage, decode, encode
+from store.files.record import BadRecord, NewMessage, decode, encode, prop_crc_ok, walk
 from store.message_store import MessageStore
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -209,3 +209,35 @@ async def test_a_batch_names_at_most_2048_light_queues() -> None:
             store.put([_light("no", _named(*range(1500))), _light("no", _named(*range(1500)))])
         assert refused.value.code == 13
         assert store.log.end == 0
+
+
+@pytest.mark.parametrize("crc", [False, True])
+@pytest.mark.parametrize("light", [False, True])
+async def test_records_made_in_slices_are_those_that_are_made_in_one_go(light: bool, crc: bool) -> None:
+    """Of a batch, messages that name light queues are encoded with their places, the others before."""
+    keys: dict[str, Any] = {"append_prop_crc": crc, **(LIGHT if light else {})}
+    batch = [_light(str(n), f"{A},{B}" if n % 3 else B) if n % 2 else message(str(n)) for n in range(9)]
+    logs, nexts = [], []
+    for sliced in (False, True):
+        async with opened(FaultyEnv(), **keys) as store:
+            store.put(_light("before", A))
+            await asyncio.sleep(0)
+            if sliced:
+                made = [store.writer.prepare(one) for one in batch]
+                assert [bool(one.record) for one in made] == [not light or n % 2 == 0 for n in range(9)]
+                puts = store.put_prepared(made)
+            else:
+                puts = store.put(batch)
+            assert [put.queue_offset for put in puts] == list(range(1, 10))
+            data = bytearray(store.log.read(0, store.log.end))
+            at = 0
+            for record in walk(bytes(data), 0):
+                data[at + 56 : at + 64] = bytes(8)  # when it was stored
+                if crc:
+                    assert prop_crc_ok(store.log.read(at, record.size)), record.body
+                    data[at + record.size - 20 : at + record.size] = bytes(20)
+                at += record.size
+            logs.append(bytes(data))
+            nexts.append([store.next_offset(name, 0) for name in (A, B, "T")])
+    assert logs[0] == logs[1]
+    assert nexts[0] == nexts[1]

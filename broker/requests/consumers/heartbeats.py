@@ -45,7 +45,9 @@ class ClientProcessor:
                 f"a heartbeat has at most {config.heartbeat_bytes_max} bytes (maxHeartbeatBytes)",
                 Response.SYSTEM_ERROR,
             )
+        slice_ = Slice(self._context.env.monotonic_ms)
         data = request_object(request)
+        await slice_.breathe()
         try:
             consumers = consumers_in(data)
             producers: list[dict[str, Any]] = data.get("producerDataSet") or []
@@ -54,7 +56,7 @@ class ClientProcessor:
                     f"a heartbeat names at most {config.heartbeat_groups_max} groups (maxGroupsInHeartbeat)",
                     Response.SYSTEM_ERROR,
                 )
-            fresh, changed = await self._took(connection, request, data, consumers, producers)
+            fresh, changed = await self._took(connection, request, data, consumers, producers, slice_)
         except (PeerError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
         self.notify(changed)
@@ -68,6 +70,7 @@ class ClientProcessor:
         data: dict[str, Any],
         consumers: list[dict[str, Any]],
         producers: list[dict[str, Any]],
+        slice_: Slice,
     ) -> tuple[bool, list[str]]:
         """(whether the broker lacks this client's subscriptions, groups whose members changed).
 
@@ -85,7 +88,6 @@ class ClientProcessor:
         if context.clients.bytes > context.config.client_bytes_max:
             raise Refused("this broker's clients take too much memory (maxClientBytes)", Response.SYSTEM_BUSY)
         changed: list[str] = []
-        slice_ = Slice(context.env.monotonic_ms)
         for consumer in consumers:
             await slice_.breathe()
             if connection.closed:
@@ -96,7 +98,10 @@ class ClientProcessor:
                 continue
             if context.role_state.is_master:
                 context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
-            if context.clients.consumer(consumer, client, without_subscriptions=without):
+            wanted = await _subscriptions(consumer, slice_)
+            if connection.closed:
+                raise PeerLeft
+            if context.clients.consumer(consumer, client, wanted, without_subscriptions=without):
                 changed.append(name)
             # Another member may have replaced them.
             fresh |= context.clients.told_by_another(name, fingerprint)
@@ -217,6 +222,16 @@ class ClientProcessor:
         if group is None or (config is not None and not config.notify_consumer_ids_changed):
             return []
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
+
+
+async def _subscriptions(consumer: dict[str, Any], slice_: Slice) -> dict[str, Subscription]:
+    """By topic. Raises KeyError, TypeError, ValueError."""
+    wanted: dict[str, Subscription] = {}
+    for raw in consumer.get("subscriptionDataSet") or []:
+        subscription = Subscription.from_json(raw)
+        wanted[subscription.topic] = subscription
+        await slice_.breathe()
+    return wanted
 
 
 def _wanted(member: tuple[str, Subscription]) -> tuple[str, dict[str, Any]]:

@@ -7,11 +7,11 @@ GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), GET_ALL_CONSUMER_OFFSET (4
 from __future__ import annotations
 
 from broker.context import BrokerContext
+from broker.requests.answers import dialect
 from broker.upkeep.acting import ONLY_FORWARD
 from model.codes import Request, Response
 from model.errors import Refused
 from model.topic import is_system_group
-from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import OffsetHeader, QueueHeader, need_int, opt_bool
 from remoting.service import Connection
@@ -97,7 +97,7 @@ class OffsetProcessor:
     async def everything(self, connection: Connection, request: Command) -> Command:
         async with self._context.turns.take(connection) as turn:
             await self._context.offsets.prepare(turn)
-            return request.reply(body=bodies.dumps_dialect(self._context.offsets.to_text()))
+            return request.reply(body=await dialect(turn, self._context.offsets.to_text()))
 
 
 def need_own_group(group: str) -> None:

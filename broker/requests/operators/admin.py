@@ -189,7 +189,8 @@ class AdminProcessor:
 
     async def request_modes(self, connection: Connection, request: Command) -> Command:
         """Which topics groups are told to pull or to pop. Real slaves copy this table."""
-        return request.reply(body=bodies.dumps(self._context.groups.modes.to_json()))
+        async with self._context.turns.take(connection) as turn:
+            return request.reply(body=await strict(turn, self._context.groups.modes.shown(), depth=3))
 
     async def system_topics(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps({"topicList": sorted(self._context.topics.system)}))

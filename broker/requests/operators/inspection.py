@@ -16,6 +16,7 @@ from broker.requests.consumers.offsets import stored_ms
 from broker.state.clients import Client
 from model.codes import Request, Response
 from model.errors import MqError, Refused, Unknown
+from model.topic import TopicConfig
 from remoting import bodies
 from remoting.bodies import Items, Members, ObjectKey, queue_key
 from remoting.codec import Command
@@ -91,77 +92,79 @@ class InspectionProcessor:
                 if least.get(queue_id, 0) > offset:
                     least[queue_id] = LONG_MAX
                 await turn.breathe()
-            table = {str(queue_id): offset for queue_id, offset in sorted(least.items())}
+            table = Members((str(queue_id), least[queue_id]) for queue_id in sorted(least))
             return request.reply(body=await strict(turn, {"correctionOffsets": table}))
 
     async def all_consume_stats(self, connection: Connection, request: Command) -> Command:
         """Where each group is in each topic it has offsets of; GET_CONSUME_STATS (208) says it of one."""
         context = self._context
         only_ordered = opt_bool(request.ext, "isOrder")
+        groups: list[tuple[str, list[tuple[str, int]]]] = []
+        queues = 0
         async with context.turns.take(connection) as turn:
             queues = 0
             for group in list(context.groups.table):
-                for name in self._topics_of(group, only_ordered=only_ordered):
-                    topic = context.topics.get(name)
-                    queues += topic.write_queues if topic is not None else 0
-                if queues > context.config.stats_queues_max:
-                    raise Refused(
-                        f"the groups have offsets of more than {context.config.stats_queues_max} queues"
-                        " (maxQueuesInStats): ask about them one by one (GET_CONSUME_STATS)",
-                        Response.SYSTEM_ERROR,
-                    )
+                found = []
+                for name in context.offsets.topics_of(group):
+                    await turn.breathe()
+                    topic = self._read(group, name, only_ordered=only_ordered)
+                    if topic is None:
+                        continue
+                    queues += topic.write_queues
+                    if queues > context.config.stats_queues_max:
+                        raise Refused(
+                            f"the groups have offsets of more than {context.config.stats_queues_max} queues"
+                            " (maxQueuesInStats): ask about them one by one (GET_CONSUME_STATS)",
+                            Response.SYSTEM_ERROR,
+                        )
+                    found.append((name, topic.write_queues))
+                groups.append((group, found))
                 await turn.breathe()
-            # Down to one queue of one topic of one group.
-            body = await dialect(turn, Members(self._of_all(only_ordered)), depth=6)
+            # Down to one queue of one topic of one group, which is looked at when it is written.
+            body = await dialect(turn, Members(self._all_places(groups)), depth=6)
         return request.reply(body=body)
 
-    def _of_all(self, only_ordered: bool) -> Iterator[tuple[str, Any]]:
-        """The members of that answer. What the groups are behind is known once their places are written."""
-        context = self._context
+    def _read(self, group: str, name: str, *, only_ordered: bool) -> TopicConfig | None:
+        """A topic of which a group has offsets, if it is there and the group reads it."""
+        topic = self._context.topics.get(name)
+        if topic is None or (only_ordered and not topic.order):
+            return None
+        online = self._context.clients.consumers.get(group)
+        reads = online is None or not online.subscriptions or name in online.subscriptions
+        return topic if reads else None
+
+    def _all_places(self, groups: list[tuple[str, list[tuple[str, int]]]]) -> Iterator[tuple[str, Any]]:
         behind = [0]
-        groups = list(context.groups.table)
-        yield "brokerAddr", context.config.address
+        yield "brokerAddr", self._context.config.address
         yield (
             "consumeStatsList",
-            Items({group: Items(self._of_group(group, only_ordered, behind))} for group in groups),
+            Items({group: Items(self._stats(group, topics, behind))} for group, topics in groups),
         )
         yield "totalDiff", behind[0]
         yield "totalInflightDiff", 0
 
-    def _of_group(self, group: str, only_ordered: bool, behind: list[int]) -> Iterator[dict[str, Any]]:
-        for name in self._topics_of(group, only_ordered=only_ordered):
+    def _stats(
+        self, group: str, topics: list[tuple[str, int]], behind: list[int]
+    ) -> Iterator[dict[str, Any]]:
+        for name, queues in topics:
             rate = self._context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}")
-            yield {"consumeTps": rate, "offsetTable": Members(self._places(group, name, behind))}
+            yield {"consumeTps": rate, "offsetTable": Members(self._places(group, name, queues, behind))}
 
-    def _topics_of(self, group: str, *, only_ordered: bool) -> list[str]:
+    def _places(
+        self, group: str, name: str, queues: int, behind: list[int]
+    ) -> Iterator[tuple[ObjectKey, dict[str, int]]]:
+        """Where a group is in each queue; how far it is behind is added to ``behind``."""
         context = self._context
-        online = context.clients.consumers.get(group)
-        found = []
-        for name in context.offsets.topics_of(group):
-            topic = context.topics.get(name)
-            if topic is None or (only_ordered and not topic.order):
-                continue
-            if online is None or not online.subscriptions or name in online.subscriptions:
-                found.append(name)
-        return found
-
-    def _places(self, group: str, name: str, behind: list[int]) -> Iterator[tuple[ObjectKey, dict[str, int]]]:
-        """By queue; ``behind`` is told how many messages the group has not read."""
-        context = self._context
-        topic = context.topics.get(name)
-        for queue_id in range(topic.write_queues if topic is not None else 0):
+        for queue_id in range(queues):
             held = context.offsets.get(group, name, queue_id) or 0
-            end = max(0, context.store.max_queue_offset(name, queue_id))
-            behind[0] += end - held
-            yield (
-                queue_key(name, context.config.broker_name, queue_id),
-                {
-                    "brokerOffset": end,
-                    "consumerOffset": held,
-                    "lastTimestamp": max(0, stored_ms(context, name, queue_id, held - 1)) if held else 0,
-                    "pullOffset": held,
-                },
-            )
+            place = {
+                "brokerOffset": max(0, context.store.max_queue_offset(name, queue_id)),
+                "consumerOffset": held,
+                "lastTimestamp": max(0, stored_ms(context, name, queue_id, held - 1)) if held else 0,
+                "pullOffset": held,
+            }
+            behind[0] += place["brokerOffset"] - held
+            yield queue_key(name, context.config.broker_name, queue_id), place
 
     async def consumer_status(self, connection: Connection, request: Command) -> Command:
         """What each consumer of a group (or the one named) says of its offsets; silent ones are left out."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from broker.context import BrokerContext
-from broker.requests.answers import gathered
+from broker.requests.answers import gathered, strict
 from broker.requests.consumers.offsets import need_own_group
 from broker.tables.topics import QUEUES_MAX
 from model.attributes import TOPIC_ATTRIBUTES, altered
@@ -146,17 +146,20 @@ class TableProcessor:
     async def all_topics(self, connection: Connection, request: Command) -> Command:
         topics = self._context.topics
         async with self._context.turns.take(connection) as turn:
-            await topics.prepare(turn)
-            if self._all_topics is None:
-                self._all_topics = bodies.dumps(
-                    {
-                        **topics.to_text(),
-                        "mappingDataVersion": _EMPTY_VERSION,
-                        "topicQueueMappingDetailMap": {},
-                        "topicQueueMappingInfoMap": {},
-                    }
-                )
-            return request.reply(ext={"totalTopicNum": str(len(topics.table))}, body=self._all_topics)
+            count, body = len(topics.table), self._all_topics
+            if body is None:
+                await topics.prepare(turn)
+                count, mark = len(topics.table), topics.mark
+                shown = {
+                    **topics.to_text(),
+                    "mappingDataVersion": _EMPTY_VERSION,
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                }
+                body = await strict(turn, shown)
+                if topics.mark == mark:
+                    self._all_topics = body
+            return request.reply(ext={"totalTopicNum": str(count)}, body=body)
 
     async def one_topic(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "topic")
@@ -210,10 +213,14 @@ class TableProcessor:
     async def all_groups(self, connection: Connection, request: Command) -> Command:
         groups = self._context.groups
         async with self._context.turns.take(connection) as turn:
-            await groups.text.prepare(turn)
-            if self._all_groups is None:
-                self._all_groups = bodies.dumps(groups.to_text())
-            return request.reply(body=self._all_groups)
+            body = self._all_groups
+            if body is None:
+                await groups.prepare(turn)
+                mark = groups.mark
+                body = await strict(turn, groups.to_text())
+                if groups.mark == mark:
+                    self._all_groups = body
+            return request.reply(body=body)
 
     async def one_group(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "group")

@@ -21,6 +21,7 @@ from remoting import bodies, codec, headers, pop_headers
 from remoting.pop_acks import BatchAck
 from store.files.record import walk
 from tests.broker.helpers import batch_body
+from tests.fakes.at_once import ENDLESS, at_once
 from tests.fakes.broker.send_path import WAYS, Side
 from tests.fuzz.targets import golden
 from tests.fuzz.targets.disk import real_records
@@ -160,7 +161,7 @@ def _registered(data: bytes) -> None:
     command = registration("127.0.0.1:1")
     command.ext |= ext
     command.body, command.version = data[1:], (479, 400, 20)[kind >> 1 & 1 and 1 + (kind >> 2 & 1)]
-    parse_registration(command)
+    at_once(parse_registration(command, ENDLESS))
 
 
 def _registered_seeds() -> Iterable[bytes]:
