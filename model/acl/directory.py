@@ -195,10 +195,16 @@ class Directory:
         return self.acls.get(name)
 
     def list_acls(self, subject: str | None, resource: str | None) -> Iterator[tuple[str, Policies]]:
-        for name, policies in sorted(self.acls.items(), key=lambda item: item[0]):
-            shown = filtered(name, policies, subject or "", resource or "")
+        for name, shown in self.look_at_acls(subject, resource):
             if shown is not None:
                 yield name, shown
+
+    def look_at_acls(
+        self, subject: str | None, resource: str | None
+    ) -> Iterator[tuple[str, Policies | None]]:
+        """Each user who has policies: those that a list by these filters shows, None for none."""
+        for name, policies in sorted(self.acls.items(), key=lambda item: item[0]):
+            yield name, filtered(name, policies, subject or "", resource or "")
 
     # The table as a whole
 

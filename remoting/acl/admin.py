@@ -112,7 +112,7 @@ class DirectoryRequests:
         return request.reply(body=bodies.dumps(acl_to_json(name, policies)))
 
     async def _list_acls(self, request: Command) -> Command:
-        found = self._gate.directory.list_acls(
+        found = self._gate.directory.look_at_acls(
             request.ext.get("subjectFilter"), request.ext.get("resourceFilter")
         )
         body = await joined(_listed(found), loop_slice())
@@ -242,10 +242,13 @@ def _body(request: Command) -> dict[str, Any]:
         raise Refused(str(error), Response.SYSTEM_ERROR) from None
 
 
-def _listed(found: Iterator[tuple[str, Policies]]) -> Iterator[str]:
+def _listed(found: Iterator[tuple[str, Policies | None]]) -> Iterator[str]:
     """The list as JSON, a user at a time; nothing when there is none."""
     before = "["
     for name, policies in found:
+        if policies is None:
+            yield ""  # looked at, and not shown
+            continue
         yield before + bodies.dumps(acl_to_json(name, policies)).decode()
         before = ","
     if before == ",":
