@@ -333,7 +333,10 @@ class _Questions:
     def _index(self, looked: dict[int, Beside]) -> list[Finding]:
         """Does each replica's index name what its log has? Files of trusted records only are not read."""
         planned = index.tasks(self.facts.replicas, looked)
-        planned = [task for task in planned if task.until > self.border or not task.slots]
+        # One that brings no record behind the file before may have lost its entries: it is always read.
+        planned = [
+            task for task in planned if task.until > self.border or task.until <= task.begin or not task.slots
+        ]
         return index.findings(self.facts, self.engine.index(planned), looked) if planned else []
 
     def _folders(self) -> dict[int, QueueFolder]:

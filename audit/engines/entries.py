@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
+from audit.reading.record import STORED_FROM
 from audit.tables import UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 
@@ -19,6 +20,7 @@ from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 def entered(records: pa.Table, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
     """``records``: those of one log that belong into queues, by physical offset."""
     log = _Log(records)
+    log.odd = log.odd_dues([file for file in files if file.topic == SCHEDULE_TOPIC])
     wrong: list[pa.Table] = []
     last: dict[Queue, int] = {}
     there = np.zeros(len(log.offset), dtype=bool)
@@ -51,6 +53,33 @@ class _Log:
         self._queue_id = records["queue_id"].to_numpy()
         self._queue_offset = records["queue_offset"].to_numpy()
         self._tags = records["tags_code"].to_numpy()
+        self.odd: dict[Queue, Any] = {}
+
+    def odd_dues(self, files: Sequence[QueueFile]) -> dict[Queue, Any]:
+        """Places of delayed messages that are due before they were stored, or otherwise than both their
+        neighbours, which agree.
+
+        A level has one delay, until its broker gets another one: that begins anywhere, and goes on.
+        """
+        found: dict[Queue, list[tuple[Any, Any]]] = {}
+        for file in files:
+            for batch in read_entries(file):
+                right, at = self.right(file, batch)
+                tags = batch["entry_tags"].to_numpy()
+                if len(self.offset):
+                    right = right & (self._tags[at] >= STORED_FROM)
+                    delays = (tags - self._tags[at])[right]
+                    places = batch["queue_offset"].to_numpy()[right]
+                    found.setdefault((file.topic, file.queue_id), []).append((places, delays))
+        odd = {}
+        for queue, parts in found.items():
+            places, delays = (np.concatenate(column) for column in zip(*parts, strict=True))
+            order = np.argsort(places)
+            places, delays = places[order], delays[order]
+            alone = delays < 0
+            alone[1:-1] |= (delays[1:-1] != delays[:-2]) & (delays[:-2] == delays[2:])
+            odd[queue] = places[alone]
+        return odd
 
     def right(self, file: QueueFile, batch: pa.RecordBatch) -> tuple[Any, Any]:
         """Which entries name a record of their place as it is, and the index of the record at each offset."""
@@ -67,6 +96,8 @@ class _Log:
         if file.topic != SCHEDULE_TOPIC:
             tags = batch["entry_tags"].to_numpy()
             right &= (self._tags[at] == tags) | ((tags < EXTENSION_BELOW) & file.extended)
+        elif (odd := self.odd.get((file.topic, file.queue_id))) is not None:
+            right &= ~np.isin(batch["queue_offset"].to_numpy(), odd)
         return right, at
 
     def unentered(self, inside: Any, files: Sequence[QueueFile]) -> pa.Table:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, QueueFile
+from audit.reading.record import STORED_FROM
 from audit.tables import UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 
@@ -39,7 +40,10 @@ def entered(
         & (F.col("entry_size") == F.col("r_until") - F.col("r_offset"))
         & (F.col("topic").startswith(LMQ_PREFIX) | (place & tags))
     )
-    joined = entries.join(named, right, "left").persist()
+    joined = entries.join(named, right, "left")
+    if any(file.topic == SCHEDULE_TOPIC for file in files):
+        joined = _without_odd_dues(joined)
+    joined = joined.persist()
     try:
         concern = (F.col("entry_offset") < 0) | (
             (F.col("entry_offset") >= bounds.start) & (F.col("entry_offset") < bounds.until)
@@ -62,3 +66,26 @@ def entered(
         )
     finally:
         joined.unpersist()
+
+
+def _without_odd_dues(joined: DataFrame) -> DataFrame:
+    """No record for a delayed message that is due before it was stored, or otherwise than both its
+    neighbours, which agree."""
+    delayed = (F.col("topic") == SCHEDULE_TOPIC) & (F.col("r_tags_code") >= STORED_FROM)
+    queue = Window.partitionBy("topic", "queue_id").orderBy("queue_offset")
+    delay = F.col("entry_tags") - F.col("r_tags_code")
+    judged = joined.filter(delayed).select(
+        *PLACE,
+        delay.alias("delay"),
+        F.lag(delay).over(queue).alias("before"),
+        F.lead(delay).over(queue).alias("behind"),
+    )
+    alone = (F.col("before") == F.col("behind")) & (F.col("delay") != F.col("before"))
+    odd = judged.filter((F.col("delay") < 0) | alone)
+    joined = joined.join(odd.select(*PLACE, F.lit(True).alias("odd")), PLACE, "left")
+    kept = [
+        F.when(F.col("odd").isNull(), F.col(name)).alias(name) if name.startswith("r_") else F.col(name)
+        for name in joined.columns
+        if name != "odd"
+    ]
+    return joined.select(*kept)

@@ -1,6 +1,7 @@
 """Files beside the log that are not as they were written, or are gone, and offsets of consumers beyond it.
 
-``file_corrupt``, ``file_missing``, ``consumer_offset_beyond``. Warnings: no message is lost by them.
+``file_corrupt``, ``file_missing``, ``missing_start``, ``consumer_offset_beyond``. Warnings: what is gone is
+made again, or others may have it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def beside(facts: Facts, looked: Mapping[int, Beside]) -> list[Finding]:
             found.append(_row(facts, "file_corrupt", at, file, "as it was written", why))
         for file, why in sorted(_missing(facts, at, looked).items()):
             found.append(_row(facts, "file_missing", at, file, why, "no such file"))
-    return found + list(_timers(facts, looked))
+    return found + list(_timers(facts, looked)) + list(_starts(facts, looked))
 
 
 def _row(facts: Facts, kind: str, at: int, file: str, expected: str, found: str) -> Finding:
@@ -71,6 +72,30 @@ def _copied(file: str) -> bool:
 
 def _compared(file: str) -> bool:
     return file in (TIMERCHECK, BOOT) or _copied(file)
+
+
+def _starts(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
+    """Segments that were the log's oldest when its broker stopped in order, and are gone.
+
+    Age and a full disk tell nothing: each replica deletes at its own time, and may have run without a
+    message for days. A broker that deleted a segment, or began its log later, notes the log's new start.
+    """
+    for at, own in sorted(looked.items()):
+        r = facts.replicas[at]
+        # What another broker deleted since is not noted.
+        if not r.clean or own.written_by_others or not r.segments or not 0 <= own.log_start < r.start:
+            continue
+        holders = [h for h in facts.holders(own.log_start, r.start) if h != at]
+        yield facts.at(
+            "missing_start",
+            WARN,
+            at,
+            own.log_start,
+            r.start,
+            expected=f"begins at {own.log_start} as when its broker stopped",
+            found=f"begins at {r.start}",
+            copies=len(holders),
+        )
 
 
 def _timers(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:

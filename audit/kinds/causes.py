@@ -39,6 +39,7 @@ CAUSES: Final = {
     "index_wrong": _UNDER_ENTRIES,
     "index_missing": _UNDER_ENTRIES,
     "missing_segment": ("file_unreadable",),
+    "missing_start": ("file_unreadable",),
     "short_tail": ("file_unreadable",),
     "crc_mismatch": ("missing_segment", "divergent_suffix"),
     "phys_offset_mismatch": ("missing_segment", "divergent_suffix"),

@@ -3,7 +3,9 @@
     file                          what tells
     config/*.json, .bak           keelmq's: the last member, "keelmqCrc32", is the CRC-32 of all before it;
                                   RocketMQ's: they are JSON, whose numbers may be names without quotes
-    checkpoint                    at 64 "KQ02", at 68 the CRC-32 of bytes 0 to 39, 72 to 87; zeros: RocketMQ's
+    checkpoint                    at 64 "KQ02", at 68 the CRC-32 of bytes 0 to 39, 72 to 87; zeros:
+                                  RocketMQ's. At 88 "KQS1", the CRC-32 of bytes 64 to 87 and of the
+                                  last 8, the log's start
     config/timercheck             at 64 "KQT1", at 68 the CRC-32 of bytes 72 to 111; zeros: RocketMQ's
     brokerIdentity, .crc          CLUSTER#GROUP#ID; the second holds it three times, each behind its CRC-32
     epochFileCheckpoint.bak       a form and a CRC as the epoch file's
@@ -37,7 +39,7 @@ _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "synced": (bool, type(None)),
     "written": (bool, type(None)),
 }
-_CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
+CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
 CHECKPOINT: Final = "checkpoint"
 TIMERCHECK: Final = "config/timercheck"
 EPOCHS: Final = "epochFileCheckpoint"
@@ -67,11 +69,17 @@ class Beside:
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     timer: tuple[bytes, bytes] = (b"", b"")
     indexed: int = 0  # up to where, bytes, the index was durable by the checkpoint; 0: it does not say
+    log_start: int = -1  # where the log began by the checkpoint; -1: it does not say
 
     @property
     def ours(self) -> bool:
         """Did keelmq write this store last?"""
         return BOOT in self.present or CHECKPOINT in self.sealed
+
+    @property
+    def written_by_others(self) -> bool:
+        """Did RocketMQ run on it since? It writes the consumers' offsets again, without a CRC."""
+        return CONSUMER_OFFSETS in self.present - self.sealed
 
 
 def look_beside(location: str) -> Beside:
@@ -134,7 +142,7 @@ class _Look:
         table = _parsed(raw)
         if not isinstance(table, dict):
             return f"not a JSON object: {raw[:40]!r}"
-        if file == _CONSUMER_OFFSETS:
+        if file == CONSUMER_OFFSETS:
             self._found.offsets = _offsets(table)
         return ""
 
@@ -142,6 +150,7 @@ class _Look:
         problem = self._sealed(file, raw, b"KQ02", [(0, 40), (72, 88)], 88)
         if not problem and file in self._found.sealed:
             (self._found.indexed,) = struct.unpack_from(">q", raw, 80)
+            self._found.log_start = _log_start(raw)
         return problem
 
     def _timercheck(self, file: str, raw: bytes) -> str:
@@ -210,6 +219,13 @@ def _offsets(table: dict[str, Any]) -> dict[tuple[str, str, int], int]:
     except (AttributeError, TypeError, ValueError):
         return {}
     return found
+
+
+def _log_start(raw: bytes) -> int:
+    """What a sound checkpoint notes; -1 if an older keelmq, which knows no note, wrote the seal before it."""
+    mark, crc, start = struct.unpack_from(">4sIq", raw, 88)
+    own = (mark, crc) == (b"KQS1", zlib.crc32(raw[64:88] + raw[96:104]))
+    return int(start) if own and start >= 0 else -1
 
 
 def _identity(file: str, raw: bytes) -> str:

@@ -32,6 +32,7 @@ from model.message import (
     COMPRESSION_MASK,
     COMPRESSION_ZSTD,
     INNER_BATCH,
+    SCHEDULE_TOPIC,
     java_hash,
 )
 
@@ -64,6 +65,7 @@ RECORD_BYTES_MAX: Final = 32 * 1024 * 1024 + 65536
 _PREFIX: Final = struct.Struct(">iI")
 _FIELDS: Final = struct.Struct(">Ii4xqqi")  # CRC, queue id, queue offset, physical offset, sysFlag
 UNIQ: Final = b"UNIQ_KEY\x01"
+_DELAY: Final = b"DELAY\x01"
 _TAGS: Final = b"TAGS\x01"
 _KEYS: Final = b"KEYS\x01"
 _INNER_NUM: Final = b"INNER_NUM\x01"
@@ -88,7 +90,7 @@ class Record(NamedTuple):
     sys_flag: int
     store_timestamp_ms: int
     advance: int  # how many queue offsets the record takes: 1, or the size of an inner batch
-    tags_code: int  # what its queue entry carries: the hash of TAGS, 0 without
+    tags_code: int  # what its queue entry carries: the hash of TAGS, 0 without; delayed: when it was stored
 
 
 class Damage(NamedTuple):
@@ -165,8 +167,10 @@ def parse(data: bytes, at: int, offset: int, segment_end: int, *, plain: bool = 
         sys_flag,
         struct.unpack_from(">q", data, fields.stamp_at)[0],
         _advance(data, sys_flag, properties_at, end),
-        tags_code(data, properties_at, end),
+        0,
     )
+    tags = tags_code(data, properties_at, end, record.topic, record.store_timestamp_ms)
+    record = record._replace(tags_code=tags) if tags else record
     return _judged(data, at, record, physical, crc)
 
 
@@ -249,7 +253,17 @@ def text_property(data: bytes, mark: bytes, begin: int, end: int) -> str:
     return data[at + len(mark) : stop if stop >= 0 else end].decode("utf-8", "replace")
 
 
-def tags_code(data: bytes, begin: int, end: int) -> int:
+STORED_FROM: Final = 1 << 31
+"""A tag code from here on is no hash, but when the record of a delayed message was stored, ms."""
+
+
+def tags_code(data: bytes, begin: int, end: int, topic: str, stored_ms: int) -> int:
+    """A delayed message's entry says when it is due: its broker's level, which no store has, after
+    ``stored_ms``."""
+    if topic == SCHEDULE_TOPIC:
+        level = text_property(data, _DELAY, begin, end)
+        if level.isdigit() and level.strip("0"):
+            return stored_ms
     if data.find(_TAGS, begin, end) < 0:
         return 0
     return _tags_hash(text_property(data, _TAGS, begin, end))

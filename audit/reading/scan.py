@@ -250,7 +250,7 @@ def _plain_records(
         if topic is None:
             topic = topics[name] = name.decode("utf-8", "replace")
         key = text_property(data, UNIQ, name_end + 2, record_end)
-        tags = tags_code(data, name_end + 2, record_end)
+        tags = tags_code(data, name_end + 2, record_end, topic, stamp)
         fields = (position, size, topic, queue_id, queue_offset, key, crc, -1, sys_flag, stamp, 1, tags)
         rows.append(new(Record, fields))
         position += size

@@ -12,6 +12,9 @@
     72     8  settled offset        bytes: up to here the log was whole and is durable, and so are
                                     the entries of its messages in their ConsumeQueues
     80     8  indexed offset        bytes: the index of the messages up to here is durable
+    88     4  mark "KQS1"           a note for audits, which no broker reads: zeros say nothing
+    92     4  CRC-32                of bytes 64 to 87 and 96 to 103, so that it goes with this very seal
+    96     8  log start             bytes: where the log began; what is gone before it, retention took
 
 The file has 4096 bytes; what is read here lies in one sector, so that a crash leaves the old or the new.
 Recovery of a sealed one starts at the settled offset, else at the messages the times speak of. Source of
@@ -35,8 +38,11 @@ _SEAL: Final = struct.Struct(">4sI")
 _SEAL_AT: Final = _FIELDS.size + _KEPT_BYTES
 _OURS: Final = struct.Struct(">2q")
 _MARK: Final = b"KQ02"
-READ_BYTES: Final = _SEAL_AT + _SEAL.size + _OURS.size
-assert (_SEAL_AT, READ_BYTES) == (64, 88)
+_NOTE_AT: Final = _SEAL_AT + _SEAL.size + _OURS.size
+_NOTE: Final = struct.Struct(">4sIq")
+_NOTE_MARK: Final = b"KQS1"
+READ_BYTES: Final = _NOTE_AT + _NOTE.size
+assert (_SEAL_AT, _NOTE_AT, READ_BYTES) == (64, 88, 104)
 
 
 @dataclass(slots=True)
@@ -50,6 +56,7 @@ class Checkpoint:
     indexed_offset: PhysicalOffset = PhysicalOffset(0)
     trusted: bool = False  # written here, and not changed since
     kept: bytes = bytes(_KEPT_BYTES)  # what a RocketMQ newer than ours may keep behind its fields
+    log_start: PhysicalOffset | None = None  # None: it does not say
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
@@ -62,19 +69,30 @@ class Checkpoint:
         mark, crc = _SEAL.unpack_from(data, _SEAL_AT)
         kept = data[_FIELDS.size : _SEAL_AT]
         found = cls(*_FIELDS.unpack_from(data))
-        ours = data[_SEAL_AT + _SEAL.size :]
+        ours = data[_SEAL_AT + _SEAL.size : _NOTE_AT]
         if mark == _MARK:
             if crc != crc32(ours, crc32(data[: _FIELDS.size])):
                 return cls(kept=kept)
             found.settled_offset, found.indexed_offset = _OURS.unpack(ours)
             found.trusted = True
+            note, note_crc, start = _NOTE.unpack_from(data, _NOTE_AT)
+            if (note, note_crc) == (_NOTE_MARK, _note_crc(data[_SEAL_AT:_NOTE_AT], start)):
+                found.log_start = PhysicalOffset(start)
         found.kept = kept
         return found
 
     def encode(self) -> bytes:
         raw = _FIELDS.pack(*(getattr(self, field.name) for field in fields(self)[:5]))
         ours = _OURS.pack(self.settled_offset, self.indexed_offset)
-        return raw + self.kept + _SEAL.pack(_MARK, crc32(ours, crc32(raw))) + ours
+        seal = _SEAL.pack(_MARK, crc32(ours, crc32(raw))) + ours
+        note = bytes(_NOTE.size)
+        if self.log_start is not None:
+            note = _NOTE.pack(_NOTE_MARK, _note_crc(seal, self.log_start), self.log_start)
+        return raw + self.kept + seal + note
+
+
+def _note_crc(seal: bytes, start: int) -> int:
+    return crc32(start.to_bytes(8, "big", signed=True), crc32(seal))
 
 
 class CheckpointFile:

@@ -262,6 +262,7 @@ class Housekeeping:
             self._flow.dispatcher.confirmed, self._log.flushed
         )  # what no crash takes away
         now.master_flushed_offset = self._log.flushed
+        now.log_start = self._log.min_offset
         return now.encode()
 
     def flush_all(self) -> None:

@@ -238,6 +238,20 @@ def delayed_across_retention(root: Path, removed: tuple[int, ...]) -> tuple[list
     return stores, ledger_at(root, rows)
 
 
+def delayed(root: Path, delays_ms: list[int]) -> Path:
+    """A store with delayed messages of one level, whose queue's entries are due after ``delays_ms``."""
+    writer = LogWriter(root)
+    for n, delay_ms in enumerate(delays_ms):
+        stamp = 1_700_000_000_000 + 37 * n
+        writer.add(
+            b"late", key=f"k{n}", topic="SCHEDULE_TOPIC_XXXX", queue_id=2, stamp=stamp, more="DELAY\x013\x02"
+        )
+        writer.rows[-1]["tags_code"] = stamp + delay_ms
+    writer.write_queues()
+    writer.confirm(epochs=[(1, 0)])
+    return root
+
+
 def run_local(stores: list[Path], ledger: Path | None, state: Path | None = None) -> Report:
     engine = LocalEngine()
     try:

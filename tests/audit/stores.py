@@ -94,12 +94,14 @@ class LogWriter:
         queue_id: int = 0,
         stamp: int = 1000,
         tags: str = "",
+        more: str = "",
     ) -> int:
         """Append one record; returns its physical offset."""
         queue_offset = self._next.get((topic, queue_id), 0)
 
         def made() -> bytes:
-            own = f"UNIQ_KEY\x01{key or f'K{self.end}'}\x02TAGS\x01{tags}\x02".encode() if tags else None
+            of_tags = f"TAGS\x01{tags}\x02" if tags else ""
+            own = f"UNIQ_KEY\x01{key or f'K{self.end}'}\x02{of_tags}{more}".encode()
             where = (self.end, queue_offset, body)
             return record(*where, key=key, topic=topic, queue_id=queue_id, stamp=stamp, properties=own)
 

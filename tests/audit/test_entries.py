@@ -14,7 +14,7 @@ from audit.findings import Finding
 from audit.reading.storage import parse_stores
 from audit.run import audit
 from model.message import java_hash
-from tests.audit.plants import make_queued, run_local
+from tests.audit.plants import delayed, make_queued, run_local
 from tests.audit.stores import LogWriter, copies, enter, patch, queue_file, record, unpack, write_epochs
 
 Damage = Callable[[Path], None]
@@ -212,6 +212,24 @@ def test_a_delayed_messages_tag_is_when_it_is_due(tmp_path: Path) -> None:
     writer.write_queues()
     writer.confirm(epochs=[(1, 0)])
     assert run_local(copies(writer.root), None).findings == []
+
+
+@pytest.mark.parametrize(
+    ("delays_ms", "odd"),
+    [
+        ([1000, 1000, 1000, 1007, 1000, 1000], [3]),
+        ([1000, 1000, 1000, 5000, 5000], []),  # its broker has another delay from there on
+        ([1000, 1000, 1000, 5000], []),
+        ([1000, 5000, 5000, 5000], []),
+        ([-1, 5000, 5000, 5000], [0]),
+    ],
+)
+def test_a_delayed_message_that_is_due_otherwise_than_its_neighbours_is_wrong(
+    delays_ms: list[int], odd: list[int], tmp_path: Path
+) -> None:
+    (found,) = copies(delayed(tmp_path / "origin", delays_ms), 1)
+    report = run_local([found], None)
+    assert [(f.kind, f.queue_offset) for f in report.findings] == [("cq_wrong", place) for place in odd]
 
 
 def test_a_queue_that_topics_json_does_not_list_and_nobody_has_is_not_missed(tmp_path: Path) -> None:

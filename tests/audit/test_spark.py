@@ -18,6 +18,7 @@ from tests import ROOT
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.plants import (
     PLANTS,
+    delayed,
     delayed_across_retention,
     make,
     run_local,
@@ -83,7 +84,8 @@ def test_no_records_topics_created_again_and_expired_places_give_the_same_rows(
             segment.unlink()
     again = topic_created_again(tmp_path / "again", 5)
     late = delayed_across_retention(tmp_path / "late", (0,))
-    for group, acked in ((stores, ledger), again, late):
+    due = [delayed(tmp_path / "due", [-1, 1000, 1000, 1007, 1000, 5000])]
+    for group, acked in ((stores, ledger), again, late, (due, None)):
         local, spark = same(run_local(group, acked), run_spark(engine, group, acked))
         assert local == spark
 

@@ -193,6 +193,19 @@ def test_a_checkpoint_is_believed_whole_or_not_at_all() -> None:
         assert Checkpoint.decode(bytes(rotten)) == Checkpoint()
 
 
+def test_the_note_of_the_logs_start_counts_with_its_own_seal_only() -> None:
+    noted = _checkpoint(1, 2, 3, 4, 5, 6, 7, trusted=True)
+    noted.log_start = PhysicalOffset(8192)
+    assert Checkpoint.decode(noted.encode()) == noted
+    silent = _checkpoint(1, 2, 3, 4, 5, 6, 7, trusted=True)
+    for bit in range(88 * 8, 104 * 8):
+        rotten = bytearray(noted.encode())
+        rotten[bit // 8] ^= 1 << bit % 8
+        assert Checkpoint.decode(bytes(rotten)) == silent
+    older = _checkpoint(1, 2, 3, 4, 5, 6, 8).encode()[:88]  # of a keelmq that writes no note
+    assert Checkpoint.decode(older + noted.encode()[88:]).log_start is None
+
+
 def test_what_a_newer_rocketmq_keeps_behind_its_fields_stays() -> None:
     disk = FaultyDisk()
     disk.makedirs("/store")

@@ -11,6 +11,8 @@ from typing import Final, TypeVar
 import pytest
 
 from model.ids import Epoch, PhysicalOffset
+from runtime.env import read_file
+from store.files.checkpoint import Checkpoint
 from store.files.damage import DamagedRange
 from store.flow import retention
 from tests.fakes.disk.memory import FaultyEnv
@@ -53,6 +55,8 @@ async def test_old_segments_go_at_the_hour_and_queues_index_and_epochs_follow() 
         assert env.disk.listdir("/store/commitlog")[0] == f"{store.log.min_offset:020}"
         assert store.query("T", "U0", 10, 0, 1 << 62) == []
         assert len(store.query("T", "U99", 10, 0, 1 << 62)) == 1
+    # An audit of a stopped store tells by this what retention took from what somebody else did.
+    assert Checkpoint.decode(read_file(env.disk, "/store/checkpoint")).log_start == (segments - 1) * SEGMENT
     async with opened(env) as store:
         assert records_of(store) == kept
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.audit.mutations import group
-from tests.audit.mutations.change import draw, kind_of
+from tests.audit.mutations.change import Change, draw, kind_of
 from tests.audit.mutations.judge import MISSED, REPORTED, Audit, Judge, in_process
 
 SAVE_EVERY: Final = 100
@@ -55,6 +55,36 @@ class Campaign:
         self._save()
         return self.result
 
+    def again(self, words: list[str], *, tell: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+        """Judge those of the changes again that ``words`` select, by the audit as it is now: ``again`` of the
+        result. What was found before stays."""
+        began_s = time.process_time()
+        counts: Counter[str] = Counter()
+        misses: list[dict[str, Any]] = []
+        with tempfile.TemporaryDirectory(prefix="keelmq-mutations-") as folder:
+            made = Path(folder) / "group"
+            made.mkdir()
+            group.make(made, self.result["seed"])
+            judge = Judge(made, Path(folder) / "work", self._audit)
+            for number in range(self.result["done"]):
+                change = draw(number, self.result["seed"], judge.stores)
+                if not selected(change, words):
+                    continue
+                outcome = judge.judge(change)
+                counts[outcome.verdict] += 1
+                if outcome.verdict == MISSED:
+                    misses.append({**change.to_json(), "why": outcome.why})
+                if counts.total() % SAVE_EVERY == 0:
+                    tell(f"{counts.total()} drawn again, {len(misses)} missed")
+        self.result["again"] = {
+            "words": words,
+            "counts": dict(counts),
+            "misses": misses,
+            "cpuSeconds": round(time.process_time() - began_s, 1),
+        }
+        self._save()
+        return self.result
+
     def _one(self, judge: Judge) -> None:
         change = draw(self.result["done"], self.result["seed"], judge.stores)
         outcome = judge.judge(change)
@@ -76,3 +106,9 @@ class Campaign:
             temporary = self._path.with_suffix(".tmp")
             temporary.write_text(json.dumps(self.result, indent=1) + "\n")
             temporary.replace(self._path)
+
+
+def selected(change: Change, words: list[str]) -> bool:
+    """Whether one of the words is its kind, its file's kind, or how its file's path begins."""
+    kinds = (change.kind, kind_of(change.file))
+    return any(word in kinds or ("/" in word and change.file.startswith(word)) for word in words)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tests.audit.mutations.change import FILES, KINDS
 from tests.audit.mutations.judge import MISSED, NO_EFFECT, REPORTED
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """Markdown: counts by file and by change, what reported, why nothing changed, every miss."""
+BEGIN: Final = "<!-- by hand -->"
+END: Final = "<!-- by the campaign -->"
+
+
+def by_hand(page: str) -> str:
+    """What a page has between its two marks, which a new one keeps."""
+    return page.partition(BEGIN)[2].partition(END)[0].strip() if END in page else ""
+
+
+def page(result: Mapping[str, Any], notes: str = "") -> str:
+    """Markdown: counts by file and by change, what reported, why nothing changed, every miss. ``notes``: what
+    was written by hand."""
     of_all = Counter({o: _sum(result, outcome=o) for o in (REPORTED, NO_EFFECT, MISSED)})
     lines = [
         "# Changed files of a stopped group",
@@ -20,6 +30,11 @@ def page(result: Mapping[str, Any]) -> str:
         f" {result['done']:,} changes, {result['cpuSeconds']:.0f} CPU seconds.",
         f"Reported {of_all[REPORTED]:,}, without effect on any reader {of_all[NO_EFFECT]:,}, missed"
         f" {of_all[MISSED]:,}.",
+        *_again(result),
+        "",
+        BEGIN,
+        *([notes] if notes else []),
+        END,
         "",
         *_table(result, "file", list(FILES)),
         "",
@@ -41,6 +56,20 @@ def page(result: Mapping[str, Any]) -> str:
             for m in result["misses"]
         ]
     return "\n".join(lines) + "\n"
+
+
+def _again(result: Mapping[str, Any]) -> list[str]:
+    again = result.get("again")
+    if not again:
+        return []
+    counts = Counter(again["counts"])
+    missed = ", ".join(str(miss["number"]) for miss in again["misses"])
+    return [
+        "",
+        f"Drawn again (`--again {' '.join(again['words'])}`), by the audit of this page's commit:"
+        f" {counts.total():,} changes, {again['cpuSeconds']:.0f} CPU seconds. Reported {counts[REPORTED]:,},"
+        f" without effect {counts[NO_EFFECT]:,}, missed {counts[MISSED]:,}{': ' + missed if missed else ''}.",
+    ]
 
 
 def _sum(result: Mapping[str, Any], **like: str) -> int:

@@ -1,0 +1,137 @@
+"""The promise about oldest segments: retention is each replica's own, and what else took them is named."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from audit.findings import Finding
+from model.ids import PhysicalOffset
+from store.files.checkpoint import FILE_BYTES, Checkpoint
+from tests.audit.plants import make, run_local
+from tests.audit.stores import SEGMENT
+
+FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT:020d}"
+OFFSETS = "config/consumerOffset.json"
+
+
+def _noted(store: Path, start: int | None, *, settled: int = 0) -> None:
+    """What a stop of keelmq leaves: a sealed checkpoint with the log's start."""
+    (confirmed,) = struct.unpack_from(">q", (store / "checkpoint").read_bytes(), 32)
+    found = Checkpoint(1, 1, 1, confirm_offset=confirmed, settled_offset=PhysicalOffset(settled))
+    found.log_start = None if start is None else PhysicalOffset(start)
+    (store / "checkpoint").write_bytes(found.encode().ljust(FILE_BYTES, b"\0"))
+
+
+def _group(tmp_path: Path) -> list[Path]:
+    stores, *_ = make(tmp_path)
+    for store in stores:
+        _noted(store, 0)
+        shutil.copy(store / "epochFileCheckpoint", store / "epochFileCheckpoint.bak")
+    return stores
+
+
+def _told(findings: list[Finding]) -> list[tuple[str, str, str, int, int, int]]:
+    return [(f.kind, f.severity, f.replica, f.phys_offset, f.until, f.copies) for f in findings]
+
+
+@pytest.mark.parametrize(("gone", "until"), [((FIRST,), SEGMENT), ((FIRST, SECOND), 2 * SEGMENT)])
+def test_oldest_segments_that_went_while_the_broker_stood_are_named(
+    gone: tuple[str, ...], until: int, tmp_path: Path
+) -> None:
+    stores = _group(tmp_path)
+    for file in gone:
+        (stores[2] / file).unlink()
+    report = run_local(stores, None)
+    assert _told(report.findings) == [("missing_start", "warn", "r2", 0, until, 2)]
+    assert report.verdict == "warnings"
+
+
+def test_no_other_replica_is_needed_to_tell(tmp_path: Path) -> None:
+    stores = _group(tmp_path)[:1]
+    (stores[0] / FIRST).unlink()
+    assert _told(run_local(stores, None).findings) == [("missing_start", "warn", "r0", 0, SEGMENT, 0)]
+
+
+def _retention(store: Path) -> None:
+    _noted(store, SEGMENT)
+
+
+def _retention_could_not_remove_the_file(store: Path) -> None:
+    _noted(store, 2 * SEGMENT)
+
+
+def _runs_or_was_killed(store: Path) -> None:
+    """It deletes, and notes that with the next checkpoint only."""
+    (store / "abort").touch()
+
+
+def _rocketmq_ran_since(store: Path) -> None:
+    """Without a message: the checkpoint's first 40 bytes are the same again."""
+    (store / "config").mkdir()
+    (store / OFFSETS).write_text('{"offsetTable":{}}')
+
+
+def _rocketmq_wrote_messages_since(store: Path) -> None:
+    raw = (store / "checkpoint").read_bytes()
+    (store / "checkpoint").write_bytes(bytes(40) + raw[40:64] + bytes(24) + raw[88:])
+
+
+def _an_older_keelmq_ran_since(store: Path) -> None:
+    """It writes the first 88 bytes only, so the note is of the stop before."""
+    note = (store / "checkpoint").read_bytes()[88:104]
+    _noted(store, None, settled=SEGMENT)
+    raw = (store / "checkpoint").read_bytes()
+    (store / "checkpoint").write_bytes(raw[:88] + note + raw[104:])
+
+
+def _no_note(store: Path) -> None:
+    _noted(store, None)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        _retention,
+        _retention_could_not_remove_the_file,
+        _runs_or_was_killed,
+        _rocketmq_ran_since,
+        _rocketmq_wrote_messages_since,
+        _an_older_keelmq_ran_since,
+        _no_note,
+    ],
+)
+def test_a_log_that_lawfully_begins_later_is_no_finding(how: Callable[[Path], None], tmp_path: Path) -> None:
+    """A slave that joined late, or copied from the last file on, notes its log's start as after retention."""
+    stores = _group(tmp_path)
+    kept = run_local(stores, None).findings
+    (stores[2] / FIRST).unlink()
+    how(stores[2])
+    assert (kept, run_local(stores, None).findings) == ([], [])
+
+
+def test_a_store_with_nothing_yet_is_no_finding(tmp_path: Path) -> None:
+    """It stopped before it had copied anything, and notes 0."""
+    stores = _group(tmp_path)
+    (tmp_path / "new" / "commitlog").mkdir(parents=True)
+    _noted_empty(tmp_path / "new")
+    findings = run_local([*stores, tmp_path / "new"], None).findings
+    assert "missing_start" not in {f.kind for f in findings}
+
+
+def _noted_empty(store: Path) -> None:
+    (store / "checkpoint").write_bytes(bytes(FILE_BYTES))
+    _noted(store, 0)
+
+
+def test_an_oldest_segment_that_cannot_be_read_is_named_for_that_only(tmp_path: Path) -> None:
+    """The log seems to begin behind it."""
+    stores = _group(tmp_path)
+    (stores[1] / FIRST).unlink()
+    (stores[1] / FIRST).mkdir()  # reading it fails whatever one's rights
+    roots = {(f.kind, f.replica) for f in run_local(stores, None).findings if f.severity != "info"}
+    assert roots == {("file_unreadable", "r1")}
