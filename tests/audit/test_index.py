@@ -63,18 +63,6 @@ def test_each_field_of_an_index_is_looked_at(what: str, tmp_path: Path) -> None:
     assert found == (kind, "warn", "plain-11", f"index/{index_of(store).name}")
 
 
-def test_the_oldest_file_without_its_entries_is_named(tmp_path: Path) -> None:
-    """It says of no record that it has it, so another file is missed them."""
-    store = unpack("plain-11", tmp_path)
-    path = index_of(store)
-    raw = path.read_bytes()
-    path.write_bytes(raw[: 40 + 4 * SLOTS - 16].ljust(len(raw), b"\0"))
-    other = index_of(store, 1)
-    found = rows(run_local([store], None).findings)
-    assert ("index_wrong", "warn", "plain-11", f"index/{path.name}") in found
-    assert ("index_wrong", "warn", "plain-11", f"index/{other.name}") not in found
-
-
 def test_bytes_behind_the_last_entry_are_nobodys(tmp_path: Path) -> None:
     store = unpack("plain-11", tmp_path)
     change(index_of(store), -1)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from audit.findings import verdict
 from audit.run import Report
 from tests.audit.mutations import group
+from tests.audit.mutations.campaign import selected
 from tests.audit.mutations.change import KINDS, Change, draw, kind_of
 from tests.audit.mutations.judge import MISSED, NO_EFFECT, REPORTED, Judge, in_process
+from tests.audit.mutations.page import by_hand, page
 
 SEED = 3
 COUNT = 48
@@ -108,6 +111,47 @@ def test_files_that_nobody_reads_have_no_effect(judge: Judge) -> None:
         Change(2, "b3", path_of(judge, "commitlog/", -1), "byte", 49151, 1, 1),
     ):
         assert judge.judge(change).verdict == NO_EFFECT
+
+
+@pytest.mark.xdist_group("mutations")
+def test_the_oldest_segment_that_is_gone_is_reported(judge: Judge) -> None:
+    """Of what a real stop leaves: keelmq noted where the log begins."""
+    change = Change(0, "b3", path_of(judge, "commitlog/"), "remove")
+    outcome = judge.judge(change)
+    assert (outcome.verdict, outcome.why, outcome.blamed) == (REPORTED, "missing_start", "")
+
+
+@pytest.mark.xdist_group("mutations")
+def test_the_oldest_index_without_its_entries_is_named(judge: Judge) -> None:
+    """It says of no record that it has it: only the next file was said to lack them."""
+    file = sorted(path for path in judge.stores["b3"] if path.startswith(INDEX))[0]
+    entries_at = 40 + 4 * int(group.SHAPE["maxHashSlotNum"])
+    change = Change(0, "b3", file, "zero", entries_at, len(judge.stores["b3"][file]) - entries_at)
+    assert (judge.judge(change).verdict, judge.judge(change).why) == (REPORTED, "index_wrong")
+
+
+def test_words_select_what_is_drawn_again() -> None:
+    removed = Change(0, "b1", "commitlog/0", "remove")
+    entry = Change(1, "b1", "consumequeue/T/0/0", "byte")
+    words = (["remove"], ["consumequeue"], ["consumequeue/T"], ["consumequeue/other", "index"])
+    assert [selected(removed, w) for w in words] == [True, False, False, False]
+    assert [selected(entry, w) for w in words] == [False, True, True, False]
+
+
+def test_a_new_page_keeps_what_was_written_by_hand() -> None:
+    result: dict[str, Any] = {"done": 0, "seed": 1, "cpuSeconds": 0.0, "rows": [], "misses": []}
+    first = page(result, "Commit 1.\n\nWhat it means.")
+    assert by_hand(first) == "Commit 1.\n\nWhat it means."
+    again = {
+        "words": ["remove"],
+        "counts": {MISSED: 1, REPORTED: 2},
+        "misses": [{"number": 7}],
+        "cpuSeconds": 1,
+    }
+    second = page({**result, "again": [again]}, by_hand(first))
+    assert by_hand(second) == by_hand(first)
+    assert "3 changes, 1 CPU seconds. Reported 2, without effect 0, missed 1: 7." in second
+    assert by_hand("# A page without marks") == ""
 
 
 def test_a_change_is_drawn_again_by_its_number() -> None:

@@ -56,8 +56,8 @@ class Campaign:
         return self.result
 
     def again(self, words: list[str], *, tell: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
-        """Judge those of the changes again that ``words`` select, by the audit as it is now: ``again`` of the
-        result. What was found before stays."""
+        """Judge those of the changes again that ``words`` select, by the audit as it is now: one more
+        ``again`` of the result. What was found before stays."""
         began_s = time.process_time()
         counts: Counter[str] = Counter()
         misses: list[dict[str, Any]] = []
@@ -76,12 +76,13 @@ class Campaign:
                     misses.append({**change.to_json(), "why": outcome.why})
                 if counts.total() % SAVE_EVERY == 0:
                     tell(f"{counts.total()} drawn again, {len(misses)} missed")
-        self.result["again"] = {
+        done = {
             "words": words,
             "counts": dict(counts),
             "misses": misses,
             "cpuSeconds": round(time.process_time() - began_s, 1),
         }
+        self.result.setdefault("again", []).append(done)
         self._save()
         return self.result
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from tests.audit.mutations.change import FILES, KINDS
 from tests.audit.mutations.judge import MISSED, NO_EFFECT, REPORTED
 
-
 BEGIN: Final = "<!-- by hand -->"
 END: Final = "<!-- by the campaign -->"
 
@@ -59,17 +58,18 @@ def page(result: Mapping[str, Any], notes: str = "") -> str:
 
 
 def _again(result: Mapping[str, Any]) -> list[str]:
-    again = result.get("again")
-    if not again:
-        return []
-    counts = Counter(again["counts"])
-    missed = ", ".join(str(miss["number"]) for miss in again["misses"])
-    return [
-        "",
-        f"Drawn again (`--again {' '.join(again['words'])}`), by the audit of this page's commit:"
-        f" {counts.total():,} changes, {again['cpuSeconds']:.0f} CPU seconds. Reported {counts[REPORTED]:,},"
-        f" without effect {counts[NO_EFFECT]:,}, missed {counts[MISSED]:,}{': ' + missed if missed else ''}.",
-    ]
+    lines: list[str] = []
+    for again in result.get("again", []):
+        counts = Counter(again["counts"])
+        missed = ", ".join(str(miss["number"]) for miss in again["misses"])
+        lines += [
+            "",
+            f"Drawn again (`--again {' '.join(again['words'])}`), by the audit of this page's commit:"
+            f" {counts.total():,} changes, {again['cpuSeconds']:.0f} CPU seconds. Reported"
+            f" {counts[REPORTED]:,}, without effect {counts[NO_EFFECT]:,}, missed"
+            f" {counts[MISSED]:,}{': ' + missed if missed else ''}.",
+        ]
+    return lines
 
 
 def _sum(result: Mapping[str, Any], **like: str) -> int:
