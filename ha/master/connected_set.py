@@ -33,6 +33,7 @@ class ConnectedSet:
     _acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
     """The furthest, on any connection."""
     _checked: int = 1  # copies that the policy asked for when ``replicated`` moved last
+    _replicated_before: PhysicalOffset = _BEGIN  # at the last check
     members: frozenset[BrokerId] = field(init=False)
     members_to_write: int = field(init=False)
     """Members without which no write is taken."""
@@ -95,13 +96,19 @@ class ConnectedSet:
         return False
 
     def check_invariants(self) -> None:
-        """Raises AssertionError when OK means fewer copies than the policy asks for."""
-        assert self.confirmed <= self.end, f"confirmed {self.confirmed} lies beyond the log's end {self.end}"
-        having = 1
-        for end in self._acknowledged.values():
-            having += end >= self.replicated
-        assert having >= self._checked or not self.replicated, (
-            f"{having} brokers have what is answered up to {self.replicated}, {self._checked} must"
+        """Raises AssertionError when OK means fewer copies than the policy asks for, or a watermark moved
+        where it must not."""
+        end, replicated = self.end, self.replicated
+        assert self.confirmed <= end, f"confirmed {self.confirmed} lies beyond the log's end {end}"
+        assert replicated <= end, f"replicated {replicated} lies beyond the log's end {end}"
+        before = self._replicated_before
+        assert replicated >= before, f"replicated moved back from {before} to {replicated}"
+        self._replicated_before = replicated
+        having = int(self.policy.own_end(end, self.flushed) >= replicated)
+        for acked in self._acknowledged.values():
+            having += acked >= replicated
+        assert having >= self._checked or not replicated, (
+            f"{having} brokers have what is answered up to {replicated}, {self._checked} must"
         )
 
     def _advance(self) -> None:

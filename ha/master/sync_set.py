@@ -10,7 +10,9 @@ Two promises, whatever answers of the Controllers are late or lost (``check_inva
   Controllers may hold has acknowledged. So every broker elected from it has each confirmed byte.
 * ``replicated`` (answers to producers leave up to it) counts members of the SyncStateSet only: never a
   learner, never a slave that merely connects. It moves only over what has the copies that the policy asks.
-  The check holds it to what can be told later: so many brokers acknowledged it, learners excepted.
+  The check holds it to what can be told later: it never moves back, and so many brokers have it, learners
+  excepted; with SYNC_FLUSH the master only as far as it is on its disk. Where all members must have it, it
+  never passes ``confirmed`` either.
 """
 
 from __future__ import annotations
@@ -113,6 +115,8 @@ class _Evidence:
     left."""
     confirmed: PhysicalOffset = _BEGIN
     """How far the log was confirmed at the last check."""
+    replicated: PhysicalOffset = _BEGIN
+    """How far producers were answered at the last check."""
 
 
 class SyncSet:
@@ -408,13 +412,21 @@ class SyncSet:
                 f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
                 f" confirmed is {confirmed}"
             )
-        if copies > 1 and replicated:
-            having = 1
-            for acked in acknowledged.values():
-                having += acked >= replicated
-            assert having >= copies, (
-                f"{having} brokers have what is answered up to {replicated}, {copies} must"
-            )
+        assert replicated >= evidence.replicated, (
+            f"replicated moved back from {evidence.replicated} to {replicated}"
+        )
+        evidence.replicated = replicated
+        if not replicated:
+            return
+        own = self._policy.own_end(end, self._flushed)
+        if self._policy.wait is Wait.ALL:
+            # Each broker that can be elected has it. So it may be read too, and what that takes stands above.
+            assert replicated <= confirmed, f"replicated {replicated} lies beyond confirmed {confirmed}"
+            assert replicated <= own, f"replicated {replicated} lies beyond the master's own copy, {own}"
+        having = int(own >= replicated)
+        for acked in acknowledged.values():
+            having += acked >= replicated
+        assert having >= copies, f"{having} brokers have what is answered up to {replicated}, {copies} must"
 
     # Decisions
 

@@ -1,11 +1,15 @@
 """The promise of ha.master.sync_set: a confirmed byte is on every member, late answers or not."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.connected_set import ConnectedSet
 from model.errors import PeerError
-from model.ids import PhysicalOffset
+from model.ids import BrokerId, PhysicalOffset
 from tests.fakes.ha.sync_set import NOT_CATCHUP_MS, SELF, STEPS, Model, sync_set, with_slaves
 
 
@@ -233,4 +237,89 @@ def test_a_master_begins_with_what_was_confirmed_and_never_falls_below() -> None
     sync.check_invariants()
     sync.confirmed = PhysicalOffset(79)
     with pytest.raises(AssertionError, match="confirmed moved back from 80 to 79"):
+        sync.check_invariants()
+
+
+BROKEN = [
+    pytest.param({"copies_min": 1}, 200, {2: 150, 3: 200}, 200, "beyond confirmed 150", id="all"),
+    pytest.param({"copies_min": 3}, 200, {2: 150, 3: 200}, 200, "beyond confirmed 150", id="all, 3 copies"),
+    pytest.param({"all_ack": False, "ack_count": 2}, 200, {}, 200, "1 brokers have", id="count"),
+    pytest.param({"majority_of": 3}, 200, {}, 200, "1 brokers have", id="majority"),
+    pytest.param(
+        {"copies_min": 1}, 200, {2: 200, 3: 200}, 201, "beyond the log's end 200", id="no such byte"
+    ),
+    pytest.param({"copies_min": 1}, 200, {2: 200, 3: 200}, 199, "moved back from 200 to 199", id="back"),
+    pytest.param({"majority_of": 3}, 200, {2: 200}, 199, "moved back from 200 to 199", id="back, majority"),
+]
+
+
+@pytest.mark.parametrize(("mode", "end", "acks", "wrong", "text"), BROKEN)
+def test_an_answer_for_what_has_not_its_copies_is_a_broken_promise_in_every_mode(
+    mode: dict[str, Any], end: int, acks: dict[int, int], wrong: int, text: str
+) -> None:
+    sync = with_slaves(2, 3, **mode)
+    sync.on_append(end)
+    for broker_id, acked in acks.items():
+        sync.on_ack(broker_id, acked, 1)
+    sync.check_invariants()
+    sync.replicated = PhysicalOffset(wrong)  # as a mistake of ours would have it
+    with pytest.raises(AssertionError, match=text):
+        sync.check_invariants()
+
+
+@pytest.mark.parametrize("all_ack", [True, False])
+def test_with_sync_flush_an_answer_for_what_no_disk_holds_is_a_broken_promise(all_ack: bool) -> None:
+    sync = sync_set({SELF}, end=100, flushed=60, all_ack=all_ack)
+    sync.check_invariants()
+    sync.replicated = sync.confirmed = PhysicalOffset(61)
+    with pytest.raises(AssertionError, match="own copy, 60" if all_ack else "0 brokers have"):
+        sync.check_invariants()
+    sync.on_flush(100)
+    sync.check_invariants()
+
+
+@pytest.mark.parametrize("mode", [{}, {"all_ack": False}, {"all_ack": False, "ack_count": 2}])
+def test_with_sync_flush_slaves_may_have_what_the_masters_disk_lacks(mode: dict[str, Any]) -> None:
+    """A copy of a slave is one that counts: the answer waits for the master's disk apart (PendingAcks)."""
+    sync = sync_set({SELF, 2, 3}, end=100, flushed=60, **mode)
+    for slave in (2, 3):
+        sync.on_connect(slave, 0)
+        sync.on_ack(slave, 100, 0)
+    sync.check_invariants()
+    assert sync.replicated == (100 if mode else 60)
+    sync.on_append(200)
+    sync.on_flush(200)
+    sync.check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("wait", "wrong", "text"),
+    [
+        (Wait.NOBODY, 101, "beyond the log's end 100"),
+        (Wait.NOBODY, 99, "moved back from 100 to 99"),
+        (Wait.COUNT, 51, "1 brokers have what is answered up to 51, 2 must"),
+        (Wait.COUNT, 49, "moved back from 50 to 49"),
+    ],
+)
+def test_without_controllers_an_answer_without_its_copies_is_a_broken_promise(
+    wait: Wait, wrong: int, text: str
+) -> None:
+    policy, end = AckPolicy(wait, acks_min=2), PhysicalOffset(100)
+    sync = ConnectedSet(BrokerId(0), policy, end=end, flushed=end, confirmed=end)
+    sync.on_connect(BrokerId(2), 0)
+    sync.on_ack(BrokerId(2), PhysicalOffset(50), 0)
+    sync.check_invariants()
+    sync.replicated = PhysicalOffset(wrong)
+    with pytest.raises(AssertionError, match=text):
+        sync.check_invariants()
+
+
+def test_without_controllers_sync_flush_counts_the_masters_copy_as_far_as_its_disk() -> None:
+    policy, end = AckPolicy(Wait.NOBODY, synced=True), PhysicalOffset(100)
+    sync = ConnectedSet(
+        BrokerId(0), policy, end=end, flushed=PhysicalOffset(60), confirmed=PhysicalOffset(60)
+    )
+    sync.check_invariants()
+    sync.replicated = PhysicalOffset(61)
+    with pytest.raises(AssertionError, match="0 brokers have"):
         sync.check_invariants()
