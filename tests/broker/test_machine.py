@@ -236,9 +236,13 @@ def test_a_handover_ends_leading_until_it_is_resumed() -> None:
 
 
 def test_what_is_lost_here_is_copied_before_it_leads() -> None:
-    action = RoleMachine(CurrentRole()).decide(view(1), Facts(ME, Epoch(0), must_copy="topics.json"))
-    assert isinstance(action, CannotBecome)
-    assert "topics.json" in action.reason
+    slave = RoleMachine(CurrentRole())
+    slave.on(Event.REGISTERED)
+    slave.on_follow(ME, Epoch(1), "10.0.0.2:10911", None)
+    for machine, epoch in ((RoleMachine(CurrentRole()), 1), (slave, 2), (leading(), 2)):
+        action = machine.decide(view(epoch), Facts(ME, Epoch(0), must_copy="topics.json"))
+        assert isinstance(action, CannotBecome), "in its first epoch or any later one"
+        assert "topics.json" in action.reason
 
 
 def test_a_master_that_may_lack_something_asks_once() -> None:
@@ -246,6 +250,14 @@ def test_a_master_that_may_lack_something_asks_once() -> None:
     assert isinstance(machine.decide(view(1), Facts(ME, Epoch(1))), AskAnew)
     machine.on_examined()
     assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1))), Lead)
+
+
+def test_a_master_of_a_new_epoch_asks_too_when_the_end_of_its_log_may_be_missing() -> None:
+    machine = RoleMachine(CurrentRole())
+    assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1))), Lead), "nothing is missing"
+    assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1), suspect=True)), AskAnew)
+    machine.on_examined()
+    assert isinstance(machine.decide(view(3), Facts(ME, Epoch(1), suspect=True)), Lead)
 
 
 def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_decide_anew() -> None:
@@ -263,7 +275,10 @@ def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_deci
 def test_a_view_of_a_real_controller_may_be_an_old_one() -> None:
     machine = leading()
     machine.on_set(Epoch(1), 5, 100.0)
-    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=101.0), Facts(ME, Epoch(1))), Adopt)
+    action = machine.decide(view(1, set_epoch=4, asked_ms=101.0), Facts(ME, Epoch(1)))
+    assert action == Adopt(None), "it settles no proposal that is in doubt"
+    current = Facts(ME, Epoch(1), leases_supported=True)
+    assert machine.decide(view(1, set_epoch=5, asked_ms=101.0), current) == Adopt(101.0)
 
 
 def test_an_older_epoch_moves_nothing() -> None:

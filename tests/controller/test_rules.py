@@ -16,7 +16,7 @@ from controller.groups.commands import (
     KeepToLeases,
     RegisterBroker,
 )
-from controller.groups.elect import Ballot, End, choose
+from controller.groups.elect import Ballot, End, choose, has_every_record
 from controller.groups.group import Group, Replica, Rule
 from controller.groups.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
 from controller.groups.liveness import Heartbeat, Liveness
@@ -63,6 +63,19 @@ def alter(table: ReplicaTable, members: tuple[int, ...], **keywords: Any) -> int
 
 
 # Incarnations (Kafka's KIP-903)
+
+
+@pytest.mark.parametrize(("suspect", "members"), [([], [1, 2]), ([2], [1, 2, 3]), ([1], [1, 2])])
+def test_a_member_that_lost_its_end_leaves_the_set_only_where_a_sound_one_lives(
+    suspect: list[int], members: list[int]
+) -> None:
+    table = started(ALL)
+    group = table.groups[G]
+    group.suspect = suspect
+    alive = (2, 3)  # the master is gone
+    said: dict[str, Any] = {"address": "", "alive": alive, "suspect": True, **ALL}
+    table.apply(RegisterBroker(group=G, cluster="c", broker_id=3, **said))
+    assert sorted(group.members) == members
 
 
 def test_a_proposal_about_an_earlier_incarnation_admits_nobody() -> None:
@@ -229,6 +242,18 @@ BALLOTS = st.builds(
     all_ack=st.booleans(),
     majority_of=st.sampled_from([0, 0, 3, 5]),
 )
+
+
+@pytest.mark.parametrize(
+    ("answered", "enough"), [((2, 3, 4), True), ((3, 4, 5), False), ((1, 2), False), ((1, 2, 5), True)]
+)
+def test_a_majority_elects_only_while_fewer_holders_are_missing_than_a_record_has_copies(
+    answered: tuple[int, ...], enough: bool
+) -> None:
+    """Records are on 2 of 1, 2, 3 at least; 4 and 5 registered since."""
+    ballot = Ballot(members=[1, 2], voters=[1, 2, 3, 4, 5], alive=answered, majority_of=5)
+    ballot = replace(ballot, holders=(1, 2, 3), copies=2)
+    assert has_every_record(ballot, answered) is enough
 
 
 def reach(ballot: Ballot, broker_id: int) -> tuple[int, int]:

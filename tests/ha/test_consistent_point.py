@@ -154,3 +154,10 @@ def test_a_heartbeat_carries_the_epoch_of_the_next_byte() -> None:
 def test_an_offset_before_the_first_epoch_has_no_label() -> None:
     with pytest.raises(ValueError, match="no epoch"):
         frame([(3, 90)], 89, 10)
+
+
+@pytest.mark.parametrize(("size_max", "size", "epoch"), [(99, 99, (1, 0)), (100, 100, (2, 100))])
+def test_a_frame_that_ends_where_its_epoch_ends_names_the_next(
+    size_max: int, size: int, epoch: tuple[int, int]
+) -> None:
+    assert frame([(1, 0), (2, 100)], 0, size_max) == (size, epoch)

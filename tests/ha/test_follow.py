@@ -261,3 +261,18 @@ def test_where_a_real_master_may_have_confirmed_the_cut_is_made(master: Master) 
     slave = Slave(bytes(150), ((1, 0),), 100, 150)
     greet(slave, master_handshake(90, 1, ((1, 0),)), master)
     assert (slave.cut_to, slave.reseed) == (90, None)
+
+
+def test_with_sync_flush_the_first_report_waits_until_all_of_the_log_is_on_disk() -> None:
+    """It says where the stream goes on: what lies behind it the master would send again."""
+    slave = Slave(bytes(150), ((1, 0),), 100, 140)
+    following = Following(segment_bytes=SEGMENT, synced=True, read=slave.read)
+    slave.carry_out(following.on_handshake(master_handshake(150, 1, ((1, 0),)), slave.own, OURS))
+    assert following.ack(slave.own) is None
+    assert following.ack(slave.own, always=True) is None
+    slave.flushed = 150
+    assert following.ack(slave.own) == 150
+    slave.data += bytes(50)
+    assert following.ack(slave.own) is None
+    slave.flushed = 170
+    assert following.ack(slave.own) == 170, "from then on as far as it is on disk"

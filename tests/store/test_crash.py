@@ -219,17 +219,20 @@ async def test_a_sync_that_was_under_way_during_a_cut_proves_nothing() -> None:
             return result
 
         env.offload = slow  # type: ignore[method-assign,assignment]
-        store.sync_to(store.log.end)
-        await asyncio.sleep(0.01)
-        store.truncate(puts[2].physical_offset)
-        await fill(store, 8)  # the log ends where it did, with other bytes
-        store.sync_to(store.log.end)
-        gates[0].set()
-        await asyncio.sleep(0.01)
-        assert waiting == []  # the next sync has begun, and only that one will prove anything
-        assert store.log.flushed <= puts[2].physical_offset
-        env.offload = plain  # type: ignore[method-assign]
-        gates[1].set()
+        try:
+            store.sync_to(store.log.end)
+            await asyncio.sleep(0.01)
+            store.truncate(puts[2].physical_offset)
+            await fill(store, 8)  # the log ends where it did, with other bytes
+            store.sync_to(store.log.end)
+            gates[0].set()
+            await asyncio.sleep(0.01)
+            assert waiting == []  # the next sync has begun, and only that one will prove anything
+            assert store.log.flushed <= puts[2].physical_offset
+        finally:  # a store that closes waits for its syncs
+            env.offload = plain  # type: ignore[method-assign]
+            for gate in gates:
+                gate.set()
         await until(lambda: store.log.flushed == store.log.end)
 
 
