@@ -9,7 +9,8 @@
                           an assert is a promise, not a branch
     attributes            names a class sets on ``self``, or the fields it declares
     constructor           parameters of ``__init__`` without ``self``
-    circle                modules that import each other, however late or for types only
+    circle                modules that import each other, however late, relatively, by ``import_module`` of
+                          a name that stands there, or for types only
     duplicate block       8 or more equal lines of code in a row at two places
 
 Exits with 1 while a function is over a limit and ``ALLOWED`` does not name it, or names too many; or while
@@ -54,6 +55,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BRANCHES = (
     ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case,
 )  # fmt: skip
+
+_IMPORTERS = ("import_module", "__import__")
 
 
 class Measured(NamedTuple):
@@ -219,11 +222,31 @@ def _imports(name: str, tree: ast.Module, known: dict[str, ast.Module]) -> set[s
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             to.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom):
+            package = _absolute(name, "." * node.level + (node.module or ""), known)
             for alias in node.names:
-                below = f"{node.module}.{alias.name}"
-                to.add(below if below in known else node.module)
+                below = f"{package}.{alias.name}"
+                to.add(below if below in known else package)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _IMPORTERS:
+            to.update(
+                _absolute(name, one.value, known)
+                for one in node.args[:1]
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            )
     return (to & known.keys()) - {name}
+
+
+def _absolute(name: str, said: str, known: dict[str, ast.Module]) -> str:
+    """The module that ``said``, with its leading dots, means in the module ``name``."""
+    bare = said.lstrip(".")
+    level = len(said) - len(bare)
+    if not level:
+        return said
+    parts = name.split(".")
+    if any(other.startswith(f"{name}.") for other in known):
+        parts.append("__init__")  # a package: one dot means itself
+    above = parts[: len(parts) - level]
+    return ".".join([*above, bare] if bare else above)
 
 
 def duplicates(texts: dict[str, tuple[ast.Module, str]]) -> list[list[str]]:

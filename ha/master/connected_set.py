@@ -12,6 +12,18 @@ from model.ids import NO_EPOCH, NOWHERE, BrokerId, Epoch, PhysicalOffset
 _BEGIN: Final = PhysicalOffset(0)
 
 
+@dataclass(slots=True)
+class _Evidence:
+    """What ``replicated`` is checked against."""
+
+    acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
+    """The furthest, on any connection."""
+    copies: int = 1
+    """What the policy asked for when ``replicated`` moved last."""
+    replicated: PhysicalOffset = _BEGIN
+    """How far producers were answered at the last check."""
+
+
 @dataclass
 class ConnectedSet:
     """The replicas of a group without Controllers: nobody is elected, so every connected slave counts.
@@ -30,10 +42,7 @@ class ConnectedSet:
     set_epoch: int = 0
     replicated: PhysicalOffset = _BEGIN
     _ends: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
-    _acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
-    """The furthest, on any connection."""
-    _checked: int = 1  # copies that the policy asked for when ``replicated`` moved last
-    _replicated_before: PhysicalOffset = _BEGIN  # at the last check
+    _evidence: _Evidence = field(default_factory=_Evidence)
     members: frozenset[BrokerId] = field(init=False)
     members_to_write: int = field(init=False)
     """Members without which no write is taken."""
@@ -77,7 +86,8 @@ class ConnectedSet:
         """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
         check_ack(broker_id, end, self._ends[broker_id], self.end)
         self._ends[broker_id] = end
-        self._acknowledged[broker_id] = max(end, self._acknowledged.get(broker_id, NOWHERE))
+        acknowledged = self._evidence.acknowledged
+        acknowledged[broker_id] = max(end, acknowledged.get(broker_id, NOWHERE))
         self._advance()
 
     def on_disconnect(self, broker_id: BrokerId) -> None:
@@ -98,17 +108,18 @@ class ConnectedSet:
     def check_invariants(self) -> None:
         """Raises AssertionError when OK means fewer copies than the policy asks for, or a watermark moved
         where it must not."""
-        end, replicated = self.end, self.replicated
+        end, replicated, evidence = self.end, self.replicated, self._evidence
         assert self.confirmed <= end, f"confirmed {self.confirmed} lies beyond the log's end {end}"
         assert replicated <= end, f"replicated {replicated} lies beyond the log's end {end}"
-        before = self._replicated_before
-        assert replicated >= before, f"replicated moved back from {before} to {replicated}"
-        self._replicated_before = replicated
+        assert replicated >= evidence.replicated, (
+            f"replicated moved back from {evidence.replicated} to {replicated}"
+        )
+        evidence.replicated = replicated
         having = int(self.policy.own_end(end, self.flushed) >= replicated)
-        for acked in self._acknowledged.values():
+        for acked in evidence.acknowledged.values():
             having += acked >= replicated
-        assert having >= self._checked or not replicated, (
-            f"{having} brokers have what is answered up to {replicated}, {self._checked} must"
+        assert having >= evidence.copies or not replicated, (
+            f"{having} brokers have what is answered up to {replicated}, {evidence.copies} must"
         )
 
     def _advance(self) -> None:
@@ -118,8 +129,8 @@ class ConnectedSet:
             self.confirmed = own
         if self._own_decides:  # the same as below, in fewer steps
             if own > self.replicated:
-                self.replicated, self._checked = own, 1
+                self.replicated, self._evidence.copies = own, 1
             return
         _, replicated = policy.watermarks(own, own, list(self._ends.values()), self._copies)
         if replicated > self.replicated:
-            self.replicated, self._checked = replicated, self._copies.to_ack
+            self.replicated, self._evidence.copies = replicated, self._copies.to_ack

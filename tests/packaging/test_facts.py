@@ -56,6 +56,28 @@ def test_imports_for_types_only_and_late_ones_make_circles(tmp_path: Path) -> No
     assert "these import each other: part.a <-> part.b <-> part.c" in facts.broken(found)
 
 
+def test_relative_imports_and_those_by_name_make_circles(tmp_path: Path) -> None:
+    for body in (
+        "from . import {0}",
+        "from .{0} import x",
+        "from ..part import {0}",
+        "import importlib\nimportlib.import_module('part.{0}')",
+        "from importlib import import_module\ndef late():\n  import_module('.{0}', __package__)",
+        "__import__('part.{0}')",
+    ):
+        where = tmp_path / str(len(list(tmp_path.iterdir())))
+        where.mkdir()
+        found = tree(where, __init__="", a=body.format("b"), b="from .c import x", c=body.format("a"))
+        assert found.circles == [["part.a", "part.b", "part.c"]], body
+
+
+def test_a_package_that_imports_what_lies_in_it_is_half_of_a_circle(tmp_path: Path) -> None:
+    found = tree(tmp_path, __init__="from .a import x", a="from . import x", b="import part.a")
+    assert found.circles == [["part", "part.a"]]
+    (tmp_path / "two").mkdir()
+    assert not tree(tmp_path / "two", __init__="from . import a", a="", b="from . import a").circles
+
+
 def test_attributes_and_constructors(tmp_path: Path) -> None:
     many = "".join(f"    self.a{n} = 1\n" for n in range(16))
     fields = "".join(f"  f{n}: int\n" for n in range(17))
