@@ -147,7 +147,7 @@ class BrokerContext:
         refused = self.role_state.refuse()
         if refused is not None:
             return refused
-        reason = self.store.writable
+        reason = self.store.why_not_writable
         if reason is not None:
             return Refused(not_available(reason), Response.SERVICE_NOT_AVAILABLE)
         return self.ha.refuse()

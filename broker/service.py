@@ -250,7 +250,7 @@ class Broker:
     async def _handle_asked(self, connection: Connection, request: Command) -> Command | None:
         """Requests on connections this broker made itself: from Controllers and NameServers."""
         if request.code == Request.CONTROLLER_ELECT_MASTER:
-            end = await self.role.on_step_down(request)
+            end = await self.role.hand_over(request)
             return request.reply(ext={"maxOffset": str(end)})
         return await self._handle(connection, request)
 
@@ -274,7 +274,7 @@ class Broker:
         return (
             context.role_state.refuse() is not None
             or self.roles.stopping
-            or context.store.writable is not None
+            or context.store.why_not_writable is not None
             or context.ha.refuse() is not None
         )
 
@@ -301,8 +301,8 @@ class Broker:
         """None, or why this broker cannot do its work now."""
         if not self.started or self.roles.stopping:
             return "not started" if not self.started else "stopping"
-        if self.store.writable is not None:
-            return self.store.writable
+        if self.store.why_not_writable is not None:
+            return self.store.why_not_writable
         if self.role_state.role == "fenced":
             return f"fenced: {self.role.reason or 'no role from the Controller'}"
         if self.ha.needs_reseed is not None:

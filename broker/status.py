@@ -46,7 +46,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "revivedTotal": broker.processors.pops.revive.revived,
         "connections": len(broker.server.connections),
         "ports": broker.server.guard.status(),
-        "writable": store.writable,
+        "writable": store.why_not_writable,
         "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
         "repaired": store.repairer.repaired,
         "compared": {"passes": broker.upkeep.compare.passes, "undecided": broker.upkeep.compare.undecided},

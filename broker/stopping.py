@@ -59,5 +59,5 @@ async def _drain_and_step_down(broker: BrokerParts) -> None:
     role_state.set(replace(role_state.state, role="fenced", master_address=None))
     # One that lacks what was answered must not be named: an election asks which log is longest.
     if target is not None and (roles.end_of(target) or 0) >= broker.context.ha.replicated:
-        await broker.role.step_down_for(target)
+        await broker.role.hand_over_at_stop(target)
     broker.group_address.leave()

@@ -33,7 +33,7 @@ from controller.groups import group as replica_group
 from controller.groups.commands import ElectMaster
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
-from controller.groups.prospects import Prospects, Wish
+from controller.groups.preview import ElectionPreview, ElectionRequest
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
 from ha.master import links as slave_links
@@ -232,7 +232,7 @@ def _shrinks_at_once(original: Any) -> Any:
     def recount(self: Membership) -> None:
         original(self)
         if self.open is not None and self.open.members < self.members:
-            self.counted = self.certain = tuple(sorted(self.open.members - {self._self_id}))
+            self.may_be_members = self.surely_members = tuple(sorted(self.open.members - {self._self_id}))
 
     return recount
 
@@ -282,8 +282,10 @@ def _killed_is_suspect(original: Any) -> Any:
 
 
 def _own_word_is_enough(original: Any) -> Any:
-    def to_ask(self: Prospects, name: str, group: Group, wish: Wish, now_ms: float) -> Any:
-        return original(self, name, group, dataclasses.replace(wish, suspect=False), now_ms)
+    def to_ask(
+        self: ElectionPreview, name: str, group: Group, request: ElectionRequest, now_ms: float
+    ) -> Any:
+        return original(self, name, group, dataclasses.replace(request, suspect=False), now_ms)
 
     return to_ask
 
@@ -450,7 +452,7 @@ BUGS: Final[dict[str, Bug]] = {
     "suspect_asks_nobody": Bug(
         "an elected suspect that asks anew is refused for want of answers nobody was asked for",
         SWARM,
-        Prospects,
+        ElectionPreview,
         "to_ask",
         _own_word_is_enough,
     ),

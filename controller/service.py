@@ -32,7 +32,7 @@ from controller.groups.commands import (
 from controller.groups.coordinator import ElectionCoordinator
 from controller.groups.elect import PRIORITY_LAST
 from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from controller.links.tls import TlsFiles
 from controller.links.transport import Security
@@ -423,7 +423,7 @@ class Controller:
             "request_id": self._request_id(),
             "now_ms": self._env.now_ms(),
             "alive": tuple(self._live.alive(name, now_ms)),
-            "within_grace": tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            "within_grace": tuple(self._live.presumed_alive(name, group.replicas if group else (), now_ms)),
         }
 
     async def _alter(self, request: codec.Command) -> Answer:
@@ -453,7 +453,7 @@ class Controller:
         restarted, handed_over_by = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
         steps_down = opt_bool(ext, "stepsDown")
         as_master = restarted or steps_down or handed_over_by >= 0
-        wish = Wish(
+        wanted = ElectionRequest(
             broker_id=need_int(ext, "brokerId", -1),
             designate=opt_bool(ext, "designateElect"),
             restarted=restarted,
@@ -465,7 +465,7 @@ class Controller:
             steps_down=steps_down,
             needed=opt_int(ext, "copiesNeeded", 1, 1),
         )
-        return self._told_ha_address(name, await self._coordinator.elect(name, wish))
+        return self._told_ha_address(name, await self._coordinator.elect(name, wanted))
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext

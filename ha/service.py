@@ -22,7 +22,7 @@ from ha.slave.follow import Master
 from ha.slave.follower import Follower, State
 from ha.slave.parts import Parts
 from model.config import BrokerConfig
-from model.errors import MqError, Refused
+from model.errors import BrokenInvariantError, MqError, Refused
 from model.ids import NO_EPOCH, BrokerId, Epoch, PhysicalOffset
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
@@ -47,11 +47,15 @@ async def _nothing_before() -> None:
 
 @dataclass(slots=True)
 class Conditions:
-    """What the rest of the broker decides for replication. Asked each time, so each may be replaced."""
+    """What the rest of the broker decides for replication. Asked each time, so each may be replaced:
+    ``broker.role.manager`` wires the lease and the set, ``broker.tables.table_files`` what is eligible.
 
-    holds_lease: Callable[[], bool] = lambda: True
+    Before that, with Controllers (``of``), nothing is confirmed and no write is taken.
+    """
+
+    holds_lease: Callable[[], bool]
     """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
-    acks_replace_lease: Callable[[], bool] = lambda: True
+    acks_replace_lease: Callable[[], bool]
     """Whether no other master can be there while every member acknowledges to this one: not where
     Controllers may elect a broker outside of the set."""
     eligible: Callable[[BrokerId], bool] = lambda broker_id: True
@@ -60,6 +64,11 @@ class Conditions:
     """See ``SyncSet.keeps_set``."""
     before_reseed: Callable[[], Awaitable[None]] = _nothing_before
     """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
+
+    @classmethod
+    def of(cls, *, controllers: bool) -> Conditions:
+        """What holds before anything is wired."""
+        return cls(holds_lease=lambda: not controllers, acks_replace_lease=lambda: not controllers)
 
 
 class HaService:
@@ -73,7 +82,7 @@ class HaService:
         self.on_replicated: list[Callable[[PhysicalOffset], None]] = []
         self.on_agreed: list[Callable[[], None]] = []
         """Hear that this slave's log is found to go on in its master's."""
-        self.conditions = Conditions()
+        self.conditions = Conditions.of(controllers=config.enable_controller_mode)
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.on_broken: list[Callable[[BaseException], None]] = []
@@ -142,16 +151,16 @@ class HaService:
         """
         now_ms = self._env.monotonic_ms()
         last = self._store.epochs.last
-        leads = Leadership(
+        leadership = Leadership(
             epoch, last.start if last is not None else PhysicalOffset(0), frozenset(members), set_epoch
         )
         sync = self.sync
         if isinstance(sync, SyncSet) and sync.self_id == self_id and epoch:
-            sync.on_elected(leads, now_ms)
+            sync.on_elected(leadership, now_ms)
             self.links.on_elected_again()
         else:
             await self._leave()
-            self.links.replicas = sync = self._replicas(self_id, leads, now_ms)
+            self.links.replicas = sync = self._replicas(self_id, leadership, now_ms)
             self.replicated = PhysicalOffset(0)
             if isinstance(sync, SyncSet):
                 self._proposals = Proposals(self._env, sync, self._publish)
@@ -160,13 +169,13 @@ class HaService:
             self._proposals.propose = propose
         self._publish_and_propose()
 
-    def _replicas(self, self_id: BrokerId, leads: Leadership, now_ms: float) -> Replicas:
-        log_, policy = self._store.log, AckPolicy.of(self._config, controllers=leads.epoch != 0)
-        if leads.epoch == 0:
+    def _replicas(self, self_id: BrokerId, leadership: Leadership, now_ms: float) -> Replicas:
+        log_, policy = self._store.log, AckPolicy.of(self._config, controllers=leadership.epoch != 0)
+        if leadership.epoch == 0:
             return ConnectedSet(self_id, policy, log_.end, log_.flushed, self._store.confirmed)
         sync = SyncSet(
             self_id,
-            leads,
+            leadership,
             LogEnds(log_.end, self._store.confirmed, log_.flushed),
             policy,
             not_catchup_ms=self._config.ha_not_catchup_ms,
@@ -250,7 +259,8 @@ class HaService:
 
     @property
     def members_to_write(self) -> int:
-        """Copies without which this master answers no change; 1 while it is none."""
+        """Members, this master included, that the SyncStateSet has at least before a write is taken; 1 while
+        it is none."""
         return self.sync.members_to_write if self.sync is not None else 1
 
     @property
@@ -409,7 +419,8 @@ class HaService:
             return
         try:
             sync.check_invariants()
-        except AssertionError as error:
+            sync.on_checked()
+        except BrokenInvariantError as error:
             # A wrong answer is worse than none: no confirmation, no answer, no write from here on.
             self.broken = f"a promise of replication is broken: {error}"
             log.critical("broker %s: fenced until a restart: %s", self._config.broker_name, self.broken)

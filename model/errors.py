@@ -6,7 +6,17 @@ MqError
 +- DiskError       our files hold bytes we did not write, or the disk refused: never answer OK
 +- Refused         a well-formed request answered with no; ``code`` goes back on the wire
 +- Unknown         no answer in time: neither yes nor no; histories record it as ``unknown``
+
+BrokenInvariantError: nobody's fault but ours, so it is no MqError, which callers answer or try again.
 """
+
+
+class BrokenInvariantError(AssertionError):
+    """A promise of ours does not hold: a mistake of the program, and nobody's fault from outside.
+
+    What it was about must not go on (a broker fences itself for good). Raised by what guards such promises
+    while a server runs; a plain AssertionError, ours or a library's, is a failure like any other there.
+    """
 
 
 class MqError(Exception):

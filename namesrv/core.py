@@ -137,7 +137,7 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[str, _Live] = {}
         self._mappings: dict[str, dict[str, dict[str, Any]]] = {}
-        self.told: dict[Hashable, bytes] = {}
+        self.answer_cache: dict[Hashable, bytes] = {}
         """Answers made of these tables; forgotten with every change of them. Clients ask all the time, and
         while they seek a new master twenty times a second each."""
         self.sweep: Callable[[Iterable[None]], None] | None = None
@@ -146,9 +146,9 @@ class RouteTable:
         self.changes = 0
         """Counts the changes: an answer made in slices is kept when there was none meanwhile."""
 
-    def _forget_told(self) -> None:
+    def _clear_answers(self) -> None:
         self.changes += 1
-        self.told.clear()
+        self.answer_cache.clear()
 
     # brokers come and go
 
@@ -169,7 +169,7 @@ class RouteTable:
         return self._register(broker, session, now_ms)
 
     def _register(self, broker: Registration, session: int, now_ms: int) -> tuple[Registered, Iterable[None]]:
-        self._forget_told()
+        self._clear_answers()
         group = self._groups.get(broker.group)
         if broker.part and not self._can_add_to(broker, group, session):
             raise Refused(f"not all of {broker.address} is known here: register every topic")
@@ -198,7 +198,7 @@ class RouteTable:
             notices.append(MasterChange(broker.group, broker.address))
         if broker.broker_id < min_before:
             notices.append(self._min_id_change(broker.group, group, None, broker.ha_address))
-        return self._told(broker, group, notices), steps
+        return self._registered(broker, group, notices), steps
 
     def _life_of(self, broker: Registration, session: int, now_ms: int) -> _Live:
         expiry_ms = broker.heartbeat_timeout_ms
@@ -240,7 +240,7 @@ class RouteTable:
             and known.version.state_version > broker.version.state_version
         )
 
-    def _told(self, broker: Registration, group: _Group, notices: list[Notice]) -> Registered:
+    def _registered(self, broker: Registration, group: _Group, notices: list[Notice]) -> Registered:
         """What a broker is told of its master."""
         master = group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
         if master is None:
@@ -297,7 +297,7 @@ class RouteTable:
                 return
             if group.addresses.get(broker.broker_id) != broker.address:
                 return
-            self._forget_told()
+            self._clear_answers()
 
     def _take_mappings(self, broker: Registration) -> Iterator[None]:
         for topic, mapping in broker.mappings.items():
@@ -346,7 +346,7 @@ class RouteTable:
         started again and spoke on a newer connection than ``session``, where its goodbye comes from."""
         if self._is_late(address, session):
             return []
-        self._forget_told()
+        self._clear_answers()
         self._live.pop(address, None)
         return [
             notice
@@ -429,13 +429,13 @@ class RouteTable:
         for group in queues:
             if group not in self._groups:
                 raise Refused(f"cannot register topic {topic}: no broker group {group} is registered")
-        self._forget_told()
+        self._clear_answers()
         if queues:
             self._topics.setdefault(topic, {}).update(queues)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, of one cluster or everywhere; nothing happens when it is not known."""
-        self._forget_told()
+        self._clear_answers()
         for group in list(self._topics.get(topic, {})):
             if cluster is None or group in self._clusters.get(cluster, {}):
                 self._drop_queues(topic, group)
@@ -461,10 +461,10 @@ class RouteTable:
                 groups[group] = new
                 count += 1
             if looked % TOPICS_A_STEP == 0:
-                self._forget_told()
+                self._clear_answers()
                 yield count
                 count = 0
-        self._forget_told()
+        self._clear_answers()
         yield count
 
     # questions

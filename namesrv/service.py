@@ -50,7 +50,7 @@ SHORT_MAX: Final = 64
 VALUES_A_PIECE: Final = 1000
 REGISTERING: Final = "registering"
 """The attribute of a connection whose registrations, and goodbyes, wait for each other."""
-TOLD_MAX: Final = 1024
+ANSWERS_MAX: Final = 1024
 """So many routes are kept as they were told last, as long as nothing changes."""
 
 
@@ -316,11 +316,11 @@ class NameServer:
         topic = need(request.ext, "topic")
         zone = request.ext.get(ZONE, "").strip() if opt_bool(request.ext, ZONE_MODE) else ""
         strict = request.version >= STANDARD_JSON_VERSION or _standard_only(request)
-        asked, told = (topic, strict, self._config.support_acting_master), self._table.told
+        asked, cache = (topic, strict, self._config.support_acting_master), self._table.answer_cache
         ordered = self._config.order_message_enable
         # A zone is any text a client chooses, of any length: such answers are not kept.
         kept = not ordered and not zone
-        if kept and (body := told.get(asked)) is not None:
+        if kept and (body := cache.get(asked)) is not None:
             return request.reply(body=body)
         route = self._table.route(topic, zone or None)
         if route is None:
@@ -330,8 +330,8 @@ class NameServer:
         if len(route["queueDatas"]) > SHORT_MAX:
             return self._long_route(connection, request, route, asked if kept else None, strict=strict)
         body = dumps(route) if strict else dumps_dialect(route)
-        if kept and len(told) < TOLD_MAX:
-            told[asked] = body
+        if kept and len(cache) < ANSWERS_MAX:
+            cache[asked] = body
         return request.reply(body=body)
 
     async def _long_route(
@@ -347,11 +347,15 @@ class NameServer:
         ``asked`` if nothing changed meanwhile."""
         changes = self._table.changes
         async with self._turns.take(connection) as turn:
-            body = self._table.told.get(asked) if asked is not None else None
+            body = self._table.answer_cache.get(asked) if asked is not None else None
             if body is None:
                 body = await joined(pieces(route, strict=strict, ordered=False), turn)
-                if asked is not None and changes == self._table.changes and len(self._table.told) < TOLD_MAX:
-                    self._table.told[asked] = body
+                if (
+                    asked is not None
+                    and changes == self._table.changes
+                    and len(self._table.answer_cache) < ANSWERS_MAX
+                ):
+                    self._table.answer_cache[asked] = body
         return request.reply(body=body)
 
     async def _cluster_info(self, connection: Connection, request: Command) -> Command:

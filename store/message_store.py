@@ -161,7 +161,7 @@ class MessageStore:
                 await self.caught_up()
                 await self.background.flush_all()
                 whole = self.flow.dispatcher.is_level and self._queues_are_safe()
-                if health.writable is None and whole:
+                if health.why_not_writable is None and whole:
                     self._opening.stopped_cleanly()
         except (OSError, DiskError) as error:
             log.error("closing %s: %s; the next start will recover", self.root, error)
@@ -174,11 +174,11 @@ class MessageStore:
     # -- writing ---------------------------------------------------------------------------------------
 
     @property
-    def writable(self) -> str | None:
+    def why_not_writable(self) -> str | None:
         """None, or why not: disk full (until space returns), a failed sync (for ever)."""
         if not self._opened:
             return "the store is not open"
-        return self.files.health.writable
+        return self.files.health.why_not_writable
 
     def stamp_ms(self) -> int:
         """The store timestamp for a record appended now: the clock, but not going back with it."""
@@ -202,7 +202,7 @@ class MessageStore:
         Raises Refused (13) for a message too long, DiskError when the store does not take writes.
         ``stored_before``: of messages the log holds already, and which only move on, any length is taken.
         """
-        reason = self.writable
+        reason = self.why_not_writable
         if reason is not None:
             raise DiskError(reason)
         messages = message if isinstance(message, list) else [message]
@@ -210,7 +210,7 @@ class MessageStore:
 
     def put_prepared(self, messages: list[Prepared]) -> list[Put]:
         """``put`` of what ``writer.prepare`` made: messages of one queue. Raises as ``put``."""
-        reason = self.writable
+        reason = self.why_not_writable
         if reason is not None:
             raise DiskError(reason)
         return self.writer.put_prepared(messages)

@@ -170,7 +170,7 @@ def version_numbers(site: NamesrvSite, run: int) -> Ask:
 
 @case("a topic of 5,000 groups", Request.GET_ROUTEINFO_BY_TOPIC)
 def route(site: NamesrvSite, run: int) -> Ask:
-    site.server._table.told.clear()
+    site.server._table.answer_cache.clear()
     return Ask({"topic": SHARED, "acceptStandardJsonOnly": "true"})
 
 

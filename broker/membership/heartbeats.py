@@ -57,7 +57,7 @@ class Heartbeats:
     def send(self, broker_id: BrokerId) -> None:
         """One heartbeat to every Controller; a master asks the leader for a lease with it."""
         leader = self._controllers.leader
-        if self._machine.leads and self.lease.supported is not False:
+        if self._machine.is_master and self.lease.supported is not False:
             if not self._renewing:
                 timeout_s = self._parts.config.controller_heartbeat_timeout_ms / 5000
                 self._tasks.spawn(self.renew(broker_id, timeout_s), name="renew")
@@ -115,7 +115,7 @@ class Heartbeats:
     def _watch(self) -> None:
         """Tell when a master's lease ended and when it is there again."""
         held = self.lease.holds()
-        if held != self._held and self._machine.leads:
+        if held != self._held and self._machine.is_master:
             self._parts.env.events.add("lease_renewed" if held else "lease_ended", epoch=self.lease.epoch)
             if held:
                 self.on_back()  # a registration may have waited for it
@@ -129,7 +129,7 @@ class Heartbeats:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._watch)
 
     def status(self) -> dict[str, Any] | None:
-        if not self._machine.leads or self.lease.supported is None:
+        if not self._machine.is_master or self.lease.supported is None:
             return None
         left_ms = self.lease.left_ms if self.lease.supported else None
         return {"supported": self.lease.supported, "leftMs": left_ms and round(left_ms)}

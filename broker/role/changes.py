@@ -98,21 +98,23 @@ class RoleChanges:
         """Become slave of ``master_address``; addresses not known yet are None."""
         if self.stopping:
             return
-        await self._step_down("slave", broker_id, epoch, master_address)
+        await self._leave_role("slave", broker_id, epoch, master_address)
         await self._context.ha.become_slave(broker_id, epoch, master_ha_address)
         self._upkeep.metadata.soon()
         self._upkeep.repair.soon()
         self._upkeep.compare.soon()
 
     async def fence(self) -> None:
-        """Neither master nor slave: the lease ended, or nobody said yet what we are."""
+        """See ``RoleHost``."""
         role_state = self._context.role_state
-        await self._step_down("fenced", role_state.broker_id, role_state.epoch, None)
+        await self._leave_role("fenced", role_state.broker_id, role_state.epoch, None)
         await self._context.ha.become_fenced()
 
-    async def _step_down(
+    async def _leave_role(
         self, role: Role, broker_id: BrokerId, epoch: Epoch, master_address: str | None
     ) -> None:
+        """Before this broker is a slave or fenced, whatever it was: nothing more is taken, what waits is
+        dropped unanswered."""
         was_master = self._context.role_state.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
         self._group_address.hold(True)

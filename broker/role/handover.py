@@ -84,7 +84,7 @@ class Handover:
         return timer is not None
 
     def _need_master(self, epoch: Epoch, more: str = "") -> None:
-        if not self._machine.leads or epoch != self._machine.epoch:
+        if not self._machine.is_master or epoch != self._machine.epoch:
             raise Refused(f"not master of epoch {epoch}{more}", Response.CONTROLLER_INVALID_MASTER)
 
     def _resume_later(self, epoch: Epoch) -> None:

@@ -33,9 +33,11 @@ class RoleHost(Protocol):
     async def lead(self, elected: Elected) -> None:
         """Become master of its epoch, or stay master in a newer one.
 
-        In this order: half a record at the log's end is cut; the epoch is recorded from the end on, unless it
-        is the last one recorded; queue offsets are rebuilt; the HA service serves slaves; writes are taken,
-        while dispatch may still catch up. When called, nothing is copied from a former master any more.
+        Half a record at the log's end is truncated before the epoch is recorded, which begins at that end
+        (unless it is recorded already: ``broker.role.epochs.label_log``); both, and the rebuilt queue
+        offsets, come before the HA service serves slaves; and that before writes are taken, while dispatch
+        may still catch up. A crash in between leaves an epoch without bytes at worst, and the next start
+        makes queue offsets anew. When called, nothing is copied from a former master any more.
         """
 
     def announce(self, epoch: Epoch) -> None:
@@ -48,7 +50,9 @@ class RoleHost(Protocol):
         """Take no more writes, then be slave of ``master_address``; an address unknown yet is None."""
 
     async def fence(self) -> None:
-        """Be neither: take nothing, answer nothing, copy nothing."""
+        """Be neither: take nothing, answer nothing, copy nothing. Not at the end of a lease, where the role
+        stays; when nobody is master since a newer epoch, the Controllers went back, or this broker failed for
+        good."""
 
     async def drain(self, transfer_target: BrokerId, timeout_s: float) -> bool:
         """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave

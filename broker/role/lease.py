@@ -2,7 +2,7 @@
 
 The Controllers' leader answers a master's heartbeat with a number of milliseconds, counted from the moment
 the heartbeat was *sent*. A Controller of the real RocketMQ answers without one: then there are no leases, and
-the original's rules hold. Pure: time comes from the clock given.
+the original's rules hold. It asks the clock it was made with at each question, so it is no decider of values.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.membership.view import View
 from broker.state.role_state import Role, RoleHolder, RoleState
+from model.errors import BrokenInvariantError
 from model.ids import BrokerId, Epoch
 
 
@@ -22,7 +23,7 @@ class State(enum.StrEnum):
     LEADING = "leading"  # master; it takes writes while its lease holds, or all members answer
     HANDING_OVER = "handing over"  # master that takes no writes: its transfer target is about to be elected
     DEPOSED = "deposed"  # neither, until the Controllers name a master
-    BROKEN = "broken"  # its store failed: neither, for good
+    BROKEN = "broken"  # its disk or replication failed, or this program made a mistake: neither, for good
     STOPPED = "stopped"
 
 
@@ -33,7 +34,7 @@ class Event(enum.StrEnum):
     FENCE = "fenced"
     HAND_OVER = "asked to hand over"
     RESUME = "nobody took over"
-    BREAK = "store broken"
+    BREAK = "failed for good"
     STOP = "stop"
 
 
@@ -89,11 +90,12 @@ class Facts:
     must_copy: str | None = None  # what was lost here; a master has to have it first
     leases_supported: bool = False  # the Controllers are keelmq's: their views are current
     group_address: str | None = None
+    stopping: bool = False  # it takes up no role any more
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The view is old, or says what is so already."""
+    """The view is old, says what is so already, or comes when this broker stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,8 @@ class RoleMachine:
     when a broker ceases to be master, last when it becomes one. ``on_change`` begins a change; ``on_lead``,
     ``on_follow`` or ``on_fence`` ends it. A change that failed in between is made again.
 
-    Holds: the epoch never goes back; a broker whose store broke never has a role again; writes are taken in
-    LEADING only; outside of a change the ``RoleState`` shows the state.
+    Holds: the epoch never goes back; a broker that failed for good never has a role again; writes are taken
+    in LEADING only; outside of a change the ``RoleState`` shows the state.
     """
 
     def __init__(self, holder: RoleHolder, help_if_lost: str = "") -> None:
@@ -181,7 +183,7 @@ class RoleMachine:
         return self._announced
 
     @property
-    def leads(self) -> bool:
+    def is_master(self) -> bool:
         return self.state in MASTER
 
     @property
@@ -197,7 +199,7 @@ class RoleMachine:
         if after is None:
             raise IllegalEventError(self.state, event)
         self.state = after
-        if not self.leads:
+        if not self.is_master:
             self._announced = False
         if self.state is not State.FOLLOWING:
             self.ha_address = None
@@ -230,7 +232,7 @@ class RoleMachine:
         return new
 
     def on_fence(self) -> None:
-        """This broker serves nobody: its store broke, or it is master no more and nobody else is."""
+        """This broker serves nobody: it failed for good, or it is master no more and nobody else is."""
         event = Event.BREAK if self.state is State.BROKEN else Event.FENCE
         self._became(event, replace(self.current, role="fenced", master_address=None))
 
@@ -247,7 +249,8 @@ class RoleMachine:
             self._set_known = (epoch, set_epoch, now_ms)
 
     def _became(self, event: Event, state: RoleState) -> bool:
-        assert state.epoch >= self.epoch, f"the epoch goes back from {self.epoch} to {state.epoch}"
+        if state.epoch < self.epoch:
+            raise BrokenInvariantError(f"the epoch goes back from {self.epoch} to {state.epoch}")
         # From here to ``set`` the role that is shown lags behind the state: a change is under way.
         before, self._before = self._before or self.current, self.current
         self.on(event)
@@ -260,14 +263,25 @@ class RoleMachine:
 
     def decide(self, view: View, facts: Facts) -> Action:
         """What a view of the Controllers asks for."""
+        action = self._decide(view, facts)
+        return Stay() if facts.stopping and not isinstance(action, Adopt | Fence) else action
+
+    def on_not_elected(self, view: View, why: str) -> Fence | Stay:
+        """The Controllers' view names no master, and they refused to elect one."""
+        if not self.is_master or view.epoch <= self.epoch:
+            return Stay()
+        # Deposed, and nobody took over: what this broker confirms from here on could be lost.
+        return Fence(f"no master since epoch {view.epoch}: {why}")
+
+    def _decide(self, view: View, facts: Facts) -> Action:
         if self.over or view.epoch < self.epoch:
             return Stay()
         gone_back = self._gone_back(view, facts)
         if gone_back is not None:
-            return Fence(gone_back) if self.leads else CannotBecome(gone_back)
+            return Fence(gone_back) if self.is_master else CannotBecome(gone_back)
         if view.master_id != facts.broker_id:
             return self._follow(view, facts)
-        if self.leads and view.epoch == self.epoch and self._before is None:
+        if self.is_master and view.epoch == self.epoch and self._before is None:
             # A real Controller answers from what it has applied itself, though another may lead by now: its
             # view says nothing of a proposal without an answer. Ours answer when a majority has confirmed
             # that they lead.
@@ -289,7 +303,7 @@ class RoleMachine:
         if facts.must_copy is not None:
             # No heartbeats are sent meanwhile: the Controllers elect another one, if there is one.
             return CannotBecome(f"cannot lead before it is copied from a master: {facts.must_copy}")
-        if not self.leads:
+        if not self.is_master:
             if view.epoch < facts.last_epoch:
                 return CannotBecome(
                     f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch"
@@ -303,7 +317,7 @@ class RoleMachine:
         # A real Controller does not say where slaves replicate from, only NameServers do; and a real slave
         # stays with the first master they name. So they hear of us before anything that takes time. Writes
         # are refused until ``lead``. With keelmq's Controllers clients would only come too early.
-        return Lead(announce=view.master_ha_address is None and not self.leads)
+        return Lead(announce=view.master_ha_address is None and not self.is_master)
 
     def _follow(self, view: View, facts: Facts) -> Action:
         address, ha_address = view.master_address, view.master_ha_address
@@ -322,13 +336,12 @@ class RoleMachine:
 
     def check_invariants(self) -> None:
         """Raise if a promise of the machine is broken."""
-        assert self._before is not None or self.over or self.current.role == self.role, (
-            f"outside of a change {self.state} is shown as {self.current.role}"
-        )
-        assert self.ha_address is None or self.state is State.FOLLOWING, (
-            "only a slave has a master to copy from"
-        )
-        assert not (self._announced and self.over), "a broker that is done is announced as master"
+        if self._before is None and not self.over and self.current.role != self.role:
+            raise BrokenInvariantError(f"outside of a change {self.state} is shown as {self.current.role}")
+        if self.ha_address is not None and self.state is not State.FOLLOWING:
+            raise BrokenInvariantError("only a slave has a master to copy from")
+        if self._announced and self.over:
+            raise BrokenInvariantError("a broker that is done is announced as master")
 
 
 def mermaid() -> str:
@@ -337,5 +350,5 @@ def mermaid() -> str:
     for (before, event), after in TRANSITIONS.items():
         if before is not after and event not in (Event.BREAK, Event.STOP):
             lines.append(f"    {before.name} --> {after.name}: {event}")
-    lines += ["    ANY --> BROKEN: store broken", "    ANY --> STOPPED: stop", "    STOPPED --> [*]"]
+    lines += [f"    ANY --> BROKEN: {Event.BREAK}", "    ANY --> STOPPED: stop", "    STOPPED --> [*]"]
     return "\n".join(lines)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -43,11 +42,11 @@ from broker.role.machine import (
     Stay,
 )
 from broker.role.parts import RoleParts
-from broker.role.unable import LOOK_S as UNABLE_S
-from broker.role.unable import Unable
+from broker.role.replacement_requester import LOOK_S as REPLACEMENT_S
+from broker.role.replacement_requester import ReplacementRequester
 from broker.state.role_state import Role
 from model.codes import Response
-from model.errors import MqError, Refused, Unknown
+from model.errors import BrokenInvariantError, MqError, Refused, Unknown
 from model.ids import MASTER_ID, BrokerId, Epoch
 from remoting.codec import Command
 from remoting.headers import opt_int
@@ -61,6 +60,7 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_MS: Final = 50
 STEP_DOWN_S: Final = 1.0  # at a stop: time for the Controllers to elect the transfer target
 LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
+OUR_MISTAKES: Final = (IllegalEventError, BrokenInvariantError)
 
 
 class RoleManager:
@@ -112,7 +112,15 @@ class RoleManager:
             self._changed(await self._classic.take_up())
             return
         await self._membership.start()
-        self._parts.ha.conditions.before_reseed = self._membership.before_reseed
+        requester = ReplacementRequester(
+            self._parts, self.machine, self._host, self._controllers, self.lease, self._wake.set
+        )
+        conditions = self._parts.ha.conditions
+        conditions.before_reseed = self._membership.before_reseed
+        conditions.holds_lease = self.lease.holds
+        # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
+        conditions.acks_replace_lease = lambda: not self.lease.required
+        conditions.keeps_set = requester.keeps_set
         self._tasks.spawn(self._follow_view(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
         timeout_ms = self._parts.config.controller_heartbeat_timeout_ms
@@ -120,8 +128,9 @@ class RoleManager:
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
         watch = LinkWatch(self._parts.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
-        unable = Unable(self._parts, self.machine, self._host, self._controllers, self.lease, self._wake.set)
-        self._tasks.spawn(every(UNABLE_S, unable.look, what="looking whether it can serve"), name="unable")
+        self._tasks.spawn(
+            every(REPLACEMENT_S, requester.look, what="looking whether it can serve"), name="replacement"
+        )
 
     def on_stopping(self) -> None:
         """The broker begins to stop: it takes up no role any more. The Controllers still see it as it was."""
@@ -171,7 +180,7 @@ class RoleManager:
     @property
     def registration_id(self) -> int:
         """The id for the NameServers: 0 while master, the permanent one while slave, -1 while fenced."""
-        if self.machine.leads or self.machine.announced:
+        if self.machine.is_master or self.machine.announced:
             return MASTER_ID
         return self.broker_id if self.role == "slave" and self.broker_id is not None else NO_ID
 
@@ -188,19 +197,21 @@ class RoleManager:
         if epoch > self.epoch:
             self._wake.set()
 
-    async def on_step_down(self, command: Command) -> int:
+    async def hand_over(self, command: Command) -> int:
         """The Controllers' leader asks this master to step down (ELECT_MASTER): our log's end, all of it at
         the transfer target, bytes. Raises Refused."""
-        with self._fence_on_mistake():
+        try:
             await self._handover.begin(command)
-            return self._parts.store.log.end
-        # Only reached when the guard caught a mistake.
-        raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER)
+        except OUR_MISTAKES as mistake:
+            self._on_mistake(mistake)
+            raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER) from mistake
+        return self._parts.store.log.end
 
-    async def step_down_for(self, transfer_target: BrokerId) -> None:
+    async def hand_over_at_stop(self, transfer_target: BrokerId) -> None:
         """Have ``transfer_target`` elected: this broker is drained and about to stop. Best effort: on failure
         the closed connection triggers an election."""
-        if not self._parts.config.enable_controller_mode or self.broker_id is None or not self.machine.leads:
+        by_controllers = self._parts.config.enable_controller_mode
+        if not by_controllers or self.broker_id is None or not self.machine.is_master:
             return
         self.lease.give_up()
         try:
@@ -249,7 +260,7 @@ class RoleManager:
     # With Controllers
 
     def _linked(self) -> set[BrokerId] | None:
-        if not self.machine.leads or self.broker_id is None:
+        if not self.machine.is_master or self.broker_id is None:
             return None
         return {self.broker_id, *(slave["id"] for slave in self._parts.ha.slaves())}
 
@@ -271,8 +282,10 @@ class RoleManager:
         self.reason = reason
 
     async def _look_or_fence(self) -> None:
-        with self._fence_on_mistake():
+        try:
             await self._look()
+        except OUR_MISTAKES as mistake:
+            self._on_mistake(mistake)
 
     async def _look(self) -> None:
         """Read the Controllers' view and become what it says."""
@@ -312,9 +325,9 @@ class RoleManager:
         except Refused as refused:
             if refused.code in UNKNOWN_TO_CONTROLLER:
                 raise
-            if self.machine.leads and view.epoch > self.epoch:
-                # Deposed, and nobody took over: what we confirm now could be lost.
-                await self._fence(f"no master since epoch {view.epoch}: {refused.remark}")
+            action = self.machine.on_not_elected(view, refused.remark)
+            if isinstance(action, Fence):
+                await self._fence(action.reason)
             raise
 
     async def _become(self, broker_id: BrokerId, view: View) -> None:
@@ -322,8 +335,6 @@ class RoleManager:
             if view.epoch > self.epoch and not self._over:
                 self._parts.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
-            if self._stopping and not isinstance(action, Adopt | Fence):
-                return
             if isinstance(action, AskAnew):
                 view = await self._controllers.elect(
                     broker_id,
@@ -334,7 +345,8 @@ class RoleManager:
                 )
                 self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
-                assert not isinstance(action, AskAnew), "a broker that was examined is not examined again"
+                if isinstance(action, AskAnew):
+                    raise BrokenInvariantError("a broker that was examined is not examined again")
             match action:
                 case Stay():
                     pass
@@ -369,10 +381,11 @@ class RoleManager:
             must_copy=self._host.lacks(),
             leases_supported=bool(self.lease.supported),
             group_address=self._parts.config.group_address,
+            stopping=self._stopping,
         )
 
     async def _lead(self, broker_id: BrokerId, view: View, *, announce: bool) -> None:
-        if not self.machine.leads:
+        if not self.machine.is_master:
             await self._parts.ha.become_fenced()
         label_log(self._parts.store, view.epoch)
         self.machine.on_announced(announce)
@@ -382,14 +395,11 @@ class RoleManager:
             await self._lead_now(broker_id, view)
         finally:
             self.machine.on_announced(False)
-            if announce and not self.machine.leads:
+            if announce and not self.machine.is_master:
                 self._tell_change()  # it came to nothing: the NameServers are to know
 
     async def _lead_now(self, broker_id: BrokerId, view: View) -> None:
         self._beats.begin(view.epoch, lease_required=view.needs_lease)
-        self._parts.ha.conditions.holds_lease = self.lease.holds
-        # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
-        self._parts.ha.conditions.acks_replace_lease = lambda: not self.lease.required
         self._parts.ha.links.on_incarnations(view.incarnations)
         # Before it serves, so that no write is refused for want of a lease. Without an answer it serves all
         # the same, and asks again with each heartbeat.
@@ -445,7 +455,7 @@ class RoleManager:
         # A broker that must copy something first sends none: only a living one is elected.
         known = self._membership.registered and self.broker_id is not None
         if known and not self.machine.over and self._host.lacks() is None:
-            assert self.broker_id is not None
+            assert self.broker_id is not None, "it registered"
             self._beats.send(self.broker_id)
 
     def _on_lease(self, epoch: Epoch, term: int | None) -> None:
@@ -455,13 +465,9 @@ class RoleManager:
 
     # The end of a store, or of a broker that is wrong about itself
 
-    @contextmanager
-    def _fence_on_mistake(self) -> Iterator[None]:
+    def _on_mistake(self, mistake: BaseException) -> None:
         """A wrong answer is worse than none: a move that no state allows ends this broker's roles."""
-        try:
-            yield
-        except (IllegalEventError, AssertionError) as mistake:
-            self._broke("fenced for good by a mistake of its own", mistake)
+        self._broke("fenced for good by a mistake of its own", mistake)
 
     def _store_broke(self, error: BaseException) -> None:
         self._broke("the store is broken", error)
@@ -470,7 +476,7 @@ class RoleManager:
         self._broke("replication is broken", error)
 
     def _broke(self, what: str, error: BaseException) -> None:
-        """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""
+        """What failed for good must not lead, nor count as a replica: the Controllers hear of it at once."""
         if not self.machine.over:
             self.machine.on(Event.BREAK)
             self._controllers.hang_up()

@@ -87,7 +87,7 @@ class Sampling:
         try:
             usage = self._context.env.disk.usage(self._context.config.store_path)
         except OSError:
-            return None  # ``writable`` says what is wrong with the disk
+            return None  # ``why_not_writable`` says what is wrong with the disk
         return {"totalBytes": usage.total_bytes, "freeBytes": usage.free_bytes}
 
     async def run(self) -> None:

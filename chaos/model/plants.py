@@ -13,11 +13,11 @@ import msgspec
 from chaos.model.parts import controllers, handovers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Budget, Mode, Setting
-from controller.groups import elect, prospects
+from controller.groups import elect, preview
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.lease import Leases
-from controller.groups.prospects import Prospects
+from controller.groups.preview import ElectionPreview
 from controller.groups.table import ReplicaTable
 from ha.master.ack_policy import AckPolicy, Copies
 
@@ -63,7 +63,7 @@ def forget() -> None:
 
 
 def _over(original: Any) -> Any:
-    def lease_left_ms(self: Prospects, *asked: Any) -> float:
+    def lease_left_ms(self: ElectionPreview, *asked: Any) -> float:
         return 0.0
 
     return lease_left_ms
@@ -173,8 +173,8 @@ def _by_an_old_heartbeat(original: Any) -> Any:
 
 
 def _the_silent_have_nothing(original: Any) -> Any:
-    def why_not_for(group: Group, wish: Any, chosen: int | None, answered: Any, full: Any) -> str | None:
-        said: str | None = original(group, wish, chosen, {*answered, *group.members}, full)
+    def why_not_for(group: Group, request: Any, chosen: int | None, answered: Any, full: Any) -> str | None:
+        said: str | None = original(group, request, chosen, {*answered, *group.members}, full)
         return said
 
     return why_not_for
@@ -240,14 +240,14 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "no_lease_is_left": Plant(
         "the Controllers' own word on how long a lease runs is always: it is over",
         Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
-        owner=Prospects,
+        owner=ElectionPreview,
         name="lease_left_ms",
         replacement=_over,
     ),
     "no_lease_is_left_in_a_majority": Plant(
         "the same in majority mode",
         Setting(wait="majority", budget=Budget(1, 0, leases=1, strands=1)),
-        owner=Prospects,
+        owner=ElectionPreview,
         name="lease_left_ms",
         replacement=_over,
     ),
@@ -325,7 +325,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "old_heartbeat_believed": Plant(
         "a lease is waited for by a heartbeat from before the master was restarted in another mode",
         Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
-        owner=prospects,
+        owner=preview,
         name="matters",
         replacement=_by_an_old_heartbeat,
     ),

@@ -14,15 +14,15 @@ from typing import Final
 
 SOON_S: Final = 0.1
 SOON_MS: Final = SOON_S * 1000
-PATIENCE_SHARE: Final = 1 / 3
+LONGEST_WAIT_SHARE: Final = 1 / 3
 """Of the heartbeat timeout: a broker that needs as long as that to answer will soon count as dead anyway."""
-PATIENCE_MAX_S: Final = 1.0
+LONGEST_WAIT_MAX_S: Final = 1.0
 """A broker that asks for an election gives up after 3 s, some of which its master may need to step down."""
 
 
-def patience_s(timeouts_ms: Iterable[int]) -> float:
+def longest_wait_s(timeouts_ms: Iterable[int]) -> float:
     """For how long brokers with these heartbeat timeouts are waited for at most."""
-    return max(min(max(timeouts_ms, default=0) / 1000 * PATIENCE_SHARE, PATIENCE_MAX_S), SOON_S)
+    return max(min(max(timeouts_ms, default=0) / 1000 * LONGEST_WAIT_SHARE, LONGEST_WAIT_MAX_S), SOON_S)
 
 
 class Inquiry:

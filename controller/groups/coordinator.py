@@ -18,9 +18,9 @@ from controller.groups.commands import (
     ElectMaster,
     KeepToLeases,
 )
-from controller.groups.election import ElectionState
+from controller.groups.election import ElectionDecider
 from controller.groups.liveness import Broker, Heartbeat, Liveness
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import NotLeader, Raft
 from model.config import ControllerConfig
@@ -52,7 +52,7 @@ class ElectionCoordinator:
         brokers: Brokers,
         propose: Callable[[ElectMaster | KeepToLeases], Awaitable[Answer]],
     ) -> None:
-        self.state = ElectionState(config, table, live, env.random)
+        self.state = ElectionDecider(config, table, live, env.random)
         self._env = env
         self._config = config
         self._raft = raft
@@ -97,14 +97,14 @@ class ElectionCoordinator:
             await self._raft.settle()
             self._feed(signals.Settled(number))
 
-    async def elect(self, group: str, wish: Wish) -> Answer:
+    async def elect(self, group: str, request: ElectionRequest) -> Answer:
         """The election a broker or an operator asks for. Raises NotLeader, Unknown, Refused (not now)."""
         self._tickets += 1
         ticket = self._tickets
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._replies[ticket] = reply
         try:
-            self._feed(signals.Requested(ticket, group, wish))
+            self._feed(signals.Requested(ticket, group, request))
             return await reply
         finally:
             self._replies.pop(ticket, None)
@@ -147,7 +147,7 @@ class ElectionCoordinator:
     def _follow_raft(self) -> None:
         """The Raft leader or term may have changed, perhaps to or from this Controller."""
         leads, term, mandate = self._raft.is_leader, self._raft.term, self.state.mandate
-        if (leads, term) != (mandate.leads, mandate.term):
+        if (leads, term) != (mandate.is_raft_leader, mandate.term):
             self._step(signals.LeadershipChanged(leads, term))
 
     def _feed(self, event: signals.Event) -> None:

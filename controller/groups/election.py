@@ -1,8 +1,9 @@
 """Does every group have a living master, and if not, what has to be done next? (All groups: one election is
 ``underway.py``, who wins it ``elect.py``.)
 
-A pure decider: ``step(event, now_ms)`` takes what happened and returns what to do (``controller.groups.
-signals``); ``controller.groups.coordinator`` carries it out. Events start an election at once: the end of a
+A decider: ``step(event, now_ms)`` takes what happened and returns what to do (``controller.groups.signals``);
+``controller.groups.coordinator`` carries it out. Chance, for back-offs alone, is the ``Random`` it is made
+with. Events start an election at once: the end of a
 master's session, its silence, a broker that came back to a group without master, a new Raft leader. Beside
 them every group is looked at again and again, so no lost event leaves a group alone.
 
@@ -14,10 +15,9 @@ a growing while, or when one of its brokers is back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from controller.groups.asking import Inquiry, patience_s
+from controller.groups.asking import Inquiry, longest_wait_s
 from controller.groups.commands import (
     ELECT_MASTER_FAILED,
     FENCED_MASTER_EPOCH,
@@ -28,7 +28,7 @@ from controller.groups.commands import (
 from controller.groups.group import Group
 from controller.groups.lease import Leases
 from controller.groups.liveness import Broker, Heartbeat, Liveness
-from controller.groups.prospects import OWN, Prospects, Wish
+from controller.groups.preview import OWN, ElectionPreview, ElectionRequest
 from controller.groups.signals import (
     Action,
     Announce,
@@ -57,7 +57,7 @@ from controller.groups.signals import (
 )
 from controller.groups.step_downs import StepDowns, why_not_for
 from controller.groups.table import ReplicaTable
-from controller.groups.underway import NEVER, Election, Phase
+from controller.groups.underway import NEVER, Election, Mandate, Phase, Reported
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
@@ -68,39 +68,13 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 50
 BACK_MS: Final = 300.0  # a master whose connection ended, but that its slaves still hear, may come back
 BACK_STEP_MS: Final = 20
-REST_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
-REST_MAX_MS: Final = 2000
-TELLS_MAX: Final = 100  # groups a new leader tells of their masters in one look: between two it must be heard
-TELLS_STEP_MS: Final = 20
+BACK_OFF_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
+BACK_OFF_MAX_MS: Final = 2000
+ANNOUNCEMENTS_MAX: Final = 100  # masters a new leader announces in one look: between two it must be heard
+ANNOUNCEMENTS_STEP_MS: Final = 20
 
 
-@dataclass(slots=True)
-class Mandate:
-    """Whether this Controller leads, and whether its table holds all that was committed before
-    (``caught_up``). ``number`` counts the questions; only the answer to the newest one says so."""
-
-    leads: bool = False
-    term: int = 0
-    led_term: int = 0
-    number: int = 0
-    caught_up: bool = False
-    settle_ms: float = NEVER  # when to ask again
-
-    @property
-    def decides(self) -> bool:
-        return self.leads and self.caught_up
-
-
-@dataclass(slots=True)
-class Reported:
-    """What this leader said already: group -> (master, epoch)."""
-
-    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
-    told: dict[str, tuple[int, int]] = field(default_factory=dict)
-    tells: int = 0  # in this look
-
-
-class ElectionState:
+class ElectionDecider:
     """The elections of all groups, as far as this Controller sees to them.
 
     In: ``step``; and, for heartbeats, ``grant``. ``live`` is filled by the caller before it tells the event.
@@ -118,10 +92,10 @@ class ElectionState:
         self.leases = Leases()
         self.mandate = Mandate()
         self.elections: dict[str, Election] = {}
-        self._prospects = Prospects(config, table, live, self.leases)
+        self._preview = ElectionPreview(config, table, live, self.leases)
         self._reported = Reported()
         self._step_downs = StepDowns()
-        self._rests: dict[str, tuple[Backoff, float]] = {}  # nobody could be elected: not again before (ms)
+        self._backoffs: dict[str, tuple[Backoff, float]] = {}  # nobody electable: not again before (ms)
         self._inquiries = 0
         self._now_ms = 0.0  # of this step
         self._look_ms = 0.0  # when every group is looked at again
@@ -143,7 +117,7 @@ class ElectionState:
             case LeadershipChanged():
                 self._on_leadership(event)
             case Settled():
-                if event.number == self.mandate.number and self.mandate.leads:
+                if event.number == self.mandate.number and self.mandate.is_raft_leader:
                     self.mandate.caught_up, self.mandate.settle_ms = True, NEVER
                     self._look_now()
             case NotSettled():
@@ -152,7 +126,7 @@ class ElectionState:
                 self._report(f"this Controller stood still for {event.for_ms:.0f} ms")
                 self._live.lead(self._now_ms)
             case BrokerBack():
-                self._stir(event.group)
+                self._clear_backoff(event.group)
                 self._elect_named_if_needed(event.group)
             case SessionsEnded():
                 self._on_sessions_ended(event.brokers)
@@ -172,7 +146,7 @@ class ElectionState:
         leader does. What was proposed may still be committed, so the table is settled first."""
         self._now_ms, self._out = now_ms, [StopAsking(name) for name in sorted(self.elections)]
         self.elections.clear()
-        self._rests.clear()
+        self._backoffs.clear()
         self._unsettle()
         self._look_ms = now_ms + self._config.scan_not_active_ms
         self._out.append(WakeAt(self._wake_ms()))
@@ -184,15 +158,15 @@ class ElectionState:
         mandate = self.mandate
         if event.term != mandate.term:
             mandate.caught_up = False
-        mandate.leads, mandate.term = event.leads, event.term
-        if mandate.leads and mandate.led_term != mandate.term:
+        mandate.is_raft_leader, mandate.term = event.leads, event.term
+        if mandate.is_raft_leader and mandate.led_term != mandate.term:
             mandate.led_term = mandate.term
             self._live.lead(self._now_ms)
             self.leases.lead(self._now_ms)
-            self._rests.clear()
-            self._reported.told.clear()
+            self._backoffs.clear()
+            self._reported.announced.clear()
             self._unsettle()
-        if not mandate.leads:
+        if not mandate.is_raft_leader:
             mandate.caught_up, mandate.settle_ms = False, NEVER
             mandate.number += 1
             mandate.led_term = 0
@@ -201,11 +175,11 @@ class ElectionState:
         """Nothing is decided, and no lease granted, before the table holds what may have been committed."""
         self.mandate.caught_up, self.mandate.settle_ms = False, NEVER
         self.mandate.number += 1
-        if self.mandate.leads:
+        if self.mandate.is_raft_leader:
             self._out.append(Settle(self.mandate.number))
 
     def _on_not_settled(self, event: NotSettled) -> None:
-        if event.number == self.mandate.number and self.mandate.leads and not self.mandate.caught_up:
+        if event.number == self.mandate.number and self.mandate.is_raft_leader and not self.mandate.caught_up:
             self._report(f"this Controller leads, but: {event.error}")
             self.mandate.settle_ms = self._now_ms + RETRY_MS
 
@@ -237,7 +211,7 @@ class ElectionState:
             if self._now_ms >= election.due_ms:
                 self._go_on(name, election)
         if self._now_ms >= self._look_ms:
-            self._reported.tells = 0
+            self._reported.announcements = 0
             self._look_ms = self._now_ms + self._config.scan_inactive_master_ms
             for name, group in sorted(self._table.groups.items()):
                 self._elect_if_needed(name, group)
@@ -246,19 +220,22 @@ class ElectionState:
         for name, broker_id in brokers:
             group = self._table.groups.get(name)
             if group is not None and group.master == broker_id:
-                self._stir(name)
+                self._clear_backoff(name)
                 self._elect_if_needed(name, group)
 
-    def _stir(self, name: str) -> None:
+    def _clear_backoff(self, name: str) -> None:
         """Something happened in the group that may let somebody be elected: do not wait any longer."""
-        self._rests.pop(name, None)
+        self._backoffs.pop(name, None)
         if name in self.elections:
-            self.elections[name].missed = True
+            self.elections[name].changed_meanwhile = True
 
-    def _rest(self, name: str) -> None:
+    def _back_off(self, name: str) -> None:
         """Nobody could be elected, and nothing happened: look again after a while that grows."""
-        backoff, _ = self._rests.get(name) or (Backoff(self._chance, REST_MIN_MS, REST_MAX_MS), 0.0)
-        self._rests[name] = backoff, self._now_ms + backoff.next_s() * 1000
+        backoff, _ = self._backoffs.get(name) or (self._new_backoff(), 0.0)
+        self._backoffs[name] = backoff, self._now_ms + backoff.next_s() * 1000
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._chance, BACK_OFF_MIN_MS, BACK_OFF_MAX_MS)
 
     def _elect_named_if_needed(self, name: str) -> None:
         group = self._table.groups.get(name)
@@ -270,17 +247,17 @@ class ElectionState:
         if not self.mandate.decides or name in self.elections:
             return
         if group.master is not None:
-            self._tell_once(name, group.master, group.epoch)
-            if self._live.is_presumed(name, group.master, self._now_ms):
+            self._announce_once(name, group.master, group.epoch)
+            if self._live.is_presumed_alive(name, group.master, self._now_ms):
                 if not self._live.is_alive(name, group.master, self._now_ms):
                     self._look_again_by(self._live.presumed_until_ms(name, group.master) + 1)
                 return
             self._note_lost(name, group.master, group.epoch)
-        elif self._prospects.would_be_elected(name, group, self._now_ms) is None:
+        elif self._preview.would_be_elected(name, group, self._now_ms) is None:
             return
-        _, rests_until_ms = self._rests.get(name, (None, 0.0))
-        if self._now_ms < rests_until_ms:
-            self._look_again_by(rests_until_ms)
+        _, backs_off_until_ms = self._backoffs.get(name, (None, 0.0))
+        if self._now_ms < backs_off_until_ms:
+            self._look_again_by(backs_off_until_ms)
             return
         left_ms = self._lease_left_ms(name, None, self._now_ms)
         if left_ms > 0:
@@ -292,29 +269,29 @@ class ElectionState:
     def _lease_left_ms(self, name: str, answered: frozenset[int] | None, at_ms: float) -> float:
         """For how long from ``at_ms`` on (when the candidates were asked, or now) the former master's lease
         holds an own election up."""
-        chosen = self._prospects.chosen(self._prospects.command(name, OWN, answered, self._now_ms))
-        return self._prospects.lease_left_ms(name, chosen, at_ms)
+        chosen = self._preview.chosen(self._preview.command(name, OWN, answered, self._now_ms))
+        return self._preview.lease_left_ms(name, chosen, at_ms)
 
     # telling
 
     def _report(self, text: str, level: str = "warning") -> None:
         self._out.append(Report(text, level))
 
-    def _tell_once(self, name: str, master: int, epoch: int) -> None:
+    def _announce_once(self, name: str, master: int, epoch: int) -> None:
         """Tell the brokers of a group of each master this leader finds: also of one that a former leader had
         elected, or an election of unknown outcome."""
-        if self._reported.told.get(name) == (master, epoch):
+        if self._reported.announced.get(name) == (master, epoch):
             return
-        if self._reported.tells >= TELLS_MAX:
-            self._look_again_by(self._now_ms + TELLS_STEP_MS)
+        if self._reported.announcements >= ANNOUNCEMENTS_MAX:
+            self._look_again_by(self._now_ms + ANNOUNCEMENTS_STEP_MS)
             return
-        self._reported.tells += 1
-        self._tell(name)
+        self._reported.announcements += 1
+        self._announce(name)
 
-    def _tell(self, name: str) -> None:
+    def _announce(self, name: str) -> None:
         group = self._table.groups.get(name)
         if group is not None and group.master is not None:
-            self._reported.told[name] = (group.master, group.epoch)
+            self._reported.announced[name] = (group.master, group.epoch)
             self._out.append(Announce(name))
 
     def _note_lost(self, name: str, master: int, epoch: int) -> None:
@@ -328,7 +305,7 @@ class ElectionState:
         text = f"broker {broker_id} is master of {name} in epoch {epoch}"
         fields: Fields = {"group": name, "broker_id": broker_id, "epoch": epoch}
         self._out.append(Report(text, "info", event="master_elected", fields=fields))
-        self._tell(name)
+        self._announce(name)
 
     # leases
 
@@ -356,9 +333,9 @@ class ElectionState:
         match election.phase:
             case Phase.ASKING:
                 self._look_at_answers(name, election)
-            case Phase.PAUSING:
+            case Phase.AWAITING_RETURN | Phase.AWAITING_LEASE_END:
                 self._ask(name, election)
-            case Phase.RETRYING if self.mandate.leads:
+            case Phase.RETRYING if self.mandate.is_raft_leader:
                 self._begin(name, election)
             case _:
                 self._end(name, election, None)
@@ -368,11 +345,11 @@ class ElectionState:
         self._ask(name, election)
 
     def _ask(self, name: str, election: Election) -> None:
-        wish, group = election.wish, self._table.groups.get(name)
+        request, group = election.request, self._table.groups.get(name)
         election.phase, election.asked_ms = Phase.ASKING, self._now_ms
-        asked = [] if group is None else self._prospects.to_ask(name, group, wish, self._now_ms)
+        asked = [] if group is None else self._preview.to_ask(name, group, request, self._now_ms)
         beats = [self._live.newest(name, broker_id) for broker_id in asked]
-        longest_s = patience_s(beat.timeout_ms for beat in beats if beat is not None)
+        longest_s = longest_wait_s(beat.timeout_ms for beat in beats if beat is not None)
         self._inquiries += 1
         election.inquiry = Inquiry(self._inquiries, asked, longest_s, self._now_ms)
         if asked:
@@ -412,14 +389,17 @@ class ElectionState:
         if election.all_of_them:
             return inquiry.answered >= inquiry.asked - {group.master}
         command = self._command(name, election, frozenset(inquiry.answered))
-        return self._prospects.is_decided(group, command, inquiry.asked, inquiry.answered)
+        return self._preview.is_decided(group, command, inquiry.asked, inquiry.answered)
 
     def _command(self, name: str, election: Election, answered: frozenset[int] | None) -> ElectMaster:
-        return self._prospects.command(name, election.wish, answered, self._now_ms)
+        return self._preview.command(name, election.request, answered, self._now_ms)
 
     def _propose(self, election: Election, command: ElectMaster) -> None:
-        own = election.ticket is None
-        assert not (own and self._is_presumed(command.group)), f"the master of {command.group} may be alive"
+        own, name, chosen = election.ticket is None, command.group, self._preview.chosen(command)
+        assert not (own and self._master_may_live(name)), f"the master of {name} may be alive"
+        suspect = election.request.suspect_id
+        left_ms = self._preview.lease_left_ms(name, chosen, election.asked_ms, suspect)
+        assert left_ms <= 0, f"the lease of the former master of {name} matters for {left_ms:.0f} ms"
         election.phase = Phase.PROPOSING
         self._out.append(Propose(command))
 
@@ -430,54 +410,55 @@ class ElectionState:
         group = self._table.groups.get(name)
         command = self._command(name, election, election.answered)
         if group is not None and group.master is not None:
-            may_be_back = following or self._prospects.chosen(command) is None
-            hung_up = self._live.hung_up(name, group.master)
-            if may_be_back and hung_up and self._now_ms < election.back_until_ms:
-                election.phase, election.due_ms = Phase.PAUSING, self._now_ms + BACK_STEP_MS
+            may_be_back = following or self._preview.chosen(command) is None
+            closed = self._live.connection_closed(name, group.master)
+            if may_be_back and closed and self._now_ms < election.back_until_ms:
+                election.phase, election.due_ms = Phase.AWAITING_RETURN, self._now_ms + BACK_STEP_MS
                 return
         left_ms = self._lease_left_ms(name, election.answered, election.asked_ms)
-        if group is None or self._is_presumed(name) or left_ms > 0 or not self.mandate.leads:
+        may_not = self._master_may_live(name) or left_ms > 0 or not self.mandate.is_raft_leader
+        if group is None or may_not:
             self._end(name, election, None)
-        elif self._prospects.is_in_vain(command):
-            self._rest(name)
+        elif self._preview.is_in_vain(command):
+            self._back_off(name)
             self._end(name, election, None)
         else:
             self._propose(election, command)
 
-    def _is_presumed(self, name: str) -> bool:
+    def _master_may_live(self, name: str) -> bool:
         """The master is heard, or must not be taken for dead yet."""
         group = self._table.groups.get(name)
         master = None if group is None else group.master
-        return master is not None and self._live.is_presumed(name, master, self._now_ms)
+        return master is not None and self._live.is_presumed_alive(name, master, self._now_ms)
 
     def _on_requested(self, event: Requested) -> None:
         """A broker or an operator asks for an election."""
-        name, wish, group = event.group, event.wish, self._table.groups.get(event.group)
-        if group is not None and wish.master_epoch not in (-1, group.epoch):
+        name, request, group = event.group, event.request, self._table.groups.get(event.group)
+        if group is not None and request.master_epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.
-            text = f"epoch of {name} is {group.epoch}, not {wish.master_epoch}"
+            text = f"epoch of {name} is {group.epoch}, not {request.master_epoch}"
             self._out.append(Reply(event.ticket, Refused(text, FENCED_MASTER_EPOCH)))
             return
-        handed_over = group is not None and wish.hands_over(group)
-        if group is not None and group.master is not None and (handed_over or wish.asks_anew(group)):
+        handed_over = group is not None and request.hands_over(group)
+        if group is not None and group.master is not None and (handed_over or request.asks_anew(group)):
             # The master says that it no longer leads in this epoch, so its lease holds nothing up any more.
             self.leases.release((name, group.master))
-        why_not = self._why_not_now(name, wish)
+        why_not = self._why_not_now(name, request)
         if why_not is not None:
             self._out.append(Reply(event.ticket, Refused(why_not, ELECT_MASTER_FAILED)))
             return
-        self.elections[name] = election = Election(wish, event.ticket, handed_over=handed_over)
-        master = None if handed_over or group is None else wish.to_drain(group)
+        self.elections[name] = election = Election(request, event.ticket, handed_over=handed_over)
+        master = None if handed_over or group is None else request.to_drain(group)
         if master is None or group is None:
             self._ask_for_request(name, election)
         else:
-            election.phase, target, term = Phase.STEPPING_DOWN, wish.broker_id, self.mandate.term
+            election.phase, target, term = Phase.STEPPING_DOWN, request.broker_id, self.mandate.term
             self._out.append(AskStepDown(name, master, group.epoch, target, term))
 
-    def _why_not_now(self, name: str, wish: Wish) -> str | None:
+    def _why_not_now(self, name: str, request: ElectionRequest) -> str | None:
         if name in self.elections:
             return f"an election of {name} is under way"
-        return None if not wish.steps_down else self._step_downs.why_not_now(name, self._now_ms)
+        return None if not request.steps_down else self._step_downs.why_not_now(name, self._now_ms)
 
     def _on_stepped_down(self, event: SteppedDown) -> None:
         election = self.elections.get(event.group)
@@ -493,24 +474,24 @@ class ElectionState:
 
     def _ask_for_request(self, name: str, election: Election) -> None:
         command = self._command(name, election, None)
-        may_lack = election.compares and self._prospects.may_lack(command)
-        election.all_of_them = may_lack or election.wish.steps_down
+        may_lack = election.compares and self._preview.may_lack(command)
+        election.all_of_them = may_lack or election.request.steps_down
         self._ask(name, election)
 
     def _on_asked_for_request(self, name: str, election: Election, ticket: int) -> None:
         command = self._command(name, election, election.answered)
-        chosen = self._prospects.chosen(command)
-        left_ms = self._prospects.lease_left_ms(name, chosen, election.asked_ms, election.wish.suspect_id)
-        why = self._prospects.lacks(command) if election.compares else None
-        if left_ms > 0 and election.wish.steps_down:
+        chosen = self._preview.chosen(command)
+        left_ms = self._preview.lease_left_ms(name, chosen, election.asked_ms, election.request.suspect_id)
+        why = self._preview.lacks(command) if election.compares else None
+        if left_ms > 0 and election.request.steps_down:
             # No new one is granted meanwhile. That it holds none is not believed: its word may be old.
-            election.phase, election.due_ms = Phase.PAUSING, self._now_ms + left_ms
+            election.phase, election.due_ms = Phase.AWAITING_LEASE_END, self._now_ms + left_ms
             return
         if left_ms > 0:
             why = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
-        elif why is None and self._prospects.is_in_vain(command):
-            why = self._prospects.why_nobody(command)
-        if why is None and election.wish.steps_down:
+        elif why is None and self._preview.is_in_vain(command):
+            why = self._preview.why_nobody(command)
+        if why is None and election.request.steps_down:
             why = self._why_no_step_down(name, election, chosen)
         if why is None:
             self._propose(election, command)
@@ -521,7 +502,7 @@ class ElectionState:
         group = self._table.groups.get(name)
         if group is None or chosen in (None, group.master):
             return f"no other broker of {name} may become master"
-        why = why_not_for(group, election.wish, chosen, election.answered or (), election.full)
+        why = why_not_for(group, election.request, chosen, election.answered or (), election.full)
         if why is None:
             self._step_downs.note(name, self._now_ms)
             self._report(f"master {group.master} of {name} steps down: it cannot serve")
@@ -531,7 +512,7 @@ class ElectionState:
         assert election.ticket is not None, "asked for"
         self._out.append(Reply(election.ticket, error))
         del self.elections[name]
-        if election.missed:
+        if election.changed_meanwhile:
             self._look_now()
 
     def _on_committed(self, event: Committed) -> None:
@@ -559,7 +540,7 @@ class ElectionState:
         if election.attempt < max(self._config.elect_retry_max, 1):
             election.phase, election.due_ms = Phase.RETRYING, self._now_ms + RETRY_MS
         else:
-            self._rest(name)
+            self._back_off(name)
             self._end(name, election, None)
 
     def _end(self, name: str, election: Election, answer: Answer | None) -> None:
@@ -570,10 +551,10 @@ class ElectionState:
         if election.ticket is not None:
             assert answer is not None, "a request is refused, or answered by the table"
             self._out.append(Reply(election.ticket, answer))
-        elif election.missed or (answer is not None and answer.changed):
-            self._rests.pop(name, None)
+        elif election.changed_meanwhile or (answer is not None and answer.changed):
+            self._backoffs.pop(name, None)
         elif answer is not None:
-            self._rest(name)
+            self._back_off(name)
         if election.ticket is None and answer is not None and answer.changed and answer.code != SUCCESS:
             self._report(f"{name} has no master: {answer.remark}", "error")
         # What happened while the election was under way: the new master may be lost already.
@@ -584,16 +565,16 @@ class ElectionState:
         self._check_invariants_of_elections()
         longest_ms = max(self._config.scan_inactive_master_ms, self._config.scan_not_active_ms)
         assert self._look_ms <= self._now_ms + longest_ms, "there is no time to look at every group again"
-        for name, (_, until_ms) in self._rests.items():
-            assert until_ms <= self._now_ms + REST_MAX_MS, f"{name} rests for longer than it may"
-        for name, (master, epoch) in self._reported.told.items():
+        for name, (_, until_ms) in self._backoffs.items():
+            assert until_ms <= self._now_ms + BACK_OFF_MAX_MS, f"{name} backs off for longer than it may"
+        for name, (master, epoch) in self._reported.announced.items():
             group = self._table.groups.get(name)
             if group is not None and group.master is not None and group.epoch == epoch:
                 assert group.master == master, f"{name}: brokers were told of another master of epoch {epoch}"
 
     def _check_invariants_of_elections(self) -> None:
         """After every step, also in production: there are few."""
-        assert self.mandate.leads or not self.mandate.caught_up, (
+        assert self.mandate.is_raft_leader or not self.mandate.caught_up, (
             "a Controller that does not lead decides nothing"
         )
         for name, election in self.elections.items():

@@ -2,9 +2,10 @@
 
 A keelmq master asks for a lease with its heartbeats and counts it from the moment it *sent* the question. The
 Raft leader grants what is left of ``duration_ms`` since the newest moment at which a majority certainly still
-followed it. With s that moment, b <= s or not, the lease ends at the latest at s + duration; the leader
-that comes next begins after s, and waits for ``duration_ms`` (and the drift of two clocks) before it
-elects another where that matters. docs/decisions/0005-lease.md has the whole argument.
+followed it. With s that moment, the lease ends at the latest at s + duration. The leader that comes next
+begins after s, because the majority that elects it still followed the former one at s; and it waits for
+``duration_ms`` (and the drift of two clocks) before it elects another where that matters.
+docs/decisions/0005-lease.md has the whole argument.
 
 Pure: times are monotonic milliseconds, given by the caller.
 """

@@ -55,7 +55,7 @@ class Heartbeat:
 class Liveness:
     """What heartbeats and closed connections say.
 
-    In: ``heartbeat``, ``closed``, ``lead``. Out: the brokers lost, ``alive``, ``presumed``, ``ends``.
+    In: ``heartbeat``, ``closed``, ``lead``. Out: the brokers lost, ``alive``, ``presumed_alive``, ``ends``.
     Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order connections
     end.
     """
@@ -113,7 +113,7 @@ class Liveness:
         beat = self._beats.get(broker)
         return beat is not None and broker not in self._closed and now_ms <= beat.until_ms
 
-    def is_presumed(self, group: str, broker_id: int, now_ms: float) -> bool:
+    def is_presumed_alive(self, group: str, broker_id: int, now_ms: float) -> bool:
         """Alive, or silent without this leader having listened long enough to call it dead."""
         if self.is_alive(group, broker_id, now_ms):
             return True
@@ -133,7 +133,7 @@ class Liveness:
             return known.timeout_ms
         return max((beat.timeout_ms for beat in self._beats.values()), default=DEFAULT_TIMEOUT_MS)
 
-    def hung_up(self, group: str, broker_id: int) -> bool:
+    def connection_closed(self, group: str, broker_id: int) -> bool:
         """Whether its connection ended, rather than that it fell silent."""
         return (group, broker_id) in self._closed
 
@@ -149,9 +149,9 @@ class Liveness:
         """Ids of the group's brokers that are alive, sorted."""
         return sorted(i for i in self._ids.get(group, ()) if self.is_alive(group, i, now_ms))
 
-    def presumed(self, group: str, broker_ids: Iterable[int], now_ms: float) -> list[int]:
+    def presumed_alive(self, group: str, broker_ids: Iterable[int], now_ms: float) -> list[int]:
         """Those of ``broker_ids`` that must not be taken for dead, sorted."""
-        return sorted(i for i in broker_ids if self.is_presumed(group, i, now_ms))
+        return sorted(i for i in broker_ids if self.is_presumed_alive(group, i, now_ms))
 
     def newest(self, group: str, broker_id: int) -> Heartbeat | None:
         return self._beats.get((group, broker_id))

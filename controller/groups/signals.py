@@ -10,7 +10,7 @@ from controller.groups.commands import (
     ElectMaster,
 )
 from controller.groups.liveness import Broker
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 from model.errors import MqError
 
 Fields = Mapping[str, str | int]
@@ -109,7 +109,7 @@ class Requested:
 
     ticket: int
     group: str
-    wish: Wish
+    request: ElectionRequest
 
 
 Event = (

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Final
 
 from controller.groups.group import Group
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 
 PAUSE_MS: Final = 10_000.0
 PAUSE_MAX_MS: Final = 300_000.0
@@ -40,7 +40,11 @@ class StepDowns:
 
 
 def why_not_for(
-    group: Group, wish: Wish, chosen: int | None, answered: Collection[int], full: Collection[int]
+    group: Group,
+    request: ElectionRequest,
+    chosen: int | None,
+    answered: Collection[int],
+    full: Collection[int],
 ) -> str | None:
     """Why the living master is not replaced by ``chosen``; None = it is. ``answered``: said how far their
     logs are. ``full``: take no messages either."""
@@ -49,8 +53,8 @@ def why_not_for(
         return (
             f"broker {chosen} would be elected and {'takes no messages' if chosen in full else 'is silent'}"
         )
-    if len(able) < wish.needed:
-        return f"{len(able)} other brokers answer, and an acknowledgement needs {wish.needed} copies"
+    if len(able) < request.needed:
+        return f"{len(able)} other brokers answer, and an acknowledgement needs {request.needed} copies"
     silent = [i for i in group.members if i != group.master and i not in answered]
     if silent and not group.majority_of and not (group.rule is not None and group.rule.all_ack):
         return f"broker {silent[0]} does not say how far its log is, and may have what others lack"

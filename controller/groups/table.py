@@ -488,14 +488,16 @@ def _set_body(group: Group) -> dict[str, Any]:
 def _ours_of(group: Group) -> dict[str, str]:
     """For the brokers: whose log may lack its end, how often each forgot, and whether the master needs a
     lease whatever its members say."""
-    forgot = {i: replica.incarnation for i, replica in sorted(group.replicas.items()) if replica.incarnation}
+    incarnations = {
+        i: replica.incarnation for i, replica in sorted(group.replicas.items()) if replica.incarnation
+    }
     told = {}
     if group.suspect:
         told["doubtful"] = ";".join(map(str, sorted(group.suspect)))
     if group.needs_lease:
         told["electsOutsiders"] = "true"
-    if forgot:
-        told["incarnations"] = ";".join(f"{i}:{times}" for i, times in forgot.items())
+    if incarnations:
+        told["incarnations"] = ";".join(f"{i}:{times}" for i, times in incarnations.items())
     return told
 
 

@@ -1,16 +1,16 @@
-"""How far is one election that is under way?
+"""How far is one election that is under way, and what does a leader keep beside its elections?
 
 (``election.py`` sees to the elections of all groups, ``elect.py`` says who wins one.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from controller.groups.asking import Inquiry
-from controller.groups.prospects import OWN, Wish
+from controller.groups.preview import OWN, ElectionRequest
 
 NEVER: Final = float("inf")
 
@@ -18,7 +18,8 @@ NEVER: Final = float("inf")
 class Phase(StrEnum):
     STEPPING_DOWN = "stepping down"  # the master was asked to hand over
     ASKING = "asking"
-    PAUSING = "pausing"  # the master may be back in a moment; then the candidates are asked again
+    AWAITING_RETURN = "awaiting return"  # the master may be back in a moment; then candidates are asked again
+    AWAITING_LEASE_END = "awaiting lease end"  # the former master's lease matters; then they are asked again
     PROPOSING = "proposing"
     RETRYING = "retrying"  # the proposal failed; then all of it once more
 
@@ -27,9 +28,9 @@ class Phase(StrEnum):
 class Election:
     """One that is under way. ``ticket`` None: this Controller's own. ``asked_ms``: when the candidates were
     asked for the last time. ``full``: said that they take no messages.
-    ``missed``: something happened meanwhile that may let another be elected."""
+    ``changed_meanwhile``: something happened meanwhile that may let another be elected."""
 
-    wish: Wish = OWN
+    request: ElectionRequest = OWN
     ticket: int | None = None
     phase: Phase = Phase.ASKING
     inquiry: Inquiry | None = None
@@ -41,18 +42,44 @@ class Election:
     attempt: int = 0
     handed_over: bool = False
     all_of_them: bool = False
-    missed: bool = False
+    changed_meanwhile: bool = False
 
     @property
     def compares(self) -> bool:
         """An operator names the transfer target, and no master said that it has everything."""
-        return self.wish.designate and not self.handed_over
+        return self.request.designate and not self.handed_over
 
     def check(self, name: str) -> None:
         """Raise if this election of the group ``name`` can neither go on nor end."""
         asking, phase = self.inquiry is not None, self.phase
         assert asking == (phase is Phase.ASKING), f"{name}: candidates are asked in no other phase"
-        waits = phase in (Phase.ASKING, Phase.PAUSING, Phase.RETRYING)
+        waits = phase not in (Phase.STEPPING_DOWN, Phase.PROPOSING)
         assert waits == (self.due_ms < NEVER), f"{name}: {phase}, and nothing makes it go on"
         requested = self.ticket is not None
         assert requested or phase is not Phase.STEPPING_DOWN, f"{name}: only a request drains a master"
+
+
+@dataclass(slots=True)
+class Mandate:
+    """Whether this Controller leads, and whether its table holds all that was committed before
+    (``caught_up``). ``number`` counts the questions; only the answer to the newest one says so."""
+
+    is_raft_leader: bool = False
+    term: int = 0
+    led_term: int = 0
+    number: int = 0
+    caught_up: bool = False
+    settle_ms: float = NEVER  # when to ask again
+
+    @property
+    def decides(self) -> bool:
+        return self.is_raft_leader and self.caught_up
+
+
+@dataclass(slots=True)
+class Reported:
+    """What this leader said already: group -> (master, epoch)."""
+
+    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
+    announced: dict[str, tuple[int, int]] = field(default_factory=dict)
+    announcements: int = 0  # in this look

@@ -84,7 +84,8 @@ class AckPolicy:
         return Copies(to_read, max(to_read, self.copies_min))
 
     def members_to_write(self, replicas_known: int) -> int:
-        """Members without which no write is taken. ``replicas_known``: see ``copies``."""
+        """Members, the master included, that there are at least before a write is taken.
+        ``replicas_known``: see ``copies``."""
         majority = self.copies(replicas_known).to_read if self.wait is Wait.MAJORITY else 1
         return max(self.copies_min, majority)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from ha.master.ack_policy import AckPolicy, Copies
 from ha.master.replicas import check_ack
+from model.errors import BrokenInvariantError
 from model.ids import NO_EPOCH, NOWHERE, BrokerId, Epoch, PhysicalOffset
 
 _BEGIN: Final = PhysicalOffset(0)
@@ -45,7 +46,7 @@ class ConnectedSet:
     _evidence: _Evidence = field(default_factory=_Evidence)
     members: frozenset[BrokerId] = field(init=False)
     members_to_write: int = field(init=False)
-    """Members without which no write is taken."""
+    """Members, the master included, that there are at least before a write is taken."""
     _copies: Copies = field(init=False)
     _own_decides: bool = field(init=False)  # the policy asks for one copy, and none is ahead of our own
 
@@ -106,21 +107,26 @@ class ConnectedSet:
         return False
 
     def check_invariants(self) -> None:
-        """Raises AssertionError when OK means fewer copies than the policy asks for, or a watermark moved
-        where it must not."""
+        """Raises BrokenInvariantError when OK means fewer copies than the policy asks for, or a watermark
+        moved where it must not. Changes nothing: what is compared with moves in ``on_checked``."""
         end, replicated, evidence = self.end, self.replicated, self._evidence
-        assert self.confirmed <= end, f"confirmed {self.confirmed} lies beyond the log's end {end}"
-        assert replicated <= end, f"replicated {replicated} lies beyond the log's end {end}"
-        assert replicated >= evidence.replicated, (
-            f"replicated moved back from {evidence.replicated} to {replicated}"
-        )
-        evidence.replicated = replicated
+        if self.confirmed > end:
+            raise BrokenInvariantError(f"confirmed {self.confirmed} lies beyond the log's end {end}")
+        if replicated > end:
+            raise BrokenInvariantError(f"replicated {replicated} lies beyond the log's end {end}")
+        if replicated < evidence.replicated:
+            raise BrokenInvariantError(f"replicated moved back from {evidence.replicated} to {replicated}")
         having = int(self.policy.own_end(end, self.flushed) >= replicated)
         for acked in evidence.acknowledged.values():
             having += acked >= replicated
-        assert having >= evidence.copies or not replicated, (
-            f"{having} brokers have what is answered up to {replicated}, {evidence.copies} must"
-        )
+        if having < evidence.copies and replicated:
+            raise BrokenInvariantError(
+                f"{having} brokers have what is answered up to {replicated}, {evidence.copies} must"
+            )
+
+    def on_checked(self) -> None:
+        """What is replicated is told: it may not move back from here."""
+        self._evidence.replicated = self.replicated
 
     def _advance(self) -> None:
         policy = self.policy

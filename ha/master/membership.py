@@ -5,6 +5,7 @@ Pure: time comes as ``now_ms`` (a monotonic clock, milliseconds).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from model.ids import BrokerId
@@ -27,7 +28,8 @@ class Proposal(NamedTuple):
 class Membership:
     """Members, joining slaves and proposals of one master.
 
-    In: ``on_...``, ``propose``, ``begin_joining``, ``forget``. Out: ``counted`` and ``certain``.
+    In: ``on_...``, ``propose``, ``begin_joining``, ``drop_joining``, ``forget``. Out: ``may_be_members`` and
+    ``surely_members``.
     """
 
     def __init__(self, self_id: BrokerId, members: frozenset[BrokerId], set_epoch: int) -> None:
@@ -37,12 +39,12 @@ class Membership:
         self.unanswered: dict[Proposal, float | None] = {}  # since when (ms) Controllers answer again
         self.joining: dict[BrokerId, float] = {}  # since when, ms
         self.refused_until_ms: dict[BrokerId, float] = {}
-        self.counted: tuple[BrokerId, ...] = ()
+        self.may_be_members: tuple[BrokerId, ...] = ()
         """Every other broker that could be elected. A slave counts as soon as it joins or is proposed: the
         Controllers may have applied a proposal before this master hears so."""
-        self.certain: tuple[BrokerId, ...] = ()
+        self.surely_members: tuple[BrokerId, ...] = ()
         """Every other broker that is a member whatever the Controllers answer."""
-        self.awaited = self.members
+        self.not_yet_connected = self.members
         """Members not heard of since this broker became master."""
         self._self_id = self_id
         self.recount()
@@ -100,6 +102,16 @@ class Membership:
         self.recount()
         return True
 
+    def on_connected(self, broker_id: BrokerId) -> None:
+        self.not_yet_connected -= {broker_id}
+        self.forget(broker_id)
+
+    def drop_joining(self, broker_ids: Collection[BrokerId]) -> None:
+        """They took too long, and hold the confirmed offset no more."""
+        for broker_id in broker_ids:
+            del self.joining[broker_id]
+        self.recount()
+
     def forget(self, broker_id: BrokerId) -> None:
         """It connected anew, or no longer: what was begun with it is over."""
         self.refused_until_ms.pop(broker_id, None)
@@ -107,10 +119,10 @@ class Membership:
             self.recount()
 
     def recount(self) -> None:
-        counted, certain = set(self.members), set(self.members)
+        may_be_members, surely_members = set(self.members), set(self.members)
         for proposal in (*self.unanswered, *((self.open,) if self.open else ())):
-            counted |= proposal.members
-            certain &= proposal.members
-        counted |= self.joining.keys()
-        self.counted = tuple(sorted(counted - {self._self_id}))
-        self.certain = tuple(sorted(certain - {self._self_id}))
+            may_be_members |= proposal.members
+            surely_members &= proposal.members
+        may_be_members |= self.joining.keys()
+        self.may_be_members = tuple(sorted(may_be_members - {self._self_id}))
+        self.surely_members = tuple(sorted(surely_members - {self._self_id}))

@@ -54,9 +54,12 @@ class Proposals:
         await level_triggered(self._step, self._wake, UNTIL_WOKEN, retry, "proposing a SyncStateSet")
 
     async def _step(self) -> float:
-        propose = self.propose
-        proposal = self._sync.propose(self._env.monotonic_ms()) if propose is not None else None
-        if proposal is None or propose is None:
+        propose, now_ms = self.propose, self._env.monotonic_ms()
+        if propose is None:
+            return UNTIL_WOKEN
+        self._sync.on_tick(now_ms)
+        proposal = self._sync.propose(now_ms)
+        if proposal is None:
             return UNTIL_WOKEN
         applied = await self._ask(propose, proposal)
         self._on_change()

@@ -1,6 +1,8 @@
 """Which slaves count, and how far is the log confirmed?
 
-Pure: time comes as ``now_ms`` (a monotonic clock, milliseconds), offsets are bytes in the CommitLog.
+No I/O of its own: time comes as ``now_ms`` (a monotonic clock, milliseconds), offsets are bytes in the
+CommitLog. Whether the lease holds it asks by ``may_confirm``, at each event that could confirm bytes: an
+answer that is older than the event could be a lease that is over.
 ``AckPolicy`` says how many copies are enough, ``Membership`` which brokers may be in the SyncStateSet,
 ``SyncSet`` what both mean for the log of one master.
 
@@ -24,6 +26,7 @@ from typing import Final, NamedTuple
 from ha.master.ack_policy import AckPolicy, Copies, Wait
 from ha.master.membership import Membership, Proposal
 from ha.master.replicas import check_ack
+from model.errors import BrokenInvariantError
 from model.ids import NOWHERE, BrokerId, Epoch, PhysicalOffset
 
 JOIN_LAG_MS: Final = 200
@@ -63,8 +66,8 @@ class _Slave:
     answers_heartbeats: bool  # so silence means failure
     end: PhysicalOffset = NOWHERE  # acknowledged on this connection; -1 before its first report
     reported: bool = False  # before, in the epoch there is
-    noted: bool = False  # it has noted the current epoch, and all of the log before it
-    blamed_ms: float = 0.0  # silence before this is not its fault: the master stood still
+    has_epoch: bool = False  # it has recorded the current epoch, and all of the log before it
+    excused_until_ms: float = 0.0  # silence before this is not its fault: the master stood still
     heard_ms: float = 0.0  # its last acknowledgement; also to a frame that brought nothing
 
 
@@ -78,7 +81,7 @@ class _Counting:
     """Mode *all*, and another broker could be elected: what moves has been acknowledged by each."""
     absent: bool
     """One that could be elected is not connected."""
-    certain: tuple[_Slave, ...]
+    surely_members: tuple[_Slave, ...]
     """Connected members, whatever the Controllers answer to open proposals."""
     replicas_known: int
     """Learners excepted; 0 where no majority depends on it."""
@@ -106,11 +109,11 @@ class _Evidence:
 
     acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
     """The furthest that each broker ever acknowledged."""
-    floor: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
+    confirmed_when_counted: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
     """What was confirmed when a broker began to count."""
     copies: int = 1
     """What the policy asked for when ``replicated`` moved last."""
-    owed: PhysicalOffset = _BEGIN
+    replicated_at_view: PhysicalOffset = _BEGIN
     """``replicated`` as it was when the present set became known. Part of it may rest on brokers that have
     left."""
     confirmed: PhysicalOffset = _BEGIN
@@ -129,7 +132,7 @@ class SyncSet:
     def __init__(
         self,
         self_id: BrokerId,
-        leads: Leadership,
+        leadership: Leadership,
         log: LogEnds,
         policy: AckPolicy,
         *,
@@ -143,13 +146,13 @@ class SyncSet:
         ``eligible``: whether a slave has all that a member must have besides the log; one that has not
         neither joins nor is proposed."""
         self.self_id = self_id
-        self._leads = leads
+        self._leadership = leadership
         self.end = log.end
         self.confirmed = min(log.confirmed, log.end)
         self.replicated = _BEGIN
         self._flushed = log.flushed
         self._policy = policy
-        self._membership = Membership(self_id, leads.members, leads.set_epoch)
+        self._membership = Membership(self_id, leadership.members, leadership.set_epoch)
         self._time = _Time(not_catchup_ms, now_ms, now_ms)
         self._may_confirm = may_confirm
         self._eligible = eligible
@@ -180,11 +183,10 @@ class SyncSet:
 
         One that does not answer heartbeats is behind only while it lacks something.
         """
-        self._membership.awaited -= {broker_id}
         self._slaves[broker_id] = _Slave(
             learner, now_ms, self.end, now_ms, answers_heartbeats, heard_ms=now_ms
         )
-        self._membership.forget(broker_id)
+        self._membership.on_connected(broker_id)
         self._changed()
 
     def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> None:
@@ -197,11 +199,11 @@ class SyncSet:
             acknowledged = self._evidence.acknowledged
             if end > acknowledged.get(broker_id, -1):
                 acknowledged[broker_id] = end
-        if not slave.noted:
+        if not slave.has_epoch:
             # The first report is where the stream begins; the frame that takes a slave to the epoch's start,
             # or finds it there, names the epoch, and the slave notes it before it answers.
-            epoch_start = self._leads.epoch_start
-            slave.noted = end > epoch_start or (slave.reported and end == epoch_start)
+            epoch_start = self._leadership.epoch_start
+            slave.has_epoch = end > epoch_start or (slave.reported and end == epoch_start)
             slave.reported = True
         if end >= slave.mark_end:
             level = end >= self.end
@@ -233,7 +235,7 @@ class SyncSet:
             # silence by the gap. Their old words do not become newer by it.
             time.since_ms = min(time.since_ms + gap_ms, now_ms)
             for slave in self._slaves.values():
-                slave.blamed_ms = min(max(slave.caught_up_ms, slave.blamed_ms) + gap_ms, now_ms)
+                slave.excused_until_ms = min(max(slave.caught_up_ms, slave.excused_until_ms) + gap_ms, now_ms)
         stalled = []
         for broker_id, slave in self._slaves.items():
             since_ms = self._membership.joining.get(broker_id, now_ms)
@@ -243,9 +245,7 @@ class SyncSet:
             if not slave.answers_heartbeats and slave.end >= self.end:
                 slave.caught_up_ms = now_ms
         if stalled:
-            for broker_id in stalled:
-                del self._membership.joining[broker_id]
-            self._membership.recount()
+            self._membership.drop_joining(stalled)
             self._recount()
         self._advance()
 
@@ -257,8 +257,8 @@ class SyncSet:
 
     def propose(self, now_ms: float) -> Proposal | None:
         """What to ask of the Controllers now, or None. It counts until one of ``on_view``, ``on_refused`` and
-        ``on_unanswered`` is called."""
-        self.on_tick(now_ms)  # when this process stood still, a proposal that was due comes before the tick
+        ``on_unanswered`` is called. Call ``on_tick`` before: when this process stood still, a proposal that
+        was due comes before the tick."""
         if self._membership.open is not None:
             return None
         desired = self.desired_members(now_ms)
@@ -277,7 +277,7 @@ class SyncSet:
         """
         newer = self._membership.on_view(members, set_epoch, asked_ms)
         if newer:
-            self._evidence.owed = self.replicated
+            self._evidence.replicated_at_view = self.replicated
         self._changed()
         return newer
 
@@ -291,24 +291,24 @@ class SyncSet:
         self._membership.on_unanswered(proposal)
         self._changed()
 
-    def on_elected(self, leads: Leadership, now_ms: float) -> None:
+    def on_elected(self, leadership: Leadership, now_ms: float) -> None:
         """The same master was elected again.
 
         In majority mode its slaves must connect again: an answer to a frame of the former epoch does not tell
         that they have noted this one."""
-        self._leads = leads
-        self._evidence.owed = self.replicated
-        self._membership.on_elected(leads.members, leads.set_epoch)
+        self._leadership = leadership
+        self._evidence.replicated_at_view = self.replicated
+        self._membership.on_elected(leadership.members, leadership.set_epoch)
         self._time.since_ms = now_ms
         for slave in self._slaves.values():
-            slave.noted = False
+            slave.has_epoch = False
         self._changed()
 
     # What can be asked
 
     @property
     def epoch(self) -> Epoch:
-        return self._leads.epoch
+        return self._leadership.epoch
 
     @property
     def members(self) -> frozenset[BrokerId]:
@@ -322,11 +322,11 @@ class SyncSet:
     @property
     def candidates(self) -> frozenset[BrokerId]:
         """Every other broker that the Controllers may elect, as far as this master knows."""
-        return frozenset(self._membership.counted)
+        return frozenset(self._membership.may_be_members)
 
     @property
     def members_to_write(self) -> int:
-        """Members without which no write is taken."""
+        """Members, this master included, that the set has at least before a write is taken."""
         return self._policy.members_to_write(self._counting.replicas_known)
 
     def desired_members(self, now_ms: float) -> frozenset[BrokerId]:
@@ -337,7 +337,7 @@ class SyncSet:
             if slave.learner:
                 continue
             if broker_id in self.members:
-                silent_ms = now_ms - max(slave.caught_up_ms, slave.blamed_ms)
+                silent_ms = now_ms - max(slave.caught_up_ms, slave.excused_until_ms)
                 keeps_up = silent_ms <= self._time.not_catchup_ms
                 # A member that came back with less (a lost page cache) must not be elected before it caught
                 # up.
@@ -347,7 +347,7 @@ class SyncSet:
                 desired.add(broker_id)
         if now_ms - self._time.since_ms <= self._time.not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
-            desired |= self._membership.awaited & self.members
+            desired |= self._membership.not_yet_connected & self.members
         if self._leave_too_early(desired):
             desired |= self.members
         if len(desired) < self.copies_needed <= len(self.members):
@@ -355,7 +355,8 @@ class SyncSet:
         return frozenset(desired)
 
     def _kept(self, now_ms: float) -> set[BrokerId]:
-        """Without these the set would say that this master alone has all that may be read."""
+        """Members that are not heard and stay in the set, so that one of them can still be elected when this
+        master asks for a replacement: only while it may do so, as they hold every answer until then."""
         if self._heard(now_ms) >= self.copies_needed or not self.keeps_set():
             return set()
         return {broker_id for broker_id in self.members if not self._hears(broker_id, now_ms)}
@@ -377,13 +378,13 @@ class SyncSet:
         slave = self._slaves.get(broker_id)
         if slave is None or slave.learner:
             return False
-        silent_ms = now_ms - max(slave.heard_ms, slave.blamed_ms)
+        silent_ms = now_ms - max(slave.heard_ms, slave.excused_until_ms)
         return not slave.answers_heartbeats or silent_ms <= self._time.not_catchup_ms
 
     def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
         """Whether every broker that could be elected acknowledged all there was ``within_ms`` ago: none of
         them was elected by then, and they are there to acknowledge what comes."""
-        counted = self._membership.counted
+        counted = self._membership.may_be_members
         if self._policy.wait is not Wait.ALL or not counted:
             return False
         for broker_id in counted:
@@ -397,43 +398,59 @@ class SyncSet:
         return {broker_id: slave.end for broker_id, slave in sorted(self._slaves.items())}
 
     def check_invariants(self) -> None:
-        """Raises AssertionError when a promise of the module's first lines is broken."""
+        """Raises BrokenInvariantError when a promise of the module's first lines is broken. Changes nothing:
+        what is compared with moves in ``on_checked``."""
         evidence, end, confirmed, replicated = self._evidence, self.end, self.confirmed, self.replicated
-        acknowledged, copies = evidence.acknowledged, evidence.copies
-        assert confirmed <= end, f"confirmed {confirmed} lies beyond the log's end {end}"
-        assert replicated <= end, f"replicated {replicated} lies beyond the log's end {end}"
-        assert confirmed >= evidence.confirmed, (
-            f"confirmed moved back from {evidence.confirmed} to {confirmed}"
-        )
-        evidence.confirmed = confirmed
-        assert len(evidence.floor) == len(self._membership.counted), "each counted broker is checked"
-        for broker_id, floor in evidence.floor.items():
-            assert confirmed <= floor or confirmed <= acknowledged.get(broker_id, -1), (
-                f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
-                f" confirmed is {confirmed}"
-            )
-        assert replicated >= evidence.replicated, (
-            f"replicated moved back from {evidence.replicated} to {replicated}"
-        )
-        evidence.replicated = replicated
-        if not replicated:
-            return
-        own = self._policy.own_end(end, self._flushed)
+        acknowledged = evidence.acknowledged
+        if confirmed > end:
+            raise BrokenInvariantError(f"confirmed {confirmed} lies beyond the log's end {end}")
+        if replicated > end:
+            raise BrokenInvariantError(f"replicated {replicated} lies beyond the log's end {end}")
+        if confirmed < evidence.confirmed:
+            raise BrokenInvariantError(f"confirmed moved back from {evidence.confirmed} to {confirmed}")
+        if len(evidence.confirmed_when_counted) != len(self._membership.may_be_members):
+            raise BrokenInvariantError("each broker that may be elected is checked")
+        for broker_id, before in evidence.confirmed_when_counted.items():
+            if confirmed > before and confirmed > acknowledged.get(broker_id, -1):
+                raise BrokenInvariantError(
+                    f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
+                    f" confirmed is {confirmed}"
+                )
+        if replicated < evidence.replicated:
+            raise BrokenInvariantError(f"replicated moved back from {evidence.replicated} to {replicated}")
+        if replicated:
+            self._check_copies()
+
+    def _check_copies(self) -> None:
+        evidence, replicated = self._evidence, self.replicated
+        own = self._policy.own_end(self.end, self._flushed)
         if self._policy.wait is Wait.ALL:
             # Each broker that can be elected has it. So it may be read too, and what that takes stands above.
-            assert replicated <= confirmed, f"replicated {replicated} lies beyond confirmed {confirmed}"
-            assert replicated <= own, f"replicated {replicated} lies beyond the master's own copy, {own}"
+            if replicated > self.confirmed:
+                raise BrokenInvariantError(f"replicated {replicated} lies beyond confirmed {self.confirmed}")
+            if replicated > own:
+                raise BrokenInvariantError(
+                    f"replicated {replicated} lies beyond the master's own copy, {own}"
+                )
         having = int(own >= replicated)
-        for acked in acknowledged.values():
+        for acked in evidence.acknowledged.values():
             having += acked >= replicated
-        assert having >= copies, f"{having} brokers have what is answered up to {replicated}, {copies} must"
+        if having < evidence.copies:
+            raise BrokenInvariantError(
+                f"{having} brokers have what is answered up to {replicated}, {evidence.copies} must"
+            )
+
+    def on_checked(self) -> None:
+        """The promises hold, and what is confirmed and answered is told: neither may move back from here."""
+        self._evidence.confirmed, self._evidence.replicated = self.confirmed, self.replicated
 
     # Decisions
 
     def _join(self, broker_id: BrokerId, slave: _Slave, now_ms: float) -> None:
         # It joins before it is proposed: under a steady load the master is always a little ahead, and a slave
         # that must reach a moving confirmed offset would never get in. From here on it holds that offset.
-        joins = not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id)
+        has_start = slave.end >= self._leadership.epoch_start
+        joins = not slave.learner and has_start and self._eligible(broker_id)
         if joins and self._membership.begin_joining(broker_id, now_ms):
             self._recount()
 
@@ -450,9 +467,10 @@ class SyncSet:
         """Whether a joining slave has all that a member must have."""
         # A new member may stand for a replica that an operator gave up (``Group.holders``): so it has what
         # was answered by that one's word.
-        owed = self._evidence.owed if self._policy.wait is Wait.MAJORITY else _BEGIN
+        answered = self._evidence.replicated_at_view if self._policy.wait is Wait.MAJORITY else _BEGIN
         # Tables first, then membership: elected, it would have to serve with what it has.
-        return slave.end >= max(self.confirmed, self._leads.epoch_start, owed) and self._eligible(broker_id)
+        has_log = slave.end >= max(self.confirmed, self._leadership.epoch_start, answered)
+        return has_log and self._eligible(broker_id)
 
     def _changed(self) -> None:
         """The counted ids, or what is known of them, changed."""
@@ -460,27 +478,32 @@ class SyncSet:
         self._advance()
 
     def _recount(self) -> None:
-        slaves, membership, evidence = self._slaves, self._membership, self._evidence
-        counted = membership.counted
+        counted, evidence = self._membership.may_be_members, self._evidence
+        self._counting = self._counting_of(counted)
+        before = evidence.confirmed_when_counted
+        evidence.confirmed_when_counted = {b: before.get(b, self.confirmed) for b in counted}
+
+    def _counting_of(self, counted: tuple[BrokerId, ...]) -> _Counting:
+        slaves, membership = self._slaves, self._membership
         connected = tuple(slaves[b] for b in counted if b in slaves)
         policy, known = self._policy, 0
         wait = policy.wait
         if wait is Wait.MAJORITY:
             known = len({*membership.members, *(b for b, slave in slaves.items() if not slave.learner)})
         copies, all_must = policy.copies(known), wait is Wait.ALL and bool(counted)
-        self._counting = _Counting(
+        return _Counting(
             connected,
             all_must=all_must,
             absent=len(connected) < len(counted),
-            certain=tuple(slaves[b] for b in membership.certain if b in slaves and not slaves[b].learner),
+            surely_members=tuple(
+                slaves[b] for b in membership.surely_members if b in slaves and not slaves[b].learner
+            ),
             replicas_known=known,
             copies=copies,
             # No slave has more than the master. So without SYNC_FLUSH a copy of a slave is the shortest that
             # is needed, as soon as one is needed.
             own_end_moves=policy.synced or not (all_must or copies.to_read > 1),
         )
-        before = evidence.floor
-        evidence.floor = {broker_id: before.get(broker_id, self.confirmed) for broker_id in counted}
 
     def _advance(self) -> None:
         policy, counting = self._policy, self._counting
@@ -513,9 +536,9 @@ class SyncSet:
     ) -> tuple[PhysicalOffset, PhysicalOffset]:
         policy, counting = self._policy, self._counting
         if policy.wait is Wait.ALL:
-            return policy.by_all(slowest, 1 + len(counting.certain), counting.copies)
+            return policy.by_all(slowest, 1 + len(counting.surely_members), counting.copies)
         # In majority mode a slave that has not noted this epoch may lose an election against one with an
         # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
-        noted = policy.wait is not Wait.MAJORITY
-        ends = [slave.end for slave in counting.certain if noted or slave.noted]
+        whatever = policy.wait is not Wait.MAJORITY
+        ends = [slave.end for slave in counting.surely_members if whatever or slave.has_epoch]
         return policy.watermarks(own, slowest, ends, counting.copies)

@@ -1,6 +1,7 @@
 """How does a slave's log follow its master's? Handshake and frames in, what to do with the log out.
 
-Pure: what this replica's log holds comes as a value (``OwnLog``), the clock as ``now_ms``. ``Following`` is
+No I/O or clock of its own: what this replica's log holds comes as a value (``OwnLog``), time as ``now_ms``.
+One question it asks back, by the callback ``ReadOwn``: bytes of its own log, to compare. ``Following`` is
 the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
 
 * bytes are appended at the log's end only,

@@ -333,7 +333,7 @@ class Follower:
                 self._note(State.UNPROVEN, error)
                 self._proving.on_unproven(error.reason)
             case _:
-                broken = self._parts.store.writable is not None or isinstance(error, DiskError)
+                broken = self._parts.store.why_not_writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
 
     async def _reseed(self, error: CannotGoOnError) -> bool:
@@ -378,7 +378,7 @@ class Follower:
     async def _link_to(self, address: str) -> None:
         """Follow until the link ends. Returns when there is another master; raises why it ended otherwise."""
         env, store, config = self._parts
-        why_not = store.writable
+        why_not = store.why_not_writable
         if why_not is not None:
             raise DiskError(why_not)
         # A record cut off by the last link's end: the rest of it will be sent again.

@@ -124,6 +124,6 @@ class LogKeeper:
         try:
             store.truncate(to)
         except DiskError as error:
-            if store.writable is not None:
+            if store.why_not_writable is not None:
                 raise
             raise CannotGoOnError(f"the log cannot be cut at {to}: {error}", master_end) from error

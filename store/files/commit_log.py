@@ -256,7 +256,9 @@ class CommitLog:
         """Make ``append`` of ``size`` bytes possible: a segment to write to, nothing torn at its end."""
         self.need_unbroken()
         if self._torn_until and not self._erase_torn():
-            raise DiskError(self._health.writable or "torn bytes at the end of the log cannot be erased")
+            raise DiskError(
+                self._health.why_not_writable or "torn bytes at the end of the log cannot be erased"
+            )
         if self._tail is None or self.end == self._tail_end:
             self._open_tail()
         if self.end + size > self._tail_end:

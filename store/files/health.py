@@ -28,7 +28,7 @@ class Health:
         self._full: dict[str, str] = {}
 
     @property
-    def writable(self) -> str | None:
+    def why_not_writable(self) -> str | None:
         """None, or why writes are refused."""
         if self.broken is not None:
             return self.broken

@@ -170,7 +170,7 @@ class Dispatcher:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
 
-    def run(self) -> None:
+    def run_to_end_for_recovery(self) -> None:
         """Dispatch all that is confirmed, now, and tell nobody: recovery, off the loop. Raises DiskError,
         OSError."""
         hooks, self._on_arrive = self._on_arrive, []
@@ -323,7 +323,7 @@ class Dispatcher:
             queue.buffer += entries
             queue.max_offset = next_offset
             queue.max_physical = end
-            if len(queue.buffer) >= BUFFER_BYTES_MAX and self._files.health.writable is None:
+            if len(queue.buffer) >= BUFFER_BYTES_MAX and self._files.health.why_not_writable is None:
                 self._flush(queue)
             dirty[queue] = None
             arrived.append((topic, queue_id, tags))
@@ -349,7 +349,7 @@ class Dispatcher:
                 buffer += pack(offset, size, tags_code)
                 queue.max_offset = queue_offset + 1
                 queue.max_physical = offset + size
-                if len(buffer) >= BUFFER_BYTES_MAX and self._files.health.writable is None:
+                if len(buffer) >= BUFFER_BYTES_MAX and self._files.health.why_not_writable is None:
                     self._flush(queue)
             elif self._is_far(queue, queue_offset, offset) or not queue.put(
                 queue_offset, offset, size, tags_code

@@ -86,7 +86,7 @@ class Indexer:
         try:
             self._index.put_many(batch)
         except OSError as error:  # found by its queue meanwhile; the index keeps what it could not place
-            if self._health.writable is None:
+            if self._health.why_not_writable is None:
                 log.error("indexing the record at %d failed: %s", batch[0].offset, error)
             self._health.failed(error, WRITING_INDEX)
 

@@ -120,7 +120,7 @@ class Opening:
             now_ms=self._env.now_ms(),
         )
         # A record that came in part counted for nobody: nothing is missing with it.
-        self.was_longer.compare(max(self._files.log.end, recovered.torn_until), was)
+        self.was_longer.compare(max(self._files.log.end, recovered.partial_until), was)
         self._after()
         return recovered
 

@@ -51,14 +51,14 @@ LOOK_BACK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery did. Offsets in bytes. ``torn_until``: as ``Scan`` has it."""
+    """What recovery did. Offsets in bytes. ``partial_until``: as ``Scan`` has it."""
 
     clean: bool
     start: int
     end: int
     confirmed: int
     records: int
-    torn_until: int = 0
+    partial_until: int = 0
 
 
 def recover(
@@ -120,7 +120,7 @@ class _Recovery:
             confirmed,
             scan.reason,
         )
-        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records, scan.torn_until)
+        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records, scan.partial_until)
 
     def _empty(self) -> Recovered:
         """There is no log: what other files say is of a former one."""
@@ -236,7 +236,7 @@ class _Recovery:
         indexed = _indexed(files.log, files.index, checkpoint, dispatcher.dispatched)
         indexer.start_at(_record_start(files.log, files.damage, indexed), behind=True)
         checkpoint.indexed_offset = min(checkpoint.indexed_offset, indexer.at)  # a file of it may be gone
-        dispatcher.run()
+        dispatcher.run_to_end_for_recovery()
         if indexer.is_small(dispatcher.dispatched):
             indexer.catch_up(dispatcher.dispatched)
             indexer.start_at(dispatcher.dispatched)

@@ -29,7 +29,7 @@ from store.files.record import (
 )
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
-from store.recover.torn import said_end
+from store.recover.partial import claimed_end
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,8 @@ class Scan:
     """Walks whole records from ``start`` to where the log ends; damage on the way goes into ``damaged``.
 
     Bytes below ``safe_end``, and records older than ``safe_ms``, were safe on the disk once. On a slave
-    ``safe_end`` may lie in a record: that one was not. ``torn_until``: where it says that it ends; 0 = none.
+    ``safe_end`` may lie in a record: that one was not, it is partial. ``partial_until``: where it says that
+    it ends; 0 = none.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Scan:
         self.reason = "the log's files end"
         self.damaged: list[DamagedRange] = []
         self.end = start
-        self.torn_until = 0
+        self.partial_until = 0
         self._log = commit_log
         self._safe_end = safe_end
         self._safe_ms = safe_ms
@@ -221,9 +222,9 @@ class Scan:
         offset = segment.start + at
         left = self._log.segment_bytes - at
         came = self._safe_end - offset
-        torn_until = said_end(segment.read, at, offset, came) if came < left else None
-        if torn_until is not None:
-            self.torn_until = torn_until
+        partial_until = claimed_end(segment.read, at, offset, came) if came < left else None
+        if partial_until is not None:
+            self.partial_until = partial_until
             self.reason = f"the record at {offset} came in part, {came} bytes of it"
             return None
         size = int.from_bytes(segment.read(4, at), "big", signed=True)
@@ -255,7 +256,7 @@ class Scan:
 
     def drop_last(self) -> None:
         if self._last_at < self._safe_end:
-            self.torn_until = self.end
+            self.partial_until = self.end
         self.end, self.records = self._last_at, self.records - 1
         self.reason = f"the last record, at {self.end}, is torn"
 

@@ -42,13 +42,13 @@ async def test_without_descriptors_writes_are_refused_and_taken_again(
         out.now = True
         for at in range(20):
             await client.send(f"new-{at}", b"x" * 8000)  # new queues, and more than a segment
-        await eventually(lambda: broker.store.writable is not None, "refuses")
+        await eventually(lambda: broker.store.why_not_writable is not None, "refuses")
         assert broker.health() is not None
         assert (await client.send("T", b"x")).code == Response.SERVICE_NOT_AVAILABLE
         await asyncio.sleep(0.5)
         assert broker.store.files.health.broken is None
         out.now = False
-        await eventually(lambda: broker.store.writable is None, "takes writes")
+        await eventually(lambda: broker.store.why_not_writable is None, "takes writes")
         assert (await client.send("new-0", b"x")).code == 0
         assert broker.health() is None
         end = broker.store.log.end
@@ -66,7 +66,7 @@ async def test_a_store_goes_on_with_descriptors_that_are_held_back_and_new_clien
                 for at in range(3):
                     assert (await client.send(f"new-{at}", b"x")).code == 0
                 await eventually(lambda: SPARE.short, "short")
-                assert broker.store.writable is None
+                assert broker.store.why_not_writable is None
             writers = []
             for _ in range(PROBATION_SHORT + 1):
                 _, writer = await asyncio.open_connection("127.0.0.1", broker.config.listen_port)

@@ -75,6 +75,6 @@ async def test_a_producer_hears_that_the_disk_is_full_and_is_served_again_when_t
         assert len(log_records(broker)) <= sent
 
         disk.full = False
-        await eventually(lambda: broker.store.writable is None, "writes are taken again")
+        await eventually(lambda: broker.store.why_not_writable is None, "writes are taken again")
         assert (await client.send("T", BODY)).code == 0
         assert len(await client.pull_until("T", 0, sent + 1)) == sent + 1

@@ -226,10 +226,10 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
         assert (await client.send("T", b"first")).code == 0
         await eventually(lambda: {s["lagBytes"] for s in one.ha.slaves()} == {0}, "both are level")
 
-        async def step_down_for(transfer_target: int) -> None:
+        async def hand_over_at_stop(transfer_target: int) -> None:
             targets.append(transfer_target)
 
-        monkeypatch.setattr(one.role, "step_down_for", step_down_for)
+        monkeypatch.setattr(one.role, "hand_over_at_stop", hand_over_at_stop)
         monkeypatch.setattr(MasterLink, "report", stalling)
         stalled.update({two.store.root, three.store.root})
         answer = asyncio.ensure_future(client.send("T", b"second"))

@@ -248,7 +248,7 @@ async def test_a_master_elected_anew_in_the_middle_of_a_handover_reads_again(tmp
             Request.CONTROLLER_ELECT_MASTER,
             {"brokerId": str(transfer_target), "masterEpoch": str(old.role.epoch)},
         )
-        await old.role.on_step_down(ask)
+        await old.role.hand_over(ask)
         it.controllers.group.epoch += 1
         await until(lambda: old.role.epoch == it.controllers.group.epoch, "it leads the next epoch")
         assert (await it.send(timeout_s=3.0)).code == 0

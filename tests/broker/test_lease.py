@@ -110,13 +110,13 @@ async def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_ho
             ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
             life.host.drains = False
             with pytest.raises(Refused, match="whole log"):
-                await life.role.on_step_down(ask)
+                await life.role.hand_over(ask)
             await until(lambda: life.host.calls[-2:] == [("drain", 2), ("resume",)], "it serves on")
             assert life.ha.conditions.holds_lease()
             with pytest.raises(Refused, match="not master of epoch 2"):
-                await life.role.on_step_down(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+                await life.role.hand_over(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
             life.host.drains, controllers.lease_ms = True, 0
-            assert await life.role.on_step_down(ask) == life.store.log.end
+            assert await life.role.hand_over(ask) == life.store.log.end
             assert not life.ha.conditions.holds_lease()
 
 
@@ -136,7 +136,7 @@ async def test_a_handover_that_a_newer_epoch_overtook_takes_nothing_from_that(tm
             life.host.drain = overtaken  # type: ignore[method-assign]
             ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
             with pytest.raises(Refused, match="not master of epoch 1 any more"):
-                await life.role.on_step_down(ask)
+                await life.role.hand_over(ask)
             assert life.role.lease.holds(), "that of epoch 2, which nobody asked to end"
             assert ("resume",) not in life.host.calls
 
@@ -184,22 +184,22 @@ async def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
             seen.append(("resume",) in life.host.calls)
             return await drain(transfer_target, timeout_s)
 
-        await life.role.on_step_down(ask)
+        await life.role.hand_over(ask)
         life.host.drain = slow_drain  # type: ignore[method-assign]
-        await life.role.on_step_down(ask)
+        await life.role.hand_over(ask)
         assert seen == [False]
         life.host.drains = False
         with pytest.raises(Refused, match="whole log"):
-            await life.role.on_step_down(ask)
+            await life.role.hand_over(ask)
         assert seen == [False, False]
         assert ("resume",) not in life.host.calls, "the transfer target of the second one may still come"
         await until(lambda: ("resume",) in life.host.calls, "nobody came")
         # A new role ends the wait as well, and so does the end of the broker.
         life.host.drains, life.host.drain = True, drain  # type: ignore[method-assign]
-        await life.role.on_step_down(ask)
+        await life.role.hand_over(ask)
         controllers.group.epoch = 2
         await life.becomes("master", 2)
-        await life.role.on_step_down(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+        await life.role.hand_over(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
         life.host.calls.clear()
         await life.role.stop()
         await asyncio.sleep(0.1)
@@ -283,7 +283,7 @@ async def test_a_master_that_made_way_for_nobody_serves_on_as_soon_as_a_lease_sa
             await life.becomes("master", 1)
             ext = {"brokerId": "2", "masterEpoch": "1", "term": "7"}
             controllers.term = 6
-            await life.role.on_step_down(Command(Request.CONTROLLER_ELECT_MASTER, ext))
+            await life.role.hand_over(Command(Request.CONTROLLER_ELECT_MASTER, ext))
             asked = len(controllers.beats)
             await until(lambda: len(controllers.beats) > asked + 3, "it asks")
             assert ("resume",) not in life.host.calls, "a former leader knows nothing of the election"

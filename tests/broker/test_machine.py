@@ -32,7 +32,7 @@ from broker.role.machine import (
 from broker.state.current_role import CurrentRole
 from broker.state.role_state import RoleState
 from model.codes import Request
-from model.errors import Refused
+from model.errors import BrokenInvariantError, Refused
 from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from tests.fakes.broker.role import FakeControllers, Life
@@ -125,7 +125,7 @@ class Broker:
                 return
             machine.on_follow(ME, seen.epoch, seen.master_address, action.ha_address)
         elif isinstance(action, Fence):
-            assert machine.leads
+            assert machine.is_master
             machine.on_fence()
         elif isinstance(action, Adopt):
             machine.on_set(seen.epoch, seen.set_epoch, self.now_ms)
@@ -227,7 +227,7 @@ def test_a_handover_ends_leading_until_it_is_resumed() -> None:
     machine = leading()
     assert machine.state is State.LEADING
     machine.on(Event.HAND_OVER)
-    assert machine.leads
+    assert machine.is_master
     assert machine.state is not State.LEADING
     machine.on(Event.RESUME)
     assert machine.state is State.LEADING
@@ -270,6 +270,24 @@ def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_deci
     machine.on_fence()
     assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=102.0), facts), CannotBecome)
     assert isinstance(machine.decide(view(2, OTHER, set_epoch=4, asked_ms=103.0), facts), Follow)
+
+
+def test_a_refused_election_in_a_newer_epoch_fences_the_master_and_nobody_else() -> None:
+    machine = leading(3)
+    assert isinstance(machine.on_not_elected(view(3, None), "nobody is alive"), Stay), "its own epoch"
+    action = machine.on_not_elected(view(4, None), "nobody is alive")
+    assert action == Fence("no master since epoch 4: nobody is alive")
+    machine.on_fence()
+    assert isinstance(machine.on_not_elected(view(4, None), "nobody is alive"), Stay)
+
+
+def test_a_broker_that_stops_takes_up_no_role_and_can_still_be_fenced() -> None:
+    machine, stopping = leading(), Facts(ME, Epoch(1), leases_supported=True, stopping=True)
+    assert isinstance(machine.decide(view(2, OTHER), stopping), Stay)
+    assert isinstance(RoleMachine(CurrentRole()).decide(view(1), stopping), Stay), "it would ask anew"
+    assert isinstance(machine.decide(view(1), stopping), Adopt)
+    machine.on_set(Epoch(1), 5, 100.0)
+    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=101.0), stopping), Fence)
 
 
 def test_a_view_of_a_real_controller_may_be_an_old_one() -> None:
@@ -339,6 +357,29 @@ async def test_a_handover_that_no_state_allows_fences_the_broker_too(
         monkeypatch.delitem(TRANSITIONS, (State.LEADING, Event.HAND_OVER))
         ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
         with pytest.raises(Refused, match="fenced itself"):
-            await life.role.on_step_down(ask)
+            await life.role.hand_over(ask)
         await life.becomes("fenced")
         assert life.role.machine.state is State.BROKEN
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_a_broken_promise_of_ours_fences_and_an_assertion_of_somebody_elses_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        looks = []
+
+        def decide(seen: View, facts: Facts) -> Stay:
+            looks.append(seen)
+            raise BrokenInvariantError("planted") if ours else AssertionError("planted")
+
+        monkeypatch.setattr(life.role.machine, "decide", decide)
+        if ours:
+            await life.becomes("fenced")
+            assert life.role.machine.state is State.BROKEN
+            expected = "fenced for good by a mistake of its own: planted"
+            assert life.role.reason == expected
+        else:
+            await until(lambda: len(looks) > 1, "it looks again")
+            assert life.role.machine.state is State.LEADING

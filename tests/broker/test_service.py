@@ -310,7 +310,9 @@ async def test_a_full_disk_is_answered_with_service_not_available_by_both_ways(
 ) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         assert (await client.send("T")).code == 0
-        monkeypatch.setattr(type(broker.store), "writable", property(lambda store: "the disk is full"))
+        monkeypatch.setattr(
+            type(broker.store), "why_not_writable", property(lambda store: "the disk is full")
+        )
         for properties in ("", "DELAY\x011\x02"):
             answer = await client.send("T", properties=properties)
             assert (answer.code, "the disk is full" in (answer.remark or "")) == (14, True)

@@ -83,7 +83,7 @@ def test_the_close_of_the_newest_connection_kills_at_once_also_under_a_new_leade
     live.heartbeat(G, 1, beat(1, 0))
     live.lead(10)
     live.closed(1)
-    assert not live.is_presumed(G, 1, 20)
+    assert not live.is_presumed_alive(G, 1, 20)
     assert live.heartbeat(G, 1, beat(2, 30))
     assert live.is_alive(G, 1, 40)
 
@@ -105,17 +105,17 @@ def test_a_new_leader_presumes_for_one_timeout_that_silent_brokers_live() -> Non
     live.heartbeat(G, 1, beat(1, 0))
     live.lead(5000)
     assert not live.is_alive(G, 1, 5500)
-    assert live.is_presumed(G, 1, 5500)
-    assert not live.is_presumed(G, 1, 6001)
-    assert live.presumed(G, [1, 2], 5500) == [1, 2]  # 2 was never heard
-    assert live.presumed(G, [1, 2], 6001) == []
+    assert live.is_presumed_alive(G, 1, 5500)
+    assert not live.is_presumed_alive(G, 1, 6001)
+    assert live.presumed_alive(G, [1, 2], 5500) == [1, 2]  # 2 was never heard
+    assert live.presumed_alive(G, [1, 2], 6001) == []
 
 
 def test_without_any_heartbeat_the_grace_is_the_longest_default() -> None:
     live = Liveness()
     live.lead(0)
-    assert live.is_presumed(G, 1, DEFAULT_TIMEOUT_MS)
-    assert not live.is_presumed(G, 1, DEFAULT_TIMEOUT_MS + 1)
+    assert live.is_presumed_alive(G, 1, DEFAULT_TIMEOUT_MS)
+    assert not live.is_presumed_alive(G, 1, DEFAULT_TIMEOUT_MS + 1)
 
 
 def test_the_newest_heartbeat_says_how_far_a_log_reaches_even_if_that_is_less() -> None:
@@ -163,7 +163,7 @@ def test_who_asks_for_one_group_pays_for_one_group() -> None:
             live.heartbeat(f"g{number}", broker_id, beat(3 * number + broker_id, 0))
     live._beats = Unlisted(live._beats)
     assert live.alive("g7", 1) == [1, 2, 3]
-    assert live.presumed("g7", (1, 2), 1) == [1, 2]
+    assert live.presumed_alive("g7", (1, 2), 1) == [1, 2]
     live.forget("g7", 2)
     assert live.alive("g7", 1) == [1, 3]
     assert sorted(live.ends("g7")) == [1, 3]
@@ -181,4 +181,4 @@ def test_a_broker_that_is_long_silent_is_forgotten() -> None:
     assert live.expired(FORGOTTEN_MS + 1_000) == []
     assert len(live) == 3
     assert live.expired(FORGOTTEN_MS + 1_001) == [(G, 3)]
-    assert (len(live), live.knows(G, 3), live.hung_up(G, 1)) == (1, True, False)
+    assert (len(live), live.knows(G, 3), live.connection_closed(G, 1)) == (1, True, False)

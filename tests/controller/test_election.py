@@ -12,8 +12,8 @@ from controller.groups import signals
 from controller.groups.commands import (
     Answer,
 )
-from controller.groups.election import TELLS_MAX, ElectionState
-from controller.groups.prospects import Wish
+from controller.groups.election import ANNOUNCEMENTS_MAX, ElectionDecider
+from controller.groups.preview import ElectionRequest
 from controller.groups.underway import NEVER, Election, Phase
 from model.errors import MqError, Refused, Unknown
 from tests.fakes.controller.decider import G, Lab
@@ -21,8 +21,8 @@ from tests.fakes.controller.decider import G, Lab
 IDS = (1, 2, 3)
 BROKER = st.sampled_from(IDS)
 END = st.tuples(st.integers(1, 3), st.integers(0, 200))
-WISH = st.builds(
-    Wish,
+REQUEST = st.builds(
+    ElectionRequest,
     broker_id=BROKER,
     designate=st.booleans(),
     restarted=st.booleans(),
@@ -43,7 +43,7 @@ STEP = st.one_of(
     st.tuples(st.just("answer"), BROKER, st.none() | END, st.booleans()),
     st.tuples(st.just("commit")),
     st.tuples(st.just("fail"), st.sampled_from(["unknown", "applied", "refused", "deposed"])),
-    st.tuples(st.just("request"), WISH),
+    st.tuples(st.just("request"), REQUEST),
     st.tuples(st.just("step_down"), st.sampled_from(["yes", "no", "cannot"])),
     st.tuples(st.just("alter"), st.sets(BROKER, min_size=1)),
     st.tuples(st.just("stood_still"), st.integers(500, 5000)),
@@ -80,7 +80,7 @@ class Play:
                 lab.settle(None if values[0] else Unknown("no majority"))
             case "answer":
                 lab.answer(values[0], values[1], following=values[2])
-            case "commit" if lab.state.mandate.leads:
+            case "commit" if lab.state.mandate.is_raft_leader:
                 lab.commit()
             case "commit":
                 self.fail("deposed")
@@ -109,14 +109,14 @@ class Play:
         error: MqError = Unknown("no majority") if how in ("unknown", "applied") else Refused("not now")
         self.lab.fail(error, deposed=how == "deposed", applied=how == "applied")
 
-    def request(self, wish: Wish) -> None:
+    def request(self, request: ElectionRequest) -> None:
         lab, group = self.lab, self.lab.group()
-        if wish.master_epoch in (-1, group.epoch) and group.master is not None:
-            if wish.restarted and wish.broker_id == group.master:
+        if request.master_epoch in (-1, group.epoch) and group.master is not None:
+            if request.restarted and request.broker_id == group.master:
                 lab.release(group.master)
-            if wish.designate and wish.handed_over_by == group.master:
+            if request.designate and request.handed_over_by == group.master:
                 lab.release(group.master)
-        lab.request(wish)
+        lab.request(request)
 
     def heal(self) -> None:
         """From now on everything works: this Controller leads, brokers are heard and answer, proposals are
@@ -161,7 +161,7 @@ def test_no_order_of_events_breaks_a_promise_and_a_healthy_group_gets_a_master(
 def test_a_new_leader_tells_many_groups_in_many_steps() -> None:
     """All at once would keep it from its followers for longer than they bear."""
     lab = Lab()
-    names = [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
+    names = [f"g{number}" for number in range(2 * ANNOUNCEMENTS_MAX + 1)]
     for name in names:
         lab.make_group([1], name=name)
         lab.make_master(1, [1], name)
@@ -169,7 +169,7 @@ def test_a_new_leader_tells_many_groups_in_many_steps() -> None:
     lab.settle()
     seen = lab.run_until(200)
     told = [sum(isinstance(action, signals.Announce) for action in actions) for _, actions in seen]
-    assert max(told) == TELLS_MAX
+    assert max(told) == ANNOUNCEMENTS_MAX
     assert sorted({name for name, _, _ in lab.announced}) == sorted(names)
     assert len(lab.announced) == len(names)
 
@@ -205,7 +205,7 @@ def test_a_suspect_that_was_elected_and_asks_anew_has_every_replica_asked() -> N
     assert not lab.group().suspect
     epoch = lab.group().epoch
     lab.release(1)
-    lab.request(Wish(broker_id=1, restarted=True, suspect=True, log_epoch=1))
+    lab.request(ElectionRequest(broker_id=1, restarted=True, suspect=True, log_epoch=1))
     assert set(lab.asks[G].broker_ids) == set(IDS)
     for broker_id in IDS:
         lab.answer(broker_id, (1, 100))
@@ -228,7 +228,7 @@ def test_one_that_forgot_after_its_election_waits_for_the_lease_before_it() -> N
     lab.answer(2, (1, 100))
     lab.commit()
     assert (lab.group().master, lab.group().epoch) == (2, 2), "at once, though the lease of 1 runs"
-    lab.request(Wish(broker_id=2, restarted=True, suspect=True, log_epoch=1))
+    lab.request(ElectionRequest(broker_id=2, restarted=True, suspect=True, log_epoch=1))
     lab.answer(2, (1, 50))
     assert not lab.proposals
     (refused,) = lab.replies.values()
@@ -267,7 +267,7 @@ def test_after_a_mistake_of_ours_all_begins_anew(monkeypatch: pytest.MonkeyPatch
     lab.close(1)
     lab.answer(2, (1, 5))
     with monkeypatch.context() as patched:
-        patched.setattr(ElectionState, "_look_at_answers", lambda *_: 1 / 0)
+        patched.setattr(ElectionDecider, "_look_at_answers", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             lab.answer(3, (1, 5))
     actions = lab.state.abandon(lab.now_ms)
@@ -287,7 +287,7 @@ def test_after_a_mistake_of_ours_all_begins_anew(monkeypatch: pytest.MonkeyPatch
     ("election", "rule"),
     [
         (Election(phase=Phase.ASKING, due_ms=5), "asked in no other phase"),
-        (Election(phase=Phase.PAUSING), "nothing makes it go on"),
+        (Election(phase=Phase.AWAITING_RETURN), "nothing makes it go on"),
         (Election(phase=Phase.PROPOSING, due_ms=5), "nothing makes it go on"),
         (Election(phase=Phase.STEPPING_DOWN, due_ms=NEVER), "only a request drains"),
     ],
@@ -299,10 +299,27 @@ def test_an_election_that_could_neither_go_on_nor_end_is_a_broken_invariant(
         election.check(G)
 
 
+def test_an_election_of_its_own_under_a_lease_is_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab()
+    lab.make_group([1, 2])
+    lab.make_master(1, [1, 2])
+    for broker_id in (1, 2):
+        lab.beat(broker_id, epoch=1, max_offset=100, leases=True)
+    lab.lead(1)
+    lab.settle()
+    assert lab.grant(1, 1) > 0
+    monkeypatch.setattr(
+        ElectionDecider, "_lease_left_ms", lambda *_: 0.0
+    )  # as a mistake of ours would have it
+    lab.close(1)
+    with pytest.raises(AssertionError, match="the lease of the former master of g matters for"):
+        lab.answer(2, (1, 100))
+
+
 def test_groups_that_are_not_looked_at_again_are_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.lead(1)
-    monkeypatch.setattr(ElectionState, "_look_now", lambda state: setattr(state, "_look_ms", NEVER))
+    monkeypatch.setattr(ElectionDecider, "_look_now", lambda state: setattr(state, "_look_ms", NEVER))
     with pytest.raises(AssertionError, match="look at every group again"):
         lab.settle()
 
@@ -312,7 +329,7 @@ def test_an_answer_to_a_request_carries_what_the_table_says() -> None:
     lab.make_group([*IDS])
     lab.lead(1)
     lab.settle()
-    lab.request(Wish(broker_id=2))
+    lab.request(ElectionRequest(broker_id=2))
     lab.commit()
     answer = lab.replies[1]
     assert isinstance(answer, Answer)

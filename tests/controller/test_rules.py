@@ -20,7 +20,7 @@ from controller.groups.elect import Ballot, End, choose, has_every_record
 from controller.groups.group import Group, Replica, Rule
 from controller.groups.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
 from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.prospects import Prospects
+from controller.groups.preview import ElectionPreview
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 
@@ -402,7 +402,7 @@ def test_the_key_of_unclean_elections_is_named_only_where_it_is_set() -> None:
 
     def why(*, unclean: bool) -> str:
         config = ControllerConfig(elect_unclean_master=unclean)
-        return Prospects(config, table, Liveness(), Leases()).why_nobody(command)
+        return ElectionPreview(config, table, Liveness(), Leases()).why_nobody(command)
 
     assert "broker 1 may go on by its members' word" in why(unclean=True)
     assert "until it hears of it" in why(unclean=True)

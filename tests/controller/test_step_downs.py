@@ -7,12 +7,12 @@ import pytest
 
 from controller.groups import signals
 from controller.groups.commands import Answer
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 from controller.groups.step_downs import PAUSE_MAX_MS, PAUSE_MS, StepDowns
 from model.errors import MqError, Refused
 from tests.fakes.controller.decider import G, Lab
 
-WISH = Wish(broker_id=1, steps_down=True, needed=2, master_epoch=1)
+REQUEST = ElectionRequest(broker_id=1, steps_down=True, needed=2, master_epoch=1)
 
 
 def led(*, majority: bool, all_ack: bool = False) -> Lab:
@@ -45,7 +45,7 @@ def refusal(lab: Lab) -> str:
 def test_another_leads_although_the_master_lives_and_has_the_longest_log(majority: bool) -> None:
     lab = led(majority=majority)
     lab.beat(1, epoch=1, max_offset=900, leases=True)
-    lab.request(WISH)
+    lab.request(REQUEST)
     assert lab.asks[G].broker_ids == (2, 3), "what the master has beyond the others, nobody was answered for"
     lab.answer(2, (1, 100))
     lab.answer(3, (1, 120))
@@ -60,7 +60,7 @@ def test_its_lease_is_waited_for_and_no_new_one_is_granted() -> None:
     left_ms = lab.grant(1, 1)
     assert left_ms > 0
     began_ms = lab.now_ms
-    lab.request(WISH)
+    lab.request(REQUEST)
     for _ in range(2):
         lab.answer(2, (1, 100))
         lab.answer(3, (1, 100))
@@ -76,7 +76,7 @@ def test_its_lease_is_waited_for_and_no_new_one_is_granted() -> None:
 def test_where_every_member_acknowledges_no_lease_is_waited_for() -> None:
     lab = led(majority=False, all_ack=True)
     lab.grant(1, 1)
-    lab.request(WISH)
+    lab.request(REQUEST)
     lab.answer(2, (1, 100))
     lab.answer(3, (1, 100))
     assert G in lab.proposals
@@ -86,7 +86,7 @@ def test_where_every_member_acknowledges_no_lease_is_waited_for() -> None:
 def test_with_too_few_others_it_stays(majority: bool) -> None:
     lab = led(majority=majority)
     lab.close(3)
-    lab.request(WISH)
+    lab.request(REQUEST)
     lab.answer(2, (1, 100))
     lab.run_until(lab.now_ms + 3000)
     assert refusal(lab)
@@ -94,7 +94,7 @@ def test_with_too_few_others_it_stays(majority: bool) -> None:
 
 def test_a_broker_whose_disk_is_full_takes_nothing_over() -> None:
     lab = led(majority=False)
-    lab.request(Wish(broker_id=1, steps_down=True))
+    lab.request(ElectionRequest(broker_id=1, steps_down=True))
     for broker_id in (2, 3):
         ask = lab.asks[G]
         lab.feed(signals.Answered(G, ask.inquiry, broker_id, (1, 100), full=True))
@@ -103,7 +103,7 @@ def test_a_broker_whose_disk_is_full_takes_nothing_over() -> None:
 
 def test_a_member_that_is_silent_may_have_more_where_not_every_one_acknowledged() -> None:
     lab = led(majority=False)
-    lab.request(Wish(broker_id=1, steps_down=True))
+    lab.request(ElectionRequest(broker_id=1, steps_down=True))
     lab.answer(2, (1, 100))
     lab.answer(3, None)
     assert "broker 3 does not say how far its log is" in refusal(lab)
@@ -111,18 +111,18 @@ def test_a_member_that_is_silent_may_have_more_where_not_every_one_acknowledged(
 
 def test_in_another_epoch_it_is_nobodys_word() -> None:
     lab = led(majority=True)
-    lab.request(Wish(broker_id=1, steps_down=True, master_epoch=7))
+    lab.request(ElectionRequest(broker_id=1, steps_down=True, master_epoch=7))
     assert "epoch" in refusal(lab)
 
 
 def test_a_second_one_soon_after_is_refused() -> None:
     lab = led(majority=True)
-    lab.request(WISH)
+    lab.request(REQUEST)
     lab.answer(2, (1, 100))
     lab.answer(3, (1, 100))
     lab.commit()
     assert lab.group().master == 2
-    lab.request(Wish(broker_id=2, steps_down=True, needed=2, master_epoch=2))
+    lab.request(ElectionRequest(broker_id=2, steps_down=True, needed=2, master_epoch=2))
     said = reply(lab)
     assert isinstance(said, Refused)
     assert "stepped down lately" in str(said)

@@ -15,7 +15,7 @@ from controller.groups import signals
 from controller.groups.commands import (
     Answer,
 )
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 from model.errors import Refused, Unknown
 from tests.fakes.controller.decider import G, Lab
 
@@ -170,16 +170,16 @@ class Transcript:
     def do_request(self, broker_id: str, *words: str) -> None:
         """``request 2 [designate] [restarted] [log_epoch=1] [epoch=1] [handed_over_by=1]``."""
         numbers = {key: int(value) for key, _, value in (word.partition("=") for word in words) if value}
-        wish = Wish(
+        request = ElectionRequest(
             broker_id=int(broker_id),
             designate="designate" in words,
             restarted="restarted" in words,
             suspect="doubtful" in words,
-            log_epoch=numbers.get("log_epoch", Wish().log_epoch),
+            log_epoch=numbers.get("log_epoch", ElectionRequest().log_epoch),
             master_epoch=numbers.get("epoch", -1),
             handed_over_by=numbers.get("handed_over_by", -1),
         )
-        self._say(self.lab.request(wish))
+        self._say(self.lab.request(request))
 
     def do_stepped_down(self, how: str) -> None:
         """``stepped-down yes|no|cannot``."""

@@ -61,6 +61,7 @@ def test_a_joining_slave_that_lacks_a_newer_change_waits_and_is_let_go_when_that
     group.ready.discard(2)
     assert group.sync.propose(5000) is None
     assert group.sync.candidates == {2}
+    group.sync.on_tick(5001 + JOINING_MS)
     assert group.sync.propose(5001 + JOINING_MS) is None
     assert group.sync.candidates == frozenset()
 

@@ -433,7 +433,7 @@ async def test_a_slave_whose_disk_refuses_says_so_and_goes_on_when_it_recovers()
         group.master.store.grow(b"0123456789")
         await until(lambda: slave.ha.status()["following"]["state"] == State.BROKEN, "broken is visible")
         await until(lambda: group.members == {1}, "it left the SyncStateSet")
-        slave.store.fail_appends, slave.store.writable = False, None
+        slave.store.fail_appends, slave.store.why_not_writable = False, None
         await group.full()
 
 
@@ -541,3 +541,19 @@ def test_a_view_that_outruns_an_answer_is_no_refusal(caplog: pytest.LogCaptureFi
 
     asyncio.run(run())
     assert "was refused" not in caplog.text
+
+
+async def test_with_controllers_nothing_is_confirmed_before_the_lease_is_wired() -> None:
+    """A forgotten wire is safe: no write is taken, nothing is answered."""
+    async with Group(Node(1, enable_controller_mode=True), Node(2)) as group:
+        await group.elect(1)
+        master = group.master.ha
+        await until(lambda: len(master.slaves()) == 1, "the slave is there")
+        group.master.store.grow(b"x" * 10)
+        refused = master.refuse()
+        assert refused is not None
+        assert refused.code == 14
+        assert master.replicated == 0
+        master.conditions.holds_lease = lambda: True
+        master.on_lease()
+        assert master.refuse() is None

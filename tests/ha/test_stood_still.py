@@ -33,6 +33,7 @@ def test_a_proposal_that_was_due_when_the_master_stood_still_blames_nobody() -> 
     # It is made before anything else when the process goes on.
     sync = with_slaves(2)
     sync.on_tick(100)
+    sync.on_tick(60_000)
     assert sync.propose(60_000) is None
 
 

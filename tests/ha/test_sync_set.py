@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ha.master.ack_policy import AckPolicy, Wait
 from ha.master.connected_set import ConnectedSet
-from model.errors import PeerError
+from model.errors import BrokenInvariantError, PeerError
 from model.ids import BrokerId, PhysicalOffset
 from tests.fakes.ha.sync_set import NOT_CATCHUP_MS, SELF, STEPS, Model, sync_set, with_slaves
 
@@ -227,9 +227,12 @@ def test_a_confirmed_offset_that_moves_back_is_a_broken_promise() -> None:
     sync.on_append(200)
     sync.on_ack(2, 200, 1)
     sync.check_invariants()
+    sync.check_invariants()
+    sync.on_checked()
     sync.confirmed = PhysicalOffset(150)  # as a mistake of ours would have it
-    with pytest.raises(AssertionError, match="confirmed moved back from 200 to 150"):
-        sync.check_invariants()
+    for _ in range(2):  # a check changes nothing, so it says so each time
+        with pytest.raises(BrokenInvariantError, match="confirmed moved back from 200 to 150"):
+            sync.check_invariants()
 
 
 def test_a_master_begins_with_what_was_confirmed_and_never_falls_below() -> None:
@@ -262,6 +265,7 @@ def test_an_answer_for_what_has_not_its_copies_is_a_broken_promise_in_every_mode
     for broker_id, acked in acks.items():
         sync.on_ack(broker_id, acked, 1)
     sync.check_invariants()
+    sync.on_checked()
     sync.replicated = PhysicalOffset(wrong)  # as a mistake of ours would have it
     with pytest.raises(AssertionError, match=text):
         sync.check_invariants()
@@ -271,6 +275,7 @@ def test_an_answer_for_what_has_not_its_copies_is_a_broken_promise_in_every_mode
 def test_with_sync_flush_an_answer_for_what_no_disk_holds_is_a_broken_promise(all_ack: bool) -> None:
     sync = sync_set({SELF}, end=100, flushed=60, all_ack=all_ack)
     sync.check_invariants()
+    sync.on_checked()
     sync.replicated = sync.confirmed = PhysicalOffset(61)
     with pytest.raises(AssertionError, match="own copy, 60" if all_ack else "0 brokers have"):
         sync.check_invariants()
@@ -309,6 +314,7 @@ def test_without_controllers_an_answer_without_its_copies_is_a_broken_promise(
     sync.on_connect(BrokerId(2), 0)
     sync.on_ack(BrokerId(2), PhysicalOffset(50), 0)
     sync.check_invariants()
+    sync.on_checked()
     sync.replicated = PhysicalOffset(wrong)
     with pytest.raises(AssertionError, match=text):
         sync.check_invariants()
@@ -320,6 +326,7 @@ def test_without_controllers_sync_flush_counts_the_masters_copy_as_far_as_its_di
         BrokerId(0), policy, end=end, flushed=PhysicalOffset(60), confirmed=PhysicalOffset(60)
     )
     sync.check_invariants()
+    sync.on_checked()
     sync.replicated = PhysicalOffset(61)
     with pytest.raises(AssertionError, match="0 brokers have"):
         sync.check_invariants()

@@ -156,9 +156,9 @@ def test_zones_that_clients_make_up_take_no_memory() -> None:
             for number in range(20):
                 zone = {"__ZONE_MODE": "true", "__ZONE_NAME": f"{number}" * 10_000}
                 assert (await w.ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **zone})).code == 0
-            assert not w.server._table.told
+            assert not w.server._table.answer_cache
             await w.route()
-            assert len(w.server._table.told) == 1
+            assert len(w.server._table.answer_cache) == 1
 
     run(work)
 
@@ -501,18 +501,18 @@ def test_a_long_route_is_written_in_slices_as_it_was_and_kept_if_it_still_is(
                 await w.register(f"10.0.0.{n}:1", brokerName=f"g{n:03}")
             table = w.server._table
             assert len((await w.route())["brokerDatas"]) == SHORT_MAX + 1
-            assert len(table.told) == 1
-            table._forget_told()
+            assert len(table.answer_cache) == 1
+            table._clear_answers()
             paused = Slice.pause
 
             async def changed(self: Slice) -> None:
-                table._forget_told()
+                table._clear_answers()
                 await paused(self)
 
             monkeypatch.setattr(Slice, "pause", changed)
             monkeypatch.setattr(Slice, "is_over", lambda self: True)
             assert len((await w.route())["queueDatas"]) == SHORT_MAX + 1
-            assert not table.told, "another one may be true by now"
+            assert not table.answer_cache, "another one may be true by now"
 
     run(work)
 

@@ -14,7 +14,7 @@ from controller.groups.commands import (
     ElectMaster,
 )
 from controller.groups.coordinator import ElectionCoordinator
-from controller.groups.election import ElectionState
+from controller.groups.election import ElectionDecider
 from controller.groups.group import Group
 from controller.groups.liveness import Liveness
 from controller.groups.signals import NotCommitted
@@ -198,16 +198,16 @@ async def test_b19_a_silent_master_is_replaced_and_a_living_one_never(
     assert master is not None
     await asyncio.sleep(60)
     assert (cluster.master(), len(world.times("master_elected"))) == (master, 1)
-    check = ElectionState._elect_if_needed
+    check = ElectionDecider._elect_if_needed
 
-    def fail_once(self: ElectionState, name: str, group: Group) -> None:
+    def fail_once(self: ElectionDecider, name: str, group: Group) -> None:
         nonlocal checks
-        checks += self.mandate.leads
-        if checks == 1 and self.mandate.leads:
+        checks += self.mandate.is_raft_leader
+        if checks == 1 and self.mandate.is_raft_leader:
             raise ValueError("a mistake in one round")
         check(self, name, group)
 
-    monkeypatch.setattr(ElectionState, "_elect_if_needed", fail_once)
+    monkeypatch.setattr(ElectionDecider, "_elect_if_needed", fail_once)
     await asyncio.sleep(3)
     cluster.pause(master)  # its connections stay open
     assert await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 10) is None

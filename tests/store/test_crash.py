@@ -172,7 +172,7 @@ async def test_a_failed_sync_is_for_ever() -> None:
     store.sync_to(store.log.end)
     await asyncio.sleep(0.02)
     assert store.log.flushed == flushed
-    assert "syncing the CommitLog failed" in (store.writable or "")
+    assert "syncing the CommitLog failed" in (store.why_not_writable or "")
     with pytest.raises(DiskError):
         store.put(message())
     assert len(errors) == 1
@@ -257,12 +257,12 @@ async def test_a_full_disk_changes_nothing_and_passes() -> None:
         with pytest.raises(DiskError, match="No space"):
             store.put(message("lost"))
         assert (store.log.end, store.next_offset("T", 0)) == (end, 3)
-        assert "No space" in (store.writable or "")
+        assert "No space" in (store.why_not_writable or "")
         await asyncio.sleep(0.03)
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         env.disk.fail = lambda what, path: None
         env.disk.free_bytes = 1 << 30
-        await until(lambda: store.writable is None)
+        await until(lambda: store.why_not_writable is None)
         assert store.put(message("found"))[0].queue_offset == 3
         store.confirm(store.log.end)
         await store.caught_up()
@@ -306,7 +306,7 @@ def test_no_room_for_the_next_segment_refuses_and_recovers() -> None:
             assert end < SEGMENT
             env.disk.fail = lambda what, path: None
             env.disk.free_bytes = 1 << 30
-            await until(lambda: store.writable is None)
+            await until(lambda: store.why_not_writable is None)
             await fill(store, 30, size=200)
             assert store.log.end > SEGMENT
 
@@ -334,10 +334,10 @@ def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() ->
         async with opened(env) as store:
             env.disk.fail = lambda what, path: errno.ENOSPC if "consumequeue" in path else None
             await fill(store, 50, queues=1)
-            await until(lambda: "ConsumeQueue" in (store.writable or ""))
+            await until(lambda: "ConsumeQueue" in (store.why_not_writable or ""))
             assert len(records_of(store)) == 50
             env.disk.fail = lambda what, path: None
-            await until(lambda: store.writable is None)
+            await until(lambda: store.why_not_writable is None)
         return env.disk
 
     assert len(records_on(completed(run()))[1]) == 50

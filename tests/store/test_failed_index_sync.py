@@ -56,7 +56,7 @@ async def _broken(disk: FaultyDisk, number: int, *, before: int, after: int, par
         await fill(store, 1, queues=1, topic=f"T{part_of % 2}")
     disk.fail = _fails_at(number, part)
     await store.background.housekeeping.flush_index()
-    assert store.writable is not None
+    assert store.why_not_writable is not None
     disk.fail = lambda what, path: None
 
 
@@ -105,7 +105,7 @@ def test_the_name_of_an_index_file_is_durable_before_what_is_in_it_counts(clean:
         await fill(store, 20, queues=1)
         disk.fail = lambda what, path: errno.EIO if (what, path) == ("sync_dir", "/store/index") else None
         await store.background.housekeeping.flush_index()
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
     asyncio.run(broken())
@@ -171,7 +171,7 @@ def test_full_index_files_that_were_not_synced_are_written_again(number: int) ->
         await store.background.housekeeping.flush_queues()
         disk.fail = _fails_at(number)
         await store.background.housekeeping.flush_index()
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
     async def again() -> None:

@@ -39,7 +39,7 @@ async def _broken(disk: FaultyDisk, *, before: int, after: int) -> None:
     await fill(store, after, queues=1)
     disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
     store.sync_to(store.log.end)
-    await until(lambda: store.writable is not None)
+    await until(lambda: store.why_not_writable is not None)
     disk.fail = lambda what, path: None
 
 
@@ -133,7 +133,7 @@ def test_queue_entries_a_failed_sync_dropped_are_written_again() -> None:
         store.log.sync()
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
         await store.background.housekeeping.flush_queues()
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
     async def again() -> None:
@@ -156,7 +156,7 @@ def test_the_name_of_a_segment_whose_sync_failed_is_durable_before_what_is_in_it
         await fill(store, 10, queues=1)
         disk.fail = lambda what, path: errno.EIO if what == "sync_dir" and "commitlog" in path else None
         store.sync_to(store.log.end)
-        await until(lambda: store.writable is not None)
+        await until(lambda: store.why_not_writable is not None)
         disk.fail = lambda what, path: None
 
     async def again() -> None:
@@ -183,7 +183,7 @@ def test_the_names_of_a_queue_are_durable_before_its_entries_count_as_settled() 
         store.log.sync()
         disk.fail = lambda what, path: errno.EIO if what == "sync_dir" and "consumequeue/T" in path else None
         await store.background.housekeeping.flush_queues()
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
     async def again() -> None:
@@ -212,7 +212,7 @@ def test_queue_entries_that_a_cut_erased_do_not_come_back_when_their_sync_failed
         store.truncate(puts[15].physical_offset)
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
         await store.background.housekeeping.flush_queues()
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
 
     async def again() -> None:

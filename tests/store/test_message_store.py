@@ -336,9 +336,9 @@ async def test_two_stores_cannot_open_one_directory() -> None:
 
 async def test_a_closed_store_takes_no_writes_and_says_so() -> None:
     store = MessageStore(FaultyEnv(), config())
-    assert store.writable == "the store is not open"
+    assert store.why_not_writable == "the store is not open"
     await store.open()
-    assert store.writable is None
+    assert store.why_not_writable is None
     await store.close()
     await store.close()
     with pytest.raises(DiskError, match="not open"):

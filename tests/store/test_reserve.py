@@ -49,8 +49,8 @@ async def test_a_full_disk_refuses_messages_but_not_an_election_and_serves_again
         assert disk.exists("/store/reserve")
         disk.others = disk.capacity  # somebody else fills the disk
         disk.check("pread", "")
-        await until(lambda: store.writable is not None)
-        assert "role changes" in (store.writable or "")
+        await until(lambda: store.why_not_writable is not None)
+        assert "role changes" in (store.why_not_writable or "")
         assert not disk.exists("/store/reserve")
         with pytest.raises(DiskError, match="role changes"):
             store.put(message("refused"))
@@ -59,10 +59,10 @@ async def test_a_full_disk_refuses_messages_but_not_an_election_and_serves_again
         write_file(disk, "/store/topics.json", b"{}")
         assert len(records_of(store)) == 10
         await asyncio.sleep(0.05)
-        assert store.writable is not None  # its own reserve is no reason to go on
+        assert store.why_not_writable is not None  # its own reserve is no reason to go on
         disk.others = 0
         disk.check("pread", "")
-        await until(lambda: store.writable is None)
+        await until(lambda: store.why_not_writable is None)
         assert disk.exists("/store/reserve")
         store.put(message("taken"))
 
@@ -77,9 +77,9 @@ async def test_a_segment_that_finds_no_space_gives_the_reserve_free() -> None:
         with pytest.raises(DiskError, match="No space"):
             await _until_full(store)
         assert not disk.exists("/store/reserve")
-        assert store.writable is not None
+        assert store.why_not_writable is not None
         disk.fail = lambda what, path: None
-        await until(lambda: store.writable is None and disk.exists("/store/reserve"))
+        await until(lambda: store.why_not_writable is None and disk.exists("/store/reserve"))
         await fill(store, 5)
 
 

@@ -88,10 +88,10 @@ async def test_a_full_disk_takes_the_oldest_whatever_its_age_and_refuses_writes_
         _set_used(env, 95)
         assert await store.retention.round() >= 2
         assert len(store.log.segments) == 1
-        assert "95 %" in (store.writable or "")
+        assert "95 %" in (store.why_not_writable or "")
         _set_used(env, 60)
         await store.retention.round()
-        assert store.writable is None
+        assert store.why_not_writable is None
 
 
 async def test_queues_and_damage_follow_the_log_though_a_file_cannot_be_removed_and_no_gap_is_left() -> None:
@@ -198,7 +198,7 @@ async def test_a_log_beyond_its_bound_loses_its_oldest_segments_and_takes_writes
         async def write() -> None:
             for _ in range(3):
                 store.put(message("while it deletes"))
-                written.append(store.writable is None)
+                written.append(store.why_not_writable is None)
                 await asyncio.sleep(0)
 
         gone = [(await asyncio.gather(store.retention.round(), write()))[0]]

@@ -224,7 +224,7 @@ async def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_i
             )
         slave.confirm(slave.log.end)
         await slave.caught_up()
-        assert slave.writable is None
+        assert slave.why_not_writable is None
         assert [(i.begin, i.until) for i in slave.damage.ranges] == [
             (bad.physical_offset, bad.physical_offset + bad.size)
         ]

@@ -62,7 +62,7 @@ async def test_a_slave_that_ended_in_a_record_ends_before_it_and_copies_it_again
         assert store.damage.ranges == []
         assert store.was_longer.end is None, "all that counted is there"
         await follow(store, log, len(log))
-        assert store.writable is None
+        assert store.why_not_writable is None
         assert [r.queue_offset for r in records_of(store)] == list(range(6))
     async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
         assert (store.log.end, store.damage.ranges) == (len(log), [])

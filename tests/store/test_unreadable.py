@@ -96,7 +96,7 @@ async def test_rot_behind_pages_that_cannot_be_read_is_found_and_all_of_it_mende
         assert store.damage.ranges == []
         assert sectors.bad[LOG] == set()
         assert store.log.read(0, store.log.end) == whole
-        assert store.writable is None
+        assert store.why_not_writable is None
 
 
 async def test_a_step_does_not_meet_more_failing_reads_than_it_may(sectors: Sectors) -> None:
@@ -141,7 +141,7 @@ async def test_a_page_that_holds_more_than_what_a_replica_gives_is_not_written(s
         assert item.until == len(whole)
         await _mend(store, whole)
         assert store.damage.ranges == [item]
-        assert store.writable is None
+        assert store.why_not_writable is None
         failed = len(sectors.failed)
         await _mend(store, whole)
         assert len(sectors.failed) == failed, "each try is another slow read"

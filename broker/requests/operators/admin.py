@@ -472,7 +472,7 @@ class AdminProcessor:
         return request.reply(
             ext={
                 "following": flag(self._context.ha.follows),
-                "writable": flag(self._context.store.writable is None),
+                "writable": flag(self._context.store.why_not_writable is None),
             },
             body=bodies.dumps(
                 {

@@ -26,7 +26,7 @@ from controller.groups.elect import End
 from controller.groups.group import Group, Replica, Rule
 from controller.groups.lease import Leases
 from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.prospects import Prospects
+from controller.groups.preview import ElectionPreview
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 
@@ -162,40 +162,41 @@ def ends_of(world: World) -> dict[int, End]:
 
 
 def may_be_unclean(world: World) -> bool:
-    """As ``Prospects`` says it: the Controllers decide by what they waited for."""
+    """As ``ElectionPreview`` says it: the Controllers decide by what they waited for."""
     return world.outsiders and group_of(world.table).outsiders_may_lead
 
 
 @lru_cache(_REMEMBERED)
 def _outcomes(table: bytes, command: bytes) -> tuple[tuple[int, bytes], ...]:
-    wish = msgspec.msgpack.decode(command, type=ElectMaster)
+    election = msgspec.msgpack.decode(command, type=ElectMaster)
     brokers = _DECODE(table).next_id - 1
-    if not _tied(wish, brokers):
+    if not _tied(election, brokers):
         return (_applied(table, command),)
     found: dict[bytes, int] = {}
     for names in permutations(range(1, brokers + 1)):
-        code, after = _applied(renamed(table, names), _ENCODE(_election_with(wish, names)))
+        code, after = _applied(renamed(table, names), _ENCODE(_election_with(election, names)))
         back = tuple(names.index(i) + 1 for i in range(1, brokers + 1))
         found.setdefault(renamed(after, back), code)
     return tuple((code, after) for after, code in sorted(found.items()))
 
 
-def _tied(wish: ElectMaster, brokers: int) -> bool:
+def _tied(election: ElectMaster, brokers: int) -> bool:
     """Whether an id may decide: only between two whose logs are equal, and of which both or none answered."""
     ranks = [
-        (wish.ends.get(i, End()), i in wish.answered or i == wish.broker_id) for i in range(1, brokers + 1)
+        (election.ends.get(i, End()), i in election.answered or i == election.broker_id)
+        for i in range(1, brokers + 1)
     ]
     return len(set(ranks)) < len(ranks)
 
 
-def _election_with(wish: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
+def _election_with(election: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
     known = range(1, len(names) + 1)
     return msgspec.structs.replace(
-        wish,
-        broker_id=names[wish.broker_id - 1] if wish.broker_id in known else wish.broker_id,
-        alive=tuple(sorted(names[i - 1] for i in wish.alive if i in known)),
-        answered=tuple(sorted(names[i - 1] for i in wish.answered if i in known)),
-        ends={names[i - 1]: end for i, end in sorted(wish.ends.items()) if i in known},
+        election,
+        broker_id=names[election.broker_id - 1] if election.broker_id in known else election.broker_id,
+        alive=tuple(sorted(names[i - 1] for i in election.alive if i in known)),
+        answered=tuple(sorted(names[i - 1] for i in election.answered if i in known)),
+        ends={names[i - 1]: end for i, end in sorted(election.ends.items()) if i in known},
     )
 
 
@@ -222,14 +223,14 @@ def elections(setting: Setting, world: World) -> tuple[tuple[str, int | None, by
 @lru_cache(_REMEMBERED)
 def _elections(table: bytes, command: bytes) -> tuple[tuple[str, int | None, bytes], ...]:
     """``command``: one in which nobody counts as alive, and everybody answers that can."""
-    wish = msgspec.msgpack.decode(command, type=ElectMaster)
+    election = msgspec.msgpack.decode(command, type=ElectMaster)
     group = _DECODE(table)
-    able = [i for i in wish.ends if i != group.master]
+    able = [i for i in election.ends if i != group.master]
     found, seen = [], {table}
     for count in range(len(able) + 1):
         for alive in combinations(able, count):
-            answered = tuple(i for i in alive if i in wish.answered)
-            asked = msgspec.structs.replace(wish, alive=alive, answered=answered)
+            answered = tuple(i for i in alive if i in election.answered)
+            asked = msgspec.structs.replace(election, alive=alive, answered=answered)
             for _, after in outcomes(table, asked):
                 now = group_of(after)
                 if after not in seen and not (now.master is None and group.master is None):
@@ -255,7 +256,7 @@ def must_wait(setting: Setting, rules: Rules, world: World, chosen: int, suspect
 
 @lru_cache(_REMEMBERED)
 def _waits(table: bytes, granted: frozenset[int], chosen: int, suspect: int | None) -> bool:
-    """What the real ``Prospects`` says while these leases run and all others are over."""
+    """What the real ``ElectionPreview`` says while these leases run and all others are over."""
     group = group_of(table)
     live, leases = Liveness(), Leases()
     for broker_id in sorted({*group.replicas, *group.removed, *granted}):
@@ -266,8 +267,8 @@ def _waits(table: bytes, granted: frozenset[int], chosen: int, suspect: int | No
             leases.grant((GROUP, broker_id), TIMEOUT_MS, followed_ms=0.0, now_ms=0.0)
         else:
             leases.release((GROUP, broker_id))
-    prospects = Prospects(ControllerConfig(), ReplicaTable(groups={GROUP: group}), live, leases)
-    return prospects.lease_left_ms(GROUP, chosen, 0.0, suspect) > 0
+    preview = ElectionPreview(ControllerConfig(), ReplicaTable(groups={GROUP: group}), live, leases)
+    return preview.lease_left_ms(GROUP, chosen, 0.0, suspect) > 0
 
 
 def registration(

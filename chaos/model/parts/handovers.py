@@ -1,6 +1,7 @@
 """How does a master that lives make way? It asks for a successor, or is drained for one (decision 14).
 
-``Wish``, ``Prospects.command`` and ``why_not_for`` are real. Why it asks (cut off, full, an operator) is not
+``ElectionRequest``, ``ElectionPreview.command`` and ``why_not_for`` are real. Why it asks (cut off, full, an
+operator) is not
 modelled: it may at any moment. Nor are pauses: they only keep masters from asking.
 """
 
@@ -19,7 +20,7 @@ from controller.groups.commands import SUCCESS
 from controller.groups.elect import End
 from controller.groups.lease import Leases
 from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.prospects import Prospects, Wish
+from controller.groups.preview import ElectionPreview, ElectionRequest
 from controller.groups.step_downs import why_not_for
 from controller.groups.table import ReplicaTable
 from model.config.controller import ControllerConfig
@@ -112,8 +113,8 @@ def handovers_end(setting: Setting, rules: Rules, world: World) -> Iterator[Move
 def _handed_over(table: bytes, target: int, up: tuple[int, ...], ends: Ends, outsiders: bool) -> bytes | None:
     """``target`` leads, if some of those that are up answer and that is enough. None: it cannot."""
     for answered in _subsets(up):
-        command = _prospects(table, ends, range(1, len(ends) + 1), unclean=outsiders).command(
-            controllers.GROUP, Wish(broker_id=target, designate=True), answered, 0.0
+        command = _preview(table, ends, range(1, len(ends) + 1), unclean=outsiders).command(
+            controllers.GROUP, ElectionRequest(broker_id=target, designate=True), answered, 0.0
         )
         for code, after in controllers.outcomes(table, command):
             if code == SUCCESS:
@@ -131,8 +132,8 @@ def _steps_down(
     others = tuple(i for i in setting.ids if i != broker_id)
     up = tuple(i for i in others if world.broker(i).up)
     ends = tuple(controllers.ends_of(world).values())
-    wish = Wish(broker_id=broker_id, steps_down=True, needed=needed, master_epoch=broker.epoch)
-    for master, table in _successors(world.table, wish, others, up, ends, world.outsiders):
+    request = ElectionRequest(broker_id=broker_id, steps_down=True, needed=needed, master_epoch=broker.epoch)
+    for master, table in _successors(world.table, request, others, up, ends, world.outsiders):
         if controllers.must_wait(setting, rules, world, master):
             continue  # no lease is granted meanwhile; when it is over they decide anew
         epoch = controllers.group_of(table).epoch
@@ -145,7 +146,7 @@ def _steps_down(
 @lru_cache(100_000)
 def _successors(
     table: bytes,
-    wish: Wish,
+    request: ElectionRequest,
     others: tuple[int, ...],
     up: tuple[int, ...],
     ends: Ends,
@@ -159,18 +160,18 @@ def _successors(
         for answered in _subsets(tuple(i for i in alive if i in up)):
             silent_unheard = tuple(end if i in answered else _UNHEARD for i, end in enumerate(ends, 1))
             for known in (ends, silent_unheard):
-                prospects = _prospects(table, known, (*alive, wish.broker_id), unclean=outsiders)
-                command = prospects.command(controllers.GROUP, wish, answered, 0.0)
+                preview = _preview(table, known, (*alive, request.broker_id), unclean=outsiders)
+                command = preview.command(controllers.GROUP, request, answered, 0.0)
                 for code, after in controllers.outcomes(table, command):
                     master = controllers.group_of(after).master
                     if code != SUCCESS or master is None:
                         continue
-                    if why_not_for(group, wish, master, answered, ()) is None:
+                    if why_not_for(group, request, master, answered, ()) is None:
                         found[after] = master
     return tuple((master, after) for after, master in sorted(found.items()))
 
 
-def _prospects(table: bytes, ends: Ends, alive: tuple[int, ...] | range, *, unclean: bool) -> Prospects:
+def _preview(table: bytes, ends: Ends, alive: tuple[int, ...] | range, *, unclean: bool) -> ElectionPreview:
     """What a Controllers' leader knows that heard of these brokers lately, and of the others once."""
     live = Liveness()
     for broker_id, end in enumerate(ends, 1):
@@ -181,7 +182,7 @@ def _prospects(table: bytes, ends: Ends, alive: tuple[int, ...] | range, *, uncl
         if broker_id not in alive:
             live.closed(broker_id)
     tables = ReplicaTable(groups={controllers.GROUP: controllers.group_of(table)})
-    return Prospects(_CONFIGS[unclean], tables, live, Leases())
+    return ElectionPreview(_CONFIGS[unclean], tables, live, Leases())
 
 
 def _subsets(ids: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -21,7 +21,7 @@ def policy_of(setting: Setting, mode: Mode) -> AckPolicy:
     )
 
 
-def counted(broker_id: int, lead: Lead, rules: Rules) -> set[int]:
+def may_be_members(broker_id: int, lead: Lead, rules: Rules) -> set[int]:
     """Every other broker that may be elected from a set the Controllers may hold."""
     found = set(lead.members)
     if rules.open_proposals_count:
@@ -29,7 +29,7 @@ def counted(broker_id: int, lead: Lead, rules: Rules) -> set[int]:
     return found - {broker_id}
 
 
-def certain(broker_id: int, lead: Lead) -> set[int]:
+def surely_members(broker_id: int, lead: Lead) -> set[int]:
     """Every other broker that is a member whatever becomes of the open proposals."""
     found = set(lead.members)
     for proposal in lead.open:
@@ -43,7 +43,7 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     lead = broker.lead
     if broker.phase is not Phase.MASTER or lead is None:
         return world
-    mode, others = setting.mode_of(broker), counted(broker_id, lead, rules)
+    mode, others = setting.mode_of(broker), may_be_members(broker_id, lead, rules)
     vouched = mode.all_ack and bool(others) and not (broker.leased and rules.unclean_needs_lease)
     holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
     if not vouched and not holds_lease:
@@ -70,7 +70,7 @@ def _votes(
     setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool
 ) -> list[PhysicalOffset]:
     """The acknowledged ends that count for an answer."""
-    votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
+    votes = surely_members(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
     if majority and rules.epoch_is_noted:
         votes = {i for i in votes if lead.noted[i - 1]}
     return [PhysicalOffset(lead.acked[i - 1]) for i in sorted(votes)]

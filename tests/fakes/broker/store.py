@@ -69,7 +69,7 @@ class FakeStore:
     def __init__(self, now_ms: int = 1_700_000_000_000, segment_bytes: int = 1 << 20) -> None:
         self.log = FakeLog(segment_bytes)
         self.now_ms = now_ms
-        self.writable: str | None = None
+        self.why_not_writable: str | None = None
         self.dispatches: list[Dispatch] = []
         self.appends = 0
         self.fail_appends = 0

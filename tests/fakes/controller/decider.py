@@ -17,10 +17,10 @@ from controller.groups.commands import (
     ElectMaster,
     RegisterBroker,
 )
-from controller.groups.election import ElectionState
+from controller.groups.election import ElectionDecider
 from controller.groups.group import Group
 from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.prospects import Wish
+from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 from model.errors import MqError
@@ -38,7 +38,7 @@ class Lab:
         )
         self.table = ReplicaTable()
         self.live = Liveness()
-        self.state = ElectionState(self.config, self.table, self.live, random.Random(1))
+        self.state = ElectionDecider(self.config, self.table, self.live, random.Random(1))
         self.now_ms = 0.0
         self.wake_ms = 0.0
         self.sessions: dict[tuple[str, int], int] = {}
@@ -135,7 +135,7 @@ class Lab:
         gives_up = group is not None and command.broker_id == group.master and not command.restarted
         if group is None or not (command.broker_id == NOBODY or gives_up):
             return  # if this Controller does not lead, Raft refuses it
-        assert gives_up or self.state.mandate.leads, "only the leader proposes"
+        assert gives_up or self.state.mandate.is_raft_leader, "only the leader proposes"
         if group.master is not None and not gives_up:
             assert not self.live.is_alive(name, group.master, self.now_ms), "the master is alive"
         chosen = group.choice(command)
@@ -219,10 +219,10 @@ class Lab:
         """It acts as master no more."""
         self.leases = {key: ms for key, ms in self.leases.items() if key[:2] != (name, broker_id)}
 
-    def request(self, wish: Wish, name: str = G) -> list[signals.Action]:
+    def request(self, request: ElectionRequest, name: str = G) -> list[signals.Action]:
         ticket = len(self.open) + len(self.replies) + 1
         self.open.add(ticket)
-        return self.feed(signals.Requested(ticket, name, wish))
+        return self.feed(signals.Requested(ticket, name, request))
 
     def run_until(self, until_ms: float) -> list[tuple[float, list[signals.Action]]]:
         """Come again whenever the state wants to, up to that time."""

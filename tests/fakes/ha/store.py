@@ -97,7 +97,7 @@ class FakeStore:
         self.confirmed = 0
         self.recovered: None = None
         self.was_longer = LogWasLonger(FaultyDisk(), "/store")
-        self.writable: str | None = None
+        self.why_not_writable: str | None = None
         self.on_append: list[Callable[[int], None]] = []
         self.on_flush: list[Callable[[int], None]] = []
         self.on_broken: list[Callable[[BaseException], None]] = []
@@ -125,7 +125,7 @@ class FakeStore:
 
     def append_raw(self, offset: int, data: bytes) -> None:
         if self.fail_appends:
-            self.writable = "no space left"
+            self.why_not_writable = "no space left"
             raise DiskError("no space left")
         if offset != self.log.end:
             if self.log.data:

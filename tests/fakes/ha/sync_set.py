@@ -155,6 +155,7 @@ class Model:
             case _:
                 pass
         sync.check_invariants()
+        sync.on_checked()
         # The Controller works on a request for a bounded time.
         self.on_the_way = [p for p in self.on_the_way if self.now_ms - p.sent_ms < UNKNOWN_HOLD_MS]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from store.files.record import BODY_LENGTH_AT, HEAD, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 
-def said_end(read: Callable[[int, int], bytes], at: int, offset: int, came: int) -> int | None:
+def claimed_end(read: Callable[[int, int], bytes], at: int, offset: int, came: int) -> int | None:
     """Where the record at physical ``offset``, of which ``came`` bytes are there, says that it ends: behind
     them. None when what came contradicts itself or that, so that it is rot. ``read``: (bytes, position in the
     segment); ``at``: the record's position there. Real layout: ``CommitLog`` of RocketMQ, as ``measure``."""

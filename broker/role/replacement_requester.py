@@ -1,4 +1,4 @@
-"""How does a master that cannot serve get replaced? (``step_down.py`` says when it asks.)"""
+"""How does a master that cannot serve get replaced? (``replacement.py`` says when it asks.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.role.host import RoleHost
 from broker.role.lease import Lease
 from broker.role.machine import RoleMachine, State
 from broker.role.parts import RoleParts
-from broker.role.step_down import Facts, StepDown, Trouble
+from broker.role.replacement import MasterFacts, Replacement, Trouble
 from model.errors import MqError, Refused
 from model.ids import BrokerId, Epoch
 
@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.1
 
 
-class Unable:
-    """Looks at one master every LOOK_S. ``on_replaced`` hears that the Controllers have another one."""
+class ReplacementRequester:
+    """Asks the Controllers for a replacement of this master; looks every LOOK_S whether that is due.
+
+    ``on_replaced`` hears that the Controllers have another one."""
 
     def __init__(
         self,
@@ -38,17 +40,18 @@ class Unable:
         self._controllers = controllers
         self._lease = lease
         self._on_replaced = on_replaced
-        self._step_down = StepDown()
-        parts.ha.conditions.keeps_set = self._keeps_set
+        self._replacement = Replacement()
 
-    def _keeps_set(self) -> bool:
+    def keeps_set(self) -> bool:
+        """See ``SyncSet.keeps_set``. Perhaps asked before ``look`` finds the master cut off: so it notes the
+        trouble, too."""
         can_ask = self._machine.state is State.LEADING and bool(self._lease.supported)
-        return can_ask and self._step_down.keeps_set(self._machine.epoch, self._parts.env.monotonic_ms())
+        return can_ask and self._replacement.keeps_set(self._machine.epoch, self._parts.env.monotonic_ms())
 
     async def look(self) -> None:
         """Ask for another master if that is due."""
         now_ms, epoch = self._parts.env.monotonic_ms, self._machine.epoch
-        trouble = self._step_down.look(self._facts(), now_ms())
+        trouble = self._replacement.look(self._facts(), now_ms())
         if trouble is None:
             return
         name = self._parts.name
@@ -56,18 +59,18 @@ class Unable:
             await self._ask(trouble, self._machine.current.broker_id, epoch)
         except (MqError, OSError) as error:
             log.warning("%s: %s, and no other broker takes over: %s", name, trouble, error)
-            self._step_down.on_refused(now_ms())
+            self._replacement.on_refused(now_ms())
         else:
             log.warning("%s: %s, another broker is master", name, trouble)
             self._on_replaced()
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> MasterFacts:
         store, ha = self._parts.store, self._parts.ha
         # Real Controllers grant no leases, and depose no master that lives.
-        leads = self._machine.state is State.LEADING and bool(self._lease.supported)
-        full = leads and store.writable is not None
+        can_be_replaced = self._machine.state is State.LEADING and bool(self._lease.supported)
+        full = can_be_replaced and store.why_not_writable is not None
         target = self._host.transfer_target() if full else None
-        return Facts(leads, self._machine.epoch, leads and ha.cut_off, full, target)
+        return MasterFacts(can_be_replaced, self._machine.epoch, can_be_replaced and ha.cut_off, full, target)
 
     async def _ask(self, trouble: Trouble, broker_id: BrokerId, epoch: Epoch) -> None:
         """Raises Refused, ConnectionError, Unknown: this broker is master still, as far as is known."""

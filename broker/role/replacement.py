@@ -1,4 +1,4 @@
-"""Should this master step down unasked, because another broker could serve and it cannot?
+"""Should this master ask for a replacement, because another broker could serve and it cannot?
 
 It can confirm nothing while too few slaves are heard, and takes nothing while its disk is full. The
 Controllers hear it all the same, so to them it is well. It waits a moment for the trouble to pass, asks them
@@ -29,10 +29,10 @@ WAIT_MS: Final = {Trouble.CUT_OFF: 300.0, Trouble.FULL: 1_000.0}
 """Trouble that passes within this is not worth an election."""
 
 
-class Facts(NamedTuple):
-    """One look at this broker as master. ``leads``: it does, with a lease or without the need of one."""
+class MasterFacts(NamedTuple):
+    """One look at this broker. ``can_be_replaced``: it leads, and its Controllers depose on request."""
 
-    leads: bool
+    can_be_replaced: bool
     epoch: Epoch
     cut_off: bool
     full: bool
@@ -40,15 +40,15 @@ class Facts(NamedTuple):
 
     @property
     def trouble(self) -> Trouble | None:
-        if not self.leads:
+        if not self.can_be_replaced:
             return None
         if self.cut_off:
             return Trouble.CUT_OFF
         return Trouble.FULL if self.full and self.target is not None else None
 
 
-class StepDown:
-    """In: ``look``, ``on_refused``. Out: the trouble to ask the Controllers for, and ``keeps_set``."""
+class Replacement:
+    """In: ``look``, ``on_refused``. Out: the trouble to ask for a replacement for, and ``keeps_set``."""
 
     def __init__(self) -> None:
         self._trouble: Trouble | None = None
@@ -57,7 +57,7 @@ class StepDown:
         self._not_before_ms = float("-inf")
         self._pause_ms = PAUSE_MS
 
-    def look(self, facts: Facts, now_ms: float) -> Trouble | None:
+    def look(self, facts: MasterFacts, now_ms: float) -> Trouble | None:
         """The trouble for which to ask now; the answer is an election, or ``on_refused``."""
         self._note(facts.trouble, facts.epoch, now_ms)
         trouble = self._trouble
@@ -72,7 +72,7 @@ class StepDown:
 
     def keeps_set(self, epoch: Epoch, now_ms: float) -> bool:
         """Whether members that are not heard stay in the set for now: without them no other broker could be
-        elected. Asked when this master is found to be cut off, perhaps before ``look``."""
+        elected. Asked when this master is found to be cut off, perhaps before ``look``: so it notes that."""
         self._note(Trouble.CUT_OFF, epoch, now_ms)
         bound_ms = self._since_ms + WAIT_MS[Trouble.CUT_OFF] + ASKING_MS
         return self._not_before_ms < self._since_ms and now_ms < bound_ms

@@ -25,7 +25,7 @@ from model.config import ControllerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ElectionRequest:
     """The election a broker or an operator asks for (``ElectMaster``); the default is the Controller's own.
     ``handed_over_by``: the master that handed over before, and says so; -1 = none. ``steps_down``: the
     master asks, as it cannot serve: another is to lead that can, with ``needed`` copies of each message."""
@@ -65,10 +65,10 @@ class Wish:
         return None
 
 
-OWN: Final = Wish()
+OWN: Final = ElectionRequest()
 
 
-class Prospects:
+class ElectionPreview:
     """What elections would decide. It changes nothing."""
 
     def __init__(self, config: ControllerConfig, table: ReplicaTable, live: Liveness, leases: Leases) -> None:
@@ -80,15 +80,17 @@ class Prospects:
     def group(self, name: str) -> Group | None:
         return self._table.groups.get(name)
 
-    def command(self, name: str, wish: Wish, answered: Collection[int] | None, now_ms: float) -> ElectMaster:
+    def command(
+        self, name: str, request: ElectionRequest, answered: Collection[int] | None, now_ms: float
+    ) -> ElectMaster:
         """The election with all that is known now. ``answered``: those that said how far their logs are;
         before any was asked (None), those that could. The shell adds the request's id and the time."""
         group = self.group(name)
         alive = self._live.alive(name, now_ms)
-        confirming = group.master if group is not None and not wish.restarted else wish.broker_id
+        confirming = group.master if group is not None and not request.restarted else request.broker_id
         beat = None if confirming is None else self._live.newest(name, confirming)
-        presumed = self._live.presumed(name, group.replicas if group else (), now_ms)
-        if group is not None and wish.gives_up(group):
+        presumed = self._live.presumed_alive(name, group.replicas if group else (), now_ms)
+        if group is not None and request.gives_up(group):
             alive, presumed = (
                 [i for i in alive if i != group.master],
                 [i for i in presumed if i != group.master],
@@ -98,14 +100,14 @@ class Prospects:
             alive=tuple(alive),
             answered=tuple(sorted(alive if answered is None else answered)),
             within_grace=tuple(presumed),
-            broker_id=wish.broker_id,
-            designate=wish.designate,
-            restarted=wish.restarted,
-            log_epoch=wish.log_epoch,
-            suspect=wish.suspect,
+            broker_id=request.broker_id,
+            designate=request.designate,
+            restarted=request.restarted,
+            log_epoch=request.log_epoch,
+            suspect=request.suspect,
             all_ack=beat is not None and beat.all_ack,
-            master_epoch=wish.master_epoch,
-            unclean=group is not None and self._may_be_unclean(group) and not wish.steps_down,
+            master_epoch=request.master_epoch,
+            unclean=group is not None and self._may_be_unclean(group) and not request.steps_down,
             ends=self._live.ends(name),
         )
 
@@ -136,16 +138,16 @@ class Prospects:
         text = nobody(command.group, group, command)
         return text + held_back(group) if self._config.elect_unclean_master else text
 
-    def to_ask(self, name: str, group: Group, wish: Wish, now_ms: float) -> list[int]:
+    def to_ask(self, name: str, group: Group, request: ElectionRequest, now_ms: float) -> list[int]:
         """The brokers whose logs an election would compare. A master that restarts or hands over confirms
         nothing any more, so its word counts like the others'."""
-        master_too = wish.designate or wish.restarted
+        master_too = request.designate or request.restarted
         # A suspect leads only when every replica said how far its log is; one that was elected is none to
         # us any more, but to itself until it has asked anew.
-        suspects = bool(group.suspect) or wish.suspect
+        suspects = bool(group.suspect) or request.suspect
         every = self._config.elect_unclean_master or group.majority_of > 0 or suspects
         # One that just left the set is a copy again as soon as it follows the new master.
-        every = every or wish.gives_up(group)
+        every = every or request.gives_up(group)
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]

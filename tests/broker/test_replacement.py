@@ -1,5 +1,5 @@
-"""The promise of broker.role.step_down: a master asks to be replaced when trouble lasts, not for a moment of
-it, and ever more seldom when nobody else can serve."""
+"""The promise of broker.role.replacement: a master asks to be replaced when trouble lasts, not for a moment
+of it, and ever more seldom when nobody else can serve."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.role.step_down import ASKING_MS, PAUSE_MAX_MS, PAUSE_MS, WAIT_MS, Facts, StepDown, Trouble
+from broker.role.replacement import (
+    ASKING_MS,
+    PAUSE_MAX_MS,
+    PAUSE_MS,
+    WAIT_MS,
+    MasterFacts,
+    Replacement,
+    Trouble,
+)
 from model.ids import BrokerId, Epoch
 
-WELL = Facts(leads=True, epoch=Epoch(1), cut_off=False, full=False, target=BrokerId(2))
+WELL = MasterFacts(can_be_replaced=True, epoch=Epoch(1), cut_off=False, full=False, target=BrokerId(2))
 CUT = WELL._replace(cut_off=True)
 FULL = WELL._replace(full=True)
 
@@ -23,31 +31,31 @@ FULL = WELL._replace(full=True)
         (FULL, Trouble.FULL),
         (FULL._replace(cut_off=True), Trouble.CUT_OFF),
         (FULL._replace(target=None), None),
-        (CUT._replace(leads=False), None),
+        (CUT._replace(can_be_replaced=False), None),
     ],
 )
-def test_what_counts_as_trouble(facts: Facts, trouble: Trouble | None) -> None:
+def test_what_counts_as_trouble(facts: MasterFacts, trouble: Trouble | None) -> None:
     assert facts.trouble is trouble
 
 
 @pytest.mark.parametrize("facts", [CUT, FULL])
-def test_it_asks_when_trouble_lasted_and_not_before(facts: Facts) -> None:
-    decider, wait_ms = StepDown(), WAIT_MS[facts.trouble] if facts.trouble else 0
+def test_it_asks_when_trouble_lasted_and_not_before(facts: MasterFacts) -> None:
+    decider, wait_ms = Replacement(), WAIT_MS[facts.trouble] if facts.trouble else 0
     assert decider.look(facts, 0) is None
     assert decider.look(facts, wait_ms - 1) is None
     assert decider.look(facts, wait_ms) is facts.trouble
 
 
-@pytest.mark.parametrize("between", [WELL, CUT._replace(leads=False), CUT._replace(epoch=Epoch(2))])
-def test_trouble_that_passed_or_another_epoch_begins_anew(between: Facts) -> None:
-    decider = StepDown()
+@pytest.mark.parametrize("between", [WELL, CUT._replace(can_be_replaced=False), CUT._replace(epoch=Epoch(2))])
+def test_trouble_that_passed_or_another_epoch_begins_anew(between: MasterFacts) -> None:
+    decider = Replacement()
     decider.look(CUT, 0)
     decider.look(between, 200)
-    assert decider.look(between._replace(cut_off=True, leads=True), 300) is None
+    assert decider.look(between._replace(cut_off=True, can_be_replaced=True), 300) is None
 
 
 def test_a_refusal_is_followed_by_pauses_that_grow_up_to_a_bound_and_by_none_when_it_passed() -> None:
-    decider, now_ms, pauses = StepDown(), 0.0, []
+    decider, now_ms, pauses = Replacement(), 0.0, []
     decider.look(CUT, now_ms)
     for _ in range(8):
         asked_ms = now_ms
@@ -63,11 +71,11 @@ def test_a_refusal_is_followed_by_pauses_that_grow_up_to_a_bound_and_by_none_whe
 
 def test_members_stay_in_the_set_until_it_was_refused_or_time_is_up() -> None:
     epoch = CUT.epoch
-    decider = StepDown()
+    decider = Replacement()
     assert decider.keeps_set(epoch, 0), "asked before the first look"
     assert decider.keeps_set(epoch, WAIT_MS[Trouble.CUT_OFF] + ASKING_MS - 1)
     assert not decider.keeps_set(epoch, WAIT_MS[Trouble.CUT_OFF] + ASKING_MS)
-    decider = StepDown()
+    decider = Replacement()
     decider.look(CUT, 0)
     decider.on_refused(400)
     assert not decider.keeps_set(epoch, 401)
@@ -75,9 +83,9 @@ def test_members_stay_in_the_set_until_it_was_refused_or_time_is_up() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([WELL, CUT, FULL]), st.integers(0, 5000), st.booleans())))
 def test_refused_it_never_asks_twice_within_the_shortest_pause(
-    looks: list[tuple[Facts, int, bool]],
+    looks: list[tuple[MasterFacts, int, bool]],
 ) -> None:
-    decider, now_ms, refused_ms = StepDown(), 0, float("-inf")
+    decider, now_ms, refused_ms = Replacement(), 0, float("-inf")
     for facts, after_ms, keeps in looks:
         now_ms += after_ms
         if keeps:
