@@ -8,6 +8,7 @@ Controllers that do not know the broker any more are told again. Order and rules
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import Final
@@ -47,6 +48,7 @@ class Membership:
         self._reboot = UncleanRebootDetector(env, config.store_path)
         self._was_registered = False
         self._suspect_since_ms = float("-inf")
+        self._noting = asyncio.Lock()  # the suspicion: one is not ended while another is noted
 
     async def start(self) -> None:
         """Read what the store says of this broker. Raises ConfigError, DiskError."""
@@ -91,8 +93,9 @@ class Membership:
         """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;
         a view that was asked for before the suspicion began says nothing."""
         trusted = self.broker_id in view.members - view.suspects
-        if trusted and view.asked_ms > self._suspect_since_ms:
-            await self.forget_suspicion()
+        async with self._noting:
+            if trusted and view.asked_ms > self._suspect_since_ms:
+                await self.forget_suspicion()
 
     async def before_reseed(self) -> None:
         """The log is about to be put aside (``autoReseed``): until it is copied anew, what it acknowledged is
@@ -100,11 +103,14 @@ class Membership:
 
         Raises OSError, and what registering raises: then the log must stay.
         """
-        if not self.suspect:
-            await self._env.offload(self._reboot.on_loss)
-        self._suspect_since_ms = self._env.monotonic_ms()
-        await self._register(await self.id())
-        self._suspect_since_ms = self._env.monotonic_ms()
+        self._suspect_since_ms = float("inf")  # no view from before the Controllers heard ends the suspicion
+        try:
+            async with self._noting:
+                if not self.suspect:
+                    await self._env.offload(self._reboot.on_loss)
+            await self._register(await self.id())
+        finally:
+            self._suspect_since_ms = self._env.monotonic_ms()
 
     async def on_look(self) -> None:
         """Note that the log has its first bytes."""

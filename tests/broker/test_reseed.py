@@ -61,6 +61,33 @@ async def test_a_view_from_before_ends_no_suspicion(tmp_path: Path) -> None:
         assert membership.suspect
 
 
+async def test_a_view_that_is_read_while_it_registers_ends_no_suspicion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would register as sound, and its log would go."""
+    async with (
+        FakeControllers() as controllers,
+        Life(tmp_path / "1", controllers) as first,
+        Life(tmp_path / "2", controllers, sync_broker_metadata_ms=60_000) as second,
+    ):
+        await first.becomes("master", 1)
+        await second.becomes("slave")
+        membership = second.role._membership
+        register = membership._register
+
+        async def overtaken(broker_id: BrokerId) -> View:
+            asked_ms = second.env.monotonic_ms() + 1
+            await membership.on_view(
+                View(Epoch(1), BrokerId(1), "a:1", "a:2", broker_ids({1, 2}), 9, asked_ms)
+            )
+            return await register(broker_id)
+
+        monkeypatch.setattr(membership, "_register", overtaken)
+        await membership.before_reseed()
+        assert membership.suspect
+        assert controllers.group.suspect == [2]
+
+
 async def test_while_no_controller_answers_the_log_stays(tmp_path: Path) -> None:
     async with (
         FakeControllers() as controllers,
