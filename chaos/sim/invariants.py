@@ -20,12 +20,24 @@ from typing import Any, Final
 from chaos.sim.loop import Life, current_life
 from model.installed import PREFIX
 
-PACKAGES: Final = frozenset({"store", "ha", "controller", "broker", "namesrv", "client", "remoting"})
+PACKAGES: Final = frozenset(
+    {"model", "runtime", "remoting", "store", "ha", "controller", "broker", "namesrv", "client", "admin"}
+)
 METHOD: Final = "check_invariants"
 _WATCHED: Final = "_checked_in_simulation"
 _LIFE: Final = "_life_in_simulation"
 
 CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "model.acl.directory.Directory": (
+        "create_user",
+        "update_user",
+        "delete_user",
+        "add_unless_there",
+        "put_acl",
+        "delete_acl",
+        "load",
+    ),
+    "runtime.report.slow_turns.SlowTurns": ("note",),
     "remoting.guard.Guard": ("_enter", "_leave"),
     "remoting.guard.Tally": ("note",),
     "controller.raft.node.Node": ("up", "down", "propose", "read", "replace", "transfer_leadership"),

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from bench import facts
 from chaos.history import History
 from chaos.sim.cluster import SimCluster, WorldConfig
-from chaos.sim.invariants import CHANGED_BY, METHOD, PART_OF, TELLS_ITSELF
+from chaos.sim.invariants import CHANGED_BY, METHOD, PACKAGES, PART_OF, TELLS_ITSELF
 from chaos.sim.loop import BrokenInvariant
 from remoting.guard import Tally
+from tests import ROOT
 
 MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"} | {
     "popleft",
@@ -25,6 +27,7 @@ MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert
 }
 OTHERS_STATE = {
     # What these methods change is none of what the check reads, or it is checked where it is changed.
+    "model.acl.directory.Directory": {"_changed", "_verdict"},
     "remoting.guard.Guard": {"_drop", "_end", "admit"},
     "broker.state.clients.Clients": set(),
     # Where an entry is written, it is the dirty queues that change, not which queues there are.
@@ -117,6 +120,16 @@ def test_a_whole_checks_its_parts(name: str) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == METHOD
     ]
     assert len(called) >= sum(name in wholes for wholes in PART_OF.values())
+
+
+def test_each_package_with_invariants_is_looked_through() -> None:
+    holds = {
+        package
+        for package in facts.PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if f"def {METHOD}(self)" in path.read_text()
+    }
+    assert holds - {"chaos"} <= PACKAGES, "chaos is what checks, not what is checked"
 
 
 def test_the_world_stops_at_a_part_that_is_checked_after_its_change() -> None:
