@@ -5,7 +5,7 @@ One question it asks back, by the callback ``ReadOwn``: bytes of its own log, to
 the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
 
 * bytes are appended at the log's end only,
-* a log is not cut below what is confirmed here, unless the confirmation may be a real RocketMQ master's
+* a log is not truncated below what is confirmed here, unless the confirmation may be a real RocketMQ master's
   (``Master.proves_confirmed``), or the epochs were lost: then to the last whole record known, once the
   master is seen to have all that is confirmed here,
 * nothing is acknowledged that the log does not hold, nor what has no epoch before it was compared with the
@@ -77,7 +77,7 @@ class Truncate(NamedTuple):
     to: PhysicalOffset
     why: str
     harmless: bool = False
-    """What is cut of the confirmed part is in the master's log, and is copied again."""
+    """What is truncated of the confirmed part is in the master's log, and is copied again."""
 
 
 class ForgetEpochs(NamedTuple):
@@ -126,7 +126,7 @@ class CannotGoOn(NamedTuple):
     why: str
     master_end: PhysicalOffset
     lacks_confirmed: bool = False
-    """It could be continued, but what is confirmed here would be cut."""
+    """It could be continued, but what is confirmed here would be truncated."""
 
 
 Action = (
@@ -262,7 +262,7 @@ class Following:
         if own.without_epoch_from is not None:
             actions += self._compare(frame, own)
         else:
-            actions += self._cut(frame, own, master)
+            actions += self._truncate(frame, own, master)
         return actions
 
     def on_frame(self, frame: Transfer, own: OwnLog, now_ms: float) -> list[Action]:
@@ -294,9 +294,9 @@ class Following:
         """No copy of our epochs could be read: what is confirmed here has those of any master that was
         rightly elected; what lies behind may be of another one, and is copied again."""
         _need_confirmed(frame, own)
-        # What is confirmed may end inside of a record, as a piece of the stream does: a cut must not.
-        cut = min(own.confirmed, own.dispatched)
-        end = min(own.end, max(cut, own.begin))
+        # What is confirmed may end inside of a record, as a piece of the stream does: a truncation must not.
+        safe = min(own.confirmed, own.dispatched)
+        end = min(own.end, max(safe, own.begin))
         why = "our epochs were lost"
         epochs = _before(frame.epochs, end)
         behind = f"{why}, and what lies behind is copied again"
@@ -318,7 +318,7 @@ class Following:
         self._tail = TailCompare(own, self._segment_bytes, self._read, begin)
         return []
 
-    def _cut(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
+    def _truncate(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         actions: list[Action] = [EpochsCoverLog()]  # the log ends before what was written without Controller
         point = consistent_point(frame.epochs, own.epochs, frame.end, own.end)
         if point is None and own.confirmed == own.begin == 0:

@@ -34,7 +34,7 @@ class CannotGoOnError(MqError):
     """This log cannot be continued from the master's. The text says why, /status says ``needs_reseed``.
 
     ``master_end``: up to here at most the master has our log. ``lacks_confirmed``: the log could be
-    continued, but what is confirmed here would be cut.
+    continued, but what is confirmed here would be truncated.
     """
 
     def __init__(self, text: str, master_end: PhysicalOffset, *, lacks_confirmed: bool = False) -> None:
@@ -92,8 +92,8 @@ class LogKeeper:
                     store.confirm(offset)
                 case NoteEpoch(epoch, start):
                     store.epochs.append(epoch, start)
-                case Truncate() as cut:
-                    self._cut(cut, master_end)
+                case Truncate() as truncate:
+                    self._truncate(truncate, master_end)
                 case ForgetEpochs(start):
                     forget_epochs(store, start)
                 case EpochsCoverLog():
@@ -107,20 +107,20 @@ class LogKeeper:
                     raise CannotGoOnError(why, end, lacks_confirmed=lacks_confirmed)
         return agreed
 
-    def _cut(self, cut: Truncate, master_end: PhysicalOffset) -> None:
-        store, to = self._store, cut.to
+    def _truncate(self, truncate: Truncate, master_end: PhysicalOffset) -> None:
+        store, to = self._store, truncate.to
         if to >= store.log.end:
             return
-        if to < store.confirmed_records_end and not cut.harmless:
+        if to < store.confirmed_records_end and not truncate.harmless:
             log.error(
                 "log cut from %d to %d, below %d that a master confirmed: %s",
                 store.log.end,
                 to,
                 store.confirmed_records_end,
-                cut.why,
+                truncate.why,
             )
         else:
-            log.warning("log cut from %d to %d: %s", store.log.end, to, cut.why)
+            log.warning("log cut from %d to %d: %s", store.log.end, to, truncate.why)
         try:
             store.truncate(to)
         except DiskError as error:
