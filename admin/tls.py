@@ -45,7 +45,7 @@ def option(command: _Command) -> _Command:
             type=click.Path(dir_okay=False),
             metavar="FILE",
             expose_value=False,
-            callback=_keeper(key),
+            callback=_keep_as(key),
             help=f"{_HELP[key]} [${variable}]",
         )(command)
     return click.option(
@@ -53,12 +53,12 @@ def option(command: _Command) -> _Command:
         is_flag=True,
         default=None,
         expose_value=False,
-        callback=_keeper("tls.enable"),
+        callback=_keep_as("tls.enable"),
         help=f"Dial with TLS; implied by the others. [${TLS}=true]",
     )(command)
 
 
-def _keeper(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _keep_as(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         if value:
             ctx.meta.setdefault(_META, {})[key] = "true" if value is True else str(value)

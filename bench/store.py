@@ -141,7 +141,7 @@ def small_rows(scratch: Path) -> list[dict[str, Any]]:
 
     directory = scratch / "u"
     asyncio.run(fill(directory, 950_000, 1024, 8))
-    # What SIGKILL leaves, at its worst: the abort file, and a checkpoint that vouches for nothing.
+    # What SIGKILL leaves, at its worst: the abort file, and a checkpoint that covers nothing.
     (directory / "abort").write_text("1")
     (directory / "checkpoint").unlink()
     add("recovery of an unclean log of 1 GiB, no checkpoint", start_in_child(directory))

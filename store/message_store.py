@@ -122,7 +122,7 @@ class MessageStore:
         self.damage.check_invariants()
         settled = self.checkpoint.now.settled_offset
         assert settled <= self.log.flushed, (
-            f"the checkpoint vouches for bytes up to {settled}, flushed are {self.log.flushed}"
+            f"the checkpoint covers bytes up to {settled}, flushed are {self.log.flushed}"
         )
 
     # -- life ------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class BrokerSite(Site):
         self.heavy: list[int] = []
         self.discarded = 0
         self.held: list[Peer] = []
-        self.keepers: list[Peer] = []
+        self.heartbeaters: list[Peer] = []
 
     @property
     def context(self) -> BrokerContext:
@@ -272,15 +272,15 @@ async def broker_site(path: Path, share: float = 1.0) -> AsyncIterator[BrokerSit
         await site.fill()
         yield site
     finally:
-        for peer in site.keepers:
+        for peer in site.heartbeaters:
             peer.close()
         await site.broker.stop()
 
 
-async def keeper(site: BrokerSite, group: str, client_id: str) -> Peer:
+async def heartbeater(site: BrokerSite, group: str, client_id: str) -> Peer:
     """A client that beats as a producer and a consumer of ``group``."""
     peer = site.peer()
-    site.keepers.append(peer)
+    site.heartbeaters.append(peer)
     body = {
         "clientID": client_id,
         "consumerDataSet": [{"groupName": group, "subscriptionDataSet": [subscription(LONG)]}],

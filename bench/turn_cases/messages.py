@@ -20,8 +20,8 @@ from bench.turn_cases.filled import (
     WIDE,
     BrokerSite,
     filler,
+    heartbeater,
     json_bytes,
-    keeper,
     message,
     subscription,
 )
@@ -123,7 +123,7 @@ def _reply(full_names: bool) -> Callable[[BrokerSite, int], Made]:
     async def make(site: BrokerSite, run: int) -> Ask:
         # The client that asked does not answer: the rest comes when its time is over.
         client_id = f"asking{run}{full_names}"
-        await keeper(site, "pg", client_id)
+        await heartbeater(site, "pg", client_id)
         text = f"{PROPERTIES}REPLY_TO_CLIENT\x01{client_id}\x02{filler(30 << 10)}"
         topic = f"{site.config.cluster_name}_REPLY_TOPIC"
         return Ask(send(topic, text).to_ext(full_names=full_names), bytes(BODY_BYTES))

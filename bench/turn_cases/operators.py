@@ -16,8 +16,8 @@ from bench.turn_cases.filled import (
     WIDE,
     BrokerSite,
     entries,
+    heartbeater,
     json_bytes,
-    keeper,
 )
 from bench.turn_cases.measure import Ask, Case
 from broker.tables.topics import QUEUES_MAX
@@ -270,7 +270,7 @@ def subscription_of(site: BrokerSite, run: int) -> Ask:
 
 @case("codes of 140,000 tags", Request.QUERY_SUBSCRIPTION_BY_CONSUMER)
 async def subscription_codes(site: BrokerSite, run: int) -> Ask:
-    peer = await keeper(site, "coded", "coder")
+    peer = await heartbeater(site, "coded", "coder")
     wanted = {"topic": LONG, "subVersion": run + 2, "codeSet": list(range(site.size(140_000)))}
     data = [{"groupName": "coded", "subscriptionDataSet": [wanted]}]
     await site.ask(
@@ -306,7 +306,7 @@ def reset(site: BrokerSite, run: int) -> Ask:
 )
 async def running_info(site: BrokerSite, run: int) -> Ask:
     # Nobody reads at the client while it waits: what is measured is the question's way.
-    await keeper(site, "asked", f"asked{run}")
+    await heartbeater(site, "asked", f"asked{run}")
     return Ask({"consumerGroup": "asked", "clientId": f"asked{run}"}, bytes(site.size(BODY_MAX)))
 
 

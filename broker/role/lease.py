@@ -23,7 +23,7 @@ class Lease:
         self.epoch = NO_EPOCH
         self.supported: bool | None = None  # None: no Controller answered yet
         self.required = False
-        """Whether a broker from outside of the SyncStateSet may be elected: then its members cannot vouch."""
+        """Whether a broker from outside of the SyncStateSet may be elected: a lease is needed then."""
         self._clock_ms = clock_ms
         self._until_ms = float("-inf")
         self._given_up_ms = float("-inf")

@@ -1,10 +1,10 @@
 """What did a drill cost, and was a promise broken? From the history of the sends, and what the servers told.
 
 ``rto_ms`` is the worst queue's time from its last acknowledgement before the fault to its first one by the
-new master; where the old master was asked to go, and served on until it had made way, from the last one it
-gave: the time its clients were without acknowledgements. ``since_request_ms`` is the worst queue's time from
-the fault, or the request, to the new master's first acknowledgement. Where the master stays, ``rto_ms`` is
-the longest gap between two acknowledgements of a queue after the fault.
+new master; where the old master was asked to go, and served on until it had stepped down, from the last one
+it gave: the time its clients were without acknowledgements. ``since_request_ms`` is the worst queue's time
+from the fault, or the request, to the new master's first acknowledgement. Where the master stays, ``rto_ms``
+is the longest gap between two acknowledgements of a queue after the fault.
 """
 
 from __future__ import annotations

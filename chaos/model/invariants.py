@@ -15,7 +15,7 @@ def broken(setting: Setting, before: World, after: World, leads: int) -> str | N
         or (_one_acknowledger(after, leads, serving, new) if new and leads else None)
         or (_copies(setting, after, leads, new) if new and leads else None)
         or (_nothing_lost(setting, after, serving) or _tables(after, serving) if serving else None)
-        or (_made_way(setting, before, after) if after.table is not before.table else None)
+        or (_stepped_down(setting, before, after) if after.table is not before.table else None)
     )
 
 
@@ -48,8 +48,8 @@ def _nothing_lost(setting: Setting, world: World, serving: int) -> str | None:
     return None
 
 
-def _made_way(setting: Setting, before: World, after: World) -> str | None:
-    """The broker a living master makes way for has what was answered OK and what was read, in every mode;
+def _stepped_down(setting: Setting, before: World, after: World) -> str | None:
+    """The broker a living master steps down for has what was answered OK and what was read, in every mode;
     but for what a disk forgot."""
     led, leads = group_of(before.table).master, group_of(after.table).master
     asked = before.left.strands > after.left.strands or before.handover is not None
@@ -61,7 +61,7 @@ def _made_way(setting: Setting, before: World, after: World) -> str | None:
     old, new = before.broker(led).log, after.broker(leads).log
     for at, record in sorted(before.acked | before.read):
         if old[at : at + 1] == (record,) and new[at : at + 1] != (record,):
-            return f"lost: {led} made way for {leads}, which lacks record {record} at {at}"
+            return f"lost: {led} stepped down for {leads}, which lacks record {record} at {at}"
     return None
 
 

@@ -51,7 +51,7 @@ class Rules(NamedTuple):
     clocks_never_step: bool = True
     """Leases are counted by a clock that nobody sets."""
     unclean_needs_lease: bool = True
-    """Where outsiders may be elected, a master's members do not vouch for it: it needs a lease."""
+    """Where outsiders may be elected, a master's members' word is not enough: it needs a lease."""
     news_tell_of_outsiders: bool = True
     """A master hears with the news of its election that it needs a lease."""
     forgotten_is_waited_for: bool = True

@@ -67,8 +67,8 @@ class Request(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """The Controllers' leader had this master asked to make way for ``target``. ``drained``: it said that the
-    target has all."""
+    """The Controllers' leader had this master asked to step down for ``target``. ``drained``: it said that
+    the target has all."""
 
     master: int
     epoch: int

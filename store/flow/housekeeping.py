@@ -1,6 +1,6 @@
 """What is written back beside the log: queue entries, index pages, the checkpoint, and in which order?
 
-Queues first, then their sync, then the checkpoint that vouches for them: after a crash recovery starts at
+Queues first, then their sync, then the checkpoint that covers them: after a crash recovery starts at
 what the checkpoint says and makes the rest again from the log.
 
 ``settled_offset``: up to here the log is synced, and so are the queue entries of its messages. Each round

@@ -1,7 +1,7 @@
 """What is true after a stop, clean or not?
 
     1. queues       entries up to the first that cannot be one; after an unclean stop only those the
-                    checkpoint vouches for, the rest is made again
+                    checkpoint covers, the rest is made again
     2. CommitLog    from the segment that reaches back far enough, record by record with CRC. Bytes that are
                     no record are damage when good records follow and they were safe on disk once, or cannot
                     be what a cut-off write leaves: they stay, and are noted (store.damage). Else the log ends

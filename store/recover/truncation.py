@@ -1,7 +1,7 @@
 """How does a store end earlier than it did? For a role change, a torn tail, or to begin anew as a replica.
 
 In this order, so that a crash at any step leaves a store that opens, and ends between the old end and the
-new one: the checkpoint stops vouching for what goes, durably; the log is erased behind the cut, and synced;
+new one: the checkpoint stops covering what goes, durably; the log is erased behind the cut, and synced;
 then the ledger, the queues and the index follow, which recovery would cut as well.
 """
 

@@ -1,4 +1,4 @@
-"""The promise of bootId.json: a log that may lack its end makes a suspect, until a master vouches for it."""
+"""The promise of bootId.json: a log that may lack its end makes a suspect, until a master saw it level."""
 
 import pytest
 from hypothesis import given

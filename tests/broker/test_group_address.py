@@ -296,9 +296,9 @@ async def test_a_master_that_may_have_been_replaced_leaves_the_port_to_its_succe
 async def test_a_master_that_was_alone_for_a_while_listens_again_with_its_next_lease(tmp_path: Path) -> None:
     async with group(tmp_path, lease_ms=300) as it:
         old = it.master
-        it.controllers.mute, vouched = 0, old.ha.acked_by_all_recently
+        it.controllers.mute, acked = 0, old.ha.acked_by_all_recently
         old.ha.acked_by_all_recently = lambda: False  # type: ignore[method-assign]
         await until(lambda: listening([old]) == [False], "perhaps another one leads")
-        it.controllers.mute, old.ha.acked_by_all_recently = None, vouched  # type: ignore[method-assign]
+        it.controllers.mute, old.ha.acked_by_all_recently = None, acked  # type: ignore[method-assign]
         await until(lambda: listening([old]) == [True], "none does")
         assert (await it.send()).code == 0

@@ -263,7 +263,7 @@ async def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_pa
             await until(life.ha.conditions.holds_lease, "it is granted again")
 
 
-def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_a_newer_one() -> None:
+def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_steps_down_for_a_newer_one() -> None:
     """It may go on granting for a while, and the newer one waits for no lease that was given up."""
     clock = Clock()
     lease = Lease(clock)
@@ -276,7 +276,9 @@ def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_
     assert lease.holds()
 
 
-async def test_a_master_that_made_way_for_nobody_serves_on_as_soon_as_a_lease_says_so(tmp_path: Path) -> None:
+async def test_a_master_that_stepped_down_for_nobody_serves_on_as_soon_as_a_lease_says_so(
+    tmp_path: Path,
+) -> None:
     async with FakeControllers() as controllers:
         controllers.lease_ms = 60_000
         async with Life(tmp_path, controllers) as life:

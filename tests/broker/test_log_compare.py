@@ -210,7 +210,7 @@ async def test_only_replicas_settled_in_our_epoch_outvote_our_record(
         assert bodies[4] == (b"x" if outvoted else b"4")
 
 
-async def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_path: Path) -> None:
+async def test_a_slave_answers_for_its_log_in_the_epoch_its_master_is_in(tmp_path: Path) -> None:
     async with pair(tmp_path) as (one, two):
         ext = {"brokerName": "broker-t", "offset": "0", "size": "1"}
         asked = Command(int(Request.KEELMQ_LOG_DIGESTS), ext)

@@ -230,7 +230,7 @@ def test_a_designated_broker_becomes_master_or_nobody_does() -> None:
 # ids, registration, cleaning
 
 
-def test_ids_are_given_in_order_and_an_applicant_may_ask_again() -> None:
+def test_ids_are_given_in_order_and_whoever_asked_may_ask_again() -> None:
     made = ReplicaTable()
     assert made.next_id(G) == 1
     first = ApplyBrokerId(group=G, cluster="c", broker_id=1, check_code="a:1;5")

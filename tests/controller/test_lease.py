@@ -218,10 +218,10 @@ def test_a_request_of_an_earlier_epoch_ends_no_lease(tmp_path: Path, late: dict[
     run(tmp_path, main)
 
 
-def test_an_heir_who_lacks_what_another_member_has_is_not_elected_for_a_master_that_did_not_hand_over(
+def test_a_successor_that_lacks_what_another_member_has_is_not_elected_for_a_master_that_did_not_hand_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The master confirmed with the further one alone, and does not answer when it is asked to make way."""
+    """The master confirmed with the further one alone, and does not answer when it is asked to step down."""
     monkeypatch.setattr(brokers, "STEP_DOWN_S", 0.1)
 
     async def main(world: World) -> None:

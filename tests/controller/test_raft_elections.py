@@ -124,12 +124,12 @@ def test_a_killed_leader_is_replaced_within_a_fraction_of_the_silence_others_wai
 def test_without_quick_tries_it_would_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = max(gaps_without_leader(1, 8))
     monkeypatch.setattr(Voting, "_next_try_s", Voting._patience_s)
-    monkeypatch.setattr(Voting, "_on_pre_vote", _never_make_way(Voting._on_pre_vote))
+    monkeypatch.setattr(Voting, "_on_pre_vote", _never_steps_down(Voting._on_pre_vote))
     slow = max(max(gaps_without_leader(seed, 8)) for seed in range(3))
     assert slow > quick
 
 
-def _never_make_way(original: Callable[[Voting, Any, PreVote], None]) -> Callable[..., None]:
+def _never_steps_down(original: Callable[[Voting, Any, PreVote], None]) -> Callable[..., None]:
     def on_pre_vote(self: Voting, sender: object, message: PreVote) -> None:
         before = self.election_deadline
         original(self, sender, message)

@@ -426,7 +426,7 @@ def test_members_of_a_majority_lead_for_nobody_that_was_restarted_to_wait_for_al
     assert table.groups[G].master == 1
 
 
-def test_an_outsider_is_elected_after_a_master_that_was_removed_or_whose_members_never_vouch() -> None:
+def test_an_outsider_is_elected_after_a_master_that_was_removed_or_needs_more_than_its_members() -> None:
     removed = started(ALL)
     alter(removed, (1, 2))
     assert outsider_for(removed) is None

@@ -27,12 +27,12 @@ async def test_a_full_master_refuses_and_its_slaves_get_all_it_took(world: World
     full_ms = cluster.clock()
     await asyncio.sleep(5)
     assert Response.SERVICE_NOT_AVAILABLE in world.codes(full_ms)
-    heir = cluster.master()
-    assert heir not in (None, master)
+    successor = cluster.master()
+    assert successor not in (None, master)
     stores = [node.server.store for node in cluster.of("broker")]  # type: ignore[union-attr]
     assert len({(store.log.end, store.dispatched) for store in stores}) == 1
-    assert heir is not None
-    world.send_to(heir)
+    assert successor is not None
+    world.send_to(successor)
     again_ms = cluster.clock()
     await asyncio.sleep(1)
     assert 0 in world.codes(again_ms)

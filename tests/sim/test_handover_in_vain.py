@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sim
 
 
 def after_the_drain(world: World, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have ``act`` happen when the master has made way, before the election."""
+    """Have ``act`` happen when the master has stepped down, before the election."""
     leader = world.cluster.leader()
     assert leader is not None
     brokers = cast(Any, world.cluster.nodes[leader].server).controller._brokers

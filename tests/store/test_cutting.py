@@ -133,7 +133,7 @@ def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
     raise AssertionError("never done")
 
 
-def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_vouch_for_what_goes(
+def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_cover_what_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its thread comes to run while the loop waits for the cut's own sync, and a crash follows the cut."""

@@ -61,7 +61,7 @@ async def _broken(disk: FaultyDisk, number: int, *, before: int, after: int, par
 
 
 async def _restarted(disk: FaultyDisk, *, clean: bool) -> None:
-    """The next life in the same boot writes what it owes, and then its checkpoint vouches for it."""
+    """The next life in the same boot writes what it owes, and then its checkpoint covers it."""
     store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
     await store.open()
     if clean:

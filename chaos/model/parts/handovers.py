@@ -1,4 +1,4 @@
-"""How does a master that lives make way? It asks for a successor, or is drained for one (decision 14).
+"""How does a master that lives step down? It asks for a successor, or is drained for one (decision 14).
 
 ``ElectionRequest``, ``ElectionPreview.command`` and ``why_not_for`` are real. Why it asks (cut off, full, an
 operator) is not
@@ -30,7 +30,9 @@ _UNHEARD = End()
 Ends = tuple[End, ...]
 
 
-def makes_way(setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
+def towards_step_down(
+    setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker
+) -> Iterator[Move]:
     """Of a master: the steps towards its own end."""
     if broker.hands:
         # The time for it is over. The Controllers may still elect its target, if that heard all is there.

@@ -44,9 +44,9 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     if broker.phase is not Phase.MASTER or lead is None:
         return world
     mode, others = setting.mode_of(broker), may_be_members(broker_id, lead, rules)
-    vouched = mode.all_ack and bool(others) and not (broker.leased and rules.unclean_needs_lease)
+    acked_by_all = mode.all_ack and bool(others) and not (broker.leased and rules.unclean_needs_lease)
     holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
-    if not vouched and not holds_lease:
+    if not acked_by_all and not holds_lease:
         return world
     end = len(broker.log)
     slowest = min([end, *(lead.acked[i - 1] for i in others)])

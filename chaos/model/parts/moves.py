@@ -7,7 +7,7 @@ from itertools import combinations
 
 from chaos.model.parts import controllers, masters, slaves
 from chaos.model.parts.faults import faults, removals, starts
-from chaos.model.parts.handovers import handovers_end, makes_way
+from chaos.model.parts.handovers import handovers_end, towards_step_down
 from chaos.model.parts.move import Move
 from chaos.model.parts.network import (
     key_is_set,
@@ -37,7 +37,7 @@ def moves(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
             yield from _follows(rules, world, broker_id)
         if broker.phase is Phase.MASTER:
             yield from _leads(setting, rules, world, broker_id, broker)
-            yield from makes_way(setting, rules, world, broker_id, broker)
+            yield from towards_step_down(setting, rules, world, broker_id, broker)
     yield from removals(world)
     yield from key_is_set(world)
     yield from leases_end(setting, rules, world)

@@ -182,7 +182,7 @@ class Journal:
 
     @property
     def admitted(self) -> bool:
-        """Whether this member may vote: a leader vouched that it lacks no decision of its past."""
+        """Whether this member may vote: a leader said that it lacks no decision of its past."""
         return self._admitted
 
     @property
