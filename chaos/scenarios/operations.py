@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from chaos.faults import Cut, Heal, Isolate, Kill, Pause, Restart, Resume, Step, Stop, ordered, then
 from chaos.scenarios.draws import ground
@@ -22,6 +23,10 @@ def _rolling_restart(rng: random.Random) -> Plan:
     return Plan(ordered(steps), load_ms=at + 500, **ground(rng))
 
 
+STALL_MAX_MS: Final = 2000
+"""Without NameServers clients go by the routes they know: no send waits for one."""
+
+
 def _nameservers_die(rng: random.Random) -> Plan:
     """NameServers with their Controllers die one after the other, at most two at once."""
     steps: list[Step] = []
@@ -29,7 +34,7 @@ def _nameservers_die(rng: random.Random) -> Plan:
     for number in range(rng.randint(1, 3)):
         steps += then(at, Kill("namesrv"), rng.randint(200, 1500), Restart, f"node{number}")
         at += rng.randint(600, 2000)
-    return Plan(ordered(steps), **ground(rng))
+    return Plan(ordered(steps), stall_max_ms=STALL_MAX_MS, **ground(rng))
 
 
 def _isolated_leader(rng: random.Random) -> Plan:
