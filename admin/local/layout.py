@@ -12,11 +12,13 @@ all NameServers (fast requests, 2 above it requests, HA, HTTP).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import secrets
 import socket
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +35,8 @@ BASE_PORT_MIN: Final = 20_000
 BASE_PORT_MAX: Final = 32_000
 """Below the range most systems give to outgoing connections, which could take a port of ours meanwhile."""
 
+CLAIM_S: Final = 30.0
+"""Servers listen within so long, and their ports are seen to be taken."""
 BROKER_DEFAULTS: Final = {
     # A local cluster comes and goes: small files, so that three stores fit anywhere and start at once.
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
@@ -229,13 +233,39 @@ def make_secret(path: Path) -> None:
 
 
 def free_base_port(span: int) -> int:
-    """A port from which on ``span`` ports are free now. Raises ConfigError after many tries."""
+    """A port from which on ``span`` ports are free now, and given to nobody else of this user for
+    ``CLAIM_S``. Raises ConfigError after many tries."""
     chance = random.Random()
     for _ in range(200):
         base = chance.randrange(BASE_PORT_MIN, BASE_PORT_MAX - span, PORTS_EACH)
-        if all(_is_free(port) for port in range(base, base + span)):
+        if all(_is_free(port) for port in range(base, base + span)) and _claim(base, span):
             return base
     raise ConfigError(f"found no {span} free ports in a row: give --base-port")
+
+
+def _claim(base: int, span: int) -> bool:
+    """Two clusters that are made in the same moment would both find the ports free. A claim is a file that
+    only one can make. Raises ConfigError."""
+    directory = Path(tempfile.gettempdir()) / f"keelmq-ports-{os.getuid()}"
+    mine: list[Path] = []
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        directory.touch()
+        now_s = directory.stat().st_mtime  # by the clock that claims have
+        for first in range(base, base + span, PORTS_EACH):
+            path = directory / str(first)
+            with contextlib.suppress(FileNotFoundError):
+                if now_s - path.stat().st_mtime > CLAIM_S:
+                    path.unlink()
+            path.open("x").close()
+            mine.append(path)
+    except FileExistsError:
+        for path in mine:
+            path.unlink(missing_ok=True)
+        return False
+    except OSError as error:
+        raise ConfigError(f"{directory}: no ports can be claimed there: {error}; give --base-port") from None
+    return True
 
 
 def _is_free(port: int) -> bool:
