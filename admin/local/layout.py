@@ -12,13 +12,12 @@ all NameServers (fast requests, 2 above it requests, HA, HTTP).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import secrets
 import socket
-import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -233,8 +232,8 @@ def make_secret(path: Path) -> None:
 
 
 def free_base_port(span: int) -> int:
-    """A port from which on ``span`` ports are free now, and given to nobody else of this user for
-    ``CLAIM_S``. Raises ConfigError after many tries."""
+    """A port from which on ``span`` ports are free now, and given to nobody else for ``CLAIM_S`` as long as
+    this process lives. Raises ConfigError after many tries."""
     chance = random.Random()
     for _ in range(200):
         base = chance.randrange(BASE_PORT_MIN, BASE_PORT_MAX - span, PORTS_EACH)
@@ -243,28 +242,26 @@ def free_base_port(span: int) -> int:
     raise ConfigError(f"found no {span} free ports in a row: give --base-port")
 
 
+_claims: Final[list[tuple[float, socket.socket]]] = []
+"""When each claim ends, by ``time.monotonic``, and what holds it."""
+
+
 def _claim(base: int, span: int) -> bool:
-    """Two clusters that are made in the same moment would both find the ports free. A claim is a file that
-    only one can make. Raises ConfigError."""
-    directory = Path(tempfile.gettempdir()) / f"keelmq-ports-{os.getuid()}"
-    mine: list[Path] = []
+    """Two clusters that are made in the same moment would both find the ports free. So the last port of
+    each ``PORTS_EACH``, which no server listens at, is bound: only one can, and it ends with its process."""
+    now_s = time.monotonic()
+    while _claims and _claims[0][0] < now_s:
+        _claims.pop(0)[1].close()
+    mine: list[socket.socket] = []
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        directory.touch()
-        now_s = directory.stat().st_mtime  # by the clock that claims have
         for first in range(base, base + span, PORTS_EACH):
-            path = directory / str(first)
-            with contextlib.suppress(FileNotFoundError):
-                if now_s - path.stat().st_mtime > CLAIM_S:
-                    path.unlink()
-            path.open("x").close()
-            mine.append(path)
-    except FileExistsError:
-        for path in mine:
-            path.unlink(missing_ok=True)
+            mine.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            mine[-1].bind((HOST, first + PORTS_EACH - 1))
+    except OSError:
+        for claim in mine:
+            claim.close()
         return False
-    except OSError as error:
-        raise ConfigError(f"{directory}: no ports can be claimed there: {error}; give --base-port") from None
+    _claims.extend((now_s + CLAIM_S, claim) for claim in mine)
     return True
 
 

@@ -171,7 +171,7 @@ def _answers(address: str) -> bool:
 @contextmanager
 def keelmq_side(directory: Path, **config: Any) -> Iterator[Side]:
     port = free_base_port(20)
-    namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 11}"
+    namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 12}"
     servers: list[Server] = [
         KeelmqNode("namesrv", "namesrv", directory / "namesrv", {"listenPort": port}),
         KeelmqNode(
@@ -179,7 +179,7 @@ def keelmq_side(directory: Path, **config: Any) -> Iterator[Side]:
             "broker",
             directory / "broker",
             {
-                "listenPort": port + 11,
+                "listenPort": port + 12,
                 "brokerId": 0,
                 "brokerRole": "ASYNC_MASTER",
                 "namesrvAddr": namesrv,
@@ -197,11 +197,11 @@ def keelmq_side(directory: Path, **config: Any) -> Iterator[Side]:
 def real_side(directory: Path, **config: Any) -> Iterator[Side]:
     """RocketMQ 5.5."""
     port = free_base_port(20)
-    namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 11}"
+    namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 12}"
     own = {**rocketmq.QUICK_BROKER, **PATIENT, "mappedFileSizeCommitLog": 1 << 20, **config}
     servers: list[Server] = [
         rocketmq.namesrv_node(directory / "namesrv", port),
-        rocketmq.broker_node(directory / "broker", port + 11, namesrv, **own),
+        rocketmq.broker_node(directory / "broker", port + 12, namesrv, **own),
     ]
     with _running(Side("real", directory, namesrv, broker, servers)) as side:
         yield side
@@ -243,7 +243,7 @@ class OldNode(rocketmq.ServerProcess):
 def old_side(directory: Path, library: Path, plain: str, **config: Any) -> Iterator[Side]:
     """RocketMQ 4.9 with ACL 1.0."""
     port = free_base_port(20)
-    namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 11}"
+    namesrv, broker = f"127.0.0.1:{port}", f"127.0.0.1:{port + 12}"
     home = directory / "broker"
     for path in (home / "conf", directory / "namesrv" / "conf"):
         path.mkdir(parents=True, exist_ok=True)
@@ -256,7 +256,7 @@ def old_side(directory: Path, library: Path, plain: str, **config: Any) -> Itera
         "brokerName": "broker-a",
         "brokerId": 0,
         "brokerIP1": "127.0.0.1",
-        "listenPort": port + 11,
+        "listenPort": port + 12,
         "namesrvAddr": namesrv,
         "storePathRootDir": home / "store",
         "storePathCommitLog": home / "store" / "commitlog",
