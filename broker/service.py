@@ -27,6 +27,7 @@ from broker.state.pending_acks import PendingAcks
 from broker.status import status_of
 from broker.tables.groups import Groups
 from broker.tables.offsets import OffsetTable
+from broker.tables.pairs import PairCount
 from broker.tables.table_files import TableFiles
 from broker.tables.topics import Topics
 from broker.timers.progress import TimerProgress
@@ -326,15 +327,17 @@ class Broker:
 def _context(env: Env, config: BrokerConfig) -> BrokerContext:
     store = MessageStore(env, config, controller_mode=config.enable_controller_mode)
     ha = HaService(env, store, config)
+    topics = Topics(config, env.now_ms)
+    pairs = PairCount(lambda: config.offset_pairs_max, topics.queues_of)
     return BrokerContext(
         env,
         config,
         store,
         ha,
         CurrentRole(),
-        Topics(config, env.now_ms),
+        topics,
         Groups(config, env.now_ms),
-        OffsetTable(env.now_ms),
+        OffsetTable(env.now_ms, pairs),
         PendingAcks(
             env,
             config,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.tables.moved import MOVED_MAX, forget_oldest
+from broker.tables.pairs import PairCount
 from broker.tables.table_text import TableText
 from model.topic import DataVersion
 from runtime.turns import Slice
@@ -21,11 +22,13 @@ class OffsetTable:
     """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
 
     Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*``,
-    ``take_kept`` and ``adopt``.
+    ``take_kept`` and ``adopt``. ``pairs`` bounds what clients may make: they ask ``has_room`` first, and
+    what the broker itself does or copies is always taken.
     """
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], pairs: PairCount | None = None) -> None:
         self._now_ms = now_ms
+        self._pairs = pairs or PairCount()
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
         self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
@@ -49,6 +52,19 @@ class OffsetTable:
         kept = self._kept.get((topic, group), {}).get(queue_id)
         return offset if kept is None else max(kept, offset or 0)
 
+    def has_room(self, group: str, topic: str) -> bool:
+        """Whether a client may give the group an offset in the topic: it has one, or there may be one more
+        pair."""
+        return (topic, group) in self._table or self._pairs.has_room((topic, group))
+
+    def reserve(self, group: str, topic: str) -> None:
+        """An offset is on its way: its pair counts by now, until ``commit`` or ``release``."""
+        if (topic, group) not in self._table:
+            self._pairs.reserve((topic, group))
+
+    def release(self, group: str, topic: str) -> None:
+        self._pairs.release((topic, group))
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """What a consumer reports; an offset may go back (a reset is one)."""
         queues = self._table.setdefault((topic, group), {})
@@ -60,6 +76,7 @@ class OffsetTable:
 
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note, for a master to come, how far a group is; in memory, and forwards only."""
+        self.reserve(group, topic)
         queues = self._kept.setdefault((topic, group), {})
         queues[queue_id] = max(offset, queues.get(queue_id, 0))
 
@@ -72,13 +89,20 @@ class OffsetTable:
         queues = self._kept.get((topic, group), {})
         if queues.get(queue_id, -1) <= offset:
             queues.pop(queue_id, None)
+        if not queues:
+            self._forget_kept((topic, group))
 
     def take_kept(self) -> None:
         """This broker is master now: what it kept is its own."""
         for topic, group, queue_id, offset in self.kept():
             if offset > self._table.get((topic, group), {}).get(queue_id, -1):
                 self.commit(group, topic, queue_id, offset)
-        self._kept.clear()
+        for pair in list(self._kept):
+            self._forget_kept(pair)
+
+    def _forget_kept(self, pair: tuple[str, str]) -> None:
+        self._kept.pop(pair, None)
+        self._pairs.release(pair)
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         return dict(self._table.get((topic, group), {}))
@@ -193,6 +217,7 @@ class OffsetTable:
 
     def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self._table = table
+        self._pairs.replace(table)
         self._first = self.mark
         self._moved.clear()
         self._topics, self._groups = {}, {}
@@ -213,7 +238,10 @@ class OffsetTable:
         groups = self._groups.setdefault(topic, {})
         if here:
             topics[topic] = groups[group] = None
+            self._pairs.add(key)
         else:
+            if topic in topics:
+                self._pairs.remove(key)
             topics.pop(topic, None)
             groups.pop(group, None)
             if not topics:
@@ -234,6 +262,8 @@ class OffsetTable:
         assert pairs == set(self._table), "the topics of each group are those it has offsets of"
         turned = {(topic, group) for topic, groups in self._groups.items() for group in groups}
         assert turned == pairs, "the groups of each topic are those that have offsets of it"
+        assert all(self._kept.values()), "a pair of which nothing is kept is forgotten"
+        self._pairs.check_invariants(pairs)
         self.text.check_invariants()
         self._topics_text.check_invariants()
 

@@ -107,6 +107,12 @@ class Topics:
     def get(self, name: str) -> TopicConfig | None:
         return self.table.get(name)
 
+    def queues_of(self, name: str) -> int:
+        """How many queues a topic has, of those that are read and those that are written the more; 0: it is
+        not known."""
+        topic = self.table.get(name)
+        return 0 if topic is None else max(topic.read_queues, topic.write_queues)
+
     def put(self, *topics: TopicConfig) -> None:
         for topic in topics:
             self.table[topic.name] = topic

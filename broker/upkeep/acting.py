@@ -106,6 +106,7 @@ class Acting:
         master, offsets = self._context.role_state.master_address, self._context.offsets
         if master is None:
             return
+        waits: Command | None = None
         for topic, group, queue_id, offset in offsets.kept():
             ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
             answer = await self._client.call(master, Command(Request.QUERY_CONSUMER_OFFSET, ext), CALL_S)
@@ -122,6 +123,11 @@ class Acting:
                         queue_id,
                         answer.remark,
                     )
+                elif answer.code == Response.SYSTEM_BUSY:
+                    waits = answer  # the master has no room for this pair: that holds no other one up
+                    continue
                 elif answer.code != Response.SUCCESS:
                     raise Refused(answer.remark or "the master takes no offset", answer.code)
             offsets.handed_over(topic, group, queue_id, offset)
+        if waits is not None:
+            raise Refused(waits.remark or "the master takes no offset", waits.code)

@@ -42,6 +42,13 @@ class LimitsConfig(TimerConfig):
         "groups that may be made by their first use each second; twice as many at once",
         least=1,
     )
+    offset_pairs_max: int = key(
+        "maxConsumerOffsetPairs",
+        100000,
+        "pairs of a topic and a group that have consumer offsets, one of a wide topic counted once for every"
+        " 16 queues; beyond, commits, pulls and pops make none",
+        least=1,
+    )
     client_bytes_max: int = key(
         "maxClientBytes",
         268435456,

@@ -106,8 +106,18 @@ def need_own_group(group: str) -> None:
         raise Refused(f"the offsets of {group} are the broker's own", Response.NO_PERMISSION)
 
 
+def need_pair(context: BrokerContext, group: str, topic: str) -> None:
+    """Raises Refused unless the group may have offsets in the topic: it has some, or there is room for one
+    more pair. Who asks again may find some, when topics or groups were deleted."""
+    if not context.offsets.has_room(group, topic):
+        most = context.config.offset_pairs_max
+        text = f"{most} pairs of a topic and a group have offsets (maxConsumerOffsetPairs), {group} none yet"
+        raise Refused(f"{text} in {topic}", Response.SYSTEM_BUSY)
+
+
 def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, offset: int) -> None:
-    """A consumer tells how far its group is, at a broker that keeps offsets."""
+    """A consumer tells how far its group is, at a broker that keeps offsets. Raises Refused."""
+    need_pair(context, group, topic)
     if context.role_state.is_master:
         # One that read more at a former master than this one got must not skip what is written there next.
         offset = min(offset, context.store.next_offset(topic, queue_id))

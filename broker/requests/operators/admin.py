@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.answers import dialect, strict
-from broker.requests.consumers.offsets import need_own_group, stored_ms
+from broker.requests.consumers.offsets import need_own_group, need_pair, stored_ms
 from broker.timers.delivery import DEQUEUED, TimerService
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
@@ -57,6 +57,7 @@ LIVE_KEYS: Final = frozenset(
         "commitLogMegabytesMax",
         "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio",
+        "maxConsumerOffsetPairs",
         "maxGroupsInHeartbeat",
         "maxHeartbeatBytes",
         "maxMessageSize",
@@ -335,7 +336,8 @@ class AdminProcessor:
         )
         slice_ = Slice(self._context.env.monotonic_ms)
         for name in names:
-            if not name.startswith(RETRY_PREFIX):
+            if not name.startswith(RETRY_PREFIX) and self._context.offsets.queues(source, name):
+                need_pair(self._context, target, name)
                 self._context.offsets.clone_group(source, target, name)
             await self._breathe_as_master(slice_)
         await self._context.copies.wait_for_copies("offsets")
@@ -360,6 +362,7 @@ class AdminProcessor:
         wanted = opt_int(request.ext, "offset", -1) if only >= 0 else -1
         if only >= topic.read_queues:
             raise Refused(f"queueId {only} is not one of {name}", Response.INVALID_PARAMETER)
+        need_pair(context, group, name)
         moved: dict[int, int] = {}
         slice_ = Slice(context.env.monotonic_ms)
         for queue_id in [only] if only >= 0 else range(topic.read_queues):

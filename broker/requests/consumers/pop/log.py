@@ -66,6 +66,7 @@ class PopLog:
         key = (topic, group, queue_id)
         if self.positions.get(key) is None:
             self._committed[key] = self._context.offsets.get(group, topic, queue_id)
+            self._context.offsets.reserve(group, topic)
         self.positions.popped(key, offset, end)
         self.note()
 
@@ -100,13 +101,17 @@ class PopLog:
     def clear(self) -> None:
         """The role ended: what was not confirmed may not be there."""
         self.positions.clear()
+        for topic, group, _ in self._committed:
+            self._context.offsets.release(group, topic)
         self._committed.clear()
         self.open_checkpoints = 0
         self.ready = False
 
     def _forget(self, key: Key) -> None:
         self.positions.drop(key)
-        self._committed.pop(key, None)
+        if key in self._committed:
+            del self._committed[key]
+            self._context.offsets.release(key[1], key[0])
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         if topic == self.topic and len(self.positions):

@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.choosing import look, split
-from broker.requests.consumers.offsets import need_own_group
+from broker.requests.consumers.offsets import need_own_group, need_pair
 from broker.requests.consumers.pop.checks import (
     need_count,
     need_invisible,
@@ -163,6 +163,7 @@ class PopProcessor:
         need_readable(context, header.group, header.topic, header.queue_id, "pop message is forbidden")
         need_invisible(context, header.invisible_ms)
         need_retry_topic(context, header.topic, header.group)
+        need_pair(context, header.group, header.topic)
 
     # Taking
 
