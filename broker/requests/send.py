@@ -238,7 +238,9 @@ class SendProcessor:
         if topic is None:
             if name.startswith(RETRY_PREFIX):
                 self._need_group(name.removeprefix(RETRY_PREFIX))
-                topic = topics.ensure(name, 1)
+                # As many as the client takes of the default topic: it sends to any of them.
+                queues = topics.inherited_queues(header.default_topic, header.default_topic_queues)
+                topic = topics.ensure(name, 1 if queues is None else queues)
             else:
                 problem = topic_name_error(name)
                 if problem is not None:

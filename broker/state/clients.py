@@ -205,6 +205,16 @@ class Clients:
         self.bytes += group.bytes - before
         return changed
 
+    def renew(self, name: str, subscription: Subscription) -> None:
+        """What a member of a group says it wants of a topic that the group reads, if that is newer."""
+        group = self.consumers.get(name)
+        known = group.subscriptions.get(subscription.topic) if group is not None else None
+        if group is None or known is None or subscription.version <= known.version:
+            return
+        group.subscriptions[subscription.topic] = subscription
+        group.subscribed_bytes += subscription.weight - known.weight
+        self.bytes += subscription.weight - known.weight
+
     def _joined(self, group: ConsumerGroup, client: Client) -> bool:
         """Enter a member; whether it is a new one."""
         known = group.members.get(client.connection)

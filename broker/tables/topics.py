@@ -184,10 +184,8 @@ class Topics:
         Raises Refused 17 when the default topic does not allow it or there are too many topics, 2 (the
         producer tries again) when too many came to be at once.
         """
-        default = self.table.get(default_topic)
-        if default is not None and default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
-            default = None
-        if default is None or not default.perm & PERM_INHERIT or topic_name_error(name) is not None:
+        default = self._default(default_topic)
+        if default is None or topic_name_error(name) is not None:
             raise Refused(
                 f"topic[{name}] not exist, apply first please!"
                 " see https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
@@ -207,6 +205,18 @@ class Topics:
         )
         self.put(topic)
         return topic
+
+    def inherited_queues(self, default_topic: str, client_queues: int) -> int | None:
+        """So many queues a topic has that a producer's first send makes, or None where it makes none."""
+        default = self._default(default_topic)
+        return None if default is None else max(0, min(client_queues, default.write_queues))
+
+    def _default(self, name: str) -> TopicConfig | None:
+        """The topic whose settings a first send takes over, if it lets them be."""
+        found = self.table.get(name)
+        if found is None or (name == AUTO_CREATE_TOPIC and not self._config.auto_create_topic):
+            return None
+        return found if found.perm & PERM_INHERIT else None
 
     def set_epoch(self, epoch: int) -> None:
         """A new master's table is newer than any its predecessor made, whatever the counters say."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from model.errors import DiskError
 from model.ids import BrokerId, Epoch
 from model.message import java_hash
 from remoting import bodies
+from remoting.codec import Command
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from remoting.service import Connection
 from store.flow.reading import Got
 from tests.broker.helpers import (
     client_of,
@@ -130,6 +133,40 @@ async def test_pulls_with_a_groups_own_subscription_need_a_heartbeat(tmp_path: P
         await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T"))
         assert (await client.call(Request.PULL_MESSAGE, ext)).code == 0
         assert (await client.call(Request.PULL_MESSAGE, {**ext, "subVersion": "2"})).code == 25
+
+
+@pytest.mark.parametrize(("told", "code"), [(7, 0), (6, 25)])
+async def test_a_consumer_that_knows_more_than_its_heartbeat_said_is_asked(
+    tmp_path: Path, told: int, code: int
+) -> None:
+    """The original's client renews its version and may leave out the heartbeat that tells: the original
+    refuses its pulls for 20 s."""
+    asked: list[dict[str, str]] = []
+
+    async def tell(connection: Connection, request: Command) -> Command | None:
+        if request.code != Request.GET_CONSUMER_RUNNING_INFO:
+            return None
+        asked.append(request.ext)
+        wanted = [{"topic": t, "subString": "B", "codeSet": [66], "subVersion": told} for t in ("T", "U")]
+        text = json.dumps({"subscriptionSet": wanted, "userConsumerInfo": {}})
+        queues = '{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"commitOffset":0}},'
+        return request.reply(body=(queues + text[1:]).encode())
+
+    async with running(tmp_path) as broker, client_of(broker, tell) as client:
+        for tag in "AB":
+            await client.send("T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
+        await broker.store.caught_up()
+        await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T"))
+        header = PullHeader("g", "T", 0, 0, 32, sys_flag=0, sub_version=7)
+        answers = await asyncio.gather(
+            *(client.call(Request.PULL_MESSAGE, header.to_ext()) for _ in range(3))
+        )
+        assert [answer.code for answer in answers] == [code] * 3
+        assert asked == [{"consumerGroup": "g", "clientId": "c1", "jstackEnable": "false"}], "once"
+        if code == 0:
+            assert [r.body for r in records(answers[0].body)] == [b"B"], "what it wants now"
+        assert broker.context.clients.subscription("g", "U") is None, "a heartbeat alone brings new topics"
+        broker.context.clients.check_invariants()
 
 
 async def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:

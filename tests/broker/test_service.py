@@ -150,6 +150,19 @@ async def test_a_message_sent_back_returns_after_its_delay_and_then_is_a_dead_le
         assert bodies.loads(delays.body)["offsetTable"] == {"1": 1}
 
 
+@pytest.mark.parametrize(("made", "queues"), [("true", 4), ("false", 1)])
+async def test_a_first_send_makes_a_retry_topic_as_wide_as_any(
+    tmp_path: Path, made: str, queues: int
+) -> None:
+    """A consumer that cannot send back sends itself, to any queue of the default topic."""
+    async with running(tmp_path, autoCreateTopicEnable=made) as broker, client_of(broker) as client:
+        answer = await client.send("%RETRY%cg", b"again", queue_id=queues - 1, default_topic_queues=4)
+        assert answer.code == 0, answer.remark
+        topic = broker.topics.get("%RETRY%cg")
+        assert topic is not None
+        assert (topic.read_queues, topic.write_queues) == (queues, queues)
+
+
 async def test_a_delayed_message_waits_in_the_schedule_topic(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         answer = await client.send("T", b"later", queue_id=2, properties="DELAY\x011\x02")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.requests.consumers.asking import Asking
 from broker.requests.consumers.choosing import look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
@@ -51,6 +52,7 @@ class PullProcessor:
         self._context = context
         self._config = context.config
         self._held = HeldPulls()
+        self._asking = Asking(context)
         self._due: dict[Queue, None] = {}
         self._tasks = Tasks("held pulls")
         self._waking: asyncio.Task[None] | None = None
@@ -65,7 +67,14 @@ class PullProcessor:
         header = PullHeader.parse(request.ext)
         self._context.trust.need_seen(connection, request, header.topic)
         topic, group = self._allowed(header)
-        subscription = self._subscription(header, group)
+        try:
+            subscription = self._subscription(header, group)
+        except Refused as refused:
+            if refused.code != Response.SUBSCRIPTION_NOT_LATEST:
+                raise
+            await self._asking.renew(connection, header.group, header.topic)
+            topic, group = self._allowed(header)  # others ran meanwhile
+            subscription = self._subscription(header, group)
         got = self._get(header, subscription)
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         if commits and self._context.role_state.keeps_offsets:
