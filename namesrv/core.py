@@ -529,6 +529,10 @@ class RouteTable:
         }
         return sorted(found)
 
+    def clusters_with(self, topic: str) -> set[str]:
+        """Those with a broker group that has the topic."""
+        return {self._groups[name].cluster for name in self._topics.get(topic, ()) if name in self._groups}
+
     def member_group(self, cluster: str, name: str) -> dict[str, Any]:
         """BrokerMemberGroup; without addresses when the group is not known."""
         group = self._groups.get(name)

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -86,11 +87,7 @@ class NameServer:
         self._client = RemotingClient(env, "namesrv", credentials=signing)
         guard = Guard("namesrv", Limits.of(config), env.monotonic_ms)
         self._access = StandaloneAccess(env, config, guard, credentials)
-        self._access.hold_to(
-            lambda request: self._table.clusters_of(
-                request.ext.get("brokerName", ""), request.ext.get("brokerAddr", "")
-            )
-        )
+        self._access.hold_to(self._clusters_of)
         self._server = RemotingServer(
             env,
             "namesrv",
@@ -400,6 +397,18 @@ class NameServer:
             count += some
             await slice_.breathe()
         return count
+
+    def _clusters_of(self, request: Command) -> set[str]:
+        """See ``Gate.clusters_of``: those whose brokers or topics the request changes, named or not."""
+        ext, table = request.ext, self._table
+        found = set(table.clusters_of(ext.get("brokerName", ""), ext.get("brokerAddr", "")))
+        if request.code == Request.DELETE_TOPIC_IN_NAMESRV and not ext.get("clusterName"):
+            found.update(table.clusters_with(ext.get("topic", "")))
+        elif request.code == Request.REGISTER_TOPIC_IN_NAMESRV:
+            with suppress(PeerError):  # its handler refuses such a body
+                for group in parse_queues(request):
+                    found.update(table.clusters_of(group, ""))
+        return found
 
     def _delete_topic(self, connection: Connection, request: Command) -> Command:
         self._table.delete_topic(need(request.ext, "topic"), request.ext.get("clusterName") or None)

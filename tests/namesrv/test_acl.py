@@ -104,6 +104,56 @@ async def test_a_right_to_one_cluster_registers_and_removes_no_broker_of_another
             await client.close()
 
 
+async def test_a_topic_of_all_clusters_is_changed_by_who_may_change_each_of_them(tmp_path: Path) -> None:
+    """A deletion that names no cluster is one everywhere; what is announced by hand names groups, of any
+    cluster, in its body."""
+    async with world(**ON, auth_config_path=str(tmp_path)) as w:
+        root, alice = (RemotingClient(w.env, "signed", credentials=key) for key in (ROOT, ALICE))
+
+        async def ask(who: RemotingClient, code: int, body: bytes = b"", **ext: str) -> Command:
+            return await who.call(w.server.address, Command(code, ext, body))
+
+        async def allow(*clusters: str) -> None:
+            rule = {"actions": ["Update"], "decision": "Allow"}
+            entries = [{"resource": f"Cluster:{cluster}", **rule} for cluster in clusters]
+            acl = dumps({"subject": "User:alice", "policies": [{"entries": entries}]})
+            code = Request.AUTH_CREATE_ACL if clusters == ("DefaultCluster",) else Request.AUTH_UPDATE_ACL
+            assert (await ask(root, code, acl, subject="User:alice")).code == 0
+
+        body = dumps({"password": ALICE.secret_key})
+        assert (await ask(root, Request.AUTH_CREATE_USER, body, username="alice")).code == 0
+        await allow("DefaultCluster")
+        here = registration("10.0.0.1:1")
+        there = registration("10.0.0.2:1", clusterName="other", brokerName="broker-o")
+        for command in (here, there):
+            assert (await root.call(w.server.address, command)).code == 0
+
+        delete, announce = Request.DELETE_TOPIC_IN_NAMESRV, Request.REGISTER_TOPIC_IN_NAMESRV
+        queues = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}
+        named = [dumps({"queueDatas": [{"brokerName": n, **queues}]}) for n in ("broker-a", "broker-o")]
+        for code, body, ext in (
+            (delete, b"", {"topic": "T"}),
+            (delete, b"", {"topic": "T", "clusterName": ""}),
+            (announce, named[1], {"topic": "New"}),
+        ):
+            answer = await ask(alice, code, body, **ext)
+            assert answer.code == Response.NO_PERMISSION, ext
+            denied = "Cluster: " if ext.get("clusterName") == "" else "Cluster:other "
+            assert f"no permission to access {denied}" in (answer.remark or "")
+        route = json.loads((await ask(root, Request.GET_ROUTEINFO_BY_TOPIC, topic="T")).body)
+        assert [one["brokerName"] for one in route["queueDatas"]] == ["broker-a", "broker-o"]
+        assert (await ask(alice, announce, named[0], topic="New")).code == 0, "its own cluster's"
+        assert (await ask(alice, delete, topic="New")).code == 0, "a topic of its own cluster alone"
+        assert (await ask(alice, announce, b"{", topic="New")).code == Response.SYSTEM_ERROR
+        await allow("DefaultCluster", "other")
+        assert (await ask(alice, announce, named[1], topic="New")).code == 0
+        assert (await ask(alice, delete, topic="T")).code == 0
+        answer = await ask(root, Request.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        assert answer.code == Response.TOPIC_NOT_EXIST
+        for client in (root, alice):
+            await client.close()
+
+
 async def test_acl_1_and_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(
         "accounts:\n- {accessKey: rootroot, secretKey: root-secret, admin: true}\n"
