@@ -16,7 +16,9 @@ SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy secrets clean
+PROMTOOL := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
+
+.PHONY: setup demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -101,6 +103,13 @@ toxiproxy: .tools/toxiproxy-server
 	@mkdir -p .tools
 	@GOBIN=$(CURDIR)/.tools/gobin go install $(TOXIPROXY)
 	@mv .tools/gobin/server $@ && rmdir .tools/gobin
+
+# Plays the alert rules; without it their test is skipped. Minutes to compile, once.
+promtool: .tools/promtool
+
+.tools/promtool:
+	@mkdir -p .tools
+	@GOBIN=$(CURDIR)/.tools go install $(PROMTOOL)
 
 secrets: $(SECRETS)
 

@@ -124,11 +124,13 @@ class BrokerContext:
             return max(end, self.store.next_offset(topic, queue_id))
         return end
 
-    def got(self, topic: str, group: str, messages: int) -> None:
-        """A consumer group was given so many messages of a topic."""
+    def got(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        """A consumer group was given so many messages of a topic, and so many bytes of records."""
         now_ms = self.env.monotonic_ms()
         self.stats.got(messages)
-        self.stats.counters.add("GROUP_GET_NUMS", f"{topic}@{group}", messages, now_ms)
+        key = f"{topic}@{group}"
+        self.stats.counters.add("GROUP_GET_NUMS", key, messages, now_ms)
+        self.stats.counters.add("GROUP_GET_SIZE", key, size_bytes, now_ms)
 
     async def admit(self, connection: Connection, request: Command) -> None:
         """Return when a write can be taken. Raises Refused.

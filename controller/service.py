@@ -222,6 +222,7 @@ class Controller:
                 for node, seat in sorted(self._raft.seats.items())
             },
             "raft": self._raft.status(),
+            "withoutMaster": self._coordinator.state.without_master.to_json(),
             "groups": {
                 name: {
                     "master": group.master,

@@ -353,6 +353,7 @@ class Guard:
             "refused": dict(sorted(self.refused.items())),
             "audit": self.audit.status(),
             "slowTurns": self.slow.status(),
+            "answered": self.slow.answers.to_json(),
         }
 
     def check_invariants(self) -> None:

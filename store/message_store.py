@@ -333,6 +333,12 @@ class MessageStore:
         queue = self.files.queues.get(topic, queue_id)
         return QueueOffset(queue.max_offset if queue is not None else 0)
 
+    def sizes_of(self, topic: str, queue_id: int, begin: int, count_max: int) -> list[int]:
+        """Bytes of the records of a queue from ``begin`` on, up to ``count_max`` and not beyond a file's end;
+        0 for an entry that stands for none. Empty for an unknown queue."""
+        queue = self.files.queues.get(topic, queue_id)
+        return queue.sizes(begin, count_max) if queue is not None else []
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """See reading.Reader.offset_by_time."""
         return self.reader.offset_by_time(topic, queue_id, timestamp_ms, upper)

@@ -21,16 +21,20 @@ NODE: Final = ("cluster", "node_type", "node_id")
 
 def histogram(name: str, text: str, seen: Mapping[str, Any]) -> Metric:
     """Of ``runtime.report.histogram.Histogram.to_json``."""
+    family = HistogramMetricFamily(name, text, labels=())
+    add_histogram(family, (), seen)
+    return family
+
+
+def add_histogram(family: HistogramMetricFamily, labels: tuple[str, ...], seen: Mapping[str, Any]) -> None:
+    """One more of a family whose labels have these values."""
     bounds = [*(str(float(bound)) for bound in seen["bounds"]), "+Inf"]
-    return HistogramMetricFamily(
-        name,
-        text,
-        buckets=list(zip(bounds, map(float, seen["counts"]), strict=True)),
-        sum_value=seen["sum"],
-    )
+    buckets = list(zip(bounds, map(float, seen["counts"]), strict=True))
+    family.add_metric(labels, buckets, sum_value=seen["sum"])
 
 
 _HISTOGRAMS: Final = {
+    "flush": ("keelmq_broker_flush_seconds", "how long each sync of the CommitLog took"),
     "sendWait": ("keelmq_broker_send_wait_seconds", "how long answers to sends waited for copies and disk"),
     "ageWhenRead": ("keelmq_broker_age_when_read_seconds", "age of the oldest message of a pull's answer"),
 }
@@ -41,7 +45,13 @@ def broker_figures(status: Mapping[str, Any]) -> Iterator[Metric]:
     figures = status.get("figures") or {}
     yield from _topics(figures, node)
     yield from _lags(figures.get("lags") or [], node)
+    yield _queue_lags(figures.get("queueLags") or [])
     yield from _node(status, figures, node)
+    yield from _waiting(status, node)
+    if isinstance(sizes := status.get("sizes"), dict):
+        family = HistogramMetricFamily("rocketmq_message_size", "bytes of the records stored", labels=NODE)
+        add_histogram(family, node, sizes)
+        yield family
     if isinstance(total := status.get("putBytesTotal"), int):
         yield CounterMetricFamily("keelmq_broker_bytes_put", "bytes of the messages stored", value=total)
     for key, (name, text) in _HISTOGRAMS.items():
@@ -53,17 +63,78 @@ def broker_figures(status: Mapping[str, Any]) -> Iterator[Metric]:
         yield GaugeMetricFamily("keelmq_broker_disk_free_bytes", "what is free of it", value=free)
 
 
+_BY_TOPIC: Final = {
+    "topics": ("rocketmq_messages_in", "messages stored, by topic"),
+    "topicBytes": ("rocketmq_throughput_in", "bytes of the records stored, by topic"),
+    "commits": ("rocketmq_commit_messages", "transactions committed, by topic"),
+    "rollbacks": ("rocketmq_rollback_messages", "transactions rolled back, by topic"),
+}
+_BY_GROUP: Final = {
+    "reads": ("rocketmq_messages_out", "messages read, by group"),
+    "readBytes": ("rocketmq_throughput_out", "bytes of the records read, by group"),
+}
+_DEAD: Final = "%DLQ%"
+
+
 def _topics(figures: Mapping[str, Any], node: tuple[str, ...]) -> Iterator[Metric]:
-    taken = CounterMetricFamily("rocketmq_messages_in", "messages stored, by topic", labels=[*NODE, "topic"])
-    for topic, total in (figures.get("topics") or {}).items():
-        taken.add_metric([*node, topic], total)
-    given = CounterMetricFamily(
-        "rocketmq_messages_out", "messages read, by group", labels=[*NODE, "topic", "consumer_group"]
+    for key, (name, text) in _BY_TOPIC.items():
+        taken = CounterMetricFamily(name, text, labels=[*NODE, "topic"])
+        for topic, total in (figures.get(key) or {}).items():
+            taken.add_metric([*node, topic], total)
+        yield taken
+    for key, (name, text) in _BY_GROUP.items():
+        given = CounterMetricFamily(name, text, labels=[*NODE, "topic", "consumer_group"])
+        for place, total in (figures.get(key) or {}).items():
+            topic, at, group = place.partition("@")
+            given.add_metric([*node, topic, group if at else topic], total)
+        yield given
+    dead = CounterMetricFamily(
+        "rocketmq_send_to_dlq_messages", "messages given up, by group", labels=[*NODE, "consumer_group"]
     )
-    for key, total in (figures.get("reads") or {}).items():
-        topic, at, group = key.partition("@")
-        given.add_metric([*node, topic, group if at else topic], total)
-    yield from (taken, given)
+    for topic, total in (figures.get("dead") or {}).items():
+        dead.add_metric([*node, topic.removeprefix(_DEAD)], total)
+    yield dead
+
+
+def _queue_lags(rows: list[Mapping[str, Any]]) -> Metric:
+    labels = ["topic", "consumer_group", "queue_id"]
+    lag = GaugeMetricFamily("keelmq_broker_queue_lag_messages", "messages not read yet", labels=labels)
+    for row in rows:
+        lag.add_metric([row["topic"], row["group"], str(row["queueId"])], row["messages"])
+    return lag
+
+
+_WAITING: Final = {
+    "heldPulls": ("keelmq_broker_held_pulls", "pulls that wait for messages"),
+    "heldPops": ("keelmq_broker_held_pops", "pops that wait for messages"),
+    "openCheckpoints": ("keelmq_broker_open_checkpoints", "pops that are not acknowledged in full"),
+}
+
+
+def _waiting(status: Mapping[str, Any], node: tuple[str, ...]) -> Iterator[Metric]:
+    """What waits: requests, pops, transactions, timer messages; and for how long this broker may lead."""
+    for key, (name, text) in _WAITING.items():
+        if isinstance(value := status.get(key), int):
+            yield GaugeMetricFamily(name, text, value=value)
+    if isinstance(revived := status.get("revivedTotal"), int):
+        yield CounterMetricFamily("keelmq_broker_revived", "messages that came back unpopped", value=revived)
+    if isinstance(halves := status.get("halfMessages"), int):
+        yield _of_node("rocketmq_half_messages", "transactions that have not ended", halves, node)
+    timers = status.get("timers") or {}
+    timing = GaugeMetricFamily(
+        "rocketmq_timing_messages", "timer messages that wait", labels=[*NODE, "topic"]
+    )
+    for topic, count in (timers.get("waiting") or {}).items():
+        timing.add_metric([*node, topic], count)
+    yield timing
+    if isinstance(late_ms := timers.get("behindMs"), int):
+        text = "how late the next timer message is"
+        yield GaugeMetricFamily("keelmq_broker_timers_behind_seconds", text, value=late_ms / 1000)
+    lease = (status.get("life") or {}).get("lease") or {}
+    left = GaugeMetricFamily("keelmq_broker_lease_left_seconds", "a master may lead for so long", labels=())
+    if isinstance(left_ms := lease.get("leftMs"), int):
+        left.add_metric((), left_ms / 1000)
+    yield left
 
 
 def _lags(rows: list[Mapping[str, Any]], node: tuple[str, ...]) -> Iterator[Metric]:
@@ -104,6 +175,11 @@ def _node(status: Mapping[str, Any], figures: Mapping[str, Any], node: tuple[str
         end, done = status.get(ahead), status.get(behind)
         if isinstance(end, int) and isinstance(done, int):
             yield _of_node(name, text, max(0, end - done), node)
+    begin, end = status.get("minOffset"), status.get("maxOffset")
+    if isinstance(begin, int) and isinstance(end, int):
+        yield _of_node("rocketmq_storage_size", "bytes of the CommitLog", end - begin, node)
+    if isinstance(permission := status.get("permission"), int):
+        yield _of_node("rocketmq_broker_permission", "4 read, 2 write, 6 both", permission, node)
     if isinstance(kept_ms := figures.get("keptMs"), int):
         yield _of_node(
             "rocketmq_storage_message_reserve_time", "ms since the oldest message was stored", kept_ms, node

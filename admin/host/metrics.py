@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from admin.host.figures import broker_figures, histogram
+from admin.host.figures import add_histogram, broker_figures, histogram
 from runtime.report.histogram import Histogram
 
 
@@ -93,6 +93,12 @@ def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
     for cap, total in sorted((ports.get("refused") or {}).items()):
         refused.add_metric([cap], total)
     yield refused
+    answered = HistogramMetricFamily(
+        "keelmq_request_seconds", "from a request to its answer", labels=["request"]
+    )
+    for what, seen in (ports.get("answered") or {}).items():
+        add_histogram(answered, (what,), seen)
+    yield answered
     yield from _audit(ports.get("audit") or {})
     if isinstance(slow := ports.get("slowTurns"), dict):
         turns = CounterMetricFamily(
@@ -300,6 +306,9 @@ def _controller(status: Mapping[str, Any]) -> Iterator[Metric]:
         brokers = (group.get("brokers") or {}).values()
         alive.add_metric([name], float(sum(bool(broker.get("alive")) for broker in brokers)))
     yield from (epoch, master, in_sync, unclean, alive)
+    if isinstance(without := status.get("withoutMaster"), dict):
+        text = "from the loss of a master to the next one, as this Controller saw it while it led"
+        yield histogram("keelmq_controller_without_master_seconds", text, without)
 
 
 def _namesrv(status: Mapping[str, Any]) -> Iterator[Metric]:

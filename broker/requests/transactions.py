@@ -96,6 +96,13 @@ class Transactions:
         self._known = asyncio.Event()  # the op records that were there at our promotion are read
         self._waiting = 0  # ends that came before
 
+    @property
+    def open_halves(self) -> int:
+        """Half messages that have not ended yet."""
+        end = self._context.store.max_queue_offset(HALF_TOPIC, 0)
+        known = sum(offset >= self._next_half for offset in {*self._ended, *self._ending})
+        return max(0, end - self._next_half - known)
+
     # What producers say
 
     async def end(self, connection: Connection, request: Command) -> Command | None:
@@ -124,6 +131,9 @@ class Transactions:
             messages.insert(0, self._committed(half))
         puts = self._sender.put(messages, stored_before=True)
         self._ending[half.queue_offset] = ended_as
+        counter = "TOPIC_COMMIT_NUMS" if header.decision == TRANSACTION_COMMIT else "TOPIC_ROLLBACK_NUMS"
+        topic = property_of(half.properties, REAL_TOPIC) or ""
+        context.stats.counters.add(counter, topic, 1, context.env.monotonic_ms())
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
 
     def _need_right(

@@ -73,9 +73,9 @@ class Counters:
         counter.total += count
         counter.moved_ms = now_ms
 
-    def queue_end(self, topic: str, queue_id: int, end: int, now_ms: float) -> None:
-        """Where a queue ends now (messages). One that is met first counts from there on, or from its begin
-        when there was nothing of the topic at the look before."""
+    def queue_end(self, topic: str, queue_id: int, end: int, now_ms: float) -> int:
+        """Where a queue ends now (messages); so many are counted. One that is met first counts from there on,
+        or from its begin when there was nothing of the topic at the look before."""
         key = (topic, queue_id)
         before = self._ends_now.get(key)
         if before is None:
@@ -83,6 +83,7 @@ class Counters:
         self._ends_now[key] = end
         if end > before:
             self.add("TOPIC_PUT_NUMS", topic, end - before, now_ms)
+        return max(0, end - before)
 
     def sample(self, now_ms: float) -> None:
         """Keep what the counters say now; called about every 10 s, after all queues were looked at."""

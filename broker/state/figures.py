@@ -7,6 +7,7 @@ largest have. The rest is one row named ``OTHERS``, which no topic or group can 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +35,24 @@ class Lag:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How many messages of one queue a consumer group has not read."""
+
+    group: str
+    topic: str
+    queue_id: int
+    messages: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "topic": self.topic,
+            "queueId": self.queue_id,
+            "messages": self.messages,
+        }
+
+
 class Rows:
     """Counters by name, of which the first ``rows_max`` keep their own row."""
 
@@ -50,6 +69,13 @@ class Rows:
         found = {name: totals[name] for name in self._own if name in totals}
         rest = sum(total for name, total in totals.items() if name not in self._own)
         return {**found, OTHERS: rest} if len(totals) > len(found) else found
+
+
+def largest_queues(lags: Iterable[QueueLag], rows_max: int = ROWS_MAX) -> list[QueueLag]:
+    """The queues in which groups are furthest behind. The others have no row: lags of groups have them."""
+    return heapq.nsmallest(
+        rows_max, lags, key=lambda one: (-one.messages, one.group, one.topic, one.queue_id)
+    )
 
 
 def largest(lags: Iterable[Lag], rows_max: int = ROWS_MAX) -> tuple[list[Lag], Lag | None]:

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from broker.state.counters import Counters
-from runtime.report.histogram import LONG_S, Histogram
+from runtime.report.histogram import LONG_S, SIZES_BYTES, Histogram
 
 WINDOW_MS: Final = 10_000
 
@@ -29,6 +29,7 @@ class Stats:
         self.get_total = 0
         self.counters = Counters()
         self.age_when_read = Histogram(LONG_S)
+        self.sizes = Histogram(SIZES_BYTES)
         self.today = Morning()
         self.yesterday = Morning()
         self._day: date | None = None

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
+from broker.state.figures import Rows
 from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, entry_of
 from broker.timers.former import FormerCopies, mark_of
 from broker.timers.progress import NotesInWaiting, TimerCounts, TimerProgress
@@ -55,6 +56,7 @@ class TimerService:
 
     def __init__(self, context: BrokerContext, progress: TimerProgress, sender: SendProcessor) -> None:
         self.counts = TimerCounts(context.env.now_ms)
+        self._rows = Rows()
         self.wheel = Wheel()
         self.read = 0  # queue offset of the timer topic up to which the wheel has all
         self._context = context
@@ -96,6 +98,11 @@ class TimerService:
     def behind_messages(self) -> int:
         """How many are not in the wheel yet."""
         return max(0, self._context.store.max_queue_offset(TIMER_TOPIC, 0) - self.read)
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready: how many wait, by topic, and how late the first of them is (ms)."""
+        waiting = {topic: count for topic, (count, _) in self.counts.table.items()}
+        return {"waiting": self._rows.of(waiting), "behindMs": self.behind_ms()}
 
     def check_invariants(self) -> None:
         self.wheel.check_invariants()

@@ -9,14 +9,27 @@ from datetime import datetime
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.state.figures import Lag, Rows, largest
+from broker.state.figures import ROWS_MAX, Lag, QueueLag, Rows, largest, largest_queues
 from model.errors import MqError
+from model.message import DLQ_PREFIX
 from runtime.tasks import every
 from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 10.0
+SIZES_AT_ONCE: Final = 4096
+
+
+_ROWS: Final = {
+    "topics": "TOPIC_PUT_NUMS",
+    "topicBytes": "TOPIC_PUT_SIZE",
+    "reads": "GROUP_GET_NUMS",
+    "readBytes": "GROUP_GET_SIZE",
+    "commits": "TOPIC_COMMIT_NUMS",
+    "rollbacks": "TOPIC_ROLLBACK_NUMS",
+}
+"""Counters that are shown in a bounded number of rows."""
 
 
 class Sampling:
@@ -25,21 +38,36 @@ class Sampling:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._put = self._got = 0
-        self._topics, self._reads = Rows(), Rows()
+        self._rows = {name: Rows() for name in _ROWS}
+        self._dead = Rows()
         self._figures: dict[str, Any] = {}
 
     def status(self) -> dict[str, Any]:
         """As of the last look; empty before the first one."""
         return self._figures
 
+    async def _look_at_sizes(self, topic: str, queue_id: int, begin: int, end: int, turn: Slice) -> None:
+        """Of what a queue took since the last look. Here and not at the send, which pays nothing for it."""
+        stats, store, at = self._context.stats, self._context.store, begin
+        while at < end:
+            sizes = store.sizes_of(topic, queue_id, at, min(SIZES_AT_ONCE, end - at))
+            if not sizes:
+                return  # cut meanwhile
+            at += len(sizes)
+            stats.counters.add("TOPIC_PUT_SIZE", topic, sum(sizes), self._context.env.monotonic_ms())
+            for size in filter(None, sizes):
+                stats.sizes.observe(size)
+            await turn.breathe()
+
     async def _look_at_figures(self, turn: Slice) -> None:
         context, counters = self._context, self._context.stats.counters
-        lags = await self._lags(turn) if context.role_state.is_master else []
+        lags, queues = await self._lags(turn) if context.role_state.is_master else ([], [])
         shown, others = largest(lags)
         timed = [replace(lag, behind_ms=await self._behind_ms(lag, turn)) for lag in shown]
         self._figures = {
-            "topics": self._topics.of(counters.totals("TOPIC_PUT_NUMS")),
-            "reads": self._reads.of(counters.totals("GROUP_GET_NUMS")),
+            **{name: rows.of(counters.totals(_ROWS[name])) for name, rows in self._rows.items()},
+            "dead": self._dead.of(_dead_letters(counters.totals("TOPIC_PUT_NUMS"))),
+            "queueLags": [lag.to_json() for lag in queues],
             "lags": [lag.to_json() for lag in (*timed, *([others] if others else []))],
             "topicNumber": len(context.topics.table),
             "groupNumber": len(context.groups.table),
@@ -49,16 +77,19 @@ class Sampling:
             "disk": self._disk(),
         }
 
-    async def _lags(self, turn: Slice) -> list[Lag]:
-        """Of every consumer group in every topic that it has offsets of."""
-        context, found = self._context, []
+    async def _lags(self, turn: Slice) -> tuple[list[Lag], list[QueueLag]]:
+        """Of every consumer group in every topic that it has offsets of; and of the queues the largest."""
+        context, found, queues = self._context, [], list[QueueLag]()
         for group in list(context.groups.table):
             for topic in context.offsets.topics_of(group):
                 if topic in context.topics.table:
-                    behind = sum(end - at for _, at, end in self._places(group, topic))
-                    found.append(Lag(group, topic, behind))
+                    rows = [QueueLag(group, topic, i, end - at) for i, at, end in self._places(group, topic)]
+                    found.append(Lag(group, topic, sum(row.messages for row in rows)))
+                    full = len(queues) >= ROWS_MAX
+                    if rows and (not full or max(row.messages for row in rows) > queues[-1].messages):
+                        queues = largest_queues([*queues, *rows])
                 await turn.breathe()
-        return found
+        return found, queues
 
     def _places(self, group: str, topic: str) -> Iterator[tuple[int, int, int]]:
         """Queue id, the group's offset and the end of each queue where the group is behind."""
@@ -106,7 +137,9 @@ class Sampling:
         turn = Slice(context.env.monotonic_ms)
         store = context.store
         for topic, queue_id in store.queues():
-            counters.queue_end(topic, queue_id, store.max_queue_offset(topic, queue_id), now_ms)
+            end = store.max_queue_offset(topic, queue_id)
+            if new := counters.queue_end(topic, queue_id, end, now_ms):
+                await self._look_at_sizes(topic, queue_id, end - new, end, turn)
             await turn.breathe()
         for name, before, total in (
             ("BROKER_PUT_NUMS", self._put, stats.put_total),
@@ -118,3 +151,7 @@ class Sampling:
         counters.sample(now_ms)
         await self._look_at_figures(turn)
         stats.on_day(datetime.fromtimestamp(context.env.now_ms() / 1000).date())
+
+
+def _dead_letters(totals: dict[str, int]) -> dict[str, int]:
+    return {topic: total for topic, total in totals.items() if topic.startswith(DLQ_PREFIX)}

@@ -61,6 +61,7 @@ from controller.groups.underway import NEVER, Election, Mandate, Phase, Reported
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
+from runtime.report.histogram import Histogram
 
 if TYPE_CHECKING:
     import random
@@ -165,6 +166,7 @@ class ElectionDecider:
             self.leases.lead(self._now_ms)
             self._backoffs.clear()
             self._reported.announced.clear()
+            self._reported.outages.forget()
             self._unsettle()
         if not mandate.is_raft_leader:
             mandate.caught_up, mandate.settle_ms = False, NEVER
@@ -274,6 +276,11 @@ class ElectionDecider:
 
     # telling
 
+    @property
+    def without_master(self) -> Histogram:
+        """How long groups were without a master, in seconds."""
+        return self._reported.outages.lasted
+
     def _report(self, text: str, level: str = "warning") -> None:
         self._out.append(Report(text, level))
 
@@ -297,11 +304,13 @@ class ElectionDecider:
     def _note_lost(self, name: str, master: int, epoch: int) -> None:
         if self._reported.lost.get(name) != (master, epoch):
             self._reported.lost[name] = (master, epoch)
+            self._reported.outages.on_lost(name, self._now_ms)
             fields: Fields = {"group": name, "broker_id": master}
             self._out.append(Report(f"master {master} of {name} is lost", event="master_lost", fields=fields))
 
     def _elected(self, name: str, answer: Answer) -> None:
         broker_id, epoch = int(answer.ext["masterBrokerId"]), int(answer.ext["masterEpoch"])
+        self._reported.outages.on_elected(name, self._now_ms)
         text = f"broker {broker_id} is master of {name} in epoch {epoch}"
         fields: Fields = {"group": name, "broker_id": broker_id, "epoch": epoch}
         self._out.append(Report(text, "info", event="master_elected", fields=fields))

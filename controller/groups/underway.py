@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from controller.groups.asking import Inquiry
+from controller.groups.outages import Outages
 from controller.groups.preview import OWN, ElectionRequest
 
 NEVER: Final = float("inf")
@@ -83,3 +84,5 @@ class Reported:
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     announced: dict[str, tuple[int, int]] = field(default_factory=dict)
     announcements: int = 0  # in this look
+
+    outages: Outages = field(default_factory=Outages)

@@ -480,6 +480,7 @@ class Connection(asyncio.BufferedProtocol):
         self._endpoint.tasks.spawn(self._handle(command), name=f"request.{command.code}")
 
     async def _handle(self, request: Command) -> None:
+        began = self._loop.time()
         try:
             if self.untaken > UNSENT_BYTES_HIGH:
                 # What it asks for is not made before it has read what it asked for earlier.
@@ -492,6 +493,7 @@ class Connection(asyncio.BufferedProtocol):
             what = label_of(request.code)
             answer = await guard.slow.steps(self._answer(request), what, self.remote)
             if answer is not None and not request.flag & FLAG_ONEWAY:
+                guard.slow.answers.observe(what, self._loop.time() - began)
                 answer.opaque = request.opaque
                 answer.flag |= FLAG_RESPONSE
                 self.send(answer)

@@ -1,22 +1,28 @@
-"""How often did something take how long? Fixed bounds, so that counts of many servers add up. Pure."""
+"""How often did something take how long, or how many bytes? Pure.
+
+The bounds are fixed, so that counts of many servers add up.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any, Final
 
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """For what a producer waits for."""
 LONG_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0)
 """For what may lie in a queue first."""
+SIZES_BYTES: Final = (1024, 4096, 512 * 1024, 1 << 20, 2 << 20, 4 << 20)
+"""For messages; the bounds of RocketMQ's own histogram."""
 
 
 class Histogram:
-    """Counts by upper bound (seconds, inclusive), and the sum of all."""
+    """Counts by upper bound (inclusive; seconds, or what the caller counts), and the sum of all."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
-    def __init__(self, bounds: tuple[float, ...] = SHORT_S) -> None:
+    def __init__(self, bounds: Sequence[float] = SHORT_S) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0

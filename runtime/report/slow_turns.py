@@ -1,4 +1,4 @@
-"""Which request held the event loop too long, and from which client?
+"""Which request held the event loop too long, and from which client? How long did answers take?
 
 The lease, heartbeats and replication run on the same loop as clients' requests. Each step of a request is
 timed; one of ``SLOW_MS`` or more is counted, and logged as far as the rate limit lets it.
@@ -15,6 +15,7 @@ from types import coroutine
 from typing import Any, Final, TypeVar
 
 from runtime.report.complaints import Complaints
+from runtime.report.histogram import Histogram
 
 T = TypeVar("T")
 
@@ -25,6 +26,22 @@ KEPT: Final = 16
 log = logging.getLogger(__name__)
 
 
+class Answers:
+    """How long requests took until their answers, by the names of their codes: there are about 100."""
+
+    def __init__(self) -> None:
+        self._by: dict[str, Histogram] = {}
+
+    def observe(self, what: str, took_s: float) -> None:
+        found = self._by.get(what)
+        if found is None:
+            found = self._by[what] = Histogram()
+        found.observe(took_s)
+
+    def to_json(self) -> dict[str, Any]:
+        return {what: seen.to_json() for what, seen in sorted(self._by.items())}
+
+
 class SlowTurns:
     """Counts and tells what held the loop. ``now_ms``: a clock that counts while code runs."""
 
@@ -32,6 +49,7 @@ class SlowTurns:
         self.total = 0
         self.worst_ms = 0.0
         self.by_what: Counter[str] = Counter()
+        self.answers = Answers()
         self._name = name
         self._now_ms = now_ms
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)

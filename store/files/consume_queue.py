@@ -218,6 +218,11 @@ class ConsumeQueue:
         raw = self.read(index, 1)
         return ENTRY.unpack(raw) if raw else None
 
+    def sizes(self, begin: int, count_max: int) -> list[int]:
+        """Bytes of the records of entries as ``read`` has them; 0 for one that never was."""
+        found = ENTRY.iter_unpack(self.read(begin, count_max))
+        return [0 if size == PRE_BLANK_SIZE else size for _, size, _ in found]
+
     def entries(
         self, begin: int | None = None, end: int | None = None
     ) -> Iterator[tuple[int, int, int, int]]:

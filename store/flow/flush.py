@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from model.ids import PhysicalOffset
 from runtime.env import Env
+from runtime.report.histogram import Histogram
 from store.files.commit_log import CommitLog
 from store.files.health import Health
 from store.files.segment import Segment
@@ -19,7 +20,8 @@ from store.flow.syncing import synced
 
 
 class Flusher:
-    """Moves ``log.flushed`` forward; ``on_flush`` hears each new value. Stops for ever at a failed sync."""
+    """Moves ``log.flushed`` forward; ``on_flush`` hears each new value. Stops for ever at a failed sync.
+    ``took``: how long each sync took."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Flusher:
         self._health = health
         self._interval_s = interval_ms / 1000
         self._on_flush = on_flush
+        self.took = Histogram()
         self._wanted = 0
         self._wake = asyncio.Event()
         self._stopped = False
@@ -72,6 +75,7 @@ class Flusher:
         names = log.take_names_dirty()
         for segment in segments:
             segment.pin()
+        began_ms = self._env.monotonic_ms()
         try:
             await synced(self._env, self._health, lambda: self._call(segments, names))
         except OSError as error:
@@ -80,6 +84,7 @@ class Flusher:
         finally:
             for segment in segments:
                 segment.unpin()
+        self.took.observe((self._env.monotonic_ms() - began_ms) / 1000)
         # A cut meanwhile: new bytes may stand where the sync saw old ones, so it proves nothing.
         if generation == log.generation and target > log.flushed and self._health.broken is None:
             log.flushed = target

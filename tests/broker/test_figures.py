@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.state.figures import OTHERS, Lag, Rows, largest
+from broker.state.figures import OTHERS, Lag, QueueLag, Rows, largest, largest_queues
 from tests.broker.helpers import client_of, running
 
 
@@ -49,9 +49,31 @@ async def test_a_broker_tells_what_came_what_was_read_and_how_far_groups_are_beh
     found = status["figures"]
     assert found["topics"] == {"T": 5}
     assert found["reads"]["T@cg"] >= 2
+    stored = status["putBytesTotal"]
+    assert found["topicBytes"] == {"T": stored}
+    assert status["sizes"]["counts"][-1] == 5
+    assert status["sizes"]["sum"] == stored
+    assert found["readBytes"]["T@cg"] * 5 == found["reads"]["T@cg"] * stored, "all are of one size"
+    assert found["queueLags"] == [{"group": "cg", "topic": "T", "queueId": 0, "messages": 3}]
+    assert status["ports"]["answered"]["PULL_MESSAGE"]["counts"][-1] == 1
+    assert status["flush"]["counts"][-1] >= 0
     (lag,) = [row for row in found["lags"] if row["topic"] == "T"]
     assert (lag["group"], lag["messages"]) == ("cg", 3)
     assert 0 <= lag["behindMs"] < 60_000
     assert found["disk"]["totalBytes"] >= found["disk"]["freeBytes"] > 0
     assert status["sendWait"]["counts"][-1] == 5
     assert status["ageWhenRead"]["counts"][-1] == 1
+
+
+def test_of_queues_the_largest_lags_are_shown() -> None:
+    rows = [QueueLag("g", "T", i, messages) for i, messages in enumerate((5, 9, 1, 9))]
+    assert [row.queue_id for row in largest_queues(rows, 3)] == [1, 3, 0]
+
+
+async def test_dead_letters_are_counted_by_their_group(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await asyncio.sleep(0)
+        broker.context.stats.counters.add("TOPIC_PUT_NUMS", "%DLQ%cg", 4, 0)
+        broker.context.stats.counters.add("TOPIC_PUT_NUMS", "T", 2, 0)
+        await broker.upkeep.sampling.sample()
+        assert broker.status()["figures"]["dead"] == {"%DLQ%cg": 4}

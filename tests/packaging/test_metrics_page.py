@@ -21,6 +21,7 @@ from tests.admin.statuses import BROKER, NAMESRV, Server, names_in
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 NAME = r"(?:keelmq|rocketmq)_\w+"
 ROWS = re.findall(rf"^\| `({NAME})` \|([^|]*)\| [^|]{{5,}} \|$", PAGE.partition("### Every metric")[2], re.M)
+RUNBOOK = (ROOT / "docs" / "alerts.md").read_text()
 TABLE = {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in ROWS}
 RULES: list[dict[str, Any]] = yaml.safe_load(
     (ROOT / "deploy" / "prometheus" / "keelmq.rules.yml").read_text()
@@ -100,17 +101,23 @@ def test_groups_and_topics_that_are_too_many_have_one_row_together() -> None:
     assert re.search(rf'rocketmq_consumer_lag_latency{{.*{label}="done".*}} 0.0', text)
 
 
-def test_every_metric_named_on_the_page_is_emitted() -> None:
-    assert {name for name in re.findall(rf"\b{NAME}", PAGE) if name not in emitted()} == set()
+@pytest.mark.parametrize("page", [PAGE, RUNBOOK], ids=["operations", "alerts"])
+def test_every_metric_named_on_the_pages_is_emitted(page: str) -> None:
+    assert {name for name in re.findall(rf"\b{NAME}", page) if name not in emitted()} == set()
 
 
 def test_each_alert_has_what_prometheus_asks_for_and_what_to_do() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 13
+    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 20
+    runbook = dict(re.findall(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", RUNBOOK, re.M | re.S))
+    assert list(runbook) == [rule["alert"] for rule in RULES], "a section for each, in their order"
     for rule in RULES:
         assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule["for"])
         assert rule["annotations"]["summary"]
-        assert f"| `{rule['alert']}` |" in PAGE, "the page says what to do"
+        assert rule["annotations"]["runbook"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        text = runbook[rule["alert"]]
+        assert text.startswith(f"{rule['labels']['severity']}. ")
+        assert re.findall(r"^- (\w+): .", text, re.M) == ["Look", "Do", "Ends"]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

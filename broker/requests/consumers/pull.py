@@ -246,7 +246,7 @@ class PullProcessor:
         remark = _REMARKS[got.status]
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
-            self._context.got(header.topic, header.group, got.count)
+            self._context.got(header.topic, header.group, got.count, len(body))
             age_ms = self._context.env.now_ms() - store_timestamp_of(body)
             self._context.stats.age_when_read.observe(age_ms / 1000)
         elif code == Response.PULL_OFFSET_MOVED and (

@@ -60,7 +60,7 @@ class LookProcessor:
         ext = PopAnswer(0, 0, 0, rest).to_ext()
         if not chunks:
             return request.reply(Response.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", ext=ext)
-        context.got(header.topic, header.group, count)
+        context.got(header.topic, header.group, count, size)
         return request.reply(remark="FOUND", ext=ext, body=b"".join(chunks))
 
     async def notify(self, connection: Connection, request: Command) -> Command | None:

@@ -258,8 +258,9 @@ class PopProcessor:
         ):
             records = [self._as_sent(taken, topic, offset, record) for record in records]
         taken.records += records
-        taken.size += sum(map(len, records))
-        self._context.got(topic, header.group, len(records))
+        size = sum(map(len, records))
+        taken.size += size
+        self._context.got(topic, header.group, len(records), size)
 
     def _in_order(self, taken: Taken, key: Key, start: int, offsets: list[int]) -> None:
         """The offset stays until the messages are acknowledged: there is no checkpoint."""
