@@ -117,13 +117,17 @@ def crc32(const uint8_t[::1] data):
     return keelmq_crc32(&data[0], data.shape[0]) if data.shape[0] else 0
 
 
+cdef Py_ssize_t FIRST_BYTES = 4096
+cdef Py_ssize_t KEPT_BYTES = 2 << 20  # what a turn takes (broker.requests.turn) fits: such do not come and go
+
+
 cdef class Bytes:
-    """Bytes that grow."""
+    """Bytes that grow. Holds: cleared, they take ``KEPT_BYTES`` at most."""
 
     cdef uint8_t *p
     cdef Py_ssize_t n, cap
 
-    def __cinit__(self, Py_ssize_t cap=4096):
+    def __cinit__(self, Py_ssize_t cap=FIRST_BYTES):
         self.n = 0
         self.cap = cap
         self.p = <uint8_t *>malloc(self.cap)
@@ -150,8 +154,18 @@ cdef class Bytes:
     cdef bytes taken(self):
         """What is there; afterwards there is nothing."""
         cdef bytes found = PyBytes_FromStringAndSize(<char *>self.p, self.n)
-        self.n = 0
+        self.clear()
         return found
+
+    cdef void clear(self) noexcept:
+        """There is nothing any more. What a burst took goes back: with the next one it comes again."""
+        cdef uint8_t *p
+        self.n = 0
+        if self.cap > KEPT_BYTES:
+            p = <uint8_t *>realloc(self.p, FIRST_BYTES)
+            if p != NULL:
+                self.p = p
+                self.cap = FIRST_BYTES
 
 
 include "text.pxi"

@@ -71,7 +71,13 @@ cdef class Sends:
     def drop(self):
         """Forget what was taken."""
         self.block = None
-        self.records.n = self.reply.n = 0
+        self.records.clear()
+        self.reply.clear()
+
+    @property
+    def buffer_bytes(self):
+        """What its buffers take, full or empty."""
+        return self.records.cap + self.reply.cap + self.scratch.cap
 
     def process(self, object buffer, Py_ssize_t start, Py_ssize_t end, bytes born, int64_t now_ms, int64_t log_end,
                 int64_t limit, tuple maxima, bint ordered, bint leave_first, list left):
@@ -96,6 +102,7 @@ cdef class Sends:
                 limit, body_max, batch_max, frame_max, ordered, leave_first, left,
             )
         finally:
+            self.scratch.clear()
             PyBuffer_Release(&view)
 
     cdef object _process(self, const uint8_t *base, Py_ssize_t at, Py_ssize_t end, const uint8_t *born, int64_t now_ms,

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from broker.requests.turn import READ_BYTES_MAX
 from remoting import codec
+from remoting.codec import Command
+from remoting.headers import SendHeader
 from remoting.service import Connection
 from tests.broker.send_frames import Way, answers, any_frame, plain_frame
-from tests.fakes.broker.send_path import HAS_COMPILED
+from tests.fakes.broker.send_path import HAS_COMPILED, Side
 from tests.fakes.broker.store import FakeConnection
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILED, reason="reads of Python's path are stored one by one")
@@ -199,3 +201,38 @@ def test_a_mistake_in_the_write_ends_the_connections_of_the_turn() -> None:
         turns.compiled.end_turn()
     assert [client.closed for client in turns.clients] == [False, True, True]
     turns.compiled.check_invariants()
+
+
+def test_what_a_burst_took_is_given_back_when_it_is_stored_or_dropped() -> None:
+    """Of each of its three buffers the compiled path keeps what an ordinary turn takes."""
+    side = Side(compiled=True)
+    assert side.hot.compiled is not None
+    core = side.hot.compiled._core
+
+    def takes(data: bytes) -> int:
+        """Bytes of the buffers when all of ``data`` is encoded."""
+        maxima = (4 << 20, 8, 16 << 20)
+        left: list[bytes] = []
+        ended = core.process(data, 0, len(data), bytes(8), 1, 0, 1 << 40, maxima, False, False, left)
+        assert (ended[0], left) == (len(data), [])
+        return core.buffer_bytes
+
+    header = SendHeader("pg", "T", 0, 1, properties=f"UNIQ_KEY\x01{0:032X}\x02").to_ext()
+    long = codec.encode(Command(310, header, bytes(1 << 20))) * 8
+    many = codec.encode(Command(310, header, b"")) * 30_000
+    usual = takes(bytes(long[: len(long) // 8]))
+    core.take()
+    assert core.answers()
+    assert core.buffer_bytes == usual, "an ordinary turn finds its room again"
+    kept = 3 * (2 << 20)
+    for burst in (long, many):
+        assert takes(burst) > kept
+        records, _ = core.take()
+        assert core.answers()
+        assert core.buffer_bytes <= kept
+        assert takes(burst) > kept
+        core.drop()
+        assert core.buffer_bytes <= kept
+        assert takes(burst) > kept
+        assert core.take()[0] == records, "the next burst is encoded as the first"
+        core.answers()
