@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "user": ("admin.commands.access.user:user", "Users of ACL 2.0: list, create, update, delete."),
     "policy": ("admin.commands.access.policy:policy", "What users may do: list, create, update, delete."),
     "store": ("admin.commands.store:store", "Look into a store directory, ours or RocketMQ's."),
+    "backup": ("admin.commands.backup:backup", "A store kept elsewhere: create, list, verify, restore."),
     "drill": (
         "chaos.drills.commands:drill",
         "Inject a fault, measure the failover, check that nothing is lost.",

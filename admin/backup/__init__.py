@@ -1,0 +1,1 @@
+"""A store as it was at one moment, kept elsewhere, and made anew from there."""

@@ -1,0 +1,107 @@
+"""What does one backup hold? A JSON file that names everything in it by its SHA-256. Pure.
+
+    manifests/20261123T224500.123Z.json    one backup; written last, so what it names is there
+    objects/<sha256>                       a segment of the CommitLog, or a table, as it was
+
+The same bytes are one object, so a backup of the same store adds what is new: the segments that were filled
+since, the begun part of the last one, and the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from model.errors import MqError
+
+VERSION: Final = 1
+NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+_SHA: Final = re.compile(r"[0-9a-f]{64}")
+_TABLE: Final = re.compile(r"(config/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+class CannotBackUp(MqError):
+    """A backup was not made, read or restored; the text says why."""
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file as it was. ``mtime_ns``: of the file, to know it again."""
+
+    sha256: str
+    size: int
+    mtime_ns: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """``segments``: of the CommitLog by the offset they begin at, bytes; each has ``segment_bytes`` but the
+    last, of which ``size`` are taken. ``tables``: by their paths below the store. ``source``: where the store
+    was."""
+
+    made_ms: int
+    source: str
+    segment_bytes: int
+    segments: dict[int, Part]
+    tables: dict[str, Part]
+    version: int = VERSION
+
+    @property
+    def begin(self) -> int:
+        """First byte of the CommitLog."""
+        return min(self.segments, default=0)
+
+    @property
+    def end(self) -> int:
+        """Where the CommitLog ends."""
+        last = max(self.segments, default=None)
+        return 0 if last is None else last + self.segments[last].size
+
+    @property
+    def parts(self) -> list[Part]:
+        return [*self.segments.values(), *self.tables.values()]
+
+
+def name_of(made_ms: int) -> str:
+    """Names sort by time."""
+    at = datetime.fromtimestamp(made_ms / 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}.{made_ms % 1000:03}Z"
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """Raises CannotBackUp: ``name`` is no manifest, or of a later version, or names what cannot be."""
+    try:
+        found = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CannotBackUp(f"{name} is no manifest of a backup: {error}") from None
+    if found.version != VERSION:
+        raise CannotBackUp(f"{name} is of version {found.version}; this keelmq reads {VERSION}")
+    wrong = why_wrong(found)
+    if wrong is not None:
+        raise CannotBackUp(f"{name} is damaged: {wrong}")
+    return found
+
+
+def why_wrong(manifest: Manifest) -> str | None:
+    """None when its parts make one log; names lead nowhere else."""
+    for part in manifest.parts:
+        if _SHA.fullmatch(part.sha256) is None or part.size < 0:
+            return f"{part.sha256[:80]!r} is no SHA-256 of a part"
+    for table in manifest.tables:
+        if _TABLE.fullmatch(table) is None:
+            return f"{table[:80]!r} is no table"
+    starts, size = sorted(manifest.segments), manifest.segment_bytes
+    if size <= 0:
+        return f"segments of {size} bytes"
+    for start, following in zip(starts, [*starts[1:], None], strict=True):
+        taken = manifest.segments[start].size
+        if start < 0 or start % size or taken > size or following not in (None, start + size):
+            return f"the segment at {start} does not fit"
+        if following is not None and taken != size:
+            return f"the segment at {start} is not whole"
+    return None

@@ -1,0 +1,53 @@
+"""How is a store made from a backup?
+
+Into a directory that is not there or is empty, so that no store is ever mixed with another. The broker that
+is started on it finds a log without queues and makes them; it has no identity and no epochs, so it is the
+first of a group that is new to its Controllers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from admin.backup.manifest import CannotBackUp, Manifest, Part
+from admin.backup.target import Target
+from store.files.segment import NAME_DIGITS
+
+
+def check(target: Target, manifest: Manifest) -> None:
+    """Read all that a backup holds. Raises CannotBackUp, OSError."""
+    for part in manifest.parts:
+        target.copy(part, None)
+
+
+def restore(target: Target, manifest: Manifest, store: Path) -> None:
+    """Make ``store``: it appears whole, or not at all. Raises CannotBackUp, OSError."""
+    if store.exists() and (not store.is_dir() or any(store.iterdir())):
+        raise CannotBackUp(f"{store} is not empty: a backup is restored into a new directory")
+    draft = store.with_name(store.name + ".restoring")
+    if draft.exists():
+        shutil.rmtree(draft)
+    (draft / "commitlog").mkdir(parents=True, mode=0o750)
+    (draft / "config").mkdir(mode=0o750)
+    try:
+        for name, part in manifest.tables.items():
+            _write(target, part, draft / name)
+        for start in sorted(manifest.segments):
+            path = draft / "commitlog" / f"{start:0{NAME_DIGITS}}"
+            _write(target, manifest.segments[start], path)
+            os.truncate(path, manifest.segment_bytes)
+        os.sync()
+        if store.exists():
+            store.rmdir()
+        draft.rename(store)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write(target: Target, part: Part, path: Path) -> None:
+    with path.open("wb") as out:
+        os.fchmod(out.fileno(), 0o640)
+        target.copy(part, out)

@@ -1,0 +1,135 @@
+"""``keelmq backup``: a store kept elsewhere, added to again and again, and made anew from there."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from admin.backup.manifest import CannotBackUp, Manifest, name_of
+from admin.backup.restoring import check
+from admin.backup.restoring import restore as restore_store
+from admin.backup.saving import save
+from admin.backup.target import Target
+from admin.group import group_of
+
+_target = click.argument("target", type=click.Path(path_type=Path, file_okay=False))
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_name = click.option("--name", metavar="TIME", help="A backup of keelmq backup list. [the newest]")
+
+
+@contextmanager
+def _opened(directory: Path, what: str) -> Iterator[Target]:
+    """With a progress bar on stderr, when that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), DownloadColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield Target(directory, lambda size: bar.update(task, advance=size))
+
+
+@click.command(short_help="Add a backup of a store.")
+@click.argument("store", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@_target
+@click.option("--keep", type=click.IntRange(1), default=7, show_default=True, help="Backups to keep.")
+@_json
+def create(store: Path, target: Path, keep: int, as_json: bool) -> None:
+    """Add a backup of STORE, a broker's storePathRootDir, to the directory TARGET.
+
+    The broker may run: a slave's store is as good as the master's. What is in TARGET already is not copied
+    again.
+
+    Example: keelmq backup create /var/lib/keelmq/store /mnt/backup/broker-a
+    """
+    if _URL.match(str(target)):
+        raise click.UsageError(f"{target}: backups go to a directory; mount what lies elsewhere")
+    if target.resolve().is_relative_to(store.resolve()):
+        raise click.UsageError(f"{target} lies in the store itself")
+    with _opened(target, "backing up") as opened:
+        name, manifest, new_bytes = save(store, opened, time.time_ns() // 1_000_000, keep)
+    if as_json:
+        click.echo(json.dumps({**_row(name, manifest), "newBytes": new_bytes}))
+        return
+    click.echo(f"{name}: {_text(manifest)}; {new_bytes:,} bytes were new in {target}")
+
+
+@click.command("list", short_help="Which backups are there.")
+@_target
+@_json
+def list_(target: Path, as_json: bool) -> None:
+    """Show the backups in TARGET, oldest first.
+
+    Example: keelmq backup list /mnt/backup/broker-a
+    """
+    opened = Target(target)
+    rows = [(name, opened.manifest(name)) for name in opened.names()]
+    if as_json:
+        click.echo(json.dumps([_row(name, manifest) for name, manifest in rows]))
+        return
+    for name, manifest in rows:
+        click.echo(f"{name}: {_text(manifest)}, of {manifest.source}")
+
+
+@click.command(short_help="Is a backup whole?")
+@_target
+@_name
+def verify(target: Path, name: str | None) -> None:
+    """Read all that a backup holds and compare it with its SHA-256. Exit code 3 when it is not whole.
+
+    Example: keelmq backup verify /mnt/backup/broker-a
+    """
+    with _opened(target, "reading") as opened:
+        manifest = opened.manifest(name)
+        check(opened, manifest)
+    click.echo(f"{name_of(manifest.made_ms)} is whole: {_text(manifest)}")
+
+
+@click.command(short_help="Make a store from a backup.")
+@_target
+@click.argument("store", type=click.Path(path_type=Path))
+@_name
+def restore(target: Path, store: Path, name: str | None) -> None:
+    """Make the directory STORE from a backup in TARGET, for the first broker of a new group.
+
+    docs/operations.md says what goes before and after.
+
+    Example: keelmq backup restore /mnt/backup/broker-a /var/lib/keelmq/store
+    """
+    with _opened(target, "restoring") as opened:
+        manifest = opened.manifest(name)
+        if not store.parent.is_dir():
+            raise CannotBackUp(f"there is no directory {store.parent} to restore into")
+        restore_store(opened, manifest, store)
+    click.echo(f"{store}: {_text(manifest)}, as of {name_of(manifest.made_ms)}")
+
+
+def _text(manifest: Manifest) -> str:
+    return f"log from {manifest.begin:,} to {manifest.end:,}, {len(manifest.tables)} tables"
+
+
+def _row(name: str, manifest: Manifest) -> dict[str, Any]:
+    at = datetime.fromtimestamp(manifest.made_ms / 1000, UTC)
+    return {
+        "name": name,
+        "at": at.isoformat(timespec="milliseconds"),
+        "source": manifest.source,
+        "begin": manifest.begin,
+        "end": manifest.end,
+        "tables": len(manifest.tables),
+    }
+
+
+backup = group_of(
+    "backup", "A store kept elsewhere: create, list, verify, restore.", create, list_, verify, restore
+)

@@ -1,0 +1,210 @@
+"""The promise of ``keelmq backup``: what was kept comes back byte for byte; only what is new is copied."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.backup import saving
+from admin.backup.manifest import CannotBackUp, Manifest, Part, decode, encode, why_wrong
+from admin.backup.target import Target
+from admin.commands.backup import backup
+from admin.exits import DONE, UNFINISHED, USAGE, run
+from audit.commands import audit
+from runtime.os_env import OsEnv
+from tests.store.support import SEGMENT, fill, opened, records_of
+
+OFFSETS = '{"offsetTable":{"T@cg":{"0":3}}}'
+
+
+def filled(root: Path, counts: list[int], between: Any = lambda: None) -> None:
+    """A store with so many messages more at each step; ``between`` is called while it is open."""
+
+    async def body() -> None:
+        async with opened(OsEnv(), root=str(root)) as store:
+            for count in counts:
+                await fill(store, count)
+                store.sync_to(store.log.end)
+                between()
+
+    asyncio.run(body())
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "consumerOffset.json").write_text(OFFSETS)
+
+
+def records(root: Path) -> list[tuple[int, int, int, bytes]]:
+    """What consumers get of a store that is opened as a broker opens it."""
+
+    async def body() -> list[tuple[int, int, int, bytes]]:
+        async with opened(OsEnv(), root=str(root)) as store:
+            await store.caught_up()
+            return [
+                (r.queue_id, r.queue_offset, r.physical_offset, r.body)
+                for queue_id in (0, 1)
+                for r in records_of(store, queue_id=queue_id)
+            ]
+
+    return asyncio.run(body())
+
+
+def created(store: Path, target: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    assert run(backup, ["create", str(store), str(target), "--json", *more]) == DONE
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_store_comes_back_and_the_audit_finds_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, target, new = tmp_path / "store", tmp_path / "kept", tmp_path / "new"
+    filled(store, [150])
+    first = created(store, target, capsys)
+    assert first["begin"] == 0
+    assert first["end"] > 2 * SEGMENT, "some segments and a part of one"
+    assert run(backup, ["verify", str(target)]) == DONE
+    assert run(backup, ["restore", str(target), str(new)]) == DONE
+    assert (new / "config" / "consumerOffset.json").read_text() == OFFSETS
+    assert not list(new.glob("brokerIdentity*"))
+    assert not (new / "epochFileCheckpoint").exists()
+    before = records(store)
+    assert len(before) == 150
+    assert records(new) == before
+    stores = [f"old={store}", f"new={new}"]
+    assert run(audit, [*stores, "--out", str(tmp_path / "report")]) == DONE, capsys.readouterr()
+
+
+def test_a_second_backup_copies_what_is_new_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [150])
+    first = created(store, target, capsys)
+    assert first["newBytes"] == first["end"] + len(OFFSETS)
+    assert created(store, target, capsys)["newBytes"] == 0
+    whole = first["end"] // SEGMENT * SEGMENT
+    filled(store, [20])
+    third = created(store, target, capsys)
+    assert third["newBytes"] == third["end"] - whole, "the segments that were filled are not copied again"
+    assert run(backup, ["restore", str(target), str(tmp_path / "then"), "--name", first["name"]]) == DONE
+    assert len(records(tmp_path / "then")) == 150
+    assert len(records(store)) == 170
+
+
+def test_a_broker_writes_on_meanwhile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    seen = list[int]()
+
+    def keep() -> None:
+        seen.append(created(store, target, capsys)["end"])
+
+    filled(store, [60, 60], keep)
+    assert seen == sorted(set(seen))
+    assert run(backup, ["restore", str(target), str(tmp_path / "new")]) == DONE
+    assert len(records(tmp_path / "new")) == 120
+
+
+def test_old_backups_go_with_what_only_they_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [20])
+    for count in (1, 1, 1):
+        created(store, target, capsys, "--keep", "2")
+        filled(store, [count])
+    assert run(backup, ["list", str(target), "--json"]) == DONE
+    kept = json.loads(capsys.readouterr().out)
+    assert len(kept) == 2
+    opened_target = Target(target)
+    named = {part.sha256 for row in kept for part in opened_target.manifest(row["name"]).parts}
+    assert {path.name for path in (target / "objects").iterdir()} == named
+
+
+def test_what_rotted_is_found_and_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, target, new = tmp_path / "store", tmp_path / "kept", tmp_path / "new"
+    filled(store, [30])
+    created(store, target, capsys)
+    largest = max((target / "objects").iterdir(), key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        file.write(b"?")
+    assert run(backup, ["verify", str(target)]) == UNFINISHED
+    assert run(backup, ["restore", str(target), str(new)]) == UNFINISHED
+    assert "damaged" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "store"]
+
+
+def test_a_slave_that_cuts_its_log_meanwhile_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, target = tmp_path / "store", Target(tmp_path / "kept")
+    filled(store, [5])
+    segment = store / "commitlog" / ("0" * 20)
+    real = saving._Keeping.segment
+
+    def cut_behind(self: Any, path: Path, start: int, size: int) -> Part:
+        part = real(self, path, start, size)
+        data = path.read_bytes()
+        path.write_bytes(data[: size // 2].ljust(len(data), b"\0"))
+        return part
+
+    monkeypatch.setattr(saving._Keeping, "segment", cut_behind)
+    with pytest.raises(CannotBackUp, match="was cut while it was read"):
+        saving.save(store, target, 1)
+    assert target.names() == []
+    assert segment.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["create", "{store}", "s3://bucket/x"], USAGE, "backups go to a directory"),
+        (["create", "{store}", "{store}/kept"], USAGE, "lies in the store itself"),
+        (["create", "{store}", "{store}/.."], UNFINISHED, "other things than backups"),
+        (["create", "{empty}", "{kept}"], UNFINISHED, "holds no store"),
+        (["list", "{empty}"], UNFINISHED, "holds no backups"),
+        (["restore", "{kept}", "{store}"], UNFINISHED, "is not empty"),
+        (["restore", "{kept}", "{empty}/a/b"], UNFINISHED, "no directory"),
+        (["verify", "{kept}", "--name", "yesterday"], UNFINISHED, "has no backup yesterday"),
+    ],
+)
+def test_wrong_uses_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, text: str
+) -> None:
+    places = {name: tmp_path / name for name in ("store", "kept", "empty")}
+    places["empty"].mkdir()
+    filled(places["store"], [3])
+    created(places["store"], places["kept"], capsys)
+    assert run(backup, [argument.format(**places) for argument in arguments]) == code
+    error = capsys.readouterr().err
+    assert text in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tables": {"../passwd": Part("0" * 64, 1)}},
+        {"tables": {"config/../../x": Part("0" * 64, 1)}},
+        {"tables": {"config/a": Part("../../etc", 1)}},
+        {"segments": {0: Part("0" * 64, 5), 10: Part("0" * 64, 5)}},
+        {"segments": {0: Part("0" * 64, 10), 20: Part("0" * 64, 5)}},
+        {"segments": {3: Part("0" * 64, 5)}},
+        {"segments": {0: Part("0" * 64, 11)}},
+        {"segment_bytes": 0},
+        {"version": 2},
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    values: dict[str, Any] = {
+        "made_ms": 1, "source": "/s", "segment_bytes": 10, "segments": {0: Part("0" * 64, 5)}, "tables": {}
+    }  # fmt: skip
+    assert why_wrong(Manifest(**values)) is None
+    with pytest.raises(CannotBackUp):
+        decode(encode(Manifest(**(values | wrong))), "x.json")
+
+
+def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    store, target = tmp_path / "store", Target(tmp_path / "kept")
+    filled(store, [3])
+    target.make()
+    with target.locked(), pytest.raises(CannotBackUp, match="under way"):
+        saving.save(store, Target(target.directory), 1)
