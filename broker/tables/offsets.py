@@ -263,7 +263,7 @@ class OffsetTable:
         turned = {(topic, group) for topic, groups in self._groups.items() for group in groups}
         assert turned == pairs, "the groups of each topic are those that have offsets of it"
         assert all(self._kept.values()), "a pair of which nothing is kept is forgotten"
-        self._pairs.check_invariants(pairs)
+        self._pairs.check_against(pairs)
         self.text.check_invariants()
         self._topics_text.check_invariants()
 

@@ -76,7 +76,13 @@ class PairCount:
         """Whether one that is not there may come to be."""
         return pair in self._reserved or self._most is None or self.used + self.width(pair[0]) <= self._most()
 
-    def check_invariants(self, pairs: Iterable[Pair]) -> None:
+    def check_invariants(self) -> None:
+        assert self.used >= sum(self._wide.values()) + sum(self._reserved.values()), (
+            "each counts that is here"
+        )
+
+    def check_against(self, pairs: Iterable[Pair]) -> None:
+        """As ``check_invariants``, where ``pairs`` are those that are there."""
         there = set(pairs)
         assert self._wide.keys() <= there, "what is not there counts for nothing"
         counted = len(there) + sum(self._wide.values()) - len(self._wide)
