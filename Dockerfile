@@ -6,7 +6,7 @@ ARG EXTRAS=""
 # For the compiled path; without a compiler sends take the Python path.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml hatch_build.py constraints.txt requirements-server.lock requirements-build.lock README.md LICENSE NOTICE ./
+COPY pyproject.toml hatch_build.py requirements-server.lock requirements-audit.lock requirements-build.lock README.md LICENSE NOTICE ./
 COPY keelmq keelmq
 COPY model model
 COPY runtime runtime
@@ -25,12 +25,12 @@ COPY cli cli
 RUN python -m venv /opt/build \
     && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-build.lock \
     && /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir /dist .
+# Each extra has a lock of its own; tls is in the servers'.
 RUN python -m venv /opt/keelmq \
-    && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-server.lock \
-    && if [ -n "$EXTRAS" ]; \
-       then /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt "$(ls /dist/*.whl)${EXTRAS}"; \
-       else /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl; \
-       fi
+    && for lock in server $(echo "$EXTRAS" | tr '[],' '   '); do \
+         /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r "requirements-$lock.lock" || exit 1; \
+       done \
+    && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /dist/*.whl
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data keelmq \

@@ -76,6 +76,7 @@ facts: setup
 lock:
 	$(LOCK) $(foreach extra,$(EXTRAS),--extra $(extra)) -o requirements.lock
 	$(LOCK) --extra tls -o requirements-server.lock
+	$(LOCK) --extra audit --extra tls -o requirements-audit.lock
 	$(PYTHON) -c '$(BUILT_BY)' | $(subst pyproject.toml,-,$(LOCK)) -o requirements-build.lock
 
 # What is installed, as CycloneDX.

@@ -14,6 +14,8 @@ from tests import ROOT
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 SERVER = (ROOT / "requirements-server.lock").read_text(encoding="utf-8")
 """What the image installs."""
+AUDIT = (ROOT / "requirements-audit.lock").read_text(encoding="utf-8")
+"""What the image for audits installs."""
 BUILD = (ROOT / "requirements-build.lock").read_text(encoding="utf-8")
 """What builds it."""
 
@@ -31,12 +33,31 @@ def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
     locked = read_lock(LOCK)
     assert names <= locked.keys()
     assert all(one["sha256"] for one in locked.values())
-    of_servers = read_lock(SERVER)
-    names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in project["dependencies"]}
-    assert names <= of_servers.keys()
-    for name, one in of_servers.items():
-        assert locked[name]["version"] == one["version"]
-        assert locked[name]["sha256"] == one["sha256"]
+    for text, *extras in ((SERVER, "tls"), (AUDIT, "audit", "tls")):
+        part = read_lock(text)
+        needed = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras)]
+        names = {canonical(re.split(r"[^A-Za-z0-9_.-]", one)[0]) for some in needed for one in some}
+        assert names <= part.keys()
+        for name, one in part.items():
+            assert locked[name]["version"] == one["version"]
+            assert locked[name]["sha256"] == one["sha256"]
+
+
+def test_whatever_extras_an_image_has_no_package_comes_without_its_hash() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = re.findall(r"pip install [^;&|]*", text)
+    assert len(installs) == 3
+    for command in installs:
+        # What was built here is the one thing without a hash, and nothing comes along with it.
+        assert "--require-hashes -r" in command or "--no-index --no-deps /dist/" in command
+    copied = re.findall(r"requirements-\w+\.lock", re.findall(r"COPY pyproject.toml .*", text)[0])
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert set(copied) == {f"requirements-{name}.lock" for name in ("server", "audit", "build")}
+    assert all(f"!{name}" in ignored for name in copied)
+    compose = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+    for extras in re.findall(r'EXTRAS: "(.*)"', compose) + re.findall(r"EXTRAS='(.*?)'", text):
+        for name in extras.strip("[]").split(",") if extras else ():
+            assert f"requirements-{name}.lock" in copied, "it is there to be built from"
 
 
 def test_what_builds_it_is_locked_with_hashes_and_nothing_else_builds_it() -> None:
@@ -70,7 +91,7 @@ def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
 
 
 def test_the_lock_names_no_place_to_install_from() -> None:
-    for text in (LOCK, SERVER, BUILD):
+    for text in (LOCK, SERVER, AUDIT, BUILD):
         assert "://" not in text
         assert "--index" not in text
         assert "--find-links" not in text
