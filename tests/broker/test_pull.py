@@ -135,9 +135,9 @@ async def test_pulls_with_a_groups_own_subscription_need_a_heartbeat(tmp_path: P
         assert (await client.call(Request.PULL_MESSAGE, {**ext, "subVersion": "2"})).code == 25
 
 
-@pytest.mark.parametrize(("told", "code"), [(7, 0), (6, 25)])
+@pytest.mark.parametrize(("told", "code", "client_bytes"), [(7, 0, 1 << 20), (6, 25, 1 << 20), (7, 25, 1)])
 async def test_a_consumer_that_knows_more_than_its_heartbeat_said_is_asked(
-    tmp_path: Path, told: int, code: int
+    tmp_path: Path, told: int, code: int, client_bytes: int
 ) -> None:
     """The original's client renews its version and may leave out the heartbeat that tells: the original
     refuses its pulls for 20 s."""
@@ -152,7 +152,7 @@ async def test_a_consumer_that_knows_more_than_its_heartbeat_said_is_asked(
         queues = '{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"commitOffset":0}},'
         return request.reply(body=(queues + text[1:]).encode())
 
-    async with running(tmp_path) as broker, client_of(broker, tell) as client:
+    async with running(tmp_path, maxClientBytes=client_bytes) as broker, client_of(broker, tell) as client:
         for tag in "AB":
             await client.send("T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
         await broker.store.caught_up()

@@ -56,7 +56,8 @@ class Asking:
         # Pulls of all its queues wait for one answer; one of them that ends takes it from no other.
         wanted = await asyncio.shield(self._asked[key])
         for one in wanted:
-            if one.topic == topic:
+            # As a heartbeat, which is what is made up for here.
+            if one.topic == topic and clients.bytes <= self._context.config.client_bytes_max:
                 clients.renew(group, one)
 
     async def _ask(self, connection: Connection, group: str, client_id: str) -> list[Subscription]:
