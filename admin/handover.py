@@ -80,6 +80,8 @@ def _choose(state: SyncState | None, group: str, transfer_target: int | None) ->
     able = sorted(i for i in state.in_sync if i != state.master)
     if transfer_target == state.master:
         raise CannotHandOver(f"broker {transfer_target} is master of {group} already")
+    if transfer_target in state.maintenance:
+        raise CannotHandOver(f"broker {transfer_target} of {group} is in maintenance")
     if transfer_target is not None and transfer_target not in able:
         raise CannotHandOver(
             f"broker {transfer_target} is not in the SyncStateSet of {group}, which has {able}"
@@ -87,6 +89,11 @@ def _choose(state: SyncState | None, group: str, transfer_target: int | None) ->
     if not able:
         raise CannotHandOver(f"no slave of {group} is in the SyncStateSet")
     return state.master, _best(state, able) if transfer_target is None else transfer_target
+
+
+def best_target(state: SyncState) -> int:
+    """The broker that would take over. Raises CannotHandOver."""
+    return _choose(state, state.group, None)[1]
 
 
 async def _state_if_told(admin: AdminClient, controllers: Sequence[str], group: str) -> SyncState | None:
@@ -98,7 +105,9 @@ async def _state_if_told(admin: AdminClient, controllers: Sequence[str], group: 
 
 def _best(state: SyncState, able: Sequence[int]) -> int:
     """Raises CannotHandOver."""
-    living = [i for i in able if state.alive.get(i)]
+    living = [i for i in able if state.alive.get(i) and i not in state.maintenance]
+    if not living and state.maintenance:
+        raise CannotHandOver(f"no slave of {state.group} that is in sync and alive is out of maintenance")
     if not living:
         raise CannotHandOver(f"no slave of {state.group} in the SyncStateSet is alive: {list(able)}")
     ends = {i: state.ends.get(i, (-1, -1)) for i in living}

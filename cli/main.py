@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "broker": ("admin.commands.server:broker", "Run a broker."),
     "cluster": ("admin.commands.cluster:cluster", "A cluster of real processes on this machine."),
     "group": ("admin.commands.group:group", "One broker group: show it, hand it over, forget dead brokers."),
+    "maintenance": ("admin.commands.maintenance:maintenance", "A broker that is not to lead: on, off."),
     "topic": ("admin.commands.messaging.topic:topic", "Topics: list, describe, create, alter, delete."),
     "consumer": (
         "admin.commands.messaging.consumer:consumer",

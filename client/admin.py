@@ -59,7 +59,7 @@ class ConsumeStats:
 class SyncState:
     """A Controller's view of one group, by the ids it gives; ``master`` None = no master now. ``ends``:
     (epoch, offset) of the ends of logs, as last heard; ``priorities``: of equal logs the lowest is
-    elected; both only from Controllers that tell."""
+    elected; both, and who is in ``maintenance``, only from Controllers that tell."""
 
     group: str
     master: int | None
@@ -71,6 +71,7 @@ class SyncState:
     alive: Mapping[int, bool]
     ends: Mapping[int, tuple[int, int]]
     priorities: Mapping[int, int]
+    maintenance: Sequence[int] = ()
 
 
 class AdminClient(Lifecycle):
@@ -296,6 +297,18 @@ class AdminClient(Lifecycle):
             ext["brokerControllerIdsToClean"] = ";".join(map(str, ids))
         await self._leader(controllers, Request.CLEAN_BROKER_DATA, ext, b"")
 
+    async def set_maintenance(
+        self, controllers: Sequence[str], cluster: str, group: str, broker_id: int, on: bool
+    ) -> None:
+        """While ``on``, the broker is elected only where no other one can be. Raises Refused."""
+        ext = {
+            "clusterName": cluster,
+            "brokerName": group,
+            "brokerId": str(broker_id),
+            "maintenance": "true" if on else "false",
+        }
+        await self._leader(controllers, Request.KEELMQ_SET_MAINTENANCE, ext, b"")
+
     async def transfer_leadership(self, controllers: Sequence[str], to: str | None = None) -> tuple[str, str]:
         """Have Controller ``to``, or any other, lead the Controllers. Returns its (id, address)."""
         ext = {} if to is None else {"toControllerId": to}
@@ -383,6 +396,7 @@ class AdminClient(Lifecycle):
                 if "maxOffset" in r
             },
             {int(r["brokerId"]): int(r["electionPriority"]) for r in replicas if "electionPriority" in r},
+            sorted(int(r["brokerId"]) for r in replicas if r.get("maintenance") is True),
         )
 
 

@@ -26,6 +26,7 @@ from controller.groups.commands import (
     ElectMaster,
     KeepToLeases,
     RegisterBroker,
+    SetMaintenance,
     decode_answer,
     encode_command,
 )
@@ -119,6 +120,7 @@ class Controller:
             Request.CLEAN_BROKER_DATA: self._clean,
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
+            Request.KEELMQ_SET_MAINTENANCE: self._maintain,
         }
         self._answers: dict[int, _Handler] = {
             Request.BROKER_HEARTBEAT: self._heartbeat,
@@ -230,6 +232,7 @@ class Controller:
                     "syncStateSet": list(group.members),
                     "syncStateSetEpoch": group.members_epoch,
                     "uncleanElections": group.unclean_elections,
+                    "maintenance": list(group.maintenance),
                     "brokers": {
                         str(broker_id): {
                             "address": replica.address,
@@ -532,6 +535,16 @@ class Controller:
         if answer.code == SUCCESS:
             for broker_id in every_id if ids is None else ids:
                 self._live.forget(name, broker_id)
+        return answer
+
+    async def _maintain(self, request: codec.Command) -> Answer:
+        ext = request.ext
+        name, broker_id = need(ext, "brokerName"), need_int(ext, "brokerId", 0, INT_MAX)
+        answer = await self._propose(
+            SetMaintenance(**self._known(name), broker_id=broker_id, on=opt_bool(ext, "maintenance"))
+        )
+        if answer.changed:
+            self._brokers.announce(name)  # a master that stops a moment later is to know
         return answer
 
     async def _next_id(self, request: codec.Command) -> Answer:

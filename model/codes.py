@@ -166,6 +166,7 @@ class Request(IntEnum):
     KEELMQ_LOG_DIGESTS = 7703
     KEELMQ_TRANSFER_LEADERSHIP = 7710  # to the Controllers' leader
     KEELMQ_REPLACE_CONTROLLER = 7711  # to the Controllers' leader
+    KEELMQ_SET_MAINTENANCE = 7712  # to the Controllers' leader
 
 
 class Response(IntEnum):

@@ -83,6 +83,7 @@ OF_OPERATORS: Final = frozenset(
         Request.CLEAN_BROKER_DATA,
         Request.KEELMQ_TRANSFER_LEADERSHIP,
         Request.KEELMQ_REPLACE_CONTROLLER,
+        Request.KEELMQ_SET_MAINTENANCE,
         # to NameServers
         Request.PUT_KV_CONFIG,
         Request.DELETE_KV_CONFIG,

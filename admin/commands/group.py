@@ -70,7 +70,8 @@ def _print(state: SyncState) -> None:
         role = "master" if number == state.master else "slave"
         place = "in sync" if number in state.in_sync else "not in sync"
         life = "alive" if state.alive[number] else "dead"
-        click.echo(f"  broker {number:>3}  {address:<21}  {role:<7} {place:<12} {life}")
+        rest = "  maintenance" if number in state.maintenance else ""
+        click.echo(f"  broker {number:>3}  {address:<21}  {role:<7} {place:<12} {life}{rest}")
 
 
 async def _state(at: list[str], name: str, key: Signer | None = None) -> SyncState:

@@ -297,15 +297,19 @@ def _controller(status: Mapping[str, Any]) -> Iterator[Metric]:
     unclean = CounterMetricFamily(
         "keelmq_group_unclean_elections", "masters from outside of the SyncStateSet", labels=["group"]
     )
+    resting = GaugeMetricFamily(
+        "keelmq_group_maintenance_brokers", "brokers that an operator wants not to lead", labels=["group"]
+    )
     alive = GaugeMetricFamily("keelmq_group_alive_brokers", "brokers with a live session", labels=["group"])
     for name, group in sorted((status.get("groups") or {}).items()):
         epoch.add_metric([name], float(group.get("epoch") or 0))
         master.add_metric([name], 0.0 if group.get("master") is None else 1.0)
         in_sync.add_metric([name], float(len(group.get("syncStateSet") or [])))
         unclean.add_metric([name], float(group.get("uncleanElections") or 0))
+        resting.add_metric([name], float(len(group.get("maintenance") or [])))
         brokers = (group.get("brokers") or {}).values()
         alive.add_metric([name], float(sum(bool(broker.get("alive")) for broker in brokers)))
-    yield from (epoch, master, in_sync, unclean, alive)
+    yield from (epoch, master, in_sync, unclean, resting, alive)
     if isinstance(without := status.get("withoutMaster"), dict):
         text = "from the loss of a master to the next one, as this Controller saw it while it led"
         yield histogram("keelmq_controller_without_master_seconds", text, without)

@@ -146,6 +146,12 @@ def replace(site: ControllerSite, run: int) -> Ask:
     return Ask({"controllerId": "n0", "address": "127.0.0.1:1"})
 
 
+@case("one of a group of 1,000", Request.KEELMQ_SET_MAINTENANCE)
+def maintain(site: ControllerSite, run: int) -> Ask:
+    group = site.server._table.groups[WIDE]
+    return Ask(group_ext(brokerId=str(list(group.replicas)[run + 1]), maintenance="true"))
+
+
 @case("16 MiB of comment lines", Request.UPDATE_CONTROLLER_CONFIG)
 def update_config(site: ControllerSite, run: int) -> Ask:
     return Ask({}, b"#\n" * site.size(BODY_MAX // 2) + b"electMasterMaxRetryCount=3\n")

@@ -395,10 +395,16 @@ def view_of(answer: Command, asked_ms: float) -> View:
         members=frozenset(members),
         set_epoch=set_epoch,
         asked_ms=asked_ms,
-        suspects=frozenset(BrokerId(int(i)) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
+        suspects=_ids(ext.get("doubtful", "")),
+        maintenance=_ids(ext.get("maintenance", "")),
         incarnations=_incarnations(ext.get("incarnations", "")),
         needs_lease=ext.get("electsOutsiders") == "true",
     )
+
+
+def _ids(text: str) -> frozenset[BrokerId]:
+    """Of ``2;3``; anything else is ignored."""
+    return frozenset(BrokerId(int(i)) for i in text.split(";") if i.isdecimal())
 
 
 def _incarnations(text: str) -> dict[BrokerId, int]:

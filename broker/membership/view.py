@@ -21,4 +21,5 @@ class View:
     asked_ms: float  # when it was asked for, Env.monotonic_ms
     suspects: frozenset[BrokerId] = frozenset()  # replicas whose log may lack its end
     incarnations: Mapping[BrokerId, int] = field(default_factory=dict)  # of each replica; 0 = not said
+    maintenance: frozenset[BrokerId] = frozenset()  # replicas that are not to lead
     needs_lease: bool = False  # a broker from outside of the set may be elected: members' word is not enough

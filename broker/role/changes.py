@@ -168,7 +168,9 @@ class RoleChanges:
         return next((s["ackOffset"] for s in self._context.ha.slaves() if s["id"] == slave), None)
 
     def transfer_target(self) -> BrokerId | None:
-        """The slave of the SyncStateSet that is furthest, the one with the smallest id among equals."""
-        ha = self._context.ha
+        """The slave of the SyncStateSet that is furthest, the one with the smallest id among equals; one in
+        maintenance where there is no other."""
+        ha, rest = self._context.ha, self._context.role_state.maintenance
         able = [s for s in ha.slaves() if s["id"] in ha.members and s["ackOffset"] is not None]
+        able = [s for s in able if s["id"] not in rest] or able
         return min(able, key=lambda s: (-s["ackOffset"], s["id"]))["id"] if able else None

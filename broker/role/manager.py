@@ -332,6 +332,7 @@ class RoleManager:
 
     async def _become(self, broker_id: BrokerId, view: View) -> None:
         async with self._changing:
+            self._parts.current.maintenance = view.maintenance
             if view.epoch > self.epoch and not self._over:
                 self._parts.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))

@@ -28,6 +28,8 @@ class CurrentRole:
         self.led_from = PhysicalOffset(0)
         """Where the log ended when this broker became master."""
         self.acting = False  # a slave that serves consumers in place of a master that is not there
+        self.maintenance: frozenset[BrokerId] = frozenset()
+        """Replicas that are not to lead, as the Controllers said last."""
         self.on_change: list[Callable[[], None]] = []
         self._taking = asyncio.Event()
         self._taking.set()

@@ -120,7 +120,22 @@ class CleanBrokers(_Command, frozen=True, kw_only=True, tag="clean"):
     living: bool = False
 
 
-Command = AlterSyncStateSet | ElectMaster | RegisterBroker | ApplyBrokerId | KeepToLeases | CleanBrokers
+class SetMaintenance(_Command, frozen=True, kw_only=True, tag="maintenance"):
+    """While ``on``, ``broker_id`` is elected only where no other broker can be."""
+
+    broker_id: int
+    on: bool
+
+
+Command = (
+    AlterSyncStateSet
+    | ElectMaster
+    | RegisterBroker
+    | ApplyBrokerId
+    | KeepToLeases
+    | CleanBrokers
+    | SetMaintenance
+)
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -41,6 +41,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
     replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
     SyncStateSet that was such a majority: nothing is acknowledged under a smaller one. Empty = not known.
+    ``maintenance``: of those that may be chosen with no less of the log, another one is.
     ``unclean``: rather lose acknowledged messages than have no master.
     """
 
@@ -58,6 +59,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     quorum_members: Collection[int] = ()
     holders: Collection[int] = ()
     copies: int = 1
+    maintenance: Collection[int] = ()
     unclean: bool = False
 
     def best(self, candidates: Collection[int]) -> int | None:
@@ -66,10 +68,11 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
             return self.preferred if self.preferred in candidates else None
         return min(candidates, key=self._rank, default=None)
 
-    def _rank(self, broker_id: int) -> tuple[int, int, bool, int, int]:
+    def _rank(self, broker_id: int) -> tuple[int, int, bool, bool, int, int]:
         end = self.ends.get(broker_id, _NOTHING_KNOWN)
         # Of equal logs one that answered wins: the other may have died a moment ago.
-        return -end.epoch, -end.max_offset, broker_id not in self.answered, end.priority, broker_id
+        silent, rests = broker_id not in self.answered, broker_id in self.maintenance
+        return -end.epoch, -end.max_offset, rests, silent, end.priority, broker_id
 
 
 def choose(ballot: Ballot) -> int | None:
@@ -125,6 +128,8 @@ def _by_membership(ballot: Ballot) -> int | None:
         return _among_survivors(ballot) if ballot.members else None
     if ballot.all_ack and ballot.preferred is None:
         sound = [b for b in sound if b in ballot.answered] or sound
+        # Each of them has all that was acknowledged, whichever log is the longest.
+        sound = [b for b in sound if b not in ballot.maintenance] or sound
     return ballot.best(sound)
 
 

@@ -467,6 +467,12 @@ class ElectionDecider:
     def _why_not_now(self, name: str, request: ElectionRequest) -> str | None:
         if name in self.elections:
             return f"an election of {name} is under way"
+        group = self._table.groups.get(name)
+        named = request.broker_id if request.designate else None
+        # A master that ends names one in maintenance where there is no other.
+        by_operator = group is not None and not request.hands_over(group) and named != group.master
+        if group is not None and by_operator and named in group.maintenance:
+            return f"broker {named} of {name} is in maintenance"
         return None if not request.steps_down else self._step_downs.why_not_now(name, self._now_ms)
 
     def _on_stepped_down(self, event: SteppedDown) -> None:

@@ -55,7 +55,7 @@ class Group(msgspec.Struct):
     ``led``: the last master, if none leads now. ``needs_lease``: since its epoch began, or since it said so,
     it acknowledges with a lease only, whatever its members say; or its process is another one by now.
     ``unaware``: former masters that went by the word of their members, and may still read what these said
-    before they followed another one."""
+    before they followed another one. ``maintenance``: brokers that an operator wants not to lead."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -77,6 +77,7 @@ class Group(msgspec.Struct):
     led: int | None = None
     needs_lease: bool = False
     unaware: list[int] = []
+    maintenance: list[int] = []
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -155,6 +156,7 @@ class Group(msgspec.Struct):
             quorum_members=self.quorum_members,
             holders=self.holders,
             copies=self._copies,
+            maintenance=self.maintenance,
             unclean=command.unclean and self.outsiders_may_lead,
         )
 
@@ -290,6 +292,7 @@ class Group(msgspec.Struct):
         self.suspect = _without(self.suspect, gone)
         self.quorum_members = _without(self.quorum_members, gone)
         self.unaware = _without(self.unaware, gone)
+        self.maintenance = _without(self.maintenance, gone)
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))
@@ -298,6 +301,12 @@ class Group(msgspec.Struct):
             self.members_epoch += 1
         if self.master in gone:
             self.depose()
+
+    def maintain(self, broker_id: int, on: bool) -> bool:
+        """It is in maintenance from now on, or is no more; whether that is new."""
+        was, others = list(self.maintenance), _without(self.maintenance, {broker_id})
+        self.maintenance = sorted([*others, broker_id]) if on else others
+        return self.maintenance != was
 
     def changes_mode(self, broker_id: int) -> bool:
         """Whether this broker leads by another rule than it registered now: it was restarted with another
@@ -327,6 +336,7 @@ def _check_members(group: Group) -> None:
     registered, members = set(group.replicas), set(group.members)
     assert members <= registered, f"members {group.members} are not all registered"
     assert len(members) == len(group.members), f"members {group.members} are named twice"
+    assert set(group.maintenance) <= registered, f"maintenance of {group.maintenance}, not all registered"
     assert set(group.suspect) <= registered, f"suspects {group.suspect} are not all registered"
     assert max(registered, default=-1) < group.next_id, "an id that was not given yet"
 

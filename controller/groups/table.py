@@ -48,6 +48,7 @@ from controller.groups.commands import (
     ElectMaster,
     KeepToLeases,
     RegisterBroker,
+    SetMaintenance,
     decode_command,
 )
 from controller.groups.elect import End
@@ -148,7 +149,7 @@ class ReplicaTable:
         ends: Callable[[str], dict[int, End]],
     ) -> Answer:
         """GET_SYNC_STATE_DATA; groups that are not known are left out. ``epoch``, ``maxOffset`` and
-        ``electionPriority`` of a replica are keelmq's own."""
+        ``electionPriority`` of a replica, and ``maintenance``, are keelmq's own."""
         table: dict[str, Any] = {}
         for name in names:
             group = self.groups.get(name)
@@ -161,6 +162,7 @@ class ReplicaTable:
                     "brokerAddress": replica.address,
                     "brokerId": broker_id,
                     "brokerName": name,
+                    **({"maintenance": True} if broker_id in group.maintenance else {}),
                     **_end_of(known.get(broker_id)),
                 }
                 for broker_id, replica in sorted(group.replicas.items())
@@ -239,6 +241,8 @@ class ReplicaTable:
                 return self._keep_to_leases(command)
             case CleanBrokers():
                 return self._clean(command)
+            case SetMaintenance():
+                return self._maintain(command)
 
     def _alter(self, command: AlterSyncStateSet) -> Answer:
         name, group = command.group, self.groups.get(command.group)
@@ -313,6 +317,17 @@ class ReplicaTable:
             )
         changed, group.needs_lease = not group.needs_lease, True
         return Answer(changed=changed)
+
+    def _maintain(self, command: SetMaintenance) -> Answer:
+        name, group, broker_id = command.group, self.groups.get(command.group), command.broker_id
+        if group is None:
+            return Answer(METADATA_NOT_EXIST, f"group {name} is not known")
+        if broker_id not in group.replicas:
+            return Answer(BROKER_ID_INVALID, f"broker {broker_id} is not registered in {name}")
+        if command.on and not set(group.voters) - {*group.maintenance, broker_id}:
+            return Answer(INVALID_REQUEST, f"no other broker of {name} would be left to lead")
+        changed = group.maintain(broker_id, command.on)
+        return Answer(ext=_ours_of(group), changed=changed)
 
     def _elect_nobody(self, group: Group, command: ElectMaster, *, restarted: bool) -> Answer:
         if restarted:
@@ -496,6 +511,8 @@ def _ours_of(group: Group) -> dict[str, str]:
         told["doubtful"] = ";".join(map(str, sorted(group.suspect)))
     if group.needs_lease:
         told["electsOutsiders"] = "true"
+    if group.maintenance:
+        told["maintenance"] = ";".join(map(str, group.maintenance))
     if incarnations:
         told["incarnations"] = ";".join(f"{i}:{times}" for i, times in incarnations.items())
     return told

@@ -122,6 +122,7 @@ NAMESRV: dict[str, Any] = {
                 "epoch": 5,
                 "syncStateSet": [1],
                 "uncleanElections": 2,
+                "maintenance": [2],
                 "brokers": {"1": {"address": "h:1", "alive": True}, "2": {"address": "h:2", "alive": False}},
             }
         },

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller.groups import signals
 from controller.groups.commands import (
     Answer,
+    SetMaintenance,
 )
 from controller.groups.election import ANNOUNCEMENTS_MAX, ElectionDecider
 from controller.groups.preview import ElectionRequest
@@ -46,6 +47,7 @@ STEP = st.one_of(
     st.tuples(st.just("request"), REQUEST),
     st.tuples(st.just("step_down"), st.sampled_from(["yes", "no", "cannot"])),
     st.tuples(st.just("alter"), st.sets(BROKER, min_size=1)),
+    st.tuples(st.just("maintenance"), BROKER, st.booleans()),
     st.tuples(st.just("stood_still"), st.integers(500, 5000)),
 )
 
@@ -92,6 +94,8 @@ class Play:
                 lab.step_down(done=values[0] == "yes", error=Refused("no") if values[0] == "cannot" else None)
             case "alter":
                 lab.alter(sorted({lab.group().master or 1, *values[0]}))
+            case "maintenance":
+                lab.apply(SetMaintenance(group=G, broker_id=values[0], on=values[1]))
             case "stood_still":
                 lab.now_ms += values[0]
                 lab.feed(signals.StoodStill(values[0]))

@@ -57,5 +57,6 @@ def mutations(two: Broker) -> dict[int, tuple[dict[str, Any], bytes]]:
             b"",
         ),
         Request.KEELMQ_TRANSFER_LEADERSHIP: ({}, b""),
+        Request.KEELMQ_SET_MAINTENANCE: ({"brokerName": "a", "brokerId": "1", "maintenance": "true"}, b""),
         Request.KEELMQ_REPLACE_CONTROLLER: ({"controllerId": "n1", "address": "127.0.0.1:9"}, b""),
     }

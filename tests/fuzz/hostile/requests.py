@@ -389,6 +389,7 @@ DRAWS: Final[dict[Request, Draw]] = {
     Request.KEELMQ_COPY_TABLES: _fields("#topics", "#groups", "#offsets", "names"),
     Request.KEELMQ_LOG_DIGESTS: _fields("#offset", "#end", "#size"),
     Request.KEELMQ_TRANSFER_LEADERSHIP: _fields("target"),
+    Request.KEELMQ_SET_MAINTENANCE: _fields("brokerName", "#brokerId", "maintenance"),
     Request.KEELMQ_REPLACE_CONTROLLER: _fields("id", "address", "raftAddress", "#incarnation"),
     Request.CONTROLLER_GET_REPLICA_INFO: _fields("brokerName"),
     Request.READ_LOG_RANGE: _fields("#offset", "#size"),

@@ -1,0 +1,93 @@
+"""The promise of ``keelmq maintenance``: a master hands over first, and nothing changes where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.commands import maintenance as commands
+from admin.commands.maintenance import maintenance
+from admin.exits import DONE, UNFINISHED, USAGE
+from admin.exits import run as run_command
+from admin.handover import CannotHandOver, HandedOver
+from client.admin import SyncState
+from tests.fakes.controller.live import G, World, run
+
+
+def asked(world: World) -> Any:
+    found = object.__new__(commands._Asked)
+    found.at = found.names = [world.leader_address()]
+    found.key = None
+    return found
+
+
+def test_a_slave_is_put_into_maintenance_by_its_id_or_address(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        _, two, _ = await world.brokers_up()
+        dry = await commands._on(asked(world), "c", G, "2", True)
+        assert (dry["changed"], world.group()["maintenance"]) == (False, [])
+        for name in ("2", two.address):
+            done = await commands._on(asked(world), "c", G, name, False)
+            assert done == {"group": G, "broker": 2, "handedOverTo": None, "changed": True}
+        assert world.group()["maintenance"] == [2]
+        assert list((await asked(world).state(G)).maintenance) == [2]
+        with pytest.raises(commands.CannotMaintain, match="no broker 9; it has 1 at"):
+            await commands._on(asked(world), "c", G, "9", False)
+
+    run(tmp_path, main)
+
+
+def test_a_master_hands_over_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        await world.brokers_up()
+        seen = []
+
+        async def refused(*args: Any, **more: Any) -> HandedOver:
+            seen.append(list(world.group()["maintenance"]))
+            raise CannotHandOver("nobody is level")
+
+        async def done(*args: Any, **more: Any) -> HandedOver:
+            return HandedOver(G, 1, 3, 2, 15.0)
+
+        monkeypatch.setattr(commands, "hand_over", refused)
+        with pytest.raises(CannotHandOver):
+            await commands._on(asked(world), "c", G, "1", False)
+        assert seen == [[1]], "in maintenance before, so that nobody elects it in between"
+        assert world.group()["maintenance"] == []
+        await asked(world).set("c", G, 2, True)
+        dry = await commands._on(asked(world), "c", G, "1", True)
+        assert dry["handedOverTo"] == 3
+        monkeypatch.setattr(commands, "hand_over", done)
+        assert (await commands._on(asked(world), "c", G, "1", False))["handedOverTo"] == 3
+        assert world.group()["maintenance"] == [1, 2]
+
+    run(tmp_path, main)
+
+
+def test_off_is_told_and_wrong_uses_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    class Asked(commands._Asked):
+        async def state(self, name: str) -> Any:
+            return SyncState(name, 1, "a:1", 1, 1, {1: "a:1", 2: "b:1"}, {}, {1: True, 2: True}, {}, {})
+
+        async def set(self, cluster: str, name: str, broker_id: int, on: bool) -> None:
+            calls.append((cluster, name, broker_id, on))
+
+    monkeypatch.setattr(commands, "_Asked", Asked)
+    where = ["--controllers", "127.0.0.1:1", "--namesrv", "127.0.0.1:2"]
+    assert run_command(maintenance, ["off", "2", "--group", G, *where, "--json"]) == DONE
+    assert json.loads(capsys.readouterr().out) == {"group": G, "broker": 2}
+    assert calls == [("DefaultCluster", G, 2, False)]
+    assert run_command(maintenance, ["off", "2", *where]) == USAGE
+    assert run_command(maintenance, ["on", "2", "--controllers", "127.0.0.1:1"]) == USAGE
+    assert run_command(maintenance, ["on", "2", "--dir", str(tmp_path / "none")]) == USAGE
+    assert run_command(maintenance, ["off", "9", "--group", G, *where]) == UNFINISHED
+    errors = capsys.readouterr().err
+    assert "no broker 9" in errors
+    assert "Traceback" not in errors
