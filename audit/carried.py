@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from audit.reading.queue_files import Queue
-from audit.tables import DUPLICATES, QUEUES, ScannedLog, View
+from audit.tables import COPIES, QUEUES, ScannedLog, View
 from model.errors import ConfigError
 
 CLEAN: Final = pa.schema(
@@ -74,22 +74,25 @@ class Carried:
         ]
 
     def copies(self, rows: pa.Table) -> pa.Table:
-        """DUPLICATES: those of ``rows`` whose messages stand before the border, too, and where they do."""
+        """COPIES: those of ``rows`` whose messages stand before the border, too."""
         if not len(rows) or not self.of_keys:
-            return DUPLICATES.empty_table()
+            return COPIES.empty_table()
+        first: dict[str, int] = {}
         named = _named(rows)
-        found = []
-        again = pa.array([False] * len(rows))
         for path in self.of_keys:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(columns=KEYS.names):
                     before = pa.table(batch)
                     there = _named(before)
-                    before = before.filter(pc.is_in(there, value_set=named))
-                    if len(before):
-                        again = pc.or_(again, pc.is_in(named, value_set=_named(before)))
-                        found.append(_as_duplicates(before))
-        return pa.concat_tables([*found, rows.filter(again)]) if found else DUPLICATES.empty_table()
+                    twice = pc.is_in(there, value_set=named)
+                    offsets = before["offset"].filter(twice).to_pylist()
+                    for name, offset in zip(there.filter(twice).to_pylist(), offsets, strict=True):
+                        first[name] = min(first.get(name, offset), offset)
+        if not first:
+            return COPIES.empty_table()
+        again = pc.is_in(named, value_set=pa.array(first, pa.string()))
+        found = [first[name] for name in named.filter(again).to_pylist()]
+        return rows.filter(again).append_column("first", pa.array(found, pa.int64())).cast(COPIES)
 
 
 NOTHING: Final = Carried(QUEUES.empty_table(), ())
@@ -97,13 +100,6 @@ NOTHING: Final = Carried(QUEUES.empty_table(), ())
 
 def _named(rows: pa.Table) -> pa.Array:
     return pc.binary_join_element_wise(rows["topic"], rows["uniq_key"], _SEPARATOR).combine_chunks()
-
-
-def _as_duplicates(keys: pa.Table) -> pa.Table:
-    """Of these only the places in the log are known, and are all that is asked of a first copy."""
-    none = pa.array([-1] * len(keys), pa.int64())
-    columns = [*keys.select(KEYS.names).columns, keys["offset"], none, none]
-    return pa.table(columns, names=DUPLICATES.names).cast(DUPLICATES)
 
 
 class Carries:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from audit import diff as diffs
+from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES
 from audit.reading.storage import StoreSpec, parse_stores
 from audit.run import Report
@@ -62,6 +64,12 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--master", metavar="URL", help="Spark master; default local[*]. Needs --engine spark.")
 @click.option(
+    "--conf",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Spark's configuration; repeated. Needs --engine spark.",
+)
+@click.option(
     "--out", default="audit-report", show_default=True, metavar="DIR", help="Where the report goes."
 )
 @click.option(
@@ -81,6 +89,7 @@ def audit(
     ledger: str | None,
     engine: str,
     master: str | None,
+    conf: tuple[str, ...],
     out: str,
     full: bool,
     textfile: Path | None,
@@ -98,13 +107,17 @@ def audit(
     """
     if master and engine != "spark":
         raise click.UsageError("--master needs --engine spark")
+    if conf and engine != "spark":
+        raise click.UsageError("--conf needs --engine spark")
+    if wrong := [pair for pair in conf if not pair.partition("=")[1]]:
+        raise click.UsageError(f"--conf {wrong[0]}: KEY=VALUE is expected")
     if ledger and not Path(ledger).exists():
         raise click.UsageError(f"--ledger {ledger}: no such file")
     directory = Path(out)
     specs = parse_stores(list(stores))
     report: Report | None = None
     try:
-        made = make_engine(engine, master)
+        made = make_engine(engine, master, dict(pair.split("=", 1) for pair in conf))
         try:
             report = run(specs, made, ledger, directory, full=full, quiet=as_json)
         finally:
@@ -143,12 +156,14 @@ def run(
 
     directory.mkdir(parents=True, exist_ok=True)
     state = None if full else directory / "trusted.parquet"
-    report = run_audit(specs, engine, ledger_path=ledger, state=state, progress=progress)
+    report = run_audit(
+        specs, engine, ledger_path=ledger, state=state, unlisted=directory / UNLISTED, progress=progress
+    )
     shown.save(report, directory)
     return report
 
 
-def make_engine(name: str, master: str | None = None) -> Engine:
+def make_engine(name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> Engine:
     """The engine of that name. Raises ConfigError when Spark cannot run here."""
     if name == "local":
         from audit.engines.local import LocalEngine
@@ -158,4 +173,4 @@ def make_engine(name: str, master: str | None = None) -> Engine:
         from audit.engines.spark import SparkEngine
     except ImportError as error:
         raise ConfigError(f"--engine spark needs the extra: pip install 'keelmq[audit]' ({error})") from None
-    return SparkEngine(master)
+    return SparkEngine(master, conf)

@@ -3,37 +3,134 @@
 ``{"uniq_key","topic","queue_id","queue_offset","body_crc"}`` are needed; ``phys_offset`` is optional, as are
 ``begun_ms`` and ``acked_ms`` (any one clock): with both, a message acknowledged before another was begun must
 stand before it in its queue. ``body_crc`` is crc32 & 0x7fffffff of the body as sent (before compression).
+
+The lines lie in temporary files, in parts by the hash of their keys, so that a ledger may be of any length.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from audit.tables import LEDGER
+from audit.parts import Folder, Parts, hashes
 from model.errors import ConfigError
 
+LEDGER: Final = pa.schema(
+    [
+        ("line", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("phys_offset", pa.int64()),  # -1 when the ledger does not say
+        ("body_crc", pa.int64()),
+        ("begun_ms", pa.float64()),  # -1 when the ledger does not say
+        ("acked_ms", pa.float64()),
+    ]
+)
 CRC_MASK: Final = 0x7FFFFFFF  # a record keeps 31 bits
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
+_BATCH_LINES: Final = 20_000
+_PART_BYTES: Final = 8 * 1024 * 1024
+"""Of JSON: about 50,000 lines."""
+_PART_LINES: Final = 50_000
 
 
-def read_ledger(path: str) -> pa.Table:
-    """A LEDGER table. Raises ConfigError naming the line that cannot be right, or when there is none: a wrong
-    file would prove anything. Raises OSError when unreadable."""
+class Ledger:
+    """LEDGER rows. Messages of one key are in one part, by ``part_of``."""
+
+    def __init__(self, tables: Iterable[pa.Table], parts: int) -> None:
+        self._folder = Folder()
+        self.lines = 0
+        self.has_unnamed = False  # a line whose key is empty
+        try:
+            self._parts = Parts(self._folder, LEDGER, parts)
+            for table in tables:
+                self.lines += len(table)
+                self.has_unnamed |= bool(pc.any(pc.equal(table["uniq_key"], "")).as_py())
+                self._parts.add(table, self.part_of(table["uniq_key"]))
+        except BaseException:
+            self._folder.close()
+            raise
+        self._crcs = lru_cache(maxsize=2)(self._crcs_of)
+
+    def __len__(self) -> int:
+        return self.lines
+
+    @property
+    def parts(self) -> int:
+        return len(self._parts)
+
+    def part_of(self, keys: pa.ChunkedArray | pa.Array) -> Any:
+        """Number of the part of each key."""
+        return (hashes(keys) % np.uint64(self.parts)).astype(np.int64)
+
+    def part(self, number: int) -> pa.Table:
+        """LEDGER rows, by line."""
+        return self._parts.part(number)
+
+    def table(self) -> pa.Table:
+        """All lines, in memory."""
+        return pa.concat_tables(self.part(n) for n in range(self.parts)).sort_by("line")
+
+    def parquet(self) -> list[str]:
+        """All lines as Parquet files, which are there until ``close``."""
+        files = []
+        for n in range(self.parts):
+            files.append(self._folder.file("lines"))
+            pq.write_table(self.part(n), files[-1])
+        return files
+
+    def body_crc(self, uniq_key: str) -> int | None:
+        """What the first line of a message says of its body; None when no line names it."""
+        key = pa.array([uniq_key], pa.string())
+        return self._crcs(int(self.part_of(key)[0])).get(uniq_key)
+
+    def _crcs_of(self, number: int) -> dict[str, int]:
+        rows = self.part(number)
+        pairs = zip(rows["uniq_key"].to_pylist(), rows["body_crc"].to_pylist(), strict=True)
+        found: dict[str, int] = {}
+        for key, crc in pairs:
+            found.setdefault(key, crc)
+        return found
+
+    def close(self) -> None:
+        self._folder.close()
+
+
+def read_ledger(path: str) -> Ledger:
+    """Raises ConfigError naming the line that cannot be right, or when there is none: a wrong file would
+    prove anything. Raises OSError when unreadable."""
     if os.path.isdir(path) or path.endswith(".parquet"):
-        table = _from_parquet(path)
+        ledger = _from_parquet(path)
     else:
         with open(path, "rb") as file:
-            table = from_rows(_json_lines(path, file))
-    if not len(table):
+            parts = os.fstat(file.fileno()).st_size // _PART_BYTES + 1
+            ledger = Ledger(_tables(_json_lines(path, file)), parts)
+    if not len(ledger):
+        ledger.close()
         raise ConfigError(f"{path}: no message is listed in this ledger")
-    return table
+    return ledger
+
+
+def _tables(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[pa.Table]:
+    rows = iter(rows)
+    line = 0
+    for first in rows:
+        table = from_rows(chain([first], islice(rows, _BATCH_LINES - 1)), line)
+        line += len(table)
+        yield table
 
 
 def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -50,10 +147,11 @@ def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[s
         yield where, row
 
 
-def from_rows(rows: Iterable[tuple[str, dict[str, Any]]]) -> pa.Table:
-    """Build the table from (where, row) pairs; ``where`` names the row in errors. Raises ConfigError."""
+def from_rows(rows: Iterable[tuple[str, dict[str, Any]]], first: int = 0) -> pa.Table:
+    """Build the table from (where, row) pairs; ``where`` names the row in errors, ``first`` is the number of
+    the first. Raises ConfigError."""
     columns: dict[str, list[Any]] = {name: [] for name in LEDGER.names}
-    for line, (where, row) in enumerate(rows):
+    for line, (where, row) in enumerate(rows, first):
         missing = [name for name in _NEEDED if row.get(name) is None]
         if missing:
             raise ConfigError(f"{where}: {missing[0]} is missing")
@@ -92,27 +190,40 @@ def _number(value: Any) -> int:
     return value
 
 
-def _from_parquet(path: str) -> pa.Table:
+def _from_parquet(path: str) -> Ledger:
     try:
-        table = pq.read_table(path)
+        found = ds.dataset(path, format="parquet")
+        count = found.count_rows()
     except (pa.ArrowInvalid, FileNotFoundError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    missing = [name for name in _NEEDED if name not in table.column_names]
+    missing = [name for name in _NEEDED if name not in found.schema.names]
     if missing:
         raise ConfigError(f"{path}: column {missing[0]} is missing")
-    n = len(table)
-    columns: list[pa.ChunkedArray | pa.Array] = []
-    for field in LEDGER:
-        if field.name == "line":
-            columns.append(pa.array(range(n), pa.int64()))
-        elif field.name in table.column_names:
+    return Ledger(_of_parquet(path, found), count // _PART_LINES + 1)
+
+
+def _of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:
+    names = [name for name in LEDGER.names[1:] if name in found.schema.names]
+    line = 0
+    # One file after the other: rows have no other order, and more of them would be in memory.
+    batches = found.to_batches(
+        columns=names, batch_size=_BATCH_LINES, batch_readahead=1, fragment_readahead=1, use_threads=False
+    )
+    for batch in batches:
+        n = len(batch)
+        columns: list[pa.Array] = [pa.array(range(line, line + n), pa.int64())]
+        line += n
+        for field in LEDGER.remove(0):
+            if field.name not in names:
+                columns.append(pa.array([-1] * n, field.type))
+                continue
             try:
-                column = table[field.name].cast(field.type)
+                column = batch[field.name].cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConfigError(f"{path}: column {field.name}: {error}") from None
             if column.null_count and field.name in _NEEDED:
                 raise ConfigError(f"{path}: column {field.name} has empty values")
+            if field.name == "body_crc":
+                column = pc.bit_wise_and(column, CRC_MASK)
             columns.append(column.fill_null(-1) if field.name in _OPTIONAL else column)
-        else:
-            columns.append(pa.array([-1] * n, field.type))
-    return pa.table(columns, schema=LEDGER)
+        yield pa.table(columns, schema=LEDGER)

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit import incremental, plan
+from audit.bounded import Unlisted
 from audit.carried import Carried
 from audit.compare import Ranges, compare_digests, drill_down
 from audit.findings import Finding, order, verdict
@@ -29,7 +30,7 @@ from audit.kinds.differences import SameBytes, differences
 from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
-from audit.ledger import read_ledger
+from audit.ledger import Ledger, read_ledger
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside, look_beside
 from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
@@ -68,6 +69,12 @@ class Report:
     expired: int = 0
     trust: Trusted = field(default_factory=Trusted)
     seconds: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged messages that no replica holds."""
+        gone = [f for f in self.findings if f.kind == "acked_missing" and f.copies == 0 and f.topic]
+        return sum(f.records for f in gone)
 
     def to_json(self) -> dict[str, Any]:
         """``summary.json``."""
@@ -111,9 +118,11 @@ def audit(
     *,
     ledger_path: str | None = None,
     state: Path | None = None,
+    unlisted: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Audit the stores of one broker group. ``state``: a file of digests to trust for sealed segments.
+    """Audit the stores of one broker group. ``state``: a file of digests to trust for sealed segments;
+    ``unlisted``: where findings go that are only counted.
 
     Raises ConfigError on a bad ledger or URL, AuditError when reading fails half-way. A store that cannot
     be read at all is listed in ``unreadable``; the rest is audited.
@@ -121,15 +130,36 @@ def audit(
     started = perf_counter()
     # The ledger first: what it lists was acknowledged before the bounds below are taken.
     ledger = read_ledger(ledger_path) if ledger_path else None
+    try:
+        report = _report(specs, engine, ledger, ledger_path or "", state, unlisted, progress)
+    finally:
+        if ledger is not None:
+            ledger.close()
+    report.findings = order(report.findings)
+    report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
+    report.seconds = perf_counter() - started
+    return report
+
+
+def _report(
+    specs: list[StoreSpec],
+    engine: Engine,
+    ledger: Ledger | None,
+    ledger_path: str,
+    state: Path | None,
+    unlisted: Path | None,
+    progress: Callable[[str], None],
+) -> Report:
     progress("looking at the stores")
     replicas, unreadable = _load(specs)
     report = Report("", engine.name, [], replicas, unreadable, "", [], 0, 0, 0, 0)
-    if ledger is not None and ledger_path:
+    if ledger is not None:
         report.ledger, report.ledger_lines = ledger_path, len(ledger)
     if replicas:
         try:
-            attempt = partial(_audit, replicas, engine, ledger, report, state, progress)
-            _without_unreadable(replicas, report, attempt, progress)
+            with Unlisted(unlisted) as rest:
+                attempt = partial(_audit, replicas, engine, ledger, report, state, rest, progress)
+                _without_unreadable(replicas, report, attempt, progress)
         except (OSError, EngineError) as error:
             text = str(error)
             for spec in specs:
@@ -137,9 +167,6 @@ def audit(
             if isinstance(error, EngineError):
                 raise EngineError(text) from error
             raise AuditError(f"reading failed half-way: {text}") from error
-    report.findings = order(report.findings)
-    report.verdict = verdict(report.findings, unfinished=bool(unreadable) or not replicas)
-    report.seconds = perf_counter() - started
     return report
 
 
@@ -175,11 +202,13 @@ def _without_unreadable(
 def _audit(
     replicas: list[Replica],
     engine: Engine,
-    ledger: pa.Table | None,
+    ledger: Ledger | None,
     report: Report,
     state: Path | None,
+    unlisted: Unlisted,
     progress: Callable[[str], None],
 ) -> None:
+    unlisted.begin()
     find_ends(replicas)
     cores = os.cpu_count() or 1
     chunk = plan.chunk_bytes(sum(r.end - r.start for r in replicas), cores)
@@ -216,7 +245,8 @@ def _audit(
         progress("asking the questions")
         report.records = scanned.record_count()
         unions = plan.unions(replicas, reference)
-        questions = _Questions(facts, engine, scanned, views, unions, ledger, Behind(border, trust.carried))
+        behind = Behind(border, trust.carried)
+        questions = _Questions(facts, engine, scanned, views, unions, ledger, behind, unlisted)
         report.findings = questions.ask()
         report.expired = questions.expired
         trust.save(report.findings, scanned, unions)
@@ -266,13 +296,15 @@ class _Questions:
         scanned: ScannedLog,
         views: dict[int, View],
         unions: list[View],
-        ledger: pa.Table | None,
+        ledger: Ledger | None,
         behind: Behind,
+        unlisted: Unlisted,
     ) -> None:
         self.facts, self.engine, self.scanned = facts, engine, scanned
         self.views, self.ledger = views, ledger
         self.unions = unions  # the log, as far back as any replica holds it
         self.border, self.carried = behind.border, behind.carried
+        self.unlisted = unlisted
         self.expired = 0
 
     def ask(self) -> list[Finding]:
@@ -294,7 +326,7 @@ class _Questions:
             table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
             broken_here = queues.runs(table, list(folders.values()))
             rows = queues.queues(facts, self.scanned, broken_here, view, before)
-            rows += queues.duplicates(facts, self._duplicates(view), view)
+            rows += queues.duplicates(facts, self._copies(view), view, self.unlisted.add)
             for row in rows:
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             broken = broken_here | broken
@@ -317,18 +349,21 @@ class _Questions:
             ends.setdefault((row["topic"], row["queue_id"]), row["queue_offset"] + row["advance"])
         return ends
 
-    def _duplicates(self, view: View) -> pa.Table:
+    def _copies(self, view: View) -> Iterator[pa.Table]:
         """What stands twice in what was read, or once there and once in what is trusted."""
-        found = [self.scanned.duplicates(view)]
-        if self.carried.of_keys:
-            size = self.facts.replicas[view.base].segment_bytes
-            end = max(r.end for r in self.facts.replicas)
-            found += [
-                self.carried.copies(self.scanned.keyed(view, begin, begin + size))
-                for begin in range(self.border, end, size)
-            ]
-        rows = pa.concat_tables(found)
-        return rows.group_by(rows.column_names).aggregate([]).sort_by("offset")
+        if not self.carried.of_keys:
+            yield from self.scanned.copies(view)
+            return
+        size = self.facts.replicas[view.base].segment_bytes
+        end = max(r.end for r in self.facts.replicas)
+        carried: set[int] = set()
+        for begin in range(self.border, end, size):
+            table = self.carried.copies(self.scanned.keyed(view, begin, begin + size))
+            carried.update(table["offset"].to_pylist())
+            yield table
+        for table in self.scanned.copies(view):
+            known = pc.is_in(table["offset"], value_set=pa.array(carried, pa.int64()))
+            yield table.filter(pc.invert(known))
 
     def _index(self, looked: dict[int, Beside]) -> list[Finding]:
         """Does each replica's index name what its log has? Files of trusted records only are not read."""
@@ -422,19 +457,13 @@ class _Questions:
         if self.ledger is None:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
-        result = acked.check(self.facts, self.scanned, self.ledger, self.views, again)
+        result = acked.check(self.facts, self.scanned, self.ledger, self.views, again, self.unlisted.add)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))
 
 
-def _crc_lookup(ledger: pa.Table | None) -> Callable[[str], int | None]:
-    def lookup(uniq_key: str) -> int | None:
-        if ledger is None or not uniq_key:
-            return None
-        hits = ledger.filter(pc.equal(ledger["uniq_key"], uniq_key))["body_crc"].to_pylist()
-        return hits[0] if hits else None
-
-    return lookup
+def _crc_lookup(ledger: Ledger | None) -> Callable[[str], int | None]:
+    return lambda uniq_key: ledger.body_crc(uniq_key) if ledger is not None and uniq_key else None
 
 
 def _same_bytes(replicas: list[Replica]) -> SameBytes:

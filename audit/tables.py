@@ -1,7 +1,7 @@
 """What do the engines hand back, as Arrow tables with one schema each, whichever engine it was?
 
 ``LOG`` is what a scan yields: one row a record, a damaged stretch or a finished task. The other tables hold
-only rows that are wrong, so they are small whatever the size of the logs.
+only rows that are wrong; where these may be as many as messages, they come one small table after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from audit.ledger import Ledger
 from audit.reading.index_files import IndexTask
 from audit.reading.queue_files import Queue, QueueFile
 from audit.reading.record import Damage, Record
@@ -48,19 +49,6 @@ LOG: Final = pa.schema(
 )
 DIGEST: Final = pa.schema(
     [("replica", pa.int32()), ("start", pa.int64()), ("end", pa.int64()), ("digest", pa.binary())]
-)
-LEDGER: Final = pa.schema(
-    [
-        ("line", pa.int64()),
-        ("uniq_key", pa.string()),
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("phys_offset", pa.int64()),  # -1 when the ledger does not say
-        ("body_crc", pa.int64()),
-        ("begun_ms", pa.float64()),  # -1 when the ledger does not say
-        ("acked_ms", pa.float64()),
-    ]
 )
 QUEUES: Final = pa.schema(
     [
@@ -114,9 +102,12 @@ DUPLICATES: Final = pa.schema(
         ("queue_offset", pa.int64()),
     ]
 )
+COPIES: Final = DUPLICATES.append(pa.field("first", pa.int64()))
+"""``first``: the physical offset of the first record with the topic and key."""
 ACKED: Final = pa.schema(
     [
         ("fault", pa.string()),  # missing, mismatch, order
+        ("asked", pa.int32()),  # which of the views that were asked
         ("line", pa.int64()),
         ("uniq_key", pa.string()),
         ("topic", pa.string()),
@@ -130,6 +121,7 @@ ACKED: Final = pa.schema(
         ("found_queue_id", pa.int32()),
         ("found_queue_offset", pa.int64()),
         ("found_crc", pa.int64()),
+        ("held", pa.int64()),  # where another view that was asked has the message, or -1
     ]
 )
 
@@ -173,6 +165,14 @@ class View:
 
 Again = tuple[str, int, int]
 """Topic, queue id, and the physical offset at which a queue of that name began again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A view to look for messages in. Its log begins at ``start``: what stood before has no order now."""
+
+    view: View
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,17 +232,14 @@ class ScannedLog(Protocol):
     def keyed(self, view: View, begin: int, end: int) -> pa.Table:
         """DUPLICATES rows of all messages with a key, of users' topics, in a stretch of the log."""
 
-    def duplicates(self, view: View) -> pa.Table:
-        """DUPLICATES rows of every (topic, uniq_key) of users' topics that stands more than once."""
+    def copies(self, view: View) -> Iterator[pa.Table]:
+        """COPIES: each further record of a (topic, uniq_key) of users' topics that stands more than once."""
 
-    def acked(self, ledger: pa.Table, view: View, start: int, again: tuple[Again, ...]) -> pa.Table:
-        """ACKED rows: ledger lines without their message, with another one, or in another order.
+    def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
+        """ACKED rows: ledger lines without their message, with another one, or in another order. All rows of
+        a line are in one table.
 
-        The log begins at ``start``: what stood before it has no order any more. From each of ``again`` on the
-        places of its queue are those of a topic that was created again."""
-
-    def positions(self, keys: list[str], view: View) -> pa.Table:
-        """(uniq_key, offset, until) of every record of ``view`` with one of ``keys``."""
+        From each of ``again`` on the places of its queue are those of a topic that was created again."""
 
     def queue_starts(self, view: View) -> pa.Table:
         """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds."""
@@ -258,7 +255,7 @@ class ScannedLog(Protocol):
     def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
         """Compare the entries of a replica's queue files with the records of its ``view``."""
 
-    def acked_behind(self, ledger: pa.Table, view: View, offset: int) -> Tail:
+    def acked_behind(self, ledger: Ledger, view: View, offset: int) -> Tail:
         """Acknowledged messages of ``view`` at or behind ``offset``."""
 
     def close(self) -> None: ...

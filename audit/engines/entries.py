@@ -1,76 +1,78 @@
 """Which entries of ConsumeQueues name another record than the log has there? In Arrow and numpy.
 
+Log and entries are cut into stretches by physical offset, and one stretch of both is looked at, at a time.
 ``audit.engines.spark_entries`` asks the same of a cluster; a test holds the two together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from audit.parts import Folder, Parts
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
 from audit.reading.record import STORED_FROM
 from audit.tables import UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 
+Read = Callable[[Sequence[str], tuple[int, int]], Iterable[pa.Table]]
+"""(columns, (from, to)) -> the records of one log that belong into queues, by physical offset."""
 
-def entered(records: pa.Table, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
-    """``records``: those of one log that belong into queues, by physical offset."""
-    log = _Log(records)
-    log.odd = log.odd_dues([file for file in files if file.topic == SCHEDULE_TOPIC])
-    wrong: list[pa.Table] = []
-    last: dict[Queue, int] = {}
-    there = np.zeros(len(log.offset), dtype=bool)
-    for file in files:
-        for batch in read_entries(file):
-            if not len(batch):
-                continue
-            right, at = log.right(file, batch)
-            there[at[right]] = True
-            queue = (file.topic, file.queue_id)
-            if right.any():
-                last[queue] = max(last.get(queue, -1), int(batch["queue_offset"].to_numpy()[right].max()))
-            wrong.append(pa.table(batch.filter(pa.array(~right & bounds.concern(batch)))))
-    inside = ~there & (log.offset >= bounds.start)
-    unentered = log.unentered(inside, files)
-    return Entered(pa.concat_tables([ENTRIES.empty_table(), *wrong]), unentered, last)
+_ENTRY: Final = ENTRIES.append(pa.field("extended", pa.bool_()))
+_END: Final = 1 << 62
 
 
-class _Log:
-    """One log's records as columns."""
+def entered(
+    records: Read, borders: Sequence[int], files: Sequence[QueueFile], bounds: EntryBounds
+) -> Entered:
+    """``borders``: offsets that cut the log into stretches."""
+    folder = Folder()
+    try:
+        return _Entries(folder, records, borders, files).judged(bounds)
+    finally:
+        folder.close()
 
-    def __init__(self, records: pa.Table) -> None:
-        self._records = records
-        self.offset = records["offset"].to_numpy()
-        self._size = records["until"].to_numpy() - self.offset
-        topics = records["topic"].combine_chunks().dictionary_encode() if len(records) else None
-        names = topics.dictionary.to_pylist() if topics is not None else []
-        self._code = {name: code for code, name in enumerate(names)}
-        self._topic = topics.indices.to_numpy() if topics is not None else np.zeros(0, np.int32)
-        self._queue_id = records["queue_id"].to_numpy()
-        self._queue_offset = records["queue_offset"].to_numpy()
-        self._tags = records["tags_code"].to_numpy()
-        self.odd: dict[Queue, Any] = {}
 
-    def odd_dues(self, files: Sequence[QueueFile]) -> dict[Queue, Any]:
+class _Entries:
+    """The entries of the files, by the stretch of the log that they name."""
+
+    def __init__(
+        self, folder: Folder, records: Read, borders: Sequence[int], files: Sequence[QueueFile]
+    ) -> None:
+        self._records, self._borders = records, borders
+        self._queues = {(file.topic, file.queue_id) for file in files}
+        self._parts = Parts(folder, _ENTRY, len(borders))
+        for file in files:
+            for batch in read_entries(file):
+                if len(batch):
+                    part = np.searchsorted(np.array(borders), batch["entry_offset"].to_numpy(), "right") - 1
+                    extended = pa.array(np.full(len(batch), file.extended))
+                    rows = pa.table(batch).append_column("extended", extended)
+                    self._parts.add(rows, np.maximum(part, 0))
+        delayed = any(file.topic == SCHEDULE_TOPIC for file in files)
+        self._odd: dict[Queue, Any] = self._odd_dues() if delayed else {}
+
+    def _stretches(self) -> Iterator[_Stretch]:
+        for n, begin in enumerate(self._borders):
+            end = self._borders[n + 1] if n + 1 < len(self._borders) else _END
+            tables = [table.select(UNENTERED.names) for table in self._records(UNENTERED.names, (begin, end))]
+            records = pa.concat_tables(tables) if tables else UNENTERED.empty_table()
+            yield _Stretch(records.combine_chunks(), self._parts.part(n).combine_chunks())
+
+    def _odd_dues(self) -> dict[Queue, Any]:
         """Places of delayed messages that are due before they were stored, or otherwise than both their
         neighbours, which agree.
 
         A level has one delay, until its broker gets another one: that begins anywhere, and goes on.
         """
         found: dict[Queue, list[tuple[Any, Any]]] = {}
-        for file in files:
-            for batch in read_entries(file):
-                right, at = self.right(file, batch)
-                tags = batch["entry_tags"].to_numpy()
-                if len(self.offset):
-                    right = right & (self._tags[at] >= STORED_FROM)
-                    delays = (tags - self._tags[at])[right]
-                    places = batch["queue_offset"].to_numpy()[right]
-                    found.setdefault((file.topic, file.queue_id), []).append((places, delays))
+        for stretch in self._stretches():
+            for queue, places, delays in stretch.delays():
+                found.setdefault(queue, []).append((places, delays))
         odd = {}
         for queue, parts in found.items():
             places, delays = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -81,40 +83,95 @@ class _Log:
             odd[queue] = places[alone]
         return odd
 
-    def right(self, file: QueueFile, batch: pa.RecordBatch) -> tuple[Any, Any]:
+    def judged(self, bounds: EntryBounds) -> Entered:
+        wrong, unentered = [ENTRIES.empty_table()], [UNENTERED.empty_table()]
+        last: dict[Queue, int] = {}
+        for stretch in self._stretches():
+            right, at = stretch.right(self._odd)
+            entries = stretch.entries.select(ENTRIES.names)
+            concern = bounds.concern(entries)
+            wrong.append(entries.filter(pa.array(~right & concern)))
+            ends = entries.filter(pa.array(right)).group_by(["topic", "queue_id"])
+            for row in ends.aggregate([("queue_offset", "max")]).to_pylist():
+                queue = (row["topic"], row["queue_id"])
+                last[queue] = max(last.get(queue, -1), row["queue_offset_max"])
+            there = np.zeros(len(stretch.records), dtype=bool)
+            there[at[right]] = True
+            lacking = stretch.records.filter(pa.array(~there & (stretch.offset >= bounds.start)))
+            unentered.append(lacking.filter(pa.array(_of(lacking, self._queues))))
+        return Entered(pa.concat_tables(wrong), self._without_taken(pa.concat_tables(unentered)), last)
+
+    def _without_taken(self, lacking: pa.Table) -> pa.Table:
+        """Those of the records at whose places no entry is right either, for another record."""
+        if not len(lacking):
+            return lacking
+        by_place = lacking.select(UNENTERED.names[:3])
+        taken = []
+        for stretch in self._stretches():
+            right, _ = stretch.right(self._odd)
+            places = stretch.entries.filter(pa.array(right)).select(UNENTERED.names[:3])
+            taken.append(places.join(by_place, UNENTERED.names[:3], join_type="left semi"))
+        places = pa.concat_tables(taken)
+        if not len(places):
+            return lacking
+        return lacking.join(places, UNENTERED.names[:3], join_type="left anti").cast(UNENTERED)
+
+
+def _of(rows: pa.Table, queues: set[Queue]) -> Any:
+    """Which rows are of one of the queues."""
+    if not len(rows):
+        return np.zeros(0, bool)
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    ids = rows["queue_id"].to_numpy()
+    keep = np.zeros(len(rows), bool)
+    for code, topic in enumerate(topics.dictionary.to_pylist()):
+        own = topics.indices.to_numpy() == code
+        keep[own] = np.isin(ids[own], [queue_id for name, queue_id in queues if name == topic])
+    return keep
+
+
+class _Stretch:
+    """The records of a stretch of a log, and the entries that name a place in it."""
+
+    def __init__(self, records: pa.Table, entries: pa.Table) -> None:
+        self.records, self.entries = records, entries
+        self.offset = records["offset"].to_numpy()
+
+    def right(self, odd: dict[Queue, Any]) -> tuple[Any, Any]:
         """Which entries name a record of their place as it is, and the index of the record at each offset."""
-        offset, size = batch["entry_offset"].to_numpy(), batch["entry_size"].to_numpy()
-        if not len(self.offset):
+        entries = self.entries
+        offset = entries["entry_offset"].to_numpy()
+        if not len(self.offset) or not len(offset):
             return np.zeros(len(offset), bool), np.zeros(len(offset), np.int64)
         at = np.minimum(np.searchsorted(self.offset, offset), len(self.offset) - 1)
-        right = (self.offset[at] == offset) & (self._size[at] == size)
-        if file.topic.startswith(LMQ_PREFIX):  # a light queue's record names its own queue
-            return right, at
-        right &= self._topic[at] == self._code.get(file.topic, -1)
-        right &= self._queue_id[at] == file.queue_id
-        right &= self._queue_offset[at] == batch["queue_offset"].to_numpy()
-        if file.topic != SCHEDULE_TOPIC:
-            tags = batch["entry_tags"].to_numpy()
-            right &= (self._tags[at] == tags) | ((tags < EXTENSION_BELOW) & file.extended)
-        elif (odd := self.odd.get((file.topic, file.queue_id))) is not None:
-            right &= ~np.isin(batch["queue_offset"].to_numpy(), odd)
-        return right, at
+        named = self.records.take(pa.array(at))
+        right = named["offset"].to_numpy() == offset
+        right &= named["until"].to_numpy() - named["offset"].to_numpy() == entries["entry_size"].to_numpy()
+        place = pc.equal(named["topic"], entries["topic"]).to_numpy()
+        for name in ("queue_id", "queue_offset"):
+            place = place & (named[name].to_numpy() == entries[name].to_numpy())
+        tags = entries["entry_tags"].to_numpy()
+        same = named["tags_code"].to_numpy() == tags
+        same |= (tags < EXTENSION_BELOW) & entries["extended"].to_numpy()
+        delayed = pc.equal(entries["topic"], SCHEDULE_TOPIC).to_numpy()
+        if delayed.any():
+            same |= delayed
+            for (_, queue_id), places in odd.items():
+                own = delayed & (entries["queue_id"].to_numpy() == queue_id)
+                same[own & np.isin(entries["queue_offset"].to_numpy(), places)] = False
+        # A light queue's record names its own queue.
+        light = pc.starts_with(entries["topic"], LMQ_PREFIX).to_numpy()
+        return right & (light | (place & same)), at
 
-    def unentered(self, inside: Any, files: Sequence[QueueFile]) -> pa.Table:
-        """The records of ``inside`` whose queues are there and have no right entry at their places."""
-        keep = np.zeros(len(inside), dtype=bool)
-        by_queue: dict[Queue, list[QueueFile]] = {}
-        for file in files:
-            by_queue.setdefault((file.topic, file.queue_id), []).append(file)
-        for (topic, queue_id), of_queue in by_queue.items():
-            mine = inside & (self._topic == self._code.get(topic, -1)) & (self._queue_id == queue_id)
-            if not mine.any():
-                continue
-            places = np.concatenate([np.zeros(0, np.int64), *self._right_places(of_queue)])
-            keep |= mine & ~np.isin(self._queue_offset, places)
-        return self._records.filter(pa.array(keep)).select(UNENTERED.names).cast(UNENTERED)
-
-    def _right_places(self, files: Sequence[QueueFile]) -> Iterator[Any]:
-        for file in files:
-            for batch in read_entries(file):
-                yield batch["queue_offset"].to_numpy()[self.right(file, batch)[0]]
+    def delays(self) -> Iterator[tuple[Queue, Any, Any]]:
+        """Of each queue of delayed messages the places with a record, and how long it is delayed, ms."""
+        right, at = self.right({})
+        if not len(self.offset) or not len(right):
+            return
+        stored = self.records["tags_code"].to_numpy()[at]
+        right = right & pc.equal(self.entries["topic"], SCHEDULE_TOPIC).to_numpy() & (stored >= STORED_FROM)
+        ids = self.entries["queue_id"].to_numpy()
+        for queue_id in np.unique(ids[right]).tolist():
+            own = right & (ids == queue_id)
+            delays = self.entries["entry_tags"].to_numpy()[own] - stored[own]
+            yield (SCHEDULE_TOPIC, queue_id), self.entries["queue_offset"].to_numpy()[own], delays

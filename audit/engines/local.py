@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from audit.engines.relate import LocalLog, collect
+from audit.engines.relate import LocalLog
+from audit.engines.spill import SpillTask, spill_scan
+from audit.parts import Folder
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
-from audit.tables import DIGEST, Task, run_digests, run_scan
+from audit.tables import DIGEST, LOG, Task, run_digests
 
 T = TypeVar("T")
 
@@ -22,10 +24,6 @@ POOL_BYTES_MIN: Final = 256 * 1024 * 1024
 
 def _bytes_of(tasks: list[Task]) -> int:
     return sum(t.end - t.start for t in tasks)
-
-
-def _scan_all(task: Task) -> list[pa.RecordBatch]:
-    return list(run_scan(task))
 
 
 class LocalEngine:
@@ -54,9 +52,16 @@ class LocalEngine:
         return pa.Table.from_batches(self._map(run_digests, tasks, _bytes_of(tasks)), schema=DIGEST)
 
     def scan(self, tasks: list[Task]) -> LocalLog:
-        return collect(
-            [batch for batches in self._map(_scan_all, tasks, _bytes_of(tasks)) for batch in batches]
-        )
+        folder = Folder()
+        try:
+            jobs = [SpillTask(task, folder.file("records")) for task in tasks]
+            spilled = self._map(spill_scan, jobs, _bytes_of(tasks))
+        except BaseException:
+            folder.close()
+            raise
+        pieces = [piece for one in spilled for piece in one.pieces]
+        others = pa.concat_tables([LOG.empty_table(), *(one.others for one in spilled)])
+        return LocalLog(folder, pieces, others)
 
     def index(self, tasks: list[IndexTask]) -> pa.Table:
         batches = self._map(run_index, tasks, sum(t.until - t.begin for t in tasks))

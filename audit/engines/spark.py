@@ -7,13 +7,9 @@ mounted or in an object store. A failed task that Spark runs again reads twice a
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,14 +20,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from audit.engines.acknowledged import WAITING_TOPIC
 from audit.engines.java import Java, find_java
-from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC, WAITING_TOPIC
+from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.spark_entries import entered
+from audit.engines.spark_session import start_session
+from audit.ledger import Ledger
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.tables import (
     ACKED,
     CHUNK,
+    COPIES,
     DAMAGE,
     DIGEST,
     DUPLICATES,
@@ -42,6 +42,7 @@ from audit.tables import (
     RUNS,
     TAKEN,
     Again,
+    Asked,
     EngineError,
     Entered,
     EntryBounds,
@@ -51,12 +52,9 @@ from audit.tables import (
     run_digests,
     run_scan,
 )
-from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
 from model.message import INNER_BATCH
 
 SOURCE: Final = "keelmq_log"
-SHARED_PACKAGES: Final = ("audit", "model")
-"""What a worker imports to run a task."""
 
 
 @contextmanager
@@ -73,6 +71,10 @@ def spark_errors() -> Iterator[None]:
 _SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES, "index": INDEX}
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
+STRETCH_BYTES: Final = 256 * 1024 * 1024
+"""Of the log: a queue's places are looked at one stretch a task."""
+STREAMED_ROWS: Final = 10_000
+QUEUE: Final = ["topic", "queue_id"]
 
 
 class LogSource(DataSource):
@@ -124,18 +126,25 @@ def load(session: SparkSession, kind: str, tasks: list[dict[str, Any]]) -> DataF
 
 
 class SparkEngine:
-    """A session made for one audit."""
+    """The program's session, which is left running; without one, a session made for one audit.
+
+    ``conf``: Spark's configuration, for a session that is made."""
 
     name = "spark"
 
-    def __init__(self, master: str | None = None) -> None:
-        self._java = find_java()
-        try:
-            with spark_errors():
-                self._session = start_session(master or "local[*]", self._java)
-        except BaseException:  # also when interrupted: nobody else knows the directory
-            self._java.close()
-            raise
+    def __init__(self, master: str | None = None, conf: Mapping[str, str] | None = None) -> None:
+        self._java: Java | None = None
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            self._session = active
+        else:
+            self._java = find_java()
+            try:
+                with spark_errors():
+                    self._session = start_session(master or "local[*]", self._java, conf or {})
+            except BaseException:  # also when interrupted: nobody else knows the directory
+                self._java.close()
+                raise
         self._session.dataSource.register(LogSource)
 
     @spark_errors()
@@ -166,57 +175,9 @@ class SparkEngine:
         return found.sort_by(INDEX_ORDER)
 
     def close(self) -> None:
-        self._session.stop()
-        self._java.close()
-
-
-def start_session(master: str, java: Java) -> SparkSession:
-    """Starts fast, listens on loopback only when local, and finds this Python in its workers."""
-    os.environ["JAVA_HOME"] = java.home
-    # Without it, workers start the system's python3, which knows none of our packages.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_DIRS", tempfile.gettempdir())
-    local = master.startswith("local")
-    # Short jobs: the simplest collector and the first compiler start fastest.
-    options = [
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        f"-Dlog4j2.configurationFile=file:{java.log_config}",
-    ]
-    builder = (
-        SparkSession.builder.master(master)
-        .appName("keelmq audit")
-        # Or a module in the folder an audit is started in would be imported in place of ours.
-        .config("spark.executorEnv.PYTHONSAFEPATH", "1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2) if local else "64")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", os.path.join(tempfile.gettempdir(), "keelmq-warehouse"))
-        .config("spark.driver.extraJavaOptions", " ".join(options))
-    )
-    if local:
-        builder = builder.config("spark.driver.host", "127.0.0.1").config(
-            "spark.driver.bindAddress", "127.0.0.1"
-        )
-    session = builder.getOrCreate()
-    if not local:
-        # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
-        session.sparkContext.addPyFile(str(_packages(Path(java.home))))
-    return session
-
-
-def _packages(directory: Path) -> Path:
-    """A zip of the packages a worker imports."""
-    target = directory / "keelmq_audit.zip"
-    with zipfile.ZipFile(target, "w") as archive:
-        if PREFIX:
-            archive.write(PACKAGES / "__init__.py", (PACKAGES / "__init__.py").relative_to(IMPORTED_FROM))
-        for package in SHARED_PACKAGES:
-            for source in sorted((PACKAGES / package).rglob("*.py")):
-                archive.write(source, source.relative_to(IMPORTED_FROM))
-    return target
+        if self._java is not None:
+            self._session.stop()
+            self._java.close()
 
 
 class SparkLog:
@@ -270,25 +231,9 @@ class SparkLog:
         if len(before):
             carried = self._session.createDataFrame(before)
             rows = rows.unionByName(carried.select(*QUEUES.names, F.lit(False).alias("was_read")))
-        queue = ["topic", "queue_id"]
-        along = Window.partitionBy(*queue).orderBy("offset")
-        end = F.col("queue_offset") + F.col("advance")
-        begins = F.coalesce(F.lag(end).over(along) != F.col("queue_offset"), F.lit(True))
         first = F.col("was_read") & (F.col("queue_offset") != 0) if whole else F.lit(False)
-        runs = (
-            rows.withColumn("begins", begins.cast("long"))
-            .withColumn("number", F.sum("begins").over(along))
-            .groupBy(*queue, "number")
-            .agg(
-                F.min("offset").alias("offset"),
-                F.min_by("queue_offset", "offset").alias("queue_offset"),
-                F.max_by(end, "offset").alias("end"),
-                F.min_by("uniq_key", "offset").alias("uniq_key"),
-                F.max("offset").alias("last"),
-                F.min_by(first, "offset").alias("late"),
-            )
-        )
-        all_of = Window.partitionBy(*queue)
+        runs = _runs(_runs_of_stretches(rows.withColumn("late", first), most))
+        all_of = Window.partitionBy(*QUEUE)
         late = F.max((F.col("number") == 1) & F.col("late")).over(all_of)
         found = (
             runs.withColumn("runs", F.max("number").over(all_of))
@@ -319,20 +264,15 @@ class SparkLog:
     def _of_users(self, view: View) -> DataFrame:
         return self._view(view).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
 
-    @spark_errors()
-    def duplicates(self, view: View) -> pa.Table:
-        rows = self._of_users(view)
-        many = (
-            rows.groupBy("topic", "uniq_key").count().filter(F.col("count") > 1).select("topic", "uniq_key")
-        )
-        found = rows.join(many, ["topic", "uniq_key"]).select(*DUPLICATES.names)
-        return found.orderBy("offset").toArrow().cast(DUPLICATES)
-
-    @spark_errors()
-    def positions(self, keys: list[str], view: View) -> pa.Table:
-        wanted = self._session.createDataFrame(pa.table({"uniq_key": pa.array(keys, pa.string())}))
-        rows = self._view(view).join(F.broadcast(wanted), "uniq_key")
-        return rows.select("uniq_key", "offset", "until").toArrow()
+    def copies(self, view: View) -> Iterator[pa.Table]:
+        rows = self._of_users(view).select(*DUPLICATES.names)
+        # Eight bytes of each record are shuffled; bodies, keys and topics only of those that may stand twice.
+        rows = rows.withColumn("hash", F.xxhash64("topic", "uniq_key"))
+        many = rows.groupBy("hash").count().filter(F.col("count") > 1).select("hash")
+        near = rows.join(many, "hash", "left_semi")
+        first = near.groupBy("topic", "uniq_key").agg(F.min("offset").alias("first"))
+        found = near.join(first, ["topic", "uniq_key"]).filter(F.col("offset") > F.col("first"))
+        yield from _streamed(found.select(*COPIES.names).orderBy("offset"), COPIES, "offset")
 
     @spark_errors()
     def queue_starts(self, view: View) -> pa.Table:
@@ -362,11 +302,11 @@ class SparkLog:
         entries = load(self._session, "entries", [file.to_json() for file in files])
         return entered(self._session, self._queued(view), entries, files, bounds)
 
-    def _join(self, ledger: pa.Table, view: View) -> DataFrame:
+    def _join(self, ledger: Ledger, view: View) -> DataFrame:
         if view in self._joined:
             return self._joined[view]
         if self._ledger is None:
-            self._ledger = self._session.createDataFrame(ledger).persist()
+            self._ledger = self._lines(ledger).persist()
         records = self._view(view).select(
             "uniq_key",
             "offset",
@@ -399,9 +339,45 @@ class SparkLog:
         )
         return self._joined[view]
 
-    @spark_errors()
-    def acked(self, ledger: pa.Table, view: View, start: int, again: tuple[Again, ...]) -> pa.Table:
-        joined = self._join(ledger, view)
+    def _lines(self, ledger: Ledger) -> DataFrame:
+        """A cluster cannot read this machine's files: there the lines go through the driver."""
+        if str(self._session.sparkContext.master).startswith("local"):
+            return self._session.read.parquet(*ledger.parquet())
+        return self._session.createDataFrame(ledger.table())
+
+    def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
+        with spark_errors():
+            found = [
+                self._faults(self._join(ledger, ask.view), ask.start, again).withColumn("asked", F.lit(at))
+                for at, ask in enumerate(asked)
+            ]
+            rows = reduce(DataFrame.unionByName, found)
+            if len(asked) > 1:
+                rows = self._held(rows, ledger, asked)
+            else:
+                rows = rows.withColumn("held", F.lit(-1).cast("long"))
+        yield from _streamed(rows.select(*ACKED.names).orderBy("line", "asked", "fault"), ACKED, "line")
+
+    def _held(self, rows: DataFrame, ledger: Ledger, asked: Sequence[Asked]) -> DataFrame:
+        """With where the other views have the message, or -1."""
+        places = [
+            self._join(ledger, ask.view)
+            .filter(F.col("rank") < 3)
+            .select("line", F.col("offset").alias("place"), F.lit(at).alias("where"))
+            for at, ask in enumerate(asked)
+        ]
+        there = F.col("where") != F.col("asked")
+        lowest = (
+            rows.select("line", "asked")
+            .distinct()
+            .join(reduce(DataFrame.unionByName, places), "line")
+            .groupBy("line", "asked")
+            .agg(F.min(F.when(there, F.col("place"))).alias("held"))
+        )
+        rows = rows.join(lowest, ["line", "asked"], "left")
+        return rows.withColumn("held", F.coalesce("held", F.lit(-1)))
+
+    def _faults(self, joined: DataFrame, start: int, again: tuple[Again, ...]) -> DataFrame:
         placed = joined.filter((F.col("rank") < 3) & (F.col("found_topic") == F.col("topic")))
         life = F.lit(0)
         for topic, queue_id, begin in again:
@@ -424,15 +400,14 @@ class SparkLog:
             .filter(F.col("earliest") < F.col("begun_ms"))
         )
         order = back.select("line").union(late.select("line")).distinct()
-        parts = (
+        return (
             _fault("missing", joined.filter(F.col("rank") == 3))
             .unionByName(_fault("mismatch", joined.filter(F.col("rank").isin(1, 2))))
             .unionByName(_fault("order", placed.join(order, "line")))
         )
-        return parts.orderBy("fault", "line").toArrow().cast(ACKED)
 
     @spark_errors()
-    def acked_behind(self, ledger: pa.Table, view: View, offset: int) -> Tail:
+    def acked_behind(self, ledger: Ledger, view: View, offset: int) -> Tail:
         rows = self._join(ledger, view).filter((F.col("rank") < 3) & (F.col("offset") >= offset))
         row = rows.agg(
             F.count("*").alias("records"),
@@ -445,6 +420,67 @@ class SparkLog:
         return Tail(row["records"], row["first"], row["until"], row["key"])
 
 
+def _runs_of_stretches(rows: DataFrame, most: int) -> DataFrame:
+    """Runs of each queue in each stretch of the log: so one long queue is the work of many tasks.
+
+    Of each the first ``most`` and one more, and the last; ``n`` is a run's number in its stretch."""
+    stretch = F.floor(F.col("offset") / STRETCH_BYTES)
+    along = Window.partitionBy(*QUEUE, "stretch").orderBy("offset")
+    end = F.col("queue_offset") + F.col("advance")
+    begins = F.coalesce(F.lag(end).over(along) != F.col("queue_offset"), F.lit(True))
+    runs = (
+        rows.withColumn("stretch", stretch)
+        .withColumn("begins", begins.cast("long"))
+        .withColumn("n", F.sum("begins").over(along))
+        .groupBy(*QUEUE, "stretch", "n")
+        .agg(
+            F.min("offset").alias("offset"),
+            F.min_by("queue_offset", "offset").alias("queue_offset"),
+            F.max_by(end, "offset").alias("end"),
+            F.min_by("uniq_key", "offset").alias("uniq_key"),
+            F.max("offset").alias("last"),
+            F.min_by("late", "offset").alias("late"),
+        )
+    )
+    last = F.max("n").over(Window.partitionBy(*QUEUE, "stretch"))
+    return runs.withColumn("ns", last).filter((F.col("n") <= most + 1) | (F.col("n") == F.col("ns")))
+
+
+def _runs(parts: DataFrame) -> DataFrame:
+    """Runs of each queue with their ``number``: one that goes on in the next stretch is one."""
+    along = Window.partitionBy(*QUEUE).orderBy("offset")
+    goes_on = F.lag("end").over(along) == F.col("queue_offset")
+    first = F.when(F.coalesce(goes_on, F.lit(False)), 0).otherwise(1)
+    step = F.when(F.col("n") == 1, first).otherwise(F.col("n") - F.lag("n").over(along))
+    return (
+        parts.withColumn("step", step)
+        .withColumn("number", F.sum("step").over(along))
+        .groupBy(*QUEUE, "number")
+        .agg(
+            F.min("offset").alias("offset"),
+            F.min_by("queue_offset", "offset").alias("queue_offset"),
+            F.max_by("end", "offset").alias("end"),
+            F.min_by("uniq_key", "offset").alias("uniq_key"),
+            F.max("last").alias("last"),
+            F.min_by("late", "offset").alias("late"),
+        )
+    )
+
+
+def _streamed(rows: DataFrame, schema: pa.Schema, together: str) -> Iterator[pa.Table]:
+    """The rows as small tables, a partition at a time on the driver; those of one ``together``, by which they
+    are sorted, are in one."""
+    waiting: list[dict[str, Any]] = []
+    with spark_errors():
+        for row in rows.toLocalIterator():
+            if len(waiting) >= STREAMED_ROWS and row[together] != waiting[-1][together]:
+                yield pa.Table.from_pylist(waiting, schema=schema)
+                waiting = []
+            waiting.append(row.asDict())
+    if waiting:
+        yield pa.Table.from_pylist(waiting, schema=schema)
+
+
 def _within(rows: DataFrame, begin: int, end: int) -> DataFrame:
     return rows.filter((F.col("offset") >= begin) & (F.col("offset") < end))
 
@@ -452,6 +488,8 @@ def _within(rows: DataFrame, begin: int, end: int) -> DataFrame:
 def _fault(fault: str, rows: DataFrame) -> DataFrame:
     columns = []
     for field in ACKED:
+        if field.name in ("asked", "held"):
+            continue
         if field.name == "fault":
             columns.append(F.lit(fault).alias("fault"))
             continue

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa
-
+from audit.bounded import Bounded, Sink
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.ledger import Ledger
 from audit.plan import own_parts
 from audit.reading.layout import Replica
-from audit.tables import Again, ScannedLog, View
+from audit.tables import Again, Asked, ScannedLog, View
 
 KINDS: Final = {"missing": "acked_missing", "mismatch": "acked_mismatch", "order": "acked_out_of_order"}
 Row = dict[str, Any]
@@ -30,23 +30,20 @@ class AckedResult:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where messages stand in any log (``of_key``: from, until), and at which place each queue begins."""
+    """Where messages stand in any log, and at which place each queue begins."""
 
     facts: Facts
-    of_key: dict[str, tuple[int, int]]
     queue_starts: dict[tuple[str, int], int]
 
     def where(self, row: Row) -> int:
         """Where the message stands or should stand; -1 when nothing tells."""
         if row["offset"] >= 0:
             return int(row["offset"])
-        if row["uniq_key"] in self.of_key:
-            return self.of_key[row["uniq_key"]][0]
-        return int(row["phys_offset"])
+        return int(row["held"] if row["held"] >= 0 else row["phys_offset"])
 
     def held(self, row: Row) -> bool:
         """Whether any log holds the message at all."""
-        return row["offset"] >= 0 or row["uniq_key"] in self.of_key
+        return bool(row["offset"] >= 0 or row["held"] >= 0)
 
     def expired(self, row: Row) -> bool:
         """Whether retention took the message from every log."""
@@ -74,27 +71,40 @@ class _Places:
 
 
 def check(
-    facts: Facts, log: ScannedLog, ledger: pa.Table, views: dict[int, View], again: tuple[Again, ...]
+    facts: Facts,
+    log: ScannedLog,
+    ledger: Ledger,
+    views: dict[int, View],
+    again: tuple[Again, ...],
+    unlisted: Sink = lambda finding: None,
 ) -> AckedResult:
-    """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica."""
+    """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
+
+    What is not listed one by one goes to ``unlisted``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
-    faults: dict[int, list[Row]] = {
-        at: log.acked(ledger, views[at], facts.replicas[at].start, again).to_pylist() for at in asked
-    }
-    places = _find_places(facts, log, views, faults)
-    wrong: dict[tuple[str, int], dict[int, Row]] = {}
-    expired: set[int] = set()
-    for at, rows in faults.items():
-        for row in rows:
+    starts = log.queue_starts(views[facts.reference]).to_pylist()
+    places = _Places(facts, {(r["topic"], r["queue_id"]): r["queue_offset"] for r in starts})
+    found = Bounded(unlisted, "acknowledged messages", by_queue=True)
+    orders = _Orders()
+    expired = 0
+    for table in log.acked(ledger, [Asked(views[at], facts.replicas[at].start) for at in asked], again):
+        wrong: dict[tuple[int, str], dict[int, Row]] = {}
+        gone: set[int] = set()
+        for row in table.to_pylist():
+            at = asked[row["asked"]]
             if places.expired(row):
-                expired.add(row["line"])
+                gone.add(row["line"])
                 continue
             for replica in [at, *(shared if at == facts.reference else [])]:
                 if not places.lacks(row, facts.replicas[replica]):
-                    wrong.setdefault((row["fault"], row["line"]), {})[replica] = row
-    findings = [f for rows_of in wrong.values() for f in _of_message(places, set(views), rows_of)]
-    return AckedResult(_swapped(findings), len(expired))
+                    wrong.setdefault((row["line"], row["fault"]), {})[replica] = row
+        expired += len(gone)
+        for (line, _), rows_of in wrong.items():
+            for f in _of_message(places, set(views), rows_of):
+                orders.note(line, f)
+                found.add(line, f)
+    return AckedResult([orders.explained(f) for f in found.findings()], expired)
 
 
 def _sharing(facts: Facts, views: dict[int, View]) -> list[int]:
@@ -104,21 +114,6 @@ def _sharing(facts: Facts, views: dict[int, View]) -> list[int]:
         for at, view in views.items()
         if at != facts.reference and adds_nothing(facts.replicas[at], view) and not facts.replicas[at].holes
     ]
-
-
-def _find_places(
-    facts: Facts, log: ScannedLog, views: dict[int, View], faults: dict[int, list[Row]]
-) -> _Places:
-    rows = [row for rows in faults.values() for row in rows]
-    keys = sorted({row["uniq_key"] for row in rows if row["fault"] == "missing"})
-    of_key: dict[str, tuple[int, int]] = {}
-    for at in faults if keys else ():
-        table = log.positions(keys, views[at])
-        columns = (table[name].to_pylist() for name in ("uniq_key", "offset", "until"))
-        for key, offset, until in zip(*columns, strict=True):
-            of_key.setdefault(key, (offset, until))
-    starts = log.queue_starts(views[facts.reference]).to_pylist() if rows else []
-    return _Places(facts, of_key, {(r["topic"], r["queue_id"]): r["queue_offset"] for r in starts})
 
 
 def _of_message(places: _Places, every: set[int], rows_of: dict[int, Row]) -> list[Finding]:
@@ -137,19 +132,24 @@ def _of_message(places: _Places, every: set[int], rows_of: dict[int, Row]) -> li
     ]
 
 
-def _swapped(findings: list[Finding]) -> list[Finding]:
+class _Orders:
     """A right body in a wrong place, in a queue whose order is wrong: the order is why."""
-    wrong_order: dict[tuple[str, str, int], Finding] = {}
-    for f in findings:
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str, int], tuple[int, Finding]] = {}
+
+    def note(self, line: int, f: Finding) -> None:
         if f.kind == "acked_out_of_order":
-            wrong_order.setdefault((f.replica, f.topic, f.queue_id), f)
-    out = []
-    for f in findings:
-        cause = wrong_order.get((f.replica, f.topic, f.queue_id))
+            key = (f.replica, f.topic, f.queue_id)
+            known = self._first.get(key)
+            if known is None or line < known[0]:
+                self._first[key] = (line, f)
+
+    def explained(self, f: Finding) -> Finding:
+        cause = self._first.get((f.replica, f.topic, f.queue_id))
         same_body = f.expected.rpartition(" crc ")[2] == f.found.rpartition(" crc ")[2]
         moved = f.kind == "acked_mismatch" and same_body
-        out.append(f.follows(cause) if cause is not None and moved else f)
-    return out
+        return f.follows(cause[1]) if cause is not None and moved else f
 
 
 def mostly_expired(expired: int, lines: int) -> list[Finding]:

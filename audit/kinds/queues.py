@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from audit.bounded import Bounded, Sink
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.queues import Fault, Run, Runs, begins_again, explain
@@ -106,17 +107,16 @@ def _holder(facts: Facts, view: View, offset: int) -> int:
     return view.base if facts.replicas[view.base].covers(offset, offset + 1) else view.replica
 
 
-def duplicates(facts: Facts, table: pa.Table, view: View) -> list[Finding]:
-    """One row for each further copy of a message: at-least-once senders make them, so a warning."""
-    first: dict[tuple[str, str], int] = {}
-    found = []
-    for row in table.to_pylist():
-        key = (row["topic"], row["uniq_key"])
-        if key not in first:
-            first[key] = row["offset"]
-            continue
-        found.append(
-            facts.at(
+def duplicates(
+    facts: Facts, found: Iterable[pa.Table], view: View, unlisted: Sink = lambda finding: None
+) -> list[Finding]:
+    """One row for each further copy of a message, of COPIES: at-least-once senders make them, so a warning.
+
+    What is not listed one by one goes to ``unlisted``."""
+    rows = Bounded(unlisted, "further copies", by_queue=False)
+    for table in found:
+        for row in table.to_pylist():
+            f = facts.at(
                 "dup_message",
                 WARN,
                 _holder(facts, view, row["offset"]),
@@ -126,9 +126,9 @@ def duplicates(facts: Facts, table: pa.Table, view: View) -> list[Finding]:
                 queue_id=row["queue_id"],
                 queue_offset=row["queue_offset"],
                 uniq_key=row["uniq_key"],
-                expected=f"once, at {first[key]}",
+                expected=f"once, at {row['first']}",
                 found=f"again at {row['offset']}",
                 records=1,
             )
-        )
-    return found
+            rows.add(row["offset"], f)
+    return list(rows.findings())

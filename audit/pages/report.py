@@ -63,7 +63,6 @@ def page(report: Report) -> str:
 
 def _story(report: Report) -> list[str]:
     severities = Counter(f.severity for f in report.findings)
-    lost = [f for f in report.findings if f.kind == "acked_missing" and f.copies == 0]
     repairable = sum(1 for f in report.findings if f.severity == ERROR and f.copies > 0)
     told = []
     if severities[ERROR]:
@@ -74,8 +73,8 @@ def _story(report: Report) -> list[str]:
         if rest:
             parts.append(f"{rest} leave no good copy, or no vote says which copy is good")
         told.append(f"{severities[ERROR]} errors: {'; '.join(parts)}.")
-    if lost:
-        told.append(f"{len(lost)} acknowledged messages are on no replica.")
+    if report.lost:
+        told.append(f"{number(report.lost)} acknowledged messages are on no replica.")
     elif report.ledger:
         told.append(f"{number(report.ledger_lines)} acknowledged messages were looked up.")
     return told + [f"{name} could not be read: {why}" for name, why in report.unreadable.items()]

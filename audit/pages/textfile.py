@@ -30,8 +30,8 @@ def write(file: Path, report: Report | None) -> None:
         findings = gauge("findings", "rows of the last audit", "severity", "kind")
         for (severity, kind), count in sorted(_counts(report).items()):
             findings.labels(of, severity, kind).set(count)
-        lost = sum(1 for f in report.findings if f.kind == "acked_missing" and f.copies == 0 and f.uniq_key)
-        gauge("lost_messages", "acknowledged messages of the ledger on no replica").labels(of).set(lost)
+        lost = gauge("lost_messages", "acknowledged messages of the ledger on no replica")
+        lost.labels(of).set(report.lost)
         gauge("replicas", "stores that were read").labels(of).set(len(report.replicas))
         gauge("unreadable_replicas", "stores that could not be read").labels(of).set(len(report.unreadable))
         gauge("records", "records that were scanned").labels(of).set(report.records)

@@ -127,6 +127,10 @@ class LogWriter:
         )
         return at
 
+    def skip(self, places: int, *, topic: str = "T", queue_id: int = 0) -> None:
+        """Leave places of a queue out."""
+        self._next[topic, queue_id] = self._next.get((topic, queue_id), 0) + places
+
     def fill(self, count: int, *, mark: str = "m", queues: int = 2, stamp: int = 1000) -> None:
         for n in range(count):
             self.add(f"{mark}-{n}".encode() * 5, key=f"{mark}{n}", queue_id=n % queues, stamp=stamp + n)

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from audit.carried import NOTHING
-from audit.engines.relate import LocalLog
+from audit.engines.local import LocalEngine
+from audit.engines.relate import collect
 from audit.kinds import queues
 from audit.queues import explain
+from audit.reading.storage import parse_stores
+from audit.run import audit
 from audit.tables import LOG, RECORD, ScannedLog, View
+from tests.audit.counted import check_counted, lost_and_repeated
 from tests.audit.plants import make, run_local
 from tests.audit.stores import look, patch
 
@@ -74,7 +79,9 @@ def check(log: ScannedLog, count: int, *, broken: bool) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_of_a_long_queue_the_breaks_are_collected(broken: bool) -> None:
     count = 1_000_000
-    check(LocalLog(log_of(disorder(count) if broken else with_a_gap(count))), count, broken=broken)
+    check(
+        collect(log_of(disorder(count) if broken else with_a_gap(count)).to_batches()), count, broken=broken
+    )
 
 
 @pytest.mark.spark
@@ -112,3 +119,23 @@ def test_the_report_counts_what_it_does_not_list(tmp_path: Path, monkeypatch: py
     assert rest.phys_offset > max(f.phys_offset for f in listed if f.kind == "queue_order")
     assert rest.until == int(str(rows[-1]["phys_offset"])) + 1
     assert report.verdict == "diverged"
+
+
+def test_lost_and_repeated_messages_are_counted_beyond_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No log has any message of the ledger, and each message of the log stands twice."""
+    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    stores, ledger = lost_and_repeated(tmp_path)
+    rest = tmp_path / "unlisted.parquet"
+    report = audit(parse_stores([*map(str, stores)]), LocalEngine(), ledger_path=str(ledger), unlisted=rest)
+    check_counted(report)
+    rows = pq.read_table(rest).to_pylist()
+    assert {row["kind"]: sum(r["kind"] == row["kind"] for r in rows) for row in rows} == {
+        "acked_missing": 75,
+        "dup_message": 35,
+    }
+    assert {row["uniq_key"] for row in rows if row["kind"] == "acked_missing"} >= {"lost79"}
+    rest.write_bytes(b"of an audit before")
+    audit(parse_stores([str(stores[0])]), LocalEngine(), ledger_path=None, unlisted=rest)
+    assert pq.read_table(rest).num_rows == 35

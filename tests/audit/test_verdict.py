@@ -115,7 +115,7 @@ def test_a_queue_that_begins_again_without_its_topic_is_in_doubt(
     stores, ledger = topic_created_again(tmp_path, count, entered=False)
     if queue_known:
         for store in stores:
-            for place, row in enumerate(read_ledger(str(ledger)).to_pylist()[:10]):
+            for place, row in enumerate(read_ledger(str(ledger)).table().to_pylist()[:10]):
                 at = row["phys_offset"]
                 size = int.from_bytes(look(store, at, 4))
                 enter(store, "T", 0, place, struct.pack(">qiq", at, size, 0))
@@ -134,7 +134,7 @@ def test_a_delayed_message_is_there_though_retention_took_where_it_waited(
     # Where retention took it everywhere, most of this ledger is gone: no clean verdict says anything then.
     rest = ("warnings", {"extra_tail", "acked_missing"}) if len(removed) == 3 else ("clean", {"extra_tail"})
     assert (report.verdict, {f.kind for f in report.findings}) == rest
-    gone = [r for r in read_ledger(str(ledger)).to_pylist() if r["phys_offset"] < 4096]
+    gone = [r for r in read_ledger(str(ledger)).table().to_pylist() if r["phys_offset"] < 4096]
     assert report.expired == (len(gone) if len(removed) == 3 else 0)
 
 

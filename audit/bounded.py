@@ -1,0 +1,119 @@
+"""Findings of which there may be as many as messages: the first are rows, the rest is counted.
+
+The others go to a table, ``unlisted.parquet``, as they are found; what is in memory is the listed rows, and
+one row for each group of the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from audit.findings import SCHEMA, Finding
+
+LISTED_MAX: Final = 1000
+"""Of one kind that are listed one by one."""
+_ROWS: Final = 2_000
+UNLISTED: Final = "unlisted.parquet"
+
+Sink = Callable[[Finding], None]
+
+
+class Unlisted:
+    """Writes findings that are only counted to a file, which is made with the first. A context manager."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._waiting: list[dict[str, Any]] = []
+        self._writer: Any = None
+        self.rows = 0
+
+    def __enter__(self) -> Unlisted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def begin(self) -> None:
+        """Forget what was written: it is found again, or is not there."""
+        self._waiting.clear()
+        self.rows = 0
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def add(self, finding: Finding) -> None:
+        self.rows += 1
+        if self._path is not None:
+            self._waiting.append(finding.to_json())
+            if len(self._waiting) >= _ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting or self._path is None:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, SCHEMA)
+        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=SCHEMA))
+        self._waiting.clear()
+
+
+class Bounded:
+    """Takes findings one by one; of each kind those of the lowest ``rank`` are listed.
+
+    ``name`` gives the row of the others of a group its words; a group is a kind, replica, severity, number of
+    copies, topic, and queue id if ``by_queue``."""
+
+    def __init__(self, unlisted: Sink, name: str, *, by_queue: bool, most: int | None = None) -> None:
+        self._sink = unlisted
+        self._name = name
+        self._by_queue = by_queue
+        self._most = LISTED_MAX if most is None else most
+        self._listed: dict[str, list[tuple[int, int, Finding]]] = {}
+        self._others: dict[tuple[Any, ...], Finding] = {}
+        self._taken = 0
+
+    def add(self, rank: int, finding: Finding) -> None:
+        heap = self._listed.setdefault(finding.kind, [])
+        self._taken += 1
+        item = (-rank, -self._taken, finding)
+        if len(heap) < self._most:
+            heapq.heappush(heap, item)
+        else:
+            self._count(heapq.heappushpop(heap, item)[2])
+
+    def _count(self, f: Finding) -> None:
+        self._sink(f)
+        queue_id = f.queue_id if self._by_queue else -1
+        key = (f.kind, f.replica, f.severity, f.caused_by, f.copies, f.topic, queue_id)
+        known = self._others.get(key)
+        if known is None:
+            self._others[key] = replace(f, queue_id=queue_id, queue_offset=-1, uniq_key="", records=1)
+            return
+        first = f if 0 <= f.phys_offset < known.phys_offset or known.phys_offset < 0 else known
+        self._others[key] = replace(
+            known,
+            segment=first.segment,
+            epoch=first.epoch,
+            phys_offset=first.phys_offset,
+            until=max(known.until, f.until),
+            records=known.records + 1,
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        """The listed ones by rank, then the groups of the others."""
+        for heap in self._listed.values():
+            for _, _, finding in sorted(heap, reverse=True, key=lambda item: item[:2]):
+                yield finding
+        for _, f in sorted(self._others.items()):
+            yield replace(f, expected="one row each", found=f"{f.records} more {self._name}: {UNLISTED}")

@@ -1,0 +1,160 @@
+"""Which record is each acknowledged message? The ledger joined with a view, part by part of its keys.
+
+A part is small whatever the lengths of ledger and log. ``audit.engines.spark`` does the same on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from audit.engines.order import out_of_order
+from audit.engines.spill import Rows
+from audit.ledger import LEDGER, Ledger
+from audit.parts import Folder, Parts
+from audit.tables import ACKED, Again, Asked, Tail, View
+
+# Topics in which a message may stand instead of where its sender was told: delayed, or in a transaction.
+WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_)"
+
+NOTHING: Final = 3
+"""Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing."""
+_FOUND: Final = pa.schema(
+    [
+        ("found_topic", pa.string()),
+        ("found_queue_id", pa.int32()),
+        ("found_queue_offset", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("found_body_crc", pa.int64()),
+        ("found_plain_crc", pa.int64()),
+        ("offset", pa.int64()),
+        ("until", pa.int64()),
+    ]
+)
+_JOINED: Final = pa.schema(
+    [*LEDGER, *[field for field in _FOUND if field.name != "uniq_key"], ("rank", pa.int64())]
+)
+_FAR: Final = 1 << 62
+
+
+class Joined:
+    """Each ledger line with the best record for it: the exact one, else the same body, else the first."""
+
+    def __init__(self, rows: Rows, ledger: Ledger, view: View, folder: Folder) -> None:
+        found = Parts(folder, _FOUND, ledger.parts)
+        for batch in rows.batches(view, [name.removeprefix("found_") for name in _FOUND.names]):
+            if not ledger.has_unnamed:  # all of them were in one part
+                batch = batch.filter(pc.not_equal(batch["uniq_key"], ""))
+            found.add(batch.rename_columns(_FOUND.names), ledger.part_of(batch["uniq_key"]))
+        self._parts = Parts(folder, _JOINED, ledger.parts)
+        for n in range(ledger.parts):
+            best = _best(ledger.part(n), found.part(n))
+            self._parts.add(best, np.full(len(best), n))
+        self.borders = rows.borders(view, _ROWS)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def part(self, number: int) -> pa.Table:
+        """Rows as those of the ledger's part, with their ``rank``; -1 and "" where there is no record."""
+        return self._parts.part(number)
+
+    def behind(self, offset: int) -> Tail:
+        """The messages whose records are at or behind ``offset``."""
+        records, first, until, key = 0, _FAR, -1, ""
+        for n in range(len(self)):
+            part = self.part(n)
+            part = part.filter(
+                pc.and_(pc.less(part["rank"], NOTHING), pc.greater_equal(part["offset"], offset))
+            )
+            if not len(part):
+                continue
+            records += len(part)
+            until = max(until, pc.max(part["until"]).as_py())
+            at = int(np.argmin(part["offset"].to_numpy()))
+            if part["offset"][at].as_py() < first:
+                first, key = part["offset"][at].as_py(), part["uniq_key"][at].as_py()
+        return Tail(records, first, until, key) if records else Tail(0, -1, -1, "")
+
+
+_ROWS: Final = 200_000
+
+
+def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
+    wanted = pc.is_in(records["uniq_key"], value_set=ledger["uniq_key"].combine_chunks())
+    joined = ledger.join(records.filter(wanted), "uniq_key", join_type="left outer", use_threads=False)
+    there = pc.is_valid(joined["offset"])
+    body = pc.or_(
+        pc.equal(joined["found_body_crc"], joined["body_crc"]),
+        pc.equal(joined["found_plain_crc"], joined["body_crc"]),
+    )
+    told = joined["phys_offset"]
+    place = pc.equal(joined["found_topic"], joined["topic"])
+    place = pc.and_(place, pc.equal(joined["found_queue_id"], joined["queue_id"]))
+    place = pc.and_(place, pc.equal(joined["found_queue_offset"], joined["queue_offset"]))
+    place = pc.and_(place, pc.or_(pc.less(told, 0), pc.equal(told, joined["offset"])))
+    place = pc.or_(place, pc.match_substring_regex(joined["found_topic"], WAITING_TOPIC))
+    rank = pc.if_else(there, pc.if_else(body, pc.if_else(place, 0, 1), 2), NOTHING)
+    joined = joined.append_column("rank", pc.cast(pc.fill_null(rank, NOTHING), pa.int64()))
+    joined = joined.sort_by([("line", "ascending"), ("rank", "ascending"), ("offset", "ascending")])
+    line = joined["line"].to_numpy()
+    first = np.concatenate(([True], line[1:] != line[:-1])) if len(line) else np.zeros(0, bool)
+    joined = joined.filter(pa.array(first))
+    columns = [
+        joined[field.name].fill_null("" if field.type == pa.string() else -1)
+        if field.name.startswith("found_") or field.name in ("offset", "until")
+        else joined[field.name]
+        for field in _JOINED
+    ]
+    return pa.table(columns, schema=_JOINED)
+
+
+def faults(
+    joined: Sequence[Joined], asked: Sequence[Asked], again: tuple[Again, ...], folder: Folder
+) -> Iterator[pa.Table]:
+    """ACKED rows; all rows of a line are in one table."""
+    orders = [
+        out_of_order((_placed(own.part(n), ask.start) for n in range(len(own))), own.borders, again, folder)
+        for own, ask in zip(joined, asked, strict=True)
+    ]
+    for n in range(len(joined[0])):
+        parts = [own.part(n) for own in joined]
+        held = [
+            np.where(part["rank"].to_numpy() < NOTHING, part["offset"].to_numpy(), _FAR) for part in parts
+        ]
+        tables = []
+        for at, part in enumerate(parts):
+            others = [offsets for other, offsets in enumerate(held) if other != at]
+            elsewhere = np.minimum.reduce(others) if others else np.full(len(part), _FAR)
+            part = part.append_column("held", pa.array(np.where(elsewhere == _FAR, -1, elsewhere)))
+            rank = part["rank"].to_numpy()
+            late = np.isin(part["line"].to_numpy(), orders[at], assume_unique=True)
+            tables += [
+                _acked("missing", at, part.filter(pa.array(rank == NOTHING))),
+                _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < NOTHING)))),
+                _acked("order", at, part.filter(pa.array(late))),
+            ]
+        table = pa.concat_tables(tables)
+        if len(table):
+            yield table
+
+
+def _placed(part: pa.Table, start: int) -> pa.Table:
+    """The lines whose messages stand in the topic that was told, and were not taken by retention."""
+    there = pc.and_(pc.less(part["rank"], NOTHING), pc.equal(part["found_topic"], part["topic"]))
+    told = part["phys_offset"]
+    return part.filter(pc.and_(there, pc.or_(pc.less(told, 0), pc.greater_equal(told, start))))
+
+
+def _acked(fault: str, asked: int, rows: pa.Table) -> pa.Table:
+    columns: dict[str, Any] = {
+        "fault": pa.array([fault] * len(rows), pa.string()),
+        "asked": pa.array([asked] * len(rows), pa.int32()),
+    }
+    for name in ACKED.names[2:]:
+        columns[name] = rows["found_body_crc" if name == "found_crc" else name]
+    return pa.table(columns).cast(ACKED)

@@ -1,0 +1,88 @@
+"""How is Spark started for one audit? With what the user's configuration says, and else for a short job."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from audit.engines.java import Java
+from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
+
+SHARED_PACKAGES: Final = ("audit", "model")
+"""What a worker imports to run a task."""
+
+
+def start_session(master: str, java: Java, conf: Mapping[str, str]) -> SparkSession:
+    """Starts fast, listens on loopback only when local, and finds this Python in its workers."""
+    os.environ["JAVA_HOME"] = java.home
+    # Without it, workers start the system's python3, which knows none of our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_DIRS", tempfile.gettempdir())
+    builder = SparkSession.builder.master(master)
+    for name, value in settings(master, java.log_config, conf, set_elsewhere(os.environ)).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    if not master.startswith("local"):
+        # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
+        session.sparkContext.addPyFile(str(_packages(Path(java.home))))
+    return session
+
+
+def settings(
+    master: str, log_config: str, conf: Mapping[str, str], elsewhere: AbstractSet[str]
+) -> dict[str, str]:
+    """``conf``, and for a short job what neither it nor ``elsewhere`` has."""
+    local = master.startswith("local")
+    # The simplest collector and the first compiler start fastest.
+    options = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:{log_config}"
+    ours = {
+        "spark.app.name": "keelmq audit",
+        # Or a module in the folder an audit is started in would be imported in place of ours.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2) if local else "64",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "keelmq-warehouse"),
+        "spark.driver.extraJavaOptions": options,
+    }
+    if local:
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return {name: value for name, value in ours.items() if name not in elsewhere} | dict(conf)
+
+
+def set_elsewhere(environ: Mapping[str, str]) -> set[str]:
+    """Names that the user's spark-defaults.conf or PYSPARK_SUBMIT_ARGS set."""
+    home = environ.get("SPARK_HOME", "")
+    folder = environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else "")
+    names: set[str] = set()
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text() if folder else ""
+    except OSError:
+        text = ""
+    for line in text.splitlines():
+        if (words := re.split(r"[\s=:]+", line.strip(), maxsplit=1)) and words[0].startswith("spark."):
+            names.add(words[0])
+    return names | set(re.findall(r"(spark\.[\w.]+)=", environ.get("PYSPARK_SUBMIT_ARGS", "")))
+
+
+def _packages(directory: Path) -> Path:
+    """A zip of the packages a worker imports."""
+    target = directory / "keelmq_audit.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        if PREFIX:
+            archive.write(PACKAGES / "__init__.py", (PACKAGES / "__init__.py").relative_to(IMPORTED_FROM))
+        for package in SHARED_PACKAGES:
+            for source in sorted((PACKAGES / package).rglob("*.py")):
+                archive.write(source, source.relative_to(IMPORTED_FROM))
+    return target

@@ -1,0 +1,137 @@
+"""Where do the rows of a scan wait for the questions? In files, so that memory does not grow with the logs.
+
+Each task's records are one Arrow file, in log order; a view is read as the batches of its replicas' files, in
+log order again, and only the columns that a question needs. The folder is temporary (``TMPDIR``): about 50
+bytes a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from audit.parts import WRITTEN
+from audit.tables import LOG, RECORD, Task, View, run_scan
+
+_OF_OTHERS: Final = {"row", "kind", "expected", "found", "first", "last_end", "records"}
+RECORDS: Final = pa.schema([field for field in LOG if field.name not in _OF_OTHERS])
+"""What is kept of a record."""
+
+EVERYWHERE: Final = (-1, 1 << 62)
+
+
+class Piece(NamedTuple):
+    """One batch of a file: the offsets of its first and its last record."""
+
+    path: str
+    number: int
+    replica: int
+    first: int
+    last: int
+    rows: int
+
+
+class Spilled(NamedTuple):
+    """What a task left: LOG rows that are no records, and where its records are."""
+
+    others: pa.Table
+    pieces: list[Piece]
+
+
+class SpillTask(NamedTuple):
+    task: Task
+    path: str
+
+
+def spill_scan(job: SpillTask) -> Spilled:
+    """Scan one task's stretch into its file. Raises OSError."""
+    return spill(job.path, run_scan(job.task))
+
+
+def spill(path: str, batches: Iterable[pa.RecordBatch]) -> Spilled:
+    """Write the records of LOG batches, which are in log order, to a file."""
+    others: list[pa.RecordBatch] = []
+    pieces: list[Piece] = []
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, RECORDS, options=WRITTEN) as writer:
+        for batch in batches:
+            row = batch["row"].to_numpy()
+            if (row != RECORD).any():
+                others.append(batch.filter(pa.array(row != RECORD)))
+                batch = batch.filter(pa.array(row == RECORD))
+            if not len(batch):
+                continue
+            offset = batch["offset"].to_numpy()
+            replica = int(batch["replica"][0].as_py())
+            pieces.append(Piece(path, len(pieces), replica, int(offset[0]), int(offset[-1]), len(batch)))
+            writer.write_batch(batch.select(RECORDS.names))
+    return Spilled(pa.Table.from_batches(others, schema=LOG), pieces)
+
+
+class Rows:
+    """The records of all tasks, by view and in log order."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._of: dict[int, list[Piece]] = {}
+        for piece in sorted(pieces, key=lambda piece: (piece.first, piece.number)):
+            self._of.setdefault(piece.replica, []).append(piece)
+        self._open: tuple[str, tuple[str, ...], Any] | None = None
+
+    def count(self, replica: int) -> int:
+        return sum(piece.rows for piece in self._of.get(replica, []))
+
+    def batches(
+        self, view: View, columns: Sequence[str], within: tuple[int, int] = EVERYWHERE
+    ) -> Iterator[pa.RecordBatch]:
+        """``columns`` (``offset`` among them) of the records that begin ``within``."""
+        for replica, begin, end in _stretches(view):
+            lo, hi = max(begin, within[0]), min(end, within[1])
+            for piece in self._of.get(replica, []):
+                if lo >= hi or piece.last < lo or piece.first >= hi:
+                    continue
+                batch = self._read(piece, tuple(columns))
+                if not (lo <= piece.first and piece.last < hi):
+                    offset = batch["offset"].to_numpy()
+                    batch = batch.filter(pa.array((offset >= lo) & (offset < hi)))
+                if len(batch):
+                    yield batch
+
+    def borders(self, view: View, rows: int) -> list[int]:
+        """Offsets that cut a view into stretches of about ``rows`` records."""
+        starts = sorted({p.first for at in {view.base, view.replica} for p in self._of.get(at, [])})
+        sizes = {p.first: p.rows for at in {view.base, view.replica} for p in self._of.get(at, [])}
+        borders, room = [-1], rows
+        for start in starts:
+            if room < sizes[start]:
+                borders.append(start)
+                room = rows
+            room -= sizes[start]
+        return borders
+
+    def _read(self, piece: Piece, columns: tuple[str, ...]) -> pa.RecordBatch:
+        if self._open is None or self._open[:2] != (piece.path, columns):
+            self.release()
+            fields = [RECORDS.get_field_index(name) for name in columns]
+            options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+            reader = pa.ipc.open_file(pa.OSFile(piece.path, "rb"), options=options)
+            self._open = (piece.path, columns, reader)
+        return self._open[2].get_batch(piece.number).select(list(columns))
+
+    def release(self) -> None:
+        """Close the file that was read last."""
+        self._open = None
+
+
+def _stretches(view: View) -> Iterator[tuple[int, int, int]]:
+    """(replica, from, to): which replica's rows a view takes where. A replica's own scan reaches back to a
+    record's start: what the base has there is the same."""
+    if view.base == view.replica:
+        yield view.replica, *EVERYWHERE
+        return
+    at = EVERYWHERE[0]
+    for begin, end in view.equal:
+        yield view.replica, at, begin
+        yield view.base, begin, end
+        at = end
+    yield view.replica, at, EVERYWHERE[1]

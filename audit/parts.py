@@ -1,0 +1,113 @@
+"""Rows that wait in temporary files, in parts: what is in memory at once does not grow with their number."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_WAITING_ROWS_MAX: Final = 50_000
+
+
+class Folder:
+    """A temporary folder; gone with ``close``."""
+
+    def __init__(self) -> None:
+        self._path = Path(tempfile.mkdtemp(prefix="keelmq-audit-"))
+        self._files = 0
+
+    def file(self, name: str) -> str:
+        self._files += 1
+        return str(self._path / f"{name}-{self._files}.arrow")
+
+    def close(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+class Parts:
+    """Rows spread over files by number; each is read as a whole, so it has to be small."""
+
+    def __init__(self, folder: Folder, schema: pa.Schema, count: int) -> None:
+        self._schema = schema
+        self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
+        self._waiting_rows = 0
+        self._path = folder.file("parts")
+        self._sink = pa.OSFile(self._path, "wb")
+        self._writer: Any = pa.ipc.new_file(self._sink, schema, options=WRITTEN)
+        self._numbers: list[list[int]] = [[] for _ in range(count)]
+        self._written = 0
+        self._reader: Any = None
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, batch: pa.RecordBatch | pa.Table, part: Any) -> None:
+        """``part``: the number of each row's part."""
+        if not len(part):
+            return
+        order = np.argsort(part, kind="stable")
+        numbers, begins = np.unique(part[order], return_index=True)
+        rows = pa.table(batch).take(pa.array(order))
+        ends = [*begins[1:], len(order)]
+        for number, begin, end in zip(numbers, begins, ends, strict=True):
+            taken = rows.slice(int(begin), int(end - begin)).combine_chunks()
+            # A copy: a slice would keep all of what it was taken from.
+            self._waiting[number] += taken.take(pa.array(np.arange(len(taken)))).to_batches()
+        self._waiting_rows += len(rows)
+        if self._waiting_rows >= _WAITING_ROWS_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        for number, waiting in enumerate(self._waiting):
+            if waiting:
+                for batch in pa.Table.from_batches(waiting, self._schema).combine_chunks().to_batches():
+                    self._writer.write_batch(batch)
+                    self._numbers[number].append(self._written)
+                    self._written += 1
+                waiting.clear()
+        self._waiting_rows = 0
+
+    def part(self, number: int) -> pa.Table:
+        """All rows of a part, in the order in which they came; none are added any more."""
+        if self._reader is None:
+            self._flush()
+            self._writer.close()
+            self._sink.close()
+            options = pa.ipc.IpcReadOptions(use_threads=False)
+            self._reader = pa.ipc.open_file(pa.OSFile(self._path, "rb"), options=options)
+        batches = [self._reader.get_batch(at) for at in self._numbers[number]]
+        return pa.Table.from_batches(batches, schema=self._schema)
+
+
+def hashes(keys: pa.ChunkedArray | pa.Array) -> Any:
+    """64 bits of each text, numpy uint64; equal texts have equal ones."""
+    column = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    if isinstance(column, pa.ChunkedArray):  # of no chunk
+        return np.zeros(0, np.uint64)
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    raw = column.buffers()[2]
+    data = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
+    lengths = np.diff(ends)
+    out = np.zeros(len(column), np.uint64)
+    for length in np.unique(lengths):
+        (rows,) = np.nonzero(lengths == length)
+        words = np.zeros((len(rows), (int(length) + 7) // 8 * 8), np.uint8)
+        words[:, :length] = data[ends[rows][:, None] + np.arange(length)]
+        matrix = words.view("<u8")
+        out[rows] = (matrix * _weights(matrix.shape[1])).sum(axis=1, dtype=np.uint64) + np.uint64(length)
+    out ^= out >> np.uint64(32)
+    out *= np.uint64(0x9E3779B97F4A7C15)
+    return out ^ out >> np.uint64(29)
+
+
+@lru_cache(maxsize=256)
+def _weights(count: int) -> Any:
+    """Odd numbers without a pattern, the same in every process."""
+    odd = [pow(0x9E3779B97F4A7C15, at + 1, 1 << 64) | 1 for at in range(count)]
+    return np.array(odd, np.uint64)
