@@ -52,10 +52,14 @@ class OffsetTable:
         kept = self._kept.get((topic, group), {}).get(queue_id)
         return offset if kept is None else max(kept, offset or 0)
 
+    def has(self, group: str, topic: str) -> bool:
+        """Whether the group has offsets in the topic, or one is on its way."""
+        return (topic, group) in self._table or self._pairs.is_reserved((topic, group))
+
     def has_room(self, group: str, topic: str) -> bool:
         """Whether a client may give the group an offset in the topic: it has one, or there may be one more
         pair."""
-        return (topic, group) in self._table or self._pairs.has_room((topic, group))
+        return self.has(group, topic) or self._pairs.has_room(topic)
 
     def reserve(self, group: str, topic: str) -> None:
         """An offset is on its way: its pair counts by now, until ``commit`` or ``release``."""

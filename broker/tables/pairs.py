@@ -72,9 +72,12 @@ class PairCount:
                 widths[topic] = self.width(topic)
             self._add(pair, widths[topic])
 
-    def has_room(self, pair: Pair) -> bool:
-        """Whether one that is not there may come to be."""
-        return pair in self._reserved or self._most is None or self.used + self.width(pair[0]) <= self._most()
+    def is_reserved(self, pair: Pair) -> bool:
+        return pair in self._reserved
+
+    def has_room(self, topic: str) -> bool:
+        """Whether one more pair of this topic may come to be."""
+        return self._most is None or self.used + self.width(topic) <= self._most()
 
     def check_invariants(self) -> None:
         assert self.used >= sum(self._wide.values()) + sum(self._reserved.values()), (

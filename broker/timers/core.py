@@ -11,6 +11,7 @@ record (its store time), so that every replica finds the same.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import re
 from array import array
@@ -103,10 +104,17 @@ def delete_key(topic: str, uniq_key: str) -> str:
     return f"{topic}+{uniq_key}"
 
 
+RECALL_CHARS_MAX: Final = 128
+"""A longer topic and id of what is recalled are remembered by their hash: a client chooses their length."""
+
+
 def _recall_key(topic: str, named: str) -> str:
     """What a recall in ``topic`` takes away, whichever way it names it: a matter of a broker's version and
     configuration. Never a message of another topic: a right to send to one is none to take from others."""
-    return f"{topic}\x01{named.removeprefix(delete_key(topic, ''))}"
+    key = f"{topic}\x01{named.removeprefix(delete_key(topic, ''))}"
+    if len(key) <= RECALL_CHARS_MAX:
+        return key
+    return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from pathlib import Path
 from broker.tables.offsets import OffsetTable
 from broker.tables.pairs import QUEUES_A_PAIR, PairCount
 from model.codes import Request, Response
+from model.pop import ORDER_REVIVE_QUEUE, ExtraInfo, pop_retry_topic
 from remoting.codec import Command
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
+from remoting.pop_headers import AckHeader
 from tests.broker.helpers import (
     Client,
     client_of,
@@ -124,6 +126,37 @@ async def test_a_pop_on_its_way_counts_until_its_offset_is_safe_or_lost(tmp_path
         assert log.known("T", "g", 0) == 1
         broker.offsets.drop("g", "T")
         assert broker.offsets.has_room("g2", "T"), "counted once"
+        broker.offsets.check_invariants()
+
+
+async def test_acks_and_changes_of_what_nobody_popped_make_no_pairs_and_no_retry_topics(
+    tmp_path: Path,
+) -> None:
+    """The broker's own pair of a retry topic comes with what comes back: of those that popped alone."""
+    keys = {"maxConsumerOffsetPairs": "2", "reviveInterval": "20"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"0")
+        await broker.store.caught_up()
+
+        async def forged(code: int, group: str, revive_queue: int = 0, name: str = "T") -> Command:
+            info = ExtraInfo(0, 1, 1, revive_queue, "0", "broker-t", 0, 0).to_text()
+            change = 0 if code == Request.CHANGE_MESSAGE_INVISIBLETIME else None
+            return await client.call(code, AckHeader(group, name, 0, info, 0, change).to_ext())
+
+        for n in range(3):
+            answer = await forged(Request.CHANGE_MESSAGE_INVISIBLETIME, f"made{n}")
+            assert (answer.code, answer.remark) == (Response.NO_MESSAGE, f"made{n} popped nothing of T")
+        in_order = [await forged(Request.ACK_MESSAGE, f"g{n}", ORDER_REVIVE_QUEUE) for n in range(4)]
+        assert [said(one) for one in in_order] == [(0, ""), (0, ""), FULL, FULL]
+        assert {group for _, group, _, _ in broker.offsets.entries()} == {"g0", "g1"}
+        assert (await forged(Request.CHANGE_MESSAGE_INVISIBLETIME, "g0")).code == 0
+        retry = pop_retry_topic("T", "g0", v2=broker.config.retry_topic_v2)
+        await eventually(
+            lambda: broker.offsets.get("g0", retry, 0) is not None, "for one that is there it comes"
+        )
+        made = [name for name in broker.topics.table if name.startswith("%RETRY%") and name.endswith("T")]
+        assert made == [retry]
         broker.offsets.check_invariants()
 
 

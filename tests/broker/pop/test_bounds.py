@@ -12,7 +12,7 @@ from model.codes import Request, Response
 from model.pop import ATTEMPT_ID_CHARS, ORDER_REVIVE_QUEUE, ExtraInfo
 from remoting.pop_acks import BatchAck, encode_batch_acks
 from remoting.pop_headers import AckHeader
-from tests.broker.helpers import client_of, eventually, running, topic
+from tests.broker.helpers import client_of, commit, eventually, running, topic
 from tests.broker.pop.support import ack, pop, popped
 from tests.broker.turn_meter import LIMIT_S, metered
 
@@ -153,6 +153,7 @@ async def test_changes_of_what_nobody_popped_are_bounded(tmp_path: Path) -> None
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
         for at in range(3):
             await client.send("T", b"%d" % at)
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("pg", "T", 0))
 
         async def forged(offset: int, pop_time_ms: int = 1, name: str = "broker-t") -> int:
             info = ExtraInfo(offset, pop_time_ms, 1, 0, "0", name, 0, offset).to_text()

@@ -113,6 +113,23 @@ def test_a_recall_reaches_its_own_topics_messages_however_it_names_them(
     assert waits.is_recalled_by({recall.deletes}) is hit
 
 
+def test_of_a_recall_with_a_long_id_a_hash_is_remembered() -> None:
+    """Until its slot is due, days ahead: ids of 32 KB, each in a message of its own, filled the memory."""
+    ids = ["u" * 30_000, "u" * 30_000 + "v", "ü" * 200]
+    kept = []
+    for named in ids:
+        text = f"TIMER_OUT_MS\x015\x02REAL_TOPIC\x01T\x02TIMER_DEL_UNIQKEY\x01T+{named}\x02"
+        recall = entry_of(text, 1, 0, rules())
+        assert recall is not None
+        assert recall.deletes is not None
+        assert len(recall.deletes) <= 128
+        kept.append(recall.deletes)
+    for named, key in zip(ids, kept, strict=True):
+        waits = entry_of(f"TIMER_OUT_MS\x015\x02REAL_TOPIC\x01T\x02UNIQ_KEY\x01{named}\x02", 0, 0, rules())
+        assert waits is not None
+        assert [waits.is_recalled_by({other}) for other in kept] == [other == key for other in kept]
+
+
 def test_a_note_tells_what_was_delivered_whatever_the_precision_was_then() -> None:
     note = Note(read_ms=5000, queue_offset=10, first=3)
     for offset, due, delivered in [(9, 4999, True), (10, 4999, False), (9, 5000, False)]:

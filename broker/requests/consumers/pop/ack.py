@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.context import BrokerContext
+from broker.requests.consumers.offsets import need_pair
 from broker.requests.consumers.pop.checks import need_group, need_invisible, need_queue
 from broker.requests.consumers.pop.codec import Ack, Checkpoint
 from broker.requests.consumers.pop.log import PopLog
@@ -130,6 +131,7 @@ class AckProcessor:
                 ext=self._orders.change(key, header.offset, info.pop_time_ms, header.invisible_ms)
             )
         self._need_room()
+        self._need_popped(header.topic, header.group)
         pop_time_ms = self._context.env.now_ms()
         if info.pop_time_ms - pop_time_ms > self._context.config.invisible_ms_max:
             raise Refused("the extra info is of a pop in the future", Response.INVALID_PARAMETER)
@@ -173,6 +175,15 @@ class AckProcessor:
             most = self._context.config.checkpoints_max
             text = f"{most} pops are not acknowledged (popCkMaxBufferSize)"
             raise Refused(text, Response.SYSTEM_BUSY)
+
+    def _need_popped(self, topic: str, group: str) -> None:
+        """What comes back makes a retry topic, with an offset, for its topic and group: for those that popped
+        alone. While the former master's last pops are read, for any there is room for."""
+        if self._context.offsets.has(group, topic):
+            return
+        if self._log.ready:
+            raise Refused(f"{group} popped nothing of {topic}", Response.NO_MESSAGE)
+        need_pair(self._context, group, topic)
 
     def _need_revive_queue(self, queue_id: int) -> None:
         if queue_id != ORDER_REVIVE_QUEUE and queue_id >= self._context.config.revive_queues:

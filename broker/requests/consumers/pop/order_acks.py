@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.context import BrokerContext
+from broker.requests.consumers.offsets import need_pair
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.order import Key, OrderTable
 from model.codes import Response
@@ -24,7 +25,7 @@ class OrderAcks:
         self._freed = freed
 
     def ack(self, key: Key, offset: int, pop_time_ms: int) -> None:
-        """Raises Refused for a message that is not in hand."""
+        """Raises Refused for a message that is not in hand, and where there is no room for the offset."""
         topic, group, queue_id = key
         known = self._log.offset(topic, group, queue_id)
         if offset < known:
@@ -40,6 +41,7 @@ class OrderAcks:
             ) from None
         if next_offset is None:
             return
+        need_pair(self._context, group, topic)
         self._log.moved(topic, group, queue_id, next_offset)
         if not self._orders.blocks(key, "", self._context.env.now_ms(), next_offset):
             self._freed(topic, group, queue_id)
