@@ -3,22 +3,37 @@
 What peers and clients send stands in messages and errors. A line break in it would begin a line of its own
 choice, an escape would command the terminal that shows it: both are written as Python writes them in text.
 The lines of a traceback are indented, so none of them looks like one of the log's own.
+
+    2026-11-23T23:31:23.692+00:00 I broker@10.0.0.1:10911 keelmq: event promoted epoch=1
+    {"time":"2026-11-23T23:31:23.692+00:00","level":"INFO","server":"broker@10.0.0.1:10911",
+     "logger":"keelmq","message":"event promoted epoch=1","event":"promoted","epoch":1}
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
-FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname).1s %(name)s: %(message)s"
-CLOCK: Final = "%H:%M:%S"
+FORMAT: Final = "%(asctime)s %(levelname).1s {server}%(name)s: %(message)s"
+OURS: Final = ("time", "level", "server", "logger", "message", "event", "traceback")
+
+
+def shown_time(record: logging.LogRecord) -> str:
+    """With date and zone, to the millisecond."""
+    return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
 
 
 class LineFormatter(logging.Formatter):
     """A record is one line; a traceback is indented lines below it."""
 
-    def __init__(self) -> None:
-        super().__init__(FORMAT, CLOCK)
+    def __init__(self, server: str = "") -> None:
+        """``server``: which one writes, as role@address; empty = not said."""
+        super().__init__(FORMAT.format(server=f"{server} ".replace("%", "%%") if server else ""))
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return shown_time(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return shown(super().formatMessage(record))
@@ -28,6 +43,31 @@ class LineFormatter(logging.Formatter):
 
     def formatStack(self, stack_info: str) -> str:
         return _indented(super().formatStack(stack_info))
+
+
+class JsonFormatter(logging.Formatter):
+    """A record is one line, an object. ``event`` and its fields: of runtime.report.events."""
+
+    def __init__(self, server: str = "") -> None:
+        super().__init__()
+        self._server = server
+
+    def format(self, record: logging.LogRecord) -> str:
+        found: dict[str, Any] = {
+            "time": shown_time(record),
+            "level": record.levelname,
+            "server": self._server,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        event, fields = getattr(record, "event", None), getattr(record, "fields", {})
+        if event is not None:
+            found["event"] = event
+        found |= {name: value for name, value in fields.items() if name not in OURS}
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        # ASCII alone: an escape or a separator of another alphabet stays an escape.
+        return json.dumps(found, separators=(",", ":"), default=str)
 
 
 def shown(text: str) -> str:

@@ -1,7 +1,7 @@
 """How does one process run one server, from its configuration to its orderly end?
 
-It prints ``ready ROLE ADDRESS`` on stdout when the server answers, logs to stderr, and on SIGTERM or SIGINT
-stops in order and exits with 0. A second signal ends it at once. A NameServer with
+It prints ``ready ROLE ADDRESS`` on stdout when the server answers, logs (admin.host.log_setup), and on
+SIGTERM or SIGINT stops in order and exits with 0. A second signal ends it at once. A NameServer with
 ``enableControllerInNamesrv`` runs the Controller in the same process; one file then holds the keys of both.
 """
 
@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from admin.host.collector import Collector
-from admin.host.logs import LineFormatter
+from admin.host.log_setup import LogOptions, on_signal, set_up
 from admin.host.loop_delay import LoopDelay
 from admin.host.tls import WithTls, env_with, tls_of
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerConfig
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("keelmq")
 
-LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
 BACKLOG: Final = 128
 SECRET_FILES: Final = ("peerCredentialsFile", "haSecretFile", "raftSecretFile", "raftTlsKey")
@@ -263,10 +261,7 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     """Run a server until it is told to stop; returns the exit code. Raises ConfigError."""
     values = read_values(file, settings)
     chosen = plan(role, values)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
-    level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper()
-    logging.basicConfig(handlers=[handler], level=level)
+    logs = set_up(f"{role}@{chosen.address}")
     if chosen.ignored:
         log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))
     for name in SECRET_FILES:
@@ -277,7 +272,7 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
         log.warning("%s can be read by others than its owner: chmod 600", accounts)
     tls = tls_of(chosen.tls)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(chosen, tls))
+        return runner.run(_run(chosen, tls, logs))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -291,7 +286,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
+async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | None = None) -> int:
     stopping = asyncio.Event()
 
     def stop(number: int) -> None:
@@ -301,9 +296,7 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
         log.info("%s: stopping", signal.Signals(number).name)
         stopping.set()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
+    _listen(stop, partial(on_signal, options=logs or LogOptions()))
     SPARE.keep(KEPT)
     env = env_with(tls, chosen.places, watch=_log_event)
     server = chosen.make(env)
@@ -351,6 +344,15 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
                 await endpoint.stop()
             elif link is not None:
                 link.close()
+
+
+def _listen(stop: Callable[[int], None], levels: Callable[[int], None]) -> None:
+    """For signals: those that end the process, and those that change what it logs."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(number, levels, number)
 
 
 def need_free(ports: Iterable[tuple[str, str, int]]) -> None:
@@ -405,4 +407,4 @@ async def _start(server: Server, stopping: asyncio.Event) -> bool:
 
 def _log_event(event: Event) -> None:
     fields = " ".join(f"{name}={value}" for name, value in event.fields.items())
-    log.info("event %s %s", event.name, fields)
+    log.info("event %s %s", event.name, fields, extra={"event": event.name, "fields": event.fields})

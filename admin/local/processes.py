@@ -19,12 +19,16 @@ from admin import ending
 from model.installed import IMPORTED_FROM, module_name
 
 POLL_S: Final = 0.05
+LOG_BYTES_MAX: Final = 20_000_000
+"""Of what a server printed; at its next start a longer file is put aside, as NAME.log.1."""
 
 _children: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
 
 
 def start_server(role: str, conf: Path, log: Path) -> int:
     """Start ``keelmq ROLE -c conf`` in its own session, output appended to ``log``; returns the pid."""
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_name(f"{log.name}.1"))
     path = os.pathsep.join(filter(None, [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]))
     with log.open("ab") as out:
         child = subprocess.Popen(

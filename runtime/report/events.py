@@ -7,27 +7,36 @@ A failover's timeline is made of these: ``master_lost`` and ``master_elected`` (
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 EVENTS_MAX: Final = 512
 
-KINDS: Final = (
-    "acting_ended",
-    "acting_master",
-    "cut_refused",
-    "demoted",
-    "invariant_broken",
-    "lease_ended",
-    "lease_renewed",
-    "master_elected",
-    "master_lost",
-    "member_doubled",
-    "promoted",
-    "repaired",
-    "reseeding",
-    "route_changed",
-    "truncated",
-)
+
+class Kind(NamedTuple):
+    """Which server has such events, what they mean, and the names of their fields."""
+
+    server: str
+    meaning: str
+    fields: tuple[str, ...] = ()
+
+
+KINDS: Final = {
+    "acting_ended": Kind("broker", "a slave no longer serves consumers in place of a master"),
+    "acting_master": Kind("broker", "a slave serves consumers, as no master can be elected"),
+    "cut_refused": Kind("broker", "a slave keeps a log that its master would cut", ("reason",)),
+    "demoted": Kind("broker", "a master leads no more", ("epoch",)),
+    "invariant_broken": Kind("broker", "a promise was broken: it fenced itself", ("reason",)),
+    "lease_ended": Kind("broker", "a master has no lease: it takes no writes", ("epoch",)),
+    "lease_renewed": Kind("broker", "it has one again", ("epoch",)),
+    "master_elected": Kind("controller", "a group has a new master", ("group", "broker_id", "epoch")),
+    "master_lost": Kind("controller", "a group's master is not heard any more", ("group", "broker_id")),
+    "member_doubled": Kind("controller", "a copy of a directory runs", ("member", "at", "refused")),
+    "promoted": Kind("broker", "it is master", ("epoch",)),
+    "repaired": Kind("broker", "damaged bytes of the log were copied anew", ("begin", "until", "records")),
+    "reseeding": Kind("broker", "a slave put its log aside and copies all", ("reason", "aside")),
+    "route_changed": Kind("namesrv", "a group has another master for clients", ("group", "master")),
+    "truncated": Kind("broker", "the end of the log was cut", ("offset",)),
+}
 """All names of events. Each is counted from 0: a series that began at 1 would hide its first event from
 Prometheus' ``increase``."""
 
@@ -66,3 +75,23 @@ class EventLog:
 
     def to_json(self) -> list[dict[str, Any]]:
         return [event.to_json() for event in self._events]
+
+
+def page() -> str:
+    """docs/events.md."""
+    rows = [
+        f"| `{name}` | {kind.server} | {kind.meaning} | {', '.join(f'`{one}`' for one in kind.fields)} |"
+        for name, kind in KINDS.items()
+    ]
+    return "\n".join([_HEAD, *rows, ""])
+
+
+_HEAD: Final = """# Events
+
+What happens seldom and matters. Each is a line of the log (`event NAME field=value ...`; with
+`KEELMQ_LOG_FORMAT=json` members of its object), the last 512 stand in `events` of `/status` with their
+time, and `keelmq_events_total` counts them by `kind`. Made from `runtime/report/events.py` by
+`python -m runtime.report.catalogue`.
+
+| event | server | meaning | fields |
+|---|---|---|---|"""

@@ -191,7 +191,7 @@ def test_a_key_that_others_can_read_is_named_at_the_start(
     role: str,
     key_name: str,
 ) -> None:
-    async def nothing(_plan: object, _tls: object) -> int:
+    async def nothing(*_: object) -> int:
         return DONE
 
     monkeypatch.setattr(serving, "_run", nothing)

@@ -8,6 +8,7 @@ import shlex
 import click
 import pytest
 
+from admin.host import log_setup
 from admin.host.serve import plan
 from cli.main import command
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
@@ -51,7 +52,12 @@ def test_a_command_takes_the_options_it_is_given(line: str, monkeypatch: pytest.
 def test_every_key_it_sets_is_one() -> None:
     named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) | set(re.findall(r" -k (\w+) ", PAGE))
     assert len(named) > 8
-    assert named - KEYS - {"KEELMQ_LOG", "KEELMQ_COMPILED"} == set()
+    assert named - KEYS - {"KEELMQ_LOG", "KEELMQ_LOG_FORMAT", "KEELMQ_COMPILED"} == set()
+
+
+def test_every_variable_of_logs_is_in_the_table() -> None:
+    rows = re.findall(r"^\| `(KEELMQ_LOG\w*)` \|", PAGE, re.M)
+    assert rows == [value for value in vars(log_setup).values() if str(value).startswith("KEELMQ_LOG")]
 
 
 def test_every_reason_it_explains_is_given() -> None:
@@ -66,7 +72,7 @@ def test_every_reason_it_explains_is_given() -> None:
             "store/files/health.py",
         )
     )
-    others = ("keelmq_", "rocketmq_", "Keelmq", "damaged")
+    others = ("KEELMQ_LOG", "keelmq_", "rocketmq_", "Keelmq", "damaged")
     reasons = [row for row in rows if not row.startswith(others)]
     assert len(reasons) >= 5
     for reason in reasons:

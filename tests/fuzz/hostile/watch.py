@@ -18,8 +18,8 @@ import psutil
 from admin.local.cluster import LocalCluster
 
 LOOK_S: Final = 5.0
-BAD_LINE: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d{3} [EC] |^Traceback|^Fatal|Error: ")
-WARN_LINE: Final = re.compile(r"^\d\d:\d\d:\d\d\.\d{3} W ")
+BAD_LINE: Final = re.compile(r"^\d{4}-\d\d-\d\dT\S+ [EC] |^Traceback|^Fatal|Error: ")
+WARN_LINE: Final = re.compile(r"^\d{4}-\d\d-\d\dT\S+ W ")
 WARM_UP_SHARE: Final = 1 / 3
 COURSE: Final = 60
 
