@@ -21,7 +21,7 @@ from admin import ending
 from admin.host.serve import plan
 from admin.local import layout as layouts
 from admin.local import processes
-from admin.local.layout import HOST, Layout, Node
+from admin.local.layout import Layout, Node
 from model.errors import ConfigError, MqError
 
 DEFAULT_DIRECTORY: Final = Path("clusters/default")
@@ -109,7 +109,7 @@ class LocalCluster:
         layouts.make_secret(self.directory / "raft.secret")
         values = self.layout.conf(node, self.directory)
         self.conf_path(node).write_text("".join(f"{k}={v}\n" for k, v in values.items()), encoding="utf-8")
-        node.pid = processes.start_server(node.role, self.conf_path(node), self.log_path(node))
+        node.pid = processes.start_server(node.role, self.conf_path(node), self.log_path(node), node.wrap)
         layouts.save(self.layout, self.directory)
 
     def send_signal(self, node: Node, number: int) -> bool:
@@ -196,7 +196,7 @@ class LocalCluster:
         timeout = aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             nodes = self.layout.nodes
-            found = await asyncio.gather(*(_fetch(http, node) for node in nodes))
+            found = await asyncio.gather(*(fetch(http, node) for node in nodes))
         return {node.name: view for node, view in zip(nodes, found, strict=True)}
 
     def missing(self, views: dict[str, dict[str, Any] | None]) -> str:
@@ -271,7 +271,7 @@ class LocalCluster:
                     "confirmOffset": (view or {}).get("confirmOffset"),
                     "store": str(self.store_path(node)),
                     "name": node.name,
-                    "status": f"http://{HOST}:{node.admin_port}/status",
+                    "status": f"http://{node.admin_host}:{node.admin_port}/status",
                 }
             )
         return {
@@ -308,9 +308,10 @@ def _by_id(table: dict[Any, Any]) -> dict[int, str]:
     return {int(key): str(value) for key, value in table.items()}
 
 
-async def _fetch(http: aiohttp.ClientSession, node: Node) -> dict[str, Any] | None:
+async def fetch(http: aiohttp.ClientSession, node: Node) -> dict[str, Any] | None:
+    """/status of one server; None when it gives none."""
     try:
-        async with http.get(f"http://{HOST}:{node.admin_port}/status") as response:
+        async with http.get(f"http://{node.admin_host}:{node.admin_port}/status") as response:
             if response.status != 200:
                 return None
             found = json.loads(await response.read())

@@ -47,7 +47,11 @@ BROKER_DEFAULTS: Final = {
 
 @dataclass(slots=True)
 class Node:
-    """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports."""
+    """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports.
+
+    ``host``: where it listens; ``admin_host``: where its status does. ``own``: keys of its configuration
+    alone. ``wrap``: a command that is put before its own, and execs it (``nsenter``, ``env``).
+    """
 
     name: str
     role: str
@@ -55,18 +59,22 @@ class Node:
     base_port: int
     group: str = ""
     pid: int | None = None
+    host: str = HOST
+    admin_host: str = HOST
+    own: dict[str, str] = field(default_factory=dict)
+    wrap: list[str] = field(default_factory=list)
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.base_port + (2 if self.role == 'broker' else 0)}"
+        return f"{self.host}:{self.base_port + (2 if self.role == 'broker' else 0)}"
 
     @property
     def controller_address(self) -> str:
-        return f"{HOST}:{self.base_port + 1}"
+        return f"{self.host}:{self.base_port + 1}"
 
     @property
     def raft_address(self) -> str:
-        return f"{HOST}:{self.base_port + 2}"
+        return f"{self.host}:{self.base_port + 2}"
 
     @property
     def ha_port(self) -> int:
@@ -143,12 +151,14 @@ class Layout:
         if self.groups > 1 and self.settings.get("broker", {}).get("groupAddress"):
             raise ConfigError("groupAddress is one group's own: with several groups give each its own file")
         own = self._broker(node, directory) if node.role == "broker" else self._namesrv(node, directory)
-        return {**own, **self.settings.get(node.role, {})}
+        if node.admin_host != HOST:
+            own["adminAddress"] = node.admin_host
+        return {**own, **self.settings.get(node.role, {}), **node.own}
 
     def _namesrv(self, node: Node, directory: Path) -> dict[str, str]:
         servers = self.namesrvs
         return {
-            "bindAddress": HOST,
+            "bindAddress": node.host,
             "listenPort": str(node.base_port),
             "adminPort": str(node.admin_port),
             "enableControllerInNamesrv": "true",
@@ -161,8 +171,8 @@ class Layout:
 
     def _broker(self, node: Node, directory: Path) -> dict[str, str]:
         return {
-            "bindAddress": HOST,
-            "brokerIP1": HOST,
+            "bindAddress": node.host,
+            "brokerIP1": node.host,
             "listenPort": str(node.base_port + 2),
             "haListenPort": str(node.ha_port),
             "adminPort": str(node.admin_port),

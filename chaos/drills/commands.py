@@ -328,6 +328,22 @@ drill = LazyGroup(
             "chaos.drills.sim_commands:sim",
             "Break a simulated cluster, thousands of times, from seeds.",
         ),
+        "list": (
+            "chaos.drills.scenario_commands:list_",
+            "Show the drills and scenarios, and what cannot be done here.",
+        ),
+        "run": (
+            "chaos.drills.scenario_commands:run",
+            "Carry out a simulated scenario on real processes.",
+        ),
+        "replay": (
+            "chaos.drills.scenario_commands:replay",
+            "Carry out the plan of a result again.",
+        ),
+        "heal": (
+            "chaos.drills.scenario_commands:heal_",
+            "End what a drill left that was killed.",
+        ),
         "model": (
             "chaos.model.commands:model",
             "Explore every interleaving of a small group by the real rules.",

@@ -27,6 +27,8 @@ class DrillPlan:
     """One kind of drill. ``rate``: messages/s of all queues; ``in_flight``: sends a producer may have out at
     once; ``size_bytes``: of a body; ``senders``: clients the producers share, 0 = one each; times in seconds.
 
+    ``load``: of a simulated plan, in the place of these: each of its producers sends to all queues.
+
     The load runs for ``warm_s`` before the fault, and for ``after_s`` after every queue was served again.
     The fault lasts for ``least_s`` at least, and so does the load once it is mended.
     """
@@ -46,6 +48,7 @@ class DrillPlan:
     least_s: float = 0.0
     recover_s: float = 30.0
     full_s: float = 60.0
+    load: Load | None = None
 
 
 class Follower(Protocol):
@@ -81,8 +84,8 @@ class DrillLoad:
         self._tasks = Tasks("drill")
         self._env = env_of(0)
         self._begun_ms = self._env.monotonic_ms()
-        count = plan.queues * plan.producers_per_queue
-        each = Load(
+        count = plan.load.producers if plan.load else plan.queues * plan.producers_per_queue
+        each = plan.load or Load(
             topic=queues[0].topic,
             producers=count,
             per_second=plan.rate / count,
@@ -99,7 +102,7 @@ class DrillLoad:
             ProducerLoad(
                 f"drill{number}p{at}",
                 self._senders[at % len(self._senders)],
-                [queues[at % plan.queues]],
+                queues if plan.load else [queues[at % plan.queues]],
                 each,
                 self.history,
                 self.clock,

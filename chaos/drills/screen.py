@@ -48,7 +48,7 @@ def show_drill(console: Console, scenario: str, number: int, repeat: int, drill:
     meaning = "last ack before to first ack after" if moves else "longest time without an ack"
     table.add_row("RTO, worst queue", worst, meaning)
     table.add_row("sends", "", f"{drill.acked:,} acked, {drill.unknown:,} unknown, {drill.failed:,} failed")
-    table.add_row("read back", "", _verdict(drill))
+    table.add_row("read back", "", verdict(drill))
     console.print(table)
     for violation in drill.violations:
         console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
@@ -56,7 +56,8 @@ def show_drill(console: Console, scenario: str, number: int, repeat: int, drill:
         console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)
 
 
-def _verdict(drill: Drill) -> str:
+def verdict(drill: Drill) -> str:
+    """What reading everything back came to, in rich's markup."""
     broken = [f"{count:,} {text}" for name, text in _PROMISES.items() if (count := getattr(drill, name))]
     if broken:
         return f"[red]{', '.join(broken)}[/red]"

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from broker.service import Broker
 from chaos.history import Happened, History, Observed
+from chaos.partitions import NEIGHBOUR
 from chaos.sim.disk import Machine
 from chaos.sim.env import EPOCH_MS, SimEnv
 from chaos.sim.invariants import watch_servers
@@ -28,8 +29,6 @@ from runtime.report.events import Event
 T = TypeVar("T")
 
 GROUP: Final = "broker-a"
-NEIGHBOUR: Final = "neighbour"
-"""Kind of the brokers of the second group."""
 NEIGHBOUR_GROUP: Final = "broker-b"
 NEIGHBOURS: Final = 2
 NAMESRV_PORT: Final = 9876

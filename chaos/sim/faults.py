@@ -10,11 +10,10 @@ from typing import Final
 from chaos import faults
 from chaos.faults import FAULTS, Fault, Step
 from chaos.history import Happened
-from chaos.sim.cluster import NEIGHBOUR, SimCluster
+from chaos.partitions import links_to_cut
+from chaos.sim.cluster import SimCluster
 from chaos.sim.operator import Operator
 
-BROKERS: Final = ("broker", "learner")
-ALL_BROKERS: Final = (*BROKERS, NEIGHBOUR)
 LOOK_S: Final = 0.05
 """How often it is asked whether the next step may come at once."""
 
@@ -193,40 +192,10 @@ class Nemesis:
 
     def _partition(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.Partition)
-        for one, other in self._links_to_cut(name, fault.shape):
+        kinds = {node.name: node.kind for node in self._cluster.nodes.values()}
+        for one, other in links_to_cut(fault.shape, name, kinds, self._chance):
             self._cluster.cut(one, other, fault.direction)
         return True
-
-    def _links_to_cut(self, name: str, shape: str) -> list[tuple[str, str]]:
-        cluster = self._cluster
-        kinds = _kinds_cut_off(shape, cluster.nodes[name].kind)
-        if kinds is not None:
-            return [(name, node.name) for kind in kinds for node in cluster.of(kind) if node.name != name]
-        servers = [node.name for kind in ("namesrv", *ALL_BROKERS) for node in cluster.of(kind)]
-        self._chance.shuffle(servers)
-        pairs = [(one, other) for at, one in enumerate(servers) for other in servers[at + 1 :]]
-        if shape == "ring":
-            return _without_a_ring(servers, pairs)
-        assert shape in ("halves", "bridge", "minority"), f"no shape {shape}"
-        room = (
-            self._minority(name)
-            if shape == "minority"
-            else set(servers[: self._chance.randint(1, len(servers) - 1)])
-        )
-        return [
-            (one, other)
-            for one, other in pairs
-            if (one in room) != (other in room) and not (shape == "bridge" and name in (one, other))
-        ]
-
-    def _minority(self, name: str) -> set[str]:
-        """A node, some brokers, not all, and fewer than half of the Controllers."""
-        cluster, chance = self._cluster, self._chance
-        brokers = [node.name for kind in ALL_BROKERS for node in cluster.of(kind) if node.name != name]
-        controllers = [node.name for node in cluster.of("namesrv")]
-        few = chance.randint(0, (len(controllers) - 1) // 2)
-        near = chance.sample(brokers, chance.randint(0, max(0, len(brokers) - 1)))
-        return {name, *near, *(() if name in controllers else chance.sample(controllers, few))}
 
     def _lying_sync(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.LyingSync)
@@ -251,29 +220,3 @@ class Nemesis:
 
     def _hand_over(self, name: str, fault: Fault) -> bool:
         return self.operator.hand_over()
-
-
-_KINDS_CUT_OFF: Final = {
-    "clients": ("client",),
-    "controllers": ("namesrv",),
-    "servers": ("namesrv", *ALL_BROKERS),
-}
-
-
-def _kinds_cut_off(shape: str, kind: str) -> tuple[str, ...] | None:
-    """Which nodes a node of ``kind`` no longer hears; None: the shape is another than that."""
-    if shape == "peers":
-        return BROKERS if kind in BROKERS else (kind,)
-    if shape == "slaves":
-        return {NEIGHBOUR: (NEIGHBOUR,), "namesrv": ALL_BROKERS}.get(kind, BROKERS)
-    return _KINDS_CUT_OFF.get(shape)
-
-
-def _without_a_ring(servers: list[str], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """All links but those between neighbours of a ring."""
-    count = len(servers)
-    return [
-        (one, other)
-        for one, other in pairs
-        if (servers.index(other) - servers.index(one)) % count not in (1, count - 1)
-    ]

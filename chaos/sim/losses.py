@@ -16,7 +16,8 @@ from typing import Final
 from chaos.checks.all import Promised
 from chaos.faults import FAULTS, Fault, PowerFail, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
-from chaos.sim.cluster import NEIGHBOUR, SimCluster
+from chaos.partitions import NEIGHBOUR
+from chaos.sim.cluster import SimCluster
 from model.errors import DiskError
 from model.message import decode_properties
 from store.files.record import is_torn, walk

@@ -14,7 +14,8 @@ from typing import Final
 from chaos.checks import Evidence, Violation, check_all
 from chaos.clients import ClientReader, ClientSender
 from chaos.history import Observed
-from chaos.sim.cluster import NEIGHBOUR, NEIGHBOUR_GROUP, SimCluster
+from chaos.partitions import NEIGHBOUR
+from chaos.sim.cluster import NEIGHBOUR_GROUP, SimCluster
 from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
 
 LOAD: Final = Load(topic="beside", producers=1, per_second=10.0, queues=2)

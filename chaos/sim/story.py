@@ -19,8 +19,9 @@ from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.faults import Fault, PowerFail
 from chaos.history import Asked, History, Observed, Ok, Read, Send
+from chaos.partitions import NEIGHBOUR
 from chaos.scenarios import Plan
-from chaos.sim.cluster import GROUP, NEIGHBOUR, NEIGHBOUR_GROUP, Node, SimCluster, WorldConfig
+from chaos.sim.cluster import GROUP, NEIGHBOUR_GROUP, Node, SimCluster, WorldConfig
 from chaos.sim.extras import Extras
 from chaos.sim.faults import Nemesis
 from chaos.sim.losses import Losses

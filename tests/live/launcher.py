@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -62,7 +63,8 @@ class Launcher:
         self._patch.undo()
         self._parent.communicate(timeout=10)
 
-    def _start_server(self, role: str, conf: Path, log: Path) -> int:
+    def _start_server(self, role: str, conf: Path, log: Path, wrap: Sequence[str] = ()) -> int:
+        assert not wrap, "a fork is no new command"
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         self._parent.stdin.write(f"{role}\t{conf}\t{log}\n")

@@ -22,12 +22,12 @@ from admin.local import processes
 from admin.local.cluster import LocalCluster
 from admin.local.layout import CLUSTER, Node, free_base_port
 from chaos.clients import Acked, ClientReader, ClientSender, Seen, body_crc
+from chaos.live.loop_disk import LoopDisk, unavailable
 from client.admin import AdminClient, SyncState
 from client.message import Queue
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.live.launcher import Launcher
-from tests.live.loop_disk import LoopDisk, unavailable
 
 FAILURES = int(os.environ.get("KEELMQ_POWER_FAILURES", "5"))
 """Power failures in all: most of a single broker, a fifth of one of three, a tenth of everything at once."""

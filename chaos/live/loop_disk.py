@@ -20,6 +20,8 @@ NO_LOG_FLUSH: Final = 2
 """EXT4_GOING_FLAGS_NOLOGFLUSH: not even the journal's current transaction is written."""
 TOOLS: Final = ("losetup", "mkfs.ext4", "mount", "umount")
 UMOUNT_S: Final = 10.0
+FILLER: Final = "filler"
+"""A file at its root that takes what is left."""
 
 
 class LoopDisk:
@@ -29,14 +31,16 @@ class LoopDisk:
         self.mount = mount
         self._image = image
         self._megabytes = megabytes
-        self._device = ""
+        self.device = ""
 
     def __enter__(self) -> Self:
         self.mount.mkdir(parents=True, exist_ok=True)
+        if any(self.mount.iterdir()):
+            raise OSError(f"{self.mount} is not empty")
         with self._image.open("wb") as file:
             file.truncate(self._megabytes << 20)
-        _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", str(self._image))
-        self._device = _run("losetup", "-f", "--show", str(self._image)).strip()
+        _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", str(self._image))
+        self.device = _run("losetup", "-f", "--show", str(self._image)).strip()
         try:
             self._mount()
             (self.mount / "lost+found").rmdir()
@@ -49,8 +53,24 @@ class LoopDisk:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
-        subprocess.run(["losetup", "-d", self._device], capture_output=True)
+        subprocess.run(["losetup", "-d", self.device], capture_output=True)
         self._image.unlink()
+
+    def fill(self, full: bool) -> None:
+        """Take every block that is left, or give them back. Raises OSError."""
+        filler = self.mount / FILLER
+        if not full:
+            filler.unlink(missing_ok=True)
+            return
+        space = os.statvfs(self.mount)
+        with filler.open("wb") as file:
+            left = space.f_bfree * space.f_frsize
+            while left >= space.f_frsize:
+                try:
+                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), left)
+                    file.seek(0, os.SEEK_END)
+                except OSError:
+                    left //= 2  # some blocks are needed to note where the others lie
 
     def power_off(self) -> None:
         """From now on nothing reaches the disk; every write and sync fails."""
@@ -70,7 +90,7 @@ class LoopDisk:
         self._mount()
 
     def _mount(self) -> None:
-        _run("mount", "-t", "ext4", "-o", "noatime", self._device, str(self.mount))
+        _run("mount", "-t", "ext4", "-o", "noatime", self.device, str(self.mount))
 
 
 def _run(*command: str) -> str:

@@ -1,0 +1,212 @@
+"""One simulated plan on real processes: the same faults, the same load, the same checks.
+
+A cluster of its own is laid out on the ground that the plan's faults need, loaded, broken step by step,
+healed, read back and judged. Times of the plan are multiplied by ``scale``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from admin.local.cluster import ClusterNotReady, LocalCluster
+from chaos import faults
+from chaos.checks import Evidence, check_all
+from chaos.drills.drill import READ_BACK_S
+from chaos.drills.load import DrillLoad, DrillPlan, make_topic
+from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
+from chaos.history import Happened, History, Ok
+from chaos.live.executor import Executor, Outcome
+from chaos.live.ground import Ground
+from chaos.live.means import needed
+from chaos.live.onlooker import Onlooker
+from chaos.scenarios import Plan
+from chaos.worlds.live import CannotDrill, LiveWorld
+from client.message import Queue
+from runtime.env import Env
+
+READY_S: Final = 60.0
+NO_FAULT: Final = (faults.Look, faults.Heal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One plan to be carried out, where it came from, and how. ``settings``: ``ROLE.KEY=VALUE``, which win
+    over the plan's."""
+
+    scenario: str
+    seed: int
+    plan: Plan
+    scale: float = 1.0
+    settings: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Raises CannotDrill for a plan that no local cluster is made for."""
+        for name in ("learners", "neighbour", "extras"):
+            if getattr(self.plan, name):
+                raise CannotDrill(f"{self.scenario} needs {name}, which only the simulated world has")
+
+    def cluster_settings(self) -> list[str]:
+        """What the plan sets, then what the caller does."""
+        broker = [f"broker.{key}={value}" for key, value in self.plan.broker.items()]
+        controller = [f"namesrv.{key}={value}" for key, value in self.plan.controller.items()]
+        return [*broker, *controller, *self.settings]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scenario": self.scenario,
+            "seed": self.seed,
+            "scale": self.scale,
+            "settings": list(self.settings),
+            "plan": self.plan.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Asked:
+        """A result of ``drill run``, or a schedule of ``drill sim``. Raises ValueError, CannotDrill."""
+        try:
+            return cls(
+                scenario=str(data["scenario"]),
+                seed=int(data["seed"]),
+                plan=Plan.from_json(data["plan"]),
+                scale=float(data.get("scale", 1.0)),
+                settings=tuple(map(str, data.get("settings", ()))),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no plan of a drill: {error!r}") from None
+
+
+@dataclass(slots=True)
+class Told:
+    """What one run left: counts and times, what became of the faults, and all that was seen."""
+
+    drill: Drill
+    outcome: Outcome
+    history: History
+    lacks: dict[str, str]
+
+    def to_json(self, asked: Asked) -> dict[str, Any]:
+        """The members of every drill, and what a replay needs."""
+        drill = self.drill
+        return {
+            **asked.to_json(),
+            "target": "keelmq",
+            "drills": [asdict(drill)],
+            "faults": self.outcome.to_json(),
+            "refused_total": len(self.outcome.refused),
+            "lacks": self.lacks,
+            "rto_p50_ms": drill.rto_ms,
+            "rto_p99_ms": drill.rto_ms,
+            "rto_max_ms": drill.rto_ms,
+            **{f"{name}_total": getattr(drill, name) for name in COUNTS},
+            "violations": drill.violations,
+            "unfinished_total": int(drill.unfinished is not None),
+        }
+
+
+async def run_scenario(
+    env: Env,
+    asked: Asked,
+    directory: Path,
+    *,
+    env_of: Callable[[int], Env],
+    tell: Callable[[str], object] = lambda text: None,
+) -> Told:
+    """Carry out ``asked`` on a cluster made in ``directory``; its processes, mounts and namespaces are gone
+    when this returns. Raises ConfigError, ClusterNotReady. Faults that cannot be carried out here are counted
+    as refused."""
+    cluster = LocalCluster.create(directory, brokers=asked.plan.brokers, settings=asked.cluster_settings())
+    ground = Ground(cluster)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(ground.clear)
+        stack.callback(cluster.down)
+        await ground.lay(
+            needed(type(step.fault) for step in asked.plan.steps),
+            random.Random(),  # names that no other drill has: no part of the plan
+        )
+        tell("starting the cluster")
+        await cluster.up(timeout_s=READY_S)
+        return await _broken(env, asked, cluster, ground, env_of, tell)
+
+
+async def _broken(
+    env: Env,
+    asked: Asked,
+    cluster: LocalCluster,
+    ground: Ground,
+    env_of: Callable[[int], Env],
+    tell: Callable[[str], object],
+) -> Told:
+    plan, world, drill = asked.plan, LiveWorld(env, cluster), Drill()
+    queues = [Queue(plan.load.topic, world.group, number) for number in range(plan.load.queues)]
+    await make_topic(env, world, plan.load.topic, plan.load.queues)
+    chance = random.Random(f"{asked.seed}/{asked.scenario}")
+    shape = DrillPlan(scenario=asked.scenario, seed=asked.seed, queues=plan.load.queues, load=plan.load)
+    load = DrillLoad(env_of, world, shape, queues, 0, chance)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(load.close)
+        await load.start()
+        onlooker = Onlooker(env, cluster, load.history, load.clock)
+        stack.push_async_callback(onlooker.stop)
+        onlooker.start()
+        executor = Executor(env, cluster, ground, onlooker, load.history, load.clock, chance)
+        stack.push_async_callback(executor.stop)
+        tell("load runs, faults strike")
+        begun_ms = load.clock()
+        await executor.run(plan.steps, asked.scale)
+        await asyncio.sleep((begun_ms + plan.load_ms * asked.scale - load.clock()) / 1000)
+        until_ms = load.clock()
+        tell("healing")
+        await executor.revive()
+        drill.unfinished = await _settled(cluster, asked)
+        drill.full_again_ms = round(load.clock() - until_ms, 1) if drill.unfinished is None else None
+        await load.stop(shape.recover_s)
+        tell("reading everything back")
+        if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
+            drill.unfinished = "not every queue could be read back"
+    _judge(drill, load.history, queues, until_ms, plan)
+    if drill.unfinished is None and _all_refused(plan, executor.outcome):
+        drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
+    return Told(drill, executor.outcome, load.history, ground.lacks)
+
+
+async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:
+    """None once every replica is in the SyncStateSet again; else what is missing."""
+    try:
+        await cluster.wait_ready(timeout_s=max(READY_S, asked.plan.quiet_ms * asked.scale / 1000))
+    except ClusterNotReady as error:
+        return f"the healed cluster is not full again: {error}"
+    return None
+
+
+def _judge(drill: Drill, history: History, queues: Sequence[Queue], until_ms: float, plan: Plan) -> None:
+    """Times and counts as every drill has them, and every check that needs no logs."""
+    struck = [e.at_ms for e in history.events if isinstance(e, Happened) and e.name in faults.FAULTS]
+    acks = [event for event in history.events if isinstance(event, Ok)]
+    if struck:
+        drill.rto_queues_ms = [
+            longest_gap([ack.at_ms for ack in acks if ack.queue == queue], min(struck), until_ms)
+            for queue in queues
+        ]
+        drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
+        drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
+    judge(drill, history)
+    evidence = Evidence(
+        history,
+        complete=drill.unfinished is None,
+        power_failures=plan.power_failures,
+        set_kept=plan.set_kept,
+    )
+    found = [violation.to_json() for violation in check_all(evidence)]
+    drill.violations = found[:VIOLATIONS_SHOWN]
+
+
+def _all_refused(plan: Plan, outcome: Outcome) -> bool:
+    """Whether nothing of what the plan breaks was tried: such a run says nothing."""
+    asked = sum(not isinstance(step.fault, NO_FAULT) for step in plan.steps)
+    return 0 < asked <= len(outcome.refused)

@@ -1,0 +1,251 @@
+"""``keelmq drill list|run|replay|heal``: the simulated stories on real processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from admin import ending
+from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.host.serve import loop_factory
+from admin.local.layout import STATE_FILE
+from admin.outfile import CannotWrite, OutFile, write_whole
+from admin.tls import client_env
+from chaos.drills.scenario import Asked, Told, run_scenario
+from chaos.drills.screen import verdict
+from chaos.live.ground import LEDGER, heal
+from chaos.live.means import refusal
+from chaos.scenarios import SCENARIOS, find
+from chaos.worlds.live import FAULTS, CannotDrill
+from model.errors import ConfigError, MqError
+from runtime.os_env import OsEnv
+
+PREFIX: Final = "keelmq-drill-"
+SEEDS_LOOKED_AT: Final = 50
+"""A scenario draws its faults from the seed: so many seeds say which kinds it may draw."""
+
+_SCALE = click.option(
+    "--scale",
+    type=click.FloatRange(0.1, 100),
+    help="Real seconds to one of the plan [1, or that of the file].",
+)
+_SET = click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="For the cluster.")
+_HISTORY = click.option("--history", type=OutFile(), help="Write every send and read (JSON lines).")
+_JSON = click.option("--json", "out", type=OutFile(), help="Write the result here (- = stdout).")
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_(as_json: bool) -> None:
+    """Show the drills and the scenarios, and what of their faults this machine cannot do.
+
+    \b
+    Example: keelmq drill list
+    """
+    # As the group is built: the commands' texts.
+    from chaos.drills.commands import TEXTS
+
+    rows: list[dict[str, Any]] = [
+        {"name": name, "how": f"keelmq drill {name}", "text": TEXTS[name], "faults": [name], "refused": {}}
+        for name in FAULTS
+    ]
+    for name, scenario in SCENARIOS.items():
+        drawn = [step.fault for seed in range(SEEDS_LOOKED_AT) for step in scenario.plan(Random(seed)).steps]
+        kinds = sorted({type(fault) for fault in drawn}, key=lambda kind: kind.name)
+        refused = {kind.name: reason for kind in kinds if (reason := refusal(kind)) is not None}
+        rows.append(
+            {
+                "name": name,
+                "how": f"keelmq drill run {name}",
+                "text": scenario.text,
+                "faults": [kind.name for kind in kinds],
+                "refused": refused,
+            }
+        )
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
+        click.echo(f"{row['how']:68} {row['text']}")
+        for fault, reason in row["refused"].items():
+            click.echo(f"    not here: {fault}: {reason}")
+
+
+@click.command("run")
+@click.argument("scenario")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws the plan.")
+@_SCALE
+@_SET
+@_HISTORY
+@_JSON
+def run(
+    scenario: str,
+    seed: int,
+    scale: float | None,
+    settings: tuple[str, ...],
+    history: Path | None,
+    out: Path | None,
+) -> int:
+    """Carry out a simulated scenario on a cluster of real processes.
+
+    The plan is the one that drill sim draws from that seed. Exit code 1: some of its faults cannot be carried
+    out on this machine. 2: a promise was broken. 3: it did not come to its end, or none of its faults could
+    be carried out.
+
+    \b
+    Example:
+      keelmq drill run isolated_master_confirms_nothing_its_successor_lacks --seed 3 --json run.json
+    """
+    try:
+        plan = find(scenario).plan(Random(seed))
+    except KeyError as error:
+        raise click.UsageError(str(error.args[0])) from None
+    return _carry_out(
+        lambda: Asked(scenario=scenario, seed=seed, plan=plan, scale=scale or 1.0, settings=settings),
+        history,
+        out,
+    )
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_SCALE
+@_HISTORY
+@_JSON
+def replay(file: Path, scale: float | None, history: Path | None, out: Path | None) -> int:
+    """Carry out the plan of a result again, or one that drill sim wrote, on real processes.
+
+    The faults, their times and the load are the same; what processes and the machine do between them is not.
+
+    \b
+    Example:
+      keelmq drill replay run.json --json again.json
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if scale is not None:
+            data["scale"] = scale
+        Asked.from_json(data)
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(f"{file}: {error}") from None
+    except CannotDrill:
+        pass  # said below, as for a scenario
+    return _carry_out(lambda: Asked.from_json(data), history, out)
+
+
+@click.command("heal")
+@click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
+def heal_(directory: Path | None) -> int:
+    """End what a drill left that was killed: processes, namespaces, mounts, tracers.
+
+    Without DIRECTORY: of every drill under the folder for temporary files whose process is gone.
+
+    \b
+    Example: keelmq drill heal
+    """
+    places = [directory] if directory is not None else sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    code = DONE
+    for place in places:
+        if not (place / STATE_FILE).exists() and directory is None:
+            continue
+        try:
+            left = (place / LEDGER).exists()
+            done = heal(place)
+        except RuntimeError as error:
+            click.echo(str(error), err=True)
+            code = UNFINISHED if directory is not None else code
+            continue
+        if left and place.name.startswith(PREFIX):
+            shutil.rmtree(place, ignore_errors=True)
+            done.append("removed its directory")
+        click.echo(f"{place}: {', '.join(done) or 'nothing to do'}")
+    return code
+
+
+def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None) -> int:
+    console = Console(stderr=out is not None and str(out) == "-")
+    own = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        asked = ask()
+        with ending.in_order():
+            told = ending.run(_run(asked, own, console), loop_factory())
+    except ConfigError:
+        raise
+    except MqError as error:
+        console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
+        return UNFINISHED
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+    _show(console, asked, told)
+    code = exit_code(told)
+    try:
+        if history is not None:
+            with history.open("w", encoding="utf-8") as file:
+                told.history.write(file)
+        text = json.dumps(told.to_json(asked))
+        if out is not None and str(out) == "-":
+            click.echo(text)
+        elif out is not None:
+            write_whole(out, text + "\n")
+    except (CannotWrite, OSError) as error:
+        click.echo(f"keelmq drill: {error}", err=True)
+        return code or UNFINISHED
+    return code
+
+
+async def _run(asked: Asked, own: Path, console: Console) -> Told:
+    with console.status(f"in {own}") as status:
+        return await run_scenario(
+            client_env(seed=asked.seed),
+            asked,
+            own,
+            env_of=partial(_env, asked.seed),
+            tell=lambda text: status.update(f"{text} (in {own})"),
+        )
+
+
+def _env(seed: int, index: int) -> OsEnv:
+    """Each client's own chance, else two clients would invent the same names."""
+    return client_env(seed=seed * 1_000_003 + index)
+
+
+def exit_code(told: Told) -> int:
+    """As of every drill; 1 when faults of the plan were refused, and nothing else was wrong."""
+    if told.drill.violated or told.drill.violations:
+        return FAILED
+    if told.drill.unfinished is not None:
+        return UNFINISHED
+    return WARNINGS if told.outcome.refused else DONE
+
+
+def _show(console: Console, asked: Asked, told: Told) -> None:
+    drill, outcome = told.drill, told.outcome
+    done = ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())) or "none"
+    console.print(f"{asked.scenario}, seed {asked.seed}: faults {done}", highlight=False)
+    for name, count in sorted(outcome.missed.items()):
+        console.print(f"  {name}: {count} without a target", highlight=False)
+    for one in outcome.refused:
+        console.print(f"  [yellow]refused[/yellow] {one['fault']}: {one['reason']}", highlight=False)
+    stall = (
+        ""
+        if drill.stall_ms is None
+        else f"; longest time without an acknowledgement {drill.stall_ms:,.0f} ms"
+    )
+    console.print(
+        f"{drill.acked:,} acknowledged, {drill.unknown:,} unknown, {drill.failed:,} failed{stall}: "
+        f"{verdict(drill)}",
+        highlight=False,
+    )
+    for violation in drill.violations:
+        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    if drill.unfinished is not None:
+        console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)

@@ -1,0 +1,383 @@
+"""How are the steps of a schedule carried out on a cluster of real processes?
+
+The values are those of ``chaos/faults.py``, the targets those of the simulated world: a role, which is looked
+up at the moment of the fault, a bound name, ``n0`` for the first NameServer, ``b1`` for the first broker.
+What this machine cannot do is refused with the reason, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from admin.local.cluster import POLL_S, LocalCluster
+from admin.local.layout import Node
+from chaos import faults
+from chaos.faults import FAULTS, Fault, Step
+from chaos.history import Happened, History
+from chaos.live.ground import Ground
+from chaos.live.means import MEANS, refusal
+from chaos.live.network import CLIENTS, Network
+from chaos.live.onlooker import Onlooker
+from chaos.live.operator import Operator
+from chaos.live.tracing import Tracer
+from chaos.partitions import links_to_cut
+from model.errors import MqError
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+GONE_S: Final = 20.0
+"""After so long a process that was told to end is killed, as supervisors do."""
+
+Act = Callable[[Node, Any], Awaitable[bool]]
+
+
+class Refused(MqError):
+    """A fault that cannot be carried out here; the text says why."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the steps. ``done``: by kind; ``missed``: nobody held the role, or there was nothing to
+    change; ``refused``: what cannot be done here, with ``at_ms``, ``fault`` and ``reason``."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+
+    def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
+        self.refused.append({"at_ms": at_ms, "fault": fault.name, "reason": str(why)})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"done": dict(self.done), "missed": dict(self.missed), "refused": self.refused}
+
+
+class Executor:
+    """Carries out steps on one cluster, and notes in the history what each of them hit."""
+
+    def __init__(
+        self,
+        env: Env,
+        cluster: LocalCluster,
+        ground: Ground,
+        onlooker: Onlooker,
+        history: History,
+        clock: Callable[[], float],
+        chance: random.Random,
+    ) -> None:
+        self._cluster, self._ground = cluster, ground
+        self._onlooker, self._history, self._clock, self._chance = onlooker, history, clock, chance
+        self._nodes = _named(cluster)
+        self._bound: dict[str, Node] = {}
+        self._state: dict[str, str] = {}
+        """``ending``: told to end, and not started since; ``off``: without power; ``paused``."""
+        self._tracers: dict[str, Tracer] = {}
+        self._tasks = Tasks("executor")
+        self._operator = Operator(env, cluster, self._operator_refused)
+        self.outcome = Outcome()
+        # A fault without a method of its name ends the drill before it began.
+        kinds = [kind for kind in FAULTS.values() if kind is not faults.Heal]
+        self._acts: dict[type[Fault], Act] = {kind: getattr(self, f"_{kind.name}") for kind in kinds}
+
+    async def run(self, steps: Sequence[Step], scale: float) -> None:
+        """Each step at its time, or when the one before is done. ``scale``: real milliseconds to one of the
+        plan."""
+        begun_ms = self._clock()
+        for step in steps:
+            await asyncio.sleep(max(0.0, begun_ms + step.at_ms * scale - self._clock()) / 1000)
+            await self.act(step)
+
+    async def act(self, step: Step) -> None:
+        """Carry out one step now."""
+        fault, node = step.fault, None
+        if not isinstance(fault, faults.Heal):
+            node = self.resolve(fault.target)
+            if node is None:
+                self.outcome.missed[fault.name] += 1
+                return
+        begun_ms = round(self._clock(), 1)
+        try:
+            if (reason := self._lacking(type(fault))) is not None:
+                raise Refused(reason)
+            struck = True
+            if node is None:
+                await self._network().heal()
+            else:
+                struck = await self._acts[type(fault)](node, fault)
+        except (MqError, OSError) as error:
+            self.outcome.refuse(step.at_ms, fault, error)
+            return
+        if not struck:
+            self.outcome.missed[fault.name] += 1
+            return
+        if step.bind and node is not None:
+            self._bound[step.bind] = node
+        self.outcome.done[fault.name] += 1
+        values = {key: value for key, value in fault.to_json().items() if key not in ("fault", "target")}
+        self._history.add(Happened(begun_ms, node.name if node else "", fault.name, values))
+
+    async def revive(self) -> None:
+        """Undo everything: heal links and disks, resume the paused, start what does not run."""
+        await self._mend()
+        await self._operator.wait()
+        for node in self._cluster.layout.nodes:
+            await self._resume(node, faults.Resume(node.name))
+        await asyncio.gather(*(self._start(node) for node in self._cluster.layout.nodes))
+
+    async def _mend(self) -> None:
+        for name in list(self._tracers):
+            await self._trace(self._cluster.layout.node(name), "")
+        if self._ground.network is not None:
+            await self._ground.network.heal()
+        for name, disk in self._ground.disks.items():
+            if self._state.get(name) != "off":
+                disk.fill(False)
+
+    async def stop(self) -> None:
+        """End what still works in the background, and let the servers hear each other: they stop in order."""
+        await self._operator.stop()
+        await self._tasks.cancel()
+        await self._mend()
+
+    def resolve(self, target: str) -> Node | None:
+        """The node a target means now, or None."""
+        if target.startswith("="):
+            return self._bound.get(target[1:])
+        if target in ("broker", "namesrv"):
+            return self._chance.choice([n for n in self._cluster.layout.nodes if n.role == target])
+        if target == "slave":
+            slaves = sorted(set(self._onlooker.slaves()) - self._state.keys())
+            target = self._chance.choice(slaves) if slaves else ""
+        elif target == "master":
+            target = self._onlooker.master(self._state) or ""
+        elif target == "leader":
+            target = self._onlooker.leader(self._state) or ""
+        return self._nodes.get(target)
+
+    def _lacking(self, kind: type[Fault]) -> str | None:
+        lacks = self._ground.lacks
+        return refusal(kind) or next((lacks[n] for n in MEANS[kind].needs if n in lacks), None)
+
+    def _network(self) -> Network:
+        if self._ground.network is None:
+            raise Refused("the cluster was laid out without a network of its own")
+        return self._ground.network
+
+    # Each says whether it hit something. Processes:
+
+    async def _look(self, node: Node, fault: Fault) -> bool:
+        return True
+
+    async def _kill(self, node: Node, fault: Fault) -> bool:
+        return self._end(node, signal.SIGKILL)
+
+    async def _stop(self, node: Node, fault: Fault) -> bool:
+        return self._end(node, signal.SIGTERM)
+
+    def _end(self, node: Node, number: int) -> bool:
+        if not self._cluster.send_signal(node, number):
+            return False
+        self._state[node.name] = "ending"
+        return True
+
+    async def _pause(self, node: Node, fault: Fault) -> bool:
+        if self._state.get(node.name) or not self._cluster.send_signal(node, signal.SIGSTOP):
+            return False
+        self._state[node.name] = "paused"
+        return True
+
+    async def _resume(self, node: Node, fault: Fault) -> bool:
+        if self._state.get(node.name) != "paused":
+            return False
+        del self._state[node.name]
+        return self._cluster.send_signal(node, signal.SIGCONT)
+
+    async def _restart(self, node: Node, fault: Fault) -> bool:
+        """As under any supervisor, the new process waits for the end of the old one, if that was told to."""
+        if self._cluster.is_running(node) and self._state.get(node.name) != "ending":
+            return False
+
+        async def start() -> None:
+            try:
+                await self._start(node)
+            except (MqError, OSError) as error:
+                self.outcome.refuse(0, fault, error)
+
+        self._tasks.spawn(start(), name=f"start-{node.name}")
+        return True
+
+    async def _start(self, node: Node) -> None:
+        """Start a node that does not run, or that ends; one that goes on running is left alone."""
+        until_ms = self._clock() + GONE_S * 1000
+        while self._cluster.is_running(node):
+            if self._state.get(node.name) not in ("ending", "off"):
+                return
+            if self._clock() > until_ms:
+                self._cluster.send_signal(node, signal.SIGKILL)
+            await asyncio.sleep(POLL_S / 4)
+        await self._power_on(node)
+        self._state.pop(node.name, None)
+        self._cluster.start(node)
+
+    async def _power_on(self, node: Node) -> None:
+        if self._state.get(node.name) == "off":
+            self._state[node.name] = "ending"
+            await asyncio.to_thread(self._ground.disks[node.name].power_on)
+            self._ground.new_boot(node.name)
+            await self._network().darken(node.name, False)
+
+    async def _power_fail(self, node: Node, fault: Fault) -> bool:
+        disk = self._ground.disks.get(node.name)
+        if disk is None:
+            raise Refused(self._ground.lacks.get("loop disk", f"{node.name} has no disk of its own"))
+        if self._state.get(node.name) == "off":
+            return False
+        await self._network().darken(node.name, True)
+        disk.power_off()
+        self._end(node, signal.SIGKILL)
+        self._state[node.name] = "off"
+        return True
+
+    # Links
+
+    async def _isolate(self, node: Node, fault: faults.Isolate) -> bool:
+        network = self._network()
+        others = [name for name in network.machines if name != node.name]
+        await network.cut_all([(node.name, other) for other in others], fault.direction)
+        return True
+
+    async def _cut(self, node: Node, fault: faults.Cut) -> bool:
+        if fault.other in ("brokers", "namesrvs"):
+            role = fault.other.removesuffix("s")
+            others = [other for other in self._cluster.layout.nodes if other.role == role]
+        else:
+            others = [other for other in (self.resolve(fault.other),) if other is not None]
+        pairs = [(node.name, other.name) for other in others if other is not node]
+        await self._network().cut_all(pairs, fault.direction)
+        return bool(pairs)
+
+    async def _partition(self, node: Node, fault: faults.Partition) -> bool:
+        kinds = {one.name: one.role for one in self._cluster.layout.nodes} | {CLIENTS: "client"}
+        pairs = links_to_cut(fault.shape, node.name, kinds, self._chance)
+        await self._network().cut_all(pairs, fault.direction)
+        return bool(pairs)
+
+    async def _slow_network(self, node: Node, fault: faults.SlowNetwork) -> bool:
+        await self._network().slow(node.name, fault.extra_ms)
+        return True
+
+    async def _reset_links(self, node: Node, fault: Fault) -> bool:
+        return await self._network().reset(node.name) > 0
+
+    # Disks and clocks
+
+    async def _slow_disk(self, node: Node, fault: faults.SlowDisk) -> bool:
+        what = f"delay_enter={int(fault.extra_ms * 1000)}" if fault.extra_ms > 0 else ""
+        return await self._trace(node, what)
+
+    async def _lying_sync(self, node: Node, fault: faults.LyingSync) -> bool:
+        return await self._trace(node, "retval=0" if fault.lying else "")
+
+    async def _sync_error(self, node: Node, fault: faults.SyncError) -> bool:
+        return await self._trace(node, "error=EIO", fault.count)
+
+    async def _trace(self, node: Node, what: str, count: int = 0) -> bool:
+        """Have strace change a server's syncs, ``count`` of them, or all; nothing: no more."""
+        before = self._tracers.pop(node.name, None)
+        if before is not None:
+            await before.end()
+        if not what:
+            self._note_tracers()
+            return before is not None
+        if node.pid is None or not self._cluster.is_running(node):
+            return False
+        tracer = self._tracers[node.name] = await Tracer.attach(node.pid, what)
+        self._note_tracers()
+
+        async def watch() -> None:
+            await tracer.watch(count)
+            await tracer.end()
+
+        self._tasks.spawn(watch(), name=f"trace-{node.name}")
+        return True
+
+    def _note_tracers(self) -> None:
+        self._ground.tracers = {name: tracer.pid for name, tracer in self._tracers.items()}
+        self._ground.note()
+
+    async def _disk_full(self, node: Node, fault: faults.DiskFull) -> bool:
+        disk = self._ground.disks.get(node.name)
+        if disk is None:
+            raise Refused(self._ground.lacks.get("loop disk", f"{node.name} has no disk of its own"))
+        await asyncio.to_thread(disk.fill, fault.full)
+        return True
+
+    async def _flip_bit(self, node: Node, fault: faults.FlipBit) -> bool:
+        kept = self._ground.disk_path(node)
+        return flip_bit(kept / fault.prefix.strip("/").partition("/")[2], self._chance) is not None
+
+    async def _clock_jump(self, node: Node, fault: faults.ClockJump) -> bool:
+        self._ground.jump(node.name, fault.by_ms)
+        return True
+
+    async def _wipe(self, node: Node, fault: Fault) -> bool:
+        if self._cluster.is_running(node):
+            return False
+        await self._power_on(node)
+        for path in self._ground.disk_path(node).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return True
+
+    # An operator
+
+    async def _reconfigure(self, node: Node, fault: faults.Reconfigure) -> bool:
+        node.own.update(fault.values)
+        return True
+
+    async def _hand_over(self, node: Node, fault: Fault) -> bool:
+        return self._operator.hand_over()
+
+    async def _rolling_change(self, node: Node, fault: faults.RollingChange) -> bool:
+        async def restart(one: Node) -> None:
+            if self._end(one, signal.SIGTERM):
+                self._history.add(Happened(round(self._clock(), 1), one.name, "stop"))
+                await self._start(one)
+
+        return self._operator.change(fault.values, self._onlooker.master, restart)
+
+    def _operator_refused(self, why: str) -> None:
+        self._history.add(Happened(round(self._clock(), 1), "", "operator_refused", {"why": why}))
+
+
+def flip_bit(where: Path, chance: random.Random) -> tuple[Path, int] | None:
+    """Flip one bit of what was written under ``where``: the file and the byte; None: nothing was."""
+    files = [path for path in sorted(where.rglob("*")) if path.is_file()]
+    chance.shuffle(files)
+    for path in files:
+        written = len(path.read_bytes().rstrip(b"\0"))
+        if written:
+            at = chance.randrange(written)
+            with path.open("r+b") as file:
+                file.seek(at)
+                byte = file.read(1)[0] ^ 1 << chance.randrange(8)
+                file.seek(at)
+                file.write(bytes([byte]))
+            return path, at
+    return None
+
+
+def _named(cluster: LocalCluster) -> Mapping[str, Node]:
+    """Every node by its name here, and by its name in the simulated world."""
+    layout = cluster.layout
+    named = {node.name: node for node in layout.nodes}
+    named |= {f"n{node.index}": node for node in layout.namesrvs}
+    return named | {
+        f"b{node.index + 1}": node for node in layout.broker_nodes if node.group == layout.group_names[0]
+    }

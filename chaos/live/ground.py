@@ -1,0 +1,203 @@
+"""What is laid under a cluster before it starts, so that its faults can be carried out, and taken away after?
+
+A network of namespaces, a file system of its own for each store, a clock of its own for each process: only
+what the plan's faults need and the machine has. All that has to be undone stands in ``DIR/chaos.json`` before
+it is done: ``heal`` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from admin.local import layout as layouts
+from admin.local.cluster import LocalCluster
+from admin.local.layout import Node
+from chaos.live import loop_disk, network
+from chaos.live.loop_disk import LoopDisk
+from chaos.live.means import find_faketime
+from chaos.live.network import Network
+
+LEDGER: Final = "chaos.json"
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+NAMED_BOOT: Final = 'mount --bind "$0" ' + BOOT_ID + ' && exec "$@"'
+OWN_DISK: Final = "for one in {others}; do umount -l $one 2>/dev/null; done; "
+"""Else the server would hold the others' file systems: they could not be mounted anew."""
+DISK_MB: Final = 512
+CLEAR_S: Final = 5.0
+
+
+class Ground:
+    """What lies under one cluster. ``lay`` before its start, ``clear`` when its processes have ended."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.network: Network | None = None
+        self.disks: dict[str, LoopDisk] = {}
+        self.lacks: dict[str, str] = {}
+        """Of what was needed: why it is not there."""
+        self.tracers: dict[str, int] = {}
+        """Pids of strace, by what they do."""
+
+    async def lay(self, needs: Collection[str], chance: random.Random) -> None:
+        """What of ``needs`` this machine has. ``lacks`` says what it has not."""
+        nodes = self._cluster.layout.nodes
+        self.note()
+        if "namespaces" in needs:
+            try:
+                self.network = await Network.lay([node.name for node in nodes], chance)
+            except network.NoNetwork as error:
+                self.lacks["namespaces"] = str(error)
+        self.note()
+        if "loop disk" in needs:
+            self._lay_disks(nodes)
+        if "libfaketime" in needs and find_faketime() is None:
+            self.lacks["libfaketime"] = "needs libfaketime"
+        for node in nodes:
+            self._wrap(node, clock="libfaketime" in needs and "libfaketime" not in self.lacks)
+        layouts.save(self._cluster.layout, self._cluster.directory)
+
+    def disk_path(self, node: Node) -> Path:
+        """What a node keeps: a broker its store, a NameServer its Controller's journal."""
+        kept = "store" if node.role == "broker" else "raft"
+        return self._cluster.directory / kept / node.name
+
+    def new_boot(self, name: str) -> None:
+        """The machine was switched on: it has another boot id."""
+        self._boot_path(name).write_text(f"{uuid.uuid4()}\n", encoding="ascii")
+
+    def jump(self, name: str, by_ms: int) -> None:
+        """Move a node's wall clock, by what it already is off and ``by_ms``. Its process reads it at once."""
+        path = self._clock_path(name)
+        off_s = float(path.read_text(encoding="ascii")) + by_ms / 1000
+        path.write_text(f"{off_s:+.3f}\n", encoding="ascii")
+
+    def note(self) -> None:
+        """Write down what there is to undo."""
+        found: dict[str, Any] = {
+            "pid": os.getpid(),
+            "switch": self.network.switch_pid if self.network else None,
+            "namespaces": self.network.namespaces() if self.network else [],
+            "disks": [{"mount": str(d.mount), "device": d.device} for d in self.disks.values()],
+            "tracers": sorted(self.tracers.values()),
+        }
+        draft = self._cluster.directory / (LEDGER + ".new")
+        draft.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        draft.replace(self._cluster.directory / LEDGER)
+
+    async def clear(self) -> None:
+        """Take everything away again."""
+        for pid in self.tracers.values():
+            _end_tracer(pid)
+        self.tracers.clear()
+        for disk in self.disks.values():
+            disk.__exit__(None, None, None)
+        self.disks.clear()
+        if self.network is not None:
+            await self.network.stop()
+            self.network = None
+        for node in self._cluster.layout.nodes:
+            node.wrap, node.host, node.admin_host = [], layouts.HOST, layouts.HOST
+        (self._cluster.directory / LEDGER).unlink(missing_ok=True)
+
+    def _lay_disks(self, nodes: Collection[Node]) -> None:
+        images = self._cluster.directory / "disks"
+        images.mkdir(exist_ok=True)
+        for node in nodes:
+            disk = LoopDisk(self.disk_path(node), images / f"{node.name}.img", megabytes=DISK_MB)
+            try:
+                self.disks[node.name] = disk.__enter__()
+            except OSError as error:
+                self.lacks["loop disk"] = f"not for every server: {error}"
+                return
+            finally:
+                self.note()
+
+    def _wrap(self, node: Node, *, clock: bool) -> None:
+        """The command that brings a server onto its machine."""
+        if self.network is not None:
+            node.wrap += self.network.enter(node.name)
+            node.host, node.admin_host = self.network.host(node.name), self.network.control_host(node.name)
+            node.own["trustPeers"] = "true"  # nobody else is on this network
+        if node.name in self.disks:
+            self._boot_path(node.name).parent.mkdir(exist_ok=True)
+            self.new_boot(node.name)
+            boot = str(self._boot_path(node.name))
+            others = (shlex.quote(str(d.mount)) for name, d in self.disks.items() if name != node.name)
+            script = OWN_DISK.format(others=" ".join(others)) + NAMED_BOOT
+            node.wrap += ["unshare", "-m", "--propagation", "private", "sh", "-c", script, boot]
+        if clock and (library := find_faketime()) is not None:
+            path = self._clock_path(node.name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("+0.000\n", encoding="ascii")
+            values = {
+                "LD_PRELOAD": str(library),
+                "FAKETIME_TIMESTAMP_FILE": str(path),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+            node.wrap += ["env", *(f"{key}={value}" for key, value in values.items())]
+
+    def _boot_path(self, name: str) -> Path:
+        return self._cluster.directory / "boot" / name
+
+    def _clock_path(self, name: str) -> Path:
+        return self._cluster.directory / "clock" / name
+
+
+def heal(directory: Path) -> list[str]:
+    """Undo what a drill that died left in ``directory``: what was done, in words. A drill that still runs
+    is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster."""
+    path = directory / LEDGER
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    if _runs(found["pid"], b"drill"):
+        raise RuntimeError(f"the drill of {directory} still runs (pid {found['pid']}): end it instead")
+    done = []
+    for pid in found["tracers"]:
+        _end_tracer(pid)
+    cluster = LocalCluster.open(directory)
+    running = [node for node in cluster.layout.nodes if cluster.is_running(node)]
+    for node in running:
+        # Its network and its disk end with this command: nobody may find it half alive.
+        cluster.send_signal(node, signal.SIGKILL)
+    if running:
+        cluster.end(running)
+        done.append(f"ended {', '.join(node.name for node in running)}")
+    for disk in found["disks"]:
+        subprocess.run(["umount", "-l", disk["mount"]], capture_output=True)
+        subprocess.run(["losetup", "-d", disk["device"]], capture_output=True)
+        done.append(f"unmounted {disk['mount']}")
+    if found["switch"] is not None:
+        network.remove(found["switch"], found["namespaces"])
+        done.append(f"removed {len(found['namespaces'])} namespaces")
+    shutil.rmtree(directory / "disks", ignore_errors=True)
+    path.unlink()
+    return done
+
+
+def _end_tracer(pid: int) -> None:
+    """strace lets go of the process when it ends."""
+    if _runs(pid, b"strace"):
+        os.kill(pid, signal.SIGTERM)
+
+
+def _runs(pid: int, word: bytes) -> bool:
+    try:
+        return word in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+__all__ = ["Ground", "heal", "loop_disk"]

@@ -1,0 +1,118 @@
+"""What carries out each fault, in the simulated world and on real processes?
+
+``python -m chaos.live.means`` prints the table of docs/chaos.md; a test compares them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos import faults
+from chaos.faults import Fault
+from chaos.live import loop_disk, network
+
+FAKETIME: Final = (
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib64/faketime/libfaketime.so.1",
+    "/usr/lib/faketime/libfaketime.so.1",
+)
+
+
+def find_faketime() -> Path | None:
+    """The library: ``KEELMQ_FAKETIME`` says where, else where distributions put it."""
+    named = os.environ.get("KEELMQ_FAKETIME")
+    return next((Path(one) for one in ([named] if named else FAKETIME) if Path(one).exists()), None)
+
+
+def _no_strace() -> str | None:
+    if shutil.which("strace") is None:
+        return "needs strace"
+    return None if os.geteuid() == 0 else "needs root, to attach strace"
+
+
+def _no_faketime() -> str | None:
+    return None if find_faketime() else "needs libfaketime (Debian: apt install faketime)"
+
+
+LACKS: Final[Mapping[str, Callable[[], str | None]]] = {
+    "namespaces": network.unavailable,
+    "loop disk": loop_disk.unavailable,
+    "strace": _no_strace,
+    "libfaketime": _no_faketime,
+}
+"""What a fault may need of the machine, and what to ask whether it is there: a reason, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """``needs``: keys of ``LACKS``."""
+
+    simulated: str
+    live: str
+    needs: tuple[str, ...] = ()
+
+
+_LINKS: Final = ("namespaces",)
+MEANS: Final[Mapping[type[Fault], Means]] = {
+    faults.Look: Means("nothing", "nothing"),
+    faults.Kill: Means("the process's tasks and memory are gone", "SIGKILL"),
+    faults.Restart: Means(
+        "a new process on the same disk", "the server's command; waits for the old process"
+    ),
+    faults.Stop: Means("an orderly stop", "SIGTERM"),
+    faults.Pause: Means("no task of the process runs", "SIGSTOP"),
+    faults.Resume: Means("its tasks go on", "SIGCONT"),
+    faults.PowerFail: Means(
+        "pages, sizes and names not synced are lost; peers hear nothing",
+        "packets are dropped, ext4 is shut down without its journal, SIGKILL, another boot id",
+        ("namespaces", "loop disk"),
+    ),
+    faults.Isolate: Means("packets to all others are dropped", "the switch drops them", _LINKS),
+    faults.Cut: Means("packets of one pair are dropped", "the switch drops them", _LINKS),
+    faults.Heal: Means("every packet arrives", "the switch has no rule left", _LINKS),
+    faults.SlowNetwork: Means("each packet is late", "the switch holds each packet", _LINKS),
+    faults.ResetLinks: Means("its connections end with RST", "ss -K in its namespace", _LINKS),
+    faults.SlowDisk: Means("syncs and blocking calls are late", "strace: syncs begin late", ("strace",)),
+    faults.DiskFull: Means("no new block", "a file takes what is left of its file system", ("loop disk",)),
+    faults.SyncError: Means(
+        "syncs fail, their pages are lost", "strace: syncs fail with EIO; pages stay", ("strace",)
+    ),
+    faults.FlipBit: Means("a bit on the disk and in the cache", "a bit in the file, so in the page cache"),
+    faults.ClockJump: Means("the node's wall clock", "libfaketime; monotonic clocks stay", ("libfaketime",)),
+    faults.Partition: Means("links of a shape are cut", "the switch drops their packets", _LINKS),
+    faults.LyingSync: Means("syncs do nothing", "strace: syncs return 0 without being made", ("strace",)),
+    faults.Wipe: Means("an empty disk", "its store's, or journal's, directory is emptied"),
+    faults.Reconfigure: Means("other keys from the next start on", "other keys in its file"),
+    faults.RollingChange: Means("an operator's restarts", "the same, of processes"),
+    faults.HandOver: Means("an operator asks the Controllers", "what keelmq group handover does"),
+}
+
+
+def needed(kinds: Iterable[type[Fault]]) -> set[str]:
+    """What faults of these kinds need of the machine, whether it has it or not."""
+    return {need for kind in kinds for need in MEANS[kind].needs}
+
+
+def refusal(kind: type[Fault]) -> str | None:
+    """Why a fault of this kind cannot be carried out on this machine; None: it can."""
+    return next((reason for need in MEANS[kind].needs if (reason := LACKS[need]())), None)
+
+
+def table() -> str:
+    """Fault by means, as it stands in docs/chaos.md."""
+    lines = ["| fault | simulated | real processes | needs |", "|---|---|---|---|"]
+    for kind, means in MEANS.items():
+        needs = ", ".join(means.needs)
+        lines.append(f"| `{kind.name}` | {means.simulated} | {means.live} | {needs} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

@@ -1,0 +1,79 @@
+"""What does an operator of a live cluster do while it is being broken? As the simulated world's does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from admin import credentials
+from admin.handover import hand_over
+from admin.local.cluster import LocalCluster
+from admin.local.layout import CLUSTER, Node
+from model.errors import MqError
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+MEMBERS_S: Final = 10.0
+"""How long a rolling change waits for all members before the next broker."""
+
+
+class Operator:
+    """One thing at a time. ``refused`` is told what the cluster did not let it do."""
+
+    def __init__(self, env: Env, cluster: LocalCluster, refused: Callable[[str], None]) -> None:
+        self._env, self._cluster, self._refused = env, cluster, refused
+        self._tasks = Tasks("operator")
+        self._task: asyncio.Task[None] | None = None
+
+    def hand_over(self) -> bool:
+        """Ask for another master; False while the operator is busy."""
+        layout = self._cluster.layout
+        controllers = [one.controller_address for one in layout.namesrvs]
+        namesrvs = [one.address for one in layout.namesrvs]
+        group = layout.group_names[0]
+
+        async def ask() -> None:
+            await hand_over(self._env, namesrvs, controllers, CLUSTER, group, credentials=credentials.read())
+
+        return self._work(ask)
+
+    def change(
+        self,
+        values: Mapping[str, str],
+        master: Callable[[], str | None],
+        restart: Callable[[Node], Awaitable[None]],
+    ) -> bool:
+        """Restart the brokers with other ``values``, slaves first, each when all are members again."""
+
+        async def change() -> None:
+            left = list(self._cluster.layout.broker_nodes)
+            while left:
+                await self._cluster.wait_ready(timeout_s=MEMBERS_S)
+                one = next((one for one in left if one.name != master()), left[0])
+                left.remove(one)
+                one.own.update(values)
+                await restart(one)
+
+        return self._work(change)
+
+    async def wait(self) -> None:
+        """Until nothing is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def _work(self, ask: Callable[[], Awaitable[None]]) -> bool:
+        if self._task is not None and not self._task.done():
+            return False
+
+        async def work() -> None:
+            try:
+                await ask()
+            except (MqError, OSError) as error:
+                self._refused(str(error))  # the cluster said no, or could not be asked: nothing was promised
+
+        self._task = self._tasks.spawn(work(), name="work")
+        return True

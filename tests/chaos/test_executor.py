@@ -1,0 +1,175 @@
+"""The promise of the live executor: a step of a plan hits who it names, or is counted with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chaos import faults
+from chaos.faults import Step
+from chaos.history import History
+from chaos.live import executor as executors
+from chaos.live import means
+from chaos.live.executor import Executor, flip_bit
+from chaos.live.ground import Ground
+from chaos.live.onlooker import Onlooker
+from runtime.os_env import OsEnv
+from tests.fakes.live import FakeCluster
+
+
+class World:
+    """An executor on a cluster of names, on ground without anything."""
+
+    def __init__(self, directory: Path, stops_after: int = 0) -> None:
+        self.cluster = FakeCluster(directory, stops_after)
+        self.history = History()
+        self.ground = Ground(self.cluster)
+        self.onlooker = Onlooker(OsEnv(seed=1), self.cluster, self.history, self.clock)
+        self.onlooker.views = {
+            "broker-a-0": {"role": "master", "epoch": 1},
+            "broker-a-1": {"role": "master", "epoch": 2},
+            "broker-a-2": {"role": "slave", "epoch": 2},
+            "namesrv-0": {"controller": {"isLeader": True, "term": 4}},
+            "namesrv-2": {"controller": {"isLeader": True, "term": 5}},
+        }
+        self.executor = Executor(
+            OsEnv(seed=1),
+            self.cluster,
+            self.ground,
+            self.onlooker,
+            self.history,
+            self.clock,
+            random.Random(1),
+        )
+
+    @staticmethod
+    def clock() -> float:
+        return time.monotonic() * 1000
+
+    async def do(self, fault: faults.Fault, bind: str = "") -> None:
+        await self.executor.act(Step(0, fault, bind))
+
+    @property
+    def struck(self) -> list[tuple[str, str]]:
+        return [(event.node, event.name) for event in self.history.happened()]
+
+
+async def test_roles_and_names_of_the_simulated_world_are_those_of_this_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for target in ("master", "slave", "leader", "b1", "n1"):
+        await world.do(faults.Pause(target))
+    names = [name for name, _ in world.cluster.sent]
+    assert names == ["broker-a-1", "broker-a-2", "namesrv-2", "broker-a-0", "namesrv-1"]
+    assert {number for _, number in world.cluster.sent} == {signal.SIGSTOP}
+
+
+async def test_a_bound_name_is_the_node_that_was_hit_then(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.do(faults.Kill("master"), "old")
+    world.onlooker.views["broker-a-2"] = {"role": "master", "epoch": 3}
+    await world.do(faults.Restart("=old"))
+    await asyncio.sleep(0.05)
+    assert world.cluster.started == ["broker-a-1"]
+    assert world.struck == [("broker-a-1", "kill"), ("broker-a-1", "restart")]
+    await world.executor.stop()
+
+
+async def test_a_restart_waits_for_the_end_of_an_orderly_stop(tmp_path: Path) -> None:
+    world = World(tmp_path, stops_after=4)
+    await world.do(faults.Stop("b1"))
+    await world.do(faults.Restart("b1"))
+    assert world.cluster.started == []
+    async with asyncio.timeout(5):
+        while not world.cluster.started:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await world.do(faults.Restart("b1"))
+    assert world.executor.outcome.missed["restart"] == 1, "it runs, and nobody told it to end"
+    await world.executor.stop()
+
+
+async def test_a_target_that_nobody_is_counts_as_missed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.onlooker.views.clear()
+    await world.do(faults.Kill("master"))
+    await world.do(faults.Kill("=nobody"))
+    assert world.executor.outcome.missed == {"kill": 2}
+    assert not world.struck
+
+
+@pytest.mark.parametrize("fault", [faults.Isolate("master"), faults.Heal(), faults.PowerFail("master")])
+async def test_what_cannot_be_done_here_is_refused_with_the_reason(
+    fault: faults.Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: "needs root"))
+    world = World(tmp_path)
+    await world.do(fault)
+    (refused,) = world.executor.outcome.refused
+    assert refused == {"at_ms": 0, "fault": fault.name, "reason": "needs root"}
+    assert not world.struck
+    assert not world.cluster.sent
+
+
+async def test_links_are_cut_by_name_shape_and_direction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world = World(tmp_path)
+    cut: list[Any] = []
+
+    async def cut_all(pairs: list[tuple[str, str]], direction: str) -> None:
+        cut.append((sorted(pairs), direction))
+
+    async def heal() -> None:
+        cut.append("healed")
+
+    machines = {node.name: at for at, node in enumerate(world.cluster.layout.nodes)} | {"clients": 250}
+    network = SimpleNamespace(machines=machines, cut_all=cut_all, heal=heal)
+    world.ground.network = cast(Any, network)
+    await world.do(faults.Cut("master", "brokers", "out"))
+    await world.do(faults.Partition("master", "clients"))
+    await world.do(faults.Isolate("leader", "in"))
+    await world.do(faults.Heal())
+    assert cut[0] == ([("broker-a-1", "broker-a-0"), ("broker-a-1", "broker-a-2")], "out")
+    assert cut[1] == ([("broker-a-1", "clients")], "both")
+    assert cut[2] == ([("namesrv-2", name) for name in sorted(machines) if name != "namesrv-2"], "in")
+    assert cut[3] == "healed"
+
+
+async def test_only_a_dead_broker_is_wiped(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    store = tmp_path / "store" / "broker-a-1" / "commitlog"
+    store.mkdir(parents=True)
+    (store / "0").write_bytes(b"x")
+    await world.do(faults.Wipe("b2"))
+    assert (world.executor.outcome.missed["wipe"], (store / "0").exists()) == (1, True)
+    await world.do(faults.Kill("b2"))
+    await world.do(faults.Wipe("b2"))
+    assert list(store.parent.iterdir()) == []
+
+
+def test_a_flipped_bit_is_one_bit_of_what_was_written(tmp_path: Path) -> None:
+    written = b"record" * 100
+    (tmp_path / "empty").write_bytes(bytes(1000))
+    (tmp_path / "log").write_bytes(written + bytes(5000))
+    found = flip_bit(tmp_path, random.Random(3))
+    assert found is not None
+    path, at = found
+    now = path.read_bytes()
+    changed = [n for n, byte in enumerate(written) if byte != now[n]]
+    assert (path.name, changed, now[600:]) == ("log", [at], bytes(5000))
+    assert (written[at] ^ now[at]).bit_count() == 1
+    assert flip_bit(tmp_path / "nothing", random.Random(3)) is None
+
+
+def test_every_fault_has_what_carries_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = SimpleNamespace(name="meteor")
+    monkeypatch.setattr(executors, "FAULTS", {**faults.FAULTS, "meteor": new})
+    with pytest.raises(AttributeError, match="meteor"):
+        World(tmp_path)

@@ -1,0 +1,126 @@
+"""The promise of a drill by plan: its result makes the same plan again, its exit code says what came."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from admin.local import layout as layouts
+from admin.local.layout import Layout
+from chaos import faults
+from chaos.drills.measure import Drill
+from chaos.drills.scenario import Asked, Told, _all_refused, _judge
+from chaos.drills.scenario_commands import exit_code
+from chaos.faults import Step
+from chaos.history import Happened, History, Invoke, Observed, Ok
+from chaos.live.executor import Outcome
+from chaos.live.ground import LEDGER, heal
+from chaos.scenarios import SCENARIOS, Plan, find
+from chaos.worlds.live import CannotDrill
+from client.message import Queue
+from tests.live.commands import Shell
+
+WRITTEN = [name for name in SCENARIOS if name != "swarm"]
+REFUSED = {"at_ms": 0, "fault": "cut", "reason": "needs root"}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_every_written_scenario_can_be_asked_for_and_its_result_makes_the_same_plan(name: str) -> None:
+    plan = find(name).plan(Random(7))
+    asked = Asked(scenario=name, seed=7, plan=plan, scale=2.0, settings=("broker.flushDiskType=SYNC_FLUSH",))
+    told = Told(Drill(), Outcome(), History(), {})
+    again = Asked.from_json(json.loads(json.dumps(told.to_json(asked))))
+    assert again.plan.to_json() == plan.to_json()
+    assert (again.scenario, again.seed, again.scale, again.settings) == (name, 7, 2.0, asked.settings)
+    Layout.make(base_port=20_000).add_settings(asked.cluster_settings())
+
+
+@pytest.mark.parametrize("more", [{"learners": 1}, {"neighbour": True}, {"extras": True}])
+def test_a_plan_of_what_only_the_simulated_world_has_is_refused(more: dict[str, Any]) -> None:
+    plan = replace(find(WRITTEN[0]).plan(Random(1)), **more)
+    with pytest.raises(CannotDrill, match=next(iter(more))):
+        Asked(scenario="x", seed=1, plan=plan)
+
+
+@pytest.mark.parametrize(
+    "data", [[], {}, {"scenario": "x", "seed": 1}, {"scenario": "x", "seed": 1, "plan": 3}]
+)
+def test_what_holds_no_plan_is_wrong(data: object) -> None:
+    with pytest.raises(ValueError):
+        Asked.from_json(data)
+
+
+def told(**more: Any) -> Told:
+    found = Told(Drill(), Outcome(), History(), {})
+    for name, value in more.items():
+        setattr(found.outcome if name == "refused" else found.drill, name, value)
+    return found
+
+
+def test_the_exit_code_says_the_worst_that_came() -> None:
+    assert exit_code(told()) == 0
+    assert exit_code(told(refused=[REFUSED])) == 1
+    assert exit_code(told(refused=[REFUSED], unfinished="not full again")) == 3
+    assert exit_code(told(lost=1, unfinished="not full again")) == 2
+    assert exit_code(told(violations=[{"checker": "one_master_per_epoch", "text": "two"}])) == 2
+
+
+def test_a_run_without_any_of_its_faults_says_nothing() -> None:
+    plan = Plan([Step(1, faults.Look("master")), Step(2, faults.Cut("master")), Step(3, faults.Heal())])
+    assert _all_refused(plan, Outcome(refused=[REFUSED]))
+    assert not _all_refused(plan, Outcome())
+    assert not _all_refused(Plan([]), Outcome())
+
+
+def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history() -> None:
+    queue = Queue("chaos", "broker-a", 0)
+    events: list[Any] = [
+        Happened(5.0, "broker-a-0", "kill"),
+        Observed(10.0, "broker-a-0", 100, "master", 3, 0, 0),
+        Observed(11.0, "broker-a-1", 101, "master", 3, 0, 0),
+        Invoke(1.0, "p0", "k1", queue, 7),
+        Ok(2.0, "p0", "k1", queue, 0, 0, "127.0.0.1:1"),
+        Invoke(300.0, "p0", "k2", queue, 7),
+        Ok(302.0, "p0", "k2", queue, 1, 100, "127.0.0.1:1"),
+    ]
+    drill = Drill()
+    _judge(drill, History(events), [queue], 400.0, Plan([]))
+    assert drill.lost == 2
+    assert {v["checker"] for v in drill.violations} == {"lost", "one_master_per_epoch"}
+    assert drill.rto_ms == drill.stall_ms == 300.0
+
+
+def test_heal_ends_nothing_of_a_drill_that_runs_and_all_of_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    assert heal(tmp_path) == []
+    left: dict[str, Any] = {"pid": os.getpid(), "switch": None, "namespaces": [], "disks": [], "tracers": []}
+    (tmp_path / LEDGER).write_text(json.dumps(left))
+    monkeypatch.setattr("chaos.live.ground._runs", lambda pid, word: True)
+    with pytest.raises(RuntimeError, match="still runs"):
+        heal(tmp_path)
+    monkeypatch.setattr("chaos.live.ground._runs", lambda pid, word: False)
+    heal(tmp_path)
+    assert not (tmp_path / LEDGER).exists()
+
+
+def test_the_list_names_each_drill_and_scenario_and_what_it_may_break() -> None:
+    rows = {row["name"]: row for row in Shell().json("drill", "list")}
+    assert set(SCENARIOS) | {"kill-master", "cut-replication"} <= set(rows)
+    assert rows["a_full_disk_refuses_and_recovers"]["faults"] == ["disk_full"]
+    assert rows["kill-master"]["how"] == "keelmq drill kill-master"
+
+
+def test_wrong_uses_are_told(tmp_path: Path) -> None:
+    said = Shell()("drill", "run", "kill_the_master", code=64)
+    assert "did you mean kill_the_master_under_load" in said
+    wrong = tmp_path / "plan.json"
+    wrong.write_text("{}")
+    assert "plan" in Shell()("drill", "replay", str(wrong), code=64)

@@ -1,0 +1,114 @@
+"""The promise of drills by plan, on real processes: nothing is lost, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chaos.drills.scenario_commands import PREFIX
+from chaos.live.ground import LEDGER
+from chaos.live.network import CLIENTS, Network, unavailable
+from tests import ROOT
+from tests.live.commands import keelmq
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+needs_network = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+ECHO = (
+    "import socket,sys;c,_=socket.create_server((sys.argv[1],5000)).accept()\nwhile d:=c.recv(9):c.sendall(d)"
+)
+SHORT = "isolated_master_confirms_nothing_its_successor_lacks"
+
+
+def left_of(network: str = "keelmq-") -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return [line for line in listed.stdout.splitlines() if line.startswith(network)]
+
+
+@needs_network
+async def test_a_connection_goes_on_after_a_cut_one_way_and_ends_by_a_reset() -> None:
+    network = await Network.lay(["server"], random.Random())
+    echo = await asyncio.create_subprocess_exec(
+        *(*network.enter("server"), sys.executable, "-c", ECHO, network.host("server")),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        reader, writer = await _connected(network.host("server"))
+        await network.cut(CLIENTS, "server", "out")
+        writer.write(b"cut")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(3), 0.3)
+        await network.heal()
+        assert await asyncio.wait_for(reader.read(3), 20) == b"cut"
+        assert await network.reset("server") == 1
+        with pytest.raises(ConnectionResetError):
+            await reader.readexactly(3)
+    finally:
+        await echo.wait()  # the reset ended it
+        await network.stop()
+    assert not left_of(network.namespace("server"))
+
+
+async def _connected(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await asyncio.open_connection(host, 5000)
+            except OSError:
+                await asyncio.sleep(0.02)  # Python takes a moment to start
+
+
+@pytest.mark.more
+@needs_network
+def test_a_partition_of_real_processes_loses_nothing_and_is_replayed(tmp_path: Path) -> None:
+    out, again = tmp_path / "run.json", tmp_path / "again.json"
+    done = keelmq("drill", "run", SHORT, "--seed", "3", "--json", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert result["faults"]["done"] == {"isolate": 1, "heal": 1}
+    assert (result["lost_total"], result["violations"], result["refused_total"]) == (0, [], 0)
+    done = keelmq("drill", "replay", out, "--json", again)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(again.read_text())["plan"] == result["plan"]
+
+
+@pytest.mark.more
+@needs_network
+@pytest.mark.parametrize("after_s", [1.0, 3.0, 6.0])
+def test_after_a_drill_was_killed_heal_leaves_nothing(tmp_path: Path, after_s: float) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "drill", "run", "power_fails_on_one_machine"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=env,
+    ) as drill:
+        deadline = time.monotonic() + 60
+        while not (found := list(tmp_path.glob(f"{PREFIX}*/{LEDGER}"))):
+            assert time.monotonic() < deadline, "the drill laid nothing"
+            time.sleep(0.02)
+        time.sleep(after_s)
+        left = json.loads(found[0].read_text())
+        drill.send_signal(signal.SIGKILL)
+        drill.wait(10)
+    healed = keelmq("drill", "heal", env=env)
+    assert healed.returncode == 0, healed.stdout + healed.stderr
+    listed = set(left_of())
+    assert not [name for name in left["namespaces"] if any(name == line.split()[0] for line in listed)]
+    mounts = Path("/proc/mounts").read_text()
+    assert str(tmp_path) not in mounts
+    assert list(tmp_path.iterdir()) == []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert str(tmp_path).encode() not in path.read_bytes()
+        except OSError:
+            continue
