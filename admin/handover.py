@@ -84,7 +84,7 @@ def _choose(state: SyncState | None, group: str, transfer_target: int | None) ->
         raise CannotHandOver(f"broker {transfer_target} of {group} is in maintenance")
     if transfer_target is not None and transfer_target not in able:
         raise CannotHandOver(
-            f"broker {transfer_target} is not in the SyncStateSet of {group}, which has {able}"
+            f"broker {transfer_target} is not in the SyncStateSet of {group}: its slaves there are {able}"
         )
     if not able:
         raise CannotHandOver(f"no slave of {group} is in the SyncStateSet")

@@ -78,6 +78,7 @@ def judge(seen: Cluster) -> list[Finding]:
     found = [_reached(one) for one in (*seen.nameservers, *seen.controllers, *seen.brokers)]
     found += _routes_agree(seen.nameservers)
     found += _one_leader(seen)
+    found += _no_group(seen)
     found += [_group(name, members, seen.states.get(name)) for name, members in sorted(seen.groups.items())]
     found += [one for name in sorted(seen.states) for one in _replicas(seen.states[name])]
     found += [one for broker in seen.brokers if not broker.problem for one in _broker(broker)]
@@ -139,6 +140,14 @@ def _one_leader(seen: Cluster) -> list[Finding]:
         todo = "without the leader's word nothing is said of SyncStateSets: mend the above first"
         found.append(failed("Controllers", where, seen.states_problem, todo))
     return found
+
+
+def _no_group(seen: Cluster) -> list[Finding]:
+    told = [one.address for one in seen.nameservers if not one.problem]
+    if seen.groups or not told:
+        return []
+    todo = "start the brokers; of those that run each one's /healthz says why it is not announced"
+    return [failed("groups", ", ".join(told), "no broker is known there: nobody can send or read", todo)]
 
 
 def _group(name: str, members: Mapping[int, str], state: State | None) -> Finding:

@@ -95,6 +95,8 @@ class Local:
     tls: Tls | None = None
     live_tls: str = ""
     """Why the running server does not use the TLS files that are there now, as it says at adminPort."""
+    health: str = ""
+    """Why the running server does not serve, as its /healthz says."""
     risks: Sequence[str] = ()
     """What the file allows and nobody needs, as a text and what to do, with " -> " between."""
     running: bool | None = None
@@ -113,6 +115,9 @@ def judge(seen: Local) -> list[Finding]:
     found = [_configuration(seen)]
     if seen.running is False:
         found.append(failed("process", seen.name, "it is not running", f"start it: {seen.start_with}"))
+    if seen.health:
+        todo = "its log says since when; docs/operations.md, What to look at"
+        found.append(failed("health", seen.name, f"it does not serve: {seen.health}", todo))
     found += [_secret(seen.name, one) for one in seen.secrets]
     found += [warning("secrets", seen.name, *risk.split(" -> ")) for risk in seen.risks]
     if seen.tls is not None:

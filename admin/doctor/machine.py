@@ -8,9 +8,11 @@ import os
 import resource
 from collections.abc import Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 from admin.doctor.local_checks import Limits, Local, Port, SecretFile, Space, Tls
@@ -31,6 +33,7 @@ _INLINE_SECRETS: Final = ("initAuthenticationUser", "innerClientAuthenticationCr
 LOOPBACK: Final = "127.0.0.1"
 STATUS_S: Final = 2.0
 STATUS_BYTES_MAX: Final = 64 << 20
+HEALTH_BYTES_MAX: Final = 4096
 _DIRECT: Final = build_opener(ProxyHandler({}))
 """A server here is asked without a proxy."""
 _ANYWHERE: Final = ("0.0.0.0", "::", "")  # compared with, not bound to
@@ -58,6 +61,7 @@ def look(name: str, role: str, values: Mapping[str, str], *, pid: int | None = N
     except ConfigError as error:
         return Local(name, role, error=str(error))
     tls, keys = _tls(found)
+    live_tls, health = _said(found)
     seen = Local(
         name,
         role,
@@ -66,7 +70,8 @@ def look(name: str, role: str, values: Mapping[str, str], *, pid: int | None = N
         tls=tls,
         risks=_risks(name, values),
         spaces=_spaces(role, values),
-        live_tls=_live_tls(found),
+        live_tls=live_tls,
+        health=health,
         ports=[_port(*one) for one in _ports(found)],
         limits=_limits(pid),
         connections_max=found.places.total,
@@ -116,18 +121,32 @@ def _tls(found: Plan) -> tuple[Tls | None, list[tuple[str, str]]]:
     return seen, [(key, path) for path, key in paths.items()]
 
 
-def _live_tls(found: Plan) -> str:
-    """``tls.error`` of a server that runs. Another program at that port says nothing of the kind."""
+def _said(found: Plan) -> tuple[str, str]:
+    """``tls.error`` of a server that runs, and why it does not serve. Another program at that port says
+    nothing of the kind."""
     if not found.admin_port:
-        return ""
+        return "", ""
     host = LOOPBACK if found.admin_address in _ANYWHERE else found.admin_address
-    url = f"http://{f'[{host}]' if ':' in host else host}:{found.admin_port}/status"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{found.admin_port}"
     try:
-        with _DIRECT.open(url, timeout=STATUS_S) as answer:
-            said = json.loads(answer.read(STATUS_BYTES_MAX))
-        return str(said["tls"]["error"] or "")
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return ""
+        with _DIRECT.open(f"{url}/status", timeout=STATUS_S) as answer:
+            status = json.loads(answer.read(STATUS_BYTES_MAX))
+        live_tls = str((status.get("tls") or {}).get("error") or "")
+        return live_tls, _unhealthy(url) if "serverRole" in status else ""
+    except (OSError, HTTPException, ValueError, AttributeError):
+        return "", ""
+
+
+def _unhealthy(url: str) -> str:
+    """Why a server says that it does not serve; empty when it does, or says nothing. Raises OSError,
+    HTTPException."""
+    try:
+        _DIRECT.open(f"{url}/healthz", timeout=STATUS_S).close()
+    except HTTPError as error:
+        with error:
+            text = error.read(HEALTH_BYTES_MAX).decode(errors="replace").strip()
+        return text if error.code == HTTPStatus.SERVICE_UNAVAILABLE else ""
+    return ""
 
 
 def _risks(name: str, values: Mapping[str, str]) -> list[str]:

@@ -396,7 +396,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
         Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, clocks=1)),
         Rules(clocks_never_step=False),
     ),
-    "unclean_members_vouch": Plant(
+    "unclean_members_count": Plant(
         "where outsiders may be elected, a master goes on by the word of its members",
         Setting(unclean=True, start="two", budget=Budget(1, 1)),
         Rules(unclean_needs_lease=False),
@@ -486,7 +486,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
         name="majority_of",
         replacement=_largest_registered,
     ),
-    "majority_vouches_for_all": Plant(
+    "majority_answers_for_all": Plant(
         "a master elected in mode all gives way to a member of the former majority mode's set",
         Setting(wait="majority", then=Mode("all"), budget=Budget(1, 2, kills=1, modes=1, leases=1)),
         owner=Group,

@@ -128,7 +128,7 @@ class Delivery:
                 # The route known so far may still be good: a NameServer that restarted knows none at first.
                 log.debug("route of %s: %s", sending.topic, error)
             if self.left_s(sending) <= 0:
-                raise NoMaster(f"no master of topic {sending.topic} was found in time: {sending.reason}")
+                raise NoMaster(f"no master of topic {sending.topic} took it in time: {sending.reason}")
         route = await self._targets.route(sending.topic)
         queue = self._pick(route, sending)
         address = route.master(queue.broker_name)

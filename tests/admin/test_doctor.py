@@ -58,6 +58,7 @@ JOURNAL = Space("controllerStorePath", "/raft", 100 * GIB, 1 * GIB, 900, 1000, T
     [
         (Local("x", "broker", error="unknown key y"), Level.FAILED, "configuration", "unknown key y"),
         (replace(SOUND, running=False, ports=[]), Level.FAILED, "process", "not running"),
+        (replace(SOUND, health="fenced: no Controller"), Level.FAILED, "health", "serve: fenced: no Contr"),
         (
             replace(SOUND, secrets=[SecretFile("k", "/s", "permission denied")]),
             Level.FAILED,
@@ -175,6 +176,7 @@ def test_a_sound_cluster_is_in_order() -> None:
         ),
         (replace(WELL, states_problem="it refuses"), Level.FAILED, "Controllers", "it refuses"),
         (replace(WELL, groups={"a": {2: "h:20"}}), Level.FAILED, "groups", "no master: messages"),
+        (replace(WELL, groups={}, brokers=[], states={}), Level.FAILED, "groups", "no broker is known there"),
         (
             replace(WELL, states={"a": replace(STATE, master=None)}),
             Level.FAILED,
@@ -284,14 +286,29 @@ class _Status(http.server.BaseHTTPRequestHandler):
     """What a server says at its adminPort."""
 
     body = b""
+    health = 200, b"ok"
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/status" else 404)
+        code, text = {"/status": (200, self.body), "/healthz": self.health}.get(self.path, (404, b""))
+        self.send_response(code)
         self.end_headers()
-        self.wfile.write(self.body)
+        self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on stderr."""
+
+
+def looked_at(handler: type[_Status]) -> Local:
+    """What a look sees of a server that answers like this."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        answering = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        answering.start()
+        try:
+            values = {"adminPort": str(server.server_port), "listenPort": "1"}
+            return machine.look("n.conf", "namesrv", values)
+        finally:
+            server.shutdown()
+            answering.join()
 
 
 @pytest.mark.parametrize(
@@ -305,16 +322,33 @@ class _Status(http.server.BaseHTTPRequestHandler):
 )
 def test_tls_files_that_a_running_server_does_not_take_are_a_failure(said: bytes, text: str | None) -> None:
     handler = type("Status", (_Status,), {"body": said})
-    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        seen = machine.look("n.conf", "namesrv", {"adminPort": str(server.server_port), "listenPort": "1"})
-        answering.join()
+    seen = looked_at(handler)
     found = [one for one in wrong(local_checks.judge(seen)) if one[1] == "tls"]
     if text is None:
         assert found == []
     else:
         assert found == [(Level.FAILED, "tls", f"the running server says: tls.server.certPath={text}")]
+
+
+@pytest.mark.parametrize(
+    ("said", "health", "text"),
+    [
+        (
+            b'{"serverRole": "broker"}',
+            (503, b"fenced: no Controller answers"),
+            "fenced: no Controller answers",
+        ),
+        (b'{"serverRole": "broker"}', (200, b"ok"), None),
+        (b'{"serverRole": "broker"}', (404, b"what?"), None),
+        (b"another program", (503, b"down"), None),
+    ],
+)
+def test_a_running_server_that_does_not_serve_is_a_failure(
+    said: bytes, health: tuple[int, bytes], text: str | None
+) -> None:
+    handler = type("Status", (_Status,), {"body": said, "health": health})
+    seen = looked_at(handler)
+    assert seen.health == (text or "")
 
 
 SOUND_KEY = '{"accessKey":"peers","secretKey":"0123456789abcdef"}'

@@ -26,7 +26,7 @@ STATES_MAX = 120_000
 LONG = {
     "cut_one_too_few",
     "forgetful_after_the_last_lease",
-    "majority_vouches_for_all",
+    "majority_answers_for_all",
     "news_without_outsiders",
     "no_cut",
 }
