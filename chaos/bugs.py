@@ -43,6 +43,7 @@ from ha.service import HaService
 from ha.slave import follow
 from model.errors import DiskError
 from model.ids import PhysicalOffset
+from runtime.turns import Slice
 from store.files.commit_log import CommitLog
 from store.files.epoch_file import EpochFile
 from store.files.health import Health
@@ -84,7 +85,7 @@ def _never_truncates(original: Any) -> Any:
 
 
 def _forgets_the_tail(original: Any) -> Any:
-    def rebuild(self: MessageStore) -> None:
+    async def rebuild(self: MessageStore, slice_: Slice) -> None:
         """A slave's table knows nothing of the records it only copied."""
 
     return rebuild
@@ -309,7 +310,7 @@ BUGS: Final[dict[str, Bug]] = {
         "a new master counts queue offsets from what it knew, not from the end of its log",
         KILL_THE_MASTER,
         MessageStore,
-        "rebuild_queue_offsets",
+        "rebuild_queue_offsets_in_slices",
         _forgets_the_tail,
     ),
     "fastest_slave_is_enough": Bug(

@@ -213,12 +213,17 @@ def command_of(head: bytes, body: bytes) -> Command:
 
 def encode(command: Command) -> bytes:
     """The whole frame. Raises ValueError for a command no frame can carry: our own mistake."""
+    return head_of(command) + command.body
+
+
+def head_of(command: Command) -> bytes:
+    """The frame up to its body: a long one need not be copied to be sent. Raises as ``encode``."""
     header = _to_json(command) if command.serialize == JSON else _to_binary(command)
     size = len(header)
     if size > 0xFFFFFF:
         raise ValueError(f"header of {size} bytes: the frame has 3 bytes for its length")
     length = 4 + size + len(command.body)
-    return _LENGTHS.pack(length, command.serialize << 24 | size) + header + command.body
+    return _LENGTHS.pack(length, command.serialize << 24 | size) + header
 
 
 # JSON headers

@@ -32,7 +32,7 @@ from remoting.acl.gate import Gate, is_peer
 from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.keys import Signer
-from remoting.transport.inbox import PartsLine
+from remoting.transport.inbox import PARTS_A_TURN, PIECES_A_TURN, Line
 from remoting.transport.starts import Starts
 from runtime.descriptors import SPARE
 from runtime.report.complaints import Complaints
@@ -227,7 +227,8 @@ class Guard:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms)
         self.starts = Starts(now_ms)
-        self.parts = PartsLine()
+        self.parts = Line(PARTS_A_TURN, lambda connection: connection.read_on())
+        self.pieces = Line(PIECES_A_TURN, lambda connection: connection.write_on())
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None
@@ -294,6 +295,18 @@ class Guard:
                 f" ({'LimitNOFILE' if SPARE.short else 'maxConnections, maxConnectionsPerAddress'})",
                 Response.SYSTEM_BUSY,
             )
+
+    def need_signature(self, connection: Guarded, request: Command, credentials: Signer) -> None:
+        """Raises Refused for a request that has to be signed, and is not."""
+        try:
+            credentials.check(request)
+        except Refused as refused:
+            self.audit.on_denied(request, connection.remote, refused.remark)
+            # Once a connection: an unsigned heartbeat hears no answer (oneway), and comes twice a second.
+            level = logging.DEBUG if connection.share.told_unsigned else logging.WARNING
+            connection.share.told_unsigned = True
+            log.log(level, "%s: refused %s: %s", self._name, connection.remote, refused)
+            raise
 
     def on_end(self, connection: Guarded) -> None:
         """It takes nothing any more."""

@@ -16,6 +16,7 @@ from model.config import StoreConfig
 from model.errors import DiskError
 from model.ids import PhysicalOffset, QueueOffset
 from runtime.env import Buffer, Env
+from runtime.turns import Slice
 from store.background import Background
 from store.files.checkpoint import CheckpointFile
 from store.files.damage import DamageLedger
@@ -27,7 +28,7 @@ from store.flow.reading import Got, Reader
 from store.flow.retention import Retention
 from store.flow.store_flow import StoreFlow
 from store.flow.throttle import Throttle
-from store.flow.writing import Prepared, Put, Writer
+from store.flow.writing import Gathered, Prepared, Put, Writer
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
 from store.recover.evidence import LogWasLonger
@@ -208,12 +209,12 @@ class MessageStore:
         messages = message if isinstance(message, list) else [message]
         return self.writer.put(messages, stored_before=stored_before)
 
-    def put_prepared(self, messages: list[Prepared]) -> list[Put]:
-        """``put`` of what ``writer.prepare`` made: messages of one queue. Raises as ``put``."""
+    def put_prepared(self, messages: Gathered | list[Prepared], *, stored_before: bool = False) -> list[Put]:
+        """``put`` of what ``writer.prepare`` made. Raises as ``put``."""
         reason = self.why_not_writable
         if reason is not None:
             raise DiskError(reason)
-        return self.writer.put_prepared(messages)
+        return self.writer.put_prepared(messages, stored_before=stored_before)
 
     def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:
         """What a queue entry carries: the hash of TAGS, or when a delayed message is due (ms)."""
@@ -300,7 +301,13 @@ class MessageStore:
     def rebuild_queue_offsets(self) -> None:
         """Make the table of next queue offsets from the queues and every record behind them. Store times go
         on from what a former master wrote."""
-        self.writer.rebuild_offsets()
+        for _ in self.writer.rebuilding_offsets():
+            pass
+
+    async def rebuild_queue_offsets_in_slices(self, slice_: Slice) -> None:
+        """``rebuild_queue_offsets`` while others run; nothing may be appended meanwhile."""
+        for _ in self.writer.rebuilding_offsets():
+            await slice_.breathe()
 
     # -- reading ---------------------------------------------------------------------------------------
 

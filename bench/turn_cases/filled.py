@@ -24,7 +24,7 @@ from model.acl.policies import User, policies_of
 from model.codes import Request
 from model.config import BrokerConfig
 from model.topic import SubscriptionGroupConfig, TopicConfig
-from remoting.codec import Command, encode
+from remoting.codec import Command, head_of
 from remoting.service import Connection
 from runtime.os_env import OsEnv
 from store.files.record import NewMessage
@@ -72,11 +72,11 @@ class Member:
         self.attributes: dict[str, Any] = {}
 
     def oneway(self, command: Command) -> None:
-        encode(command)
+        head_of(command)  # a long body is not copied for each: it is handed to the system in pieces
 
     async def call(self, command: Command, timeout_s: float) -> Command:
         await asyncio.sleep(0)
-        encode(command)
+        head_of(command)
         return command.reply(body=b'{"messageQueueTable":{}}')
 
     def close(self) -> None:

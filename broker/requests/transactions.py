@@ -27,7 +27,7 @@ from typing import Final
 from broker.context import BrokerContext
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
-from broker.requests.send import SendProcessor
+from broker.requests.send import LONG_BODY_BYTES, SendProcessor
 from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.acl.plain import Perm
 from model.codes import Request, Response
@@ -50,9 +50,10 @@ from remoting.acl.gate import Asked
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader, need
 from remoting.service import Connection
+from runtime.turns import Slice
 from store.files.record import NewMessage, Record, decode, encode, records_in
 from store.flow.reading import GetStatus
-from store.flow.writing import Put
+from store.flow.writing import Prepared, Put
 
 log = logging.getLogger(__name__)
 
@@ -119,17 +120,25 @@ class Transactions:
             await self._until_known()
         half = self._half(header)
         self._need_right(connection, request, half, ("Pub",))
-        half, how = await self._look_up(connection, half)
-        if how is not None:
-            return _again(request, header.decision, how)
-        refused = context.refuse_write()
-        if refused is not None:
-            raise refused
+        made: Prepared | None = None
+        made_of = -1
+        while True:
+            if len(half.body) >= LONG_BODY_BYTES:
+                await asyncio.sleep(0)  # what was done is another piece of work
+            half, how = await self._look_up(connection, half)
+            if how is not None:
+                return _again(request, header.decision, how)
+            refused = context.refuse_write()
+            if refused is not None:
+                raise refused
+            if header.decision != TRANSACTION_COMMIT or made_of == half.physical_offset:
+                break
+            made, made_of = self._sender.prepare(self._committed(half)), half.physical_offset
+            if len(half.body) < LONG_BODY_BYTES:
+                break
         ended_as = _WORDS[header.decision]
-        messages = [self._op(half.queue_offset, ended_as)]
-        if header.decision == TRANSACTION_COMMIT:
-            messages.insert(0, self._committed(half))
-        puts = self._sender.put(messages, stored_before=True)
+        op = self._sender.prepare(self._op(half.queue_offset, ended_as))
+        puts = self._sender.put_prepared([op] if made is None else [made, op])
         self._ending[half.queue_offset] = ended_as
         counter = "TOPIC_COMMIT_NUMS" if header.decision == TRANSACTION_COMMIT else "TOPIC_ROLLBACK_NUMS"
         topic = property_of(half.properties, REAL_TOPIC) or ""
@@ -361,6 +370,7 @@ class Transactions:
         master that does nothing else for seconds loses its lease to one that would do the same.
         """
         looked = 0
+        slice_ = Slice(self._context.env.monotonic_ms)
         end = self._context.store.max_queue_offset(HALF_TOPIC, 0)
         passing = True  # every half so far has ended: progress follows
         try:
@@ -369,8 +379,8 @@ class Transactions:
                 if offset >= end:
                     break
                 looked += 1
-                if looked % _COUNT == 0:
-                    await asyncio.sleep(0)
+                if looked % _COUNT == 0 or slice_.is_over():
+                    await slice_.pause()
                     refused = self._context.refuse_write()
                     if refused is not None:
                         raise refused
@@ -408,7 +418,7 @@ class Transactions:
             )
         self._need_right(connection, request, record, ("Update",))
         properties = changed(record.properties, {CHECK_TIMES: "0"})
-        puts = self._sender.put([self._copy(record, HALF_TOPIC, 0, properties)], stored_before=True)
+        puts = await self._sender.put_moved([self._copy(record, HALF_TOPIC, 0, properties)])
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
 
     def _is_due(self, half: Record) -> bool:

@@ -19,6 +19,7 @@ from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
 from model.ids import BrokerId, Epoch, PhysicalOffset
 from runtime.tasks import Tasks
+from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +56,19 @@ class RoleChanges:
         if self.stopping:
             return
         again = self._context.role_state.is_master
+        slice_ = Slice(self._context.env.monotonic_ms)
         if not again:
             self._context.store.truncate_partial_tail()
-            self._context.store.rebuild_queue_offsets()
+            # Nobody appends: a former master's link has ended, and no send is taken before the role is set.
+            await self._context.store.rebuild_queue_offsets_in_slices(slice_)
+        # What grows with the tables comes before the role is any other: it is done in slices.
+        await self._topic_repair.look(slice_)
+        cut = await self._context.offsets.clamp(self._context.store.next_offset, slice_)
+        if cut:
+            log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
+        if self.stopping:
+            return
+        if not again:
             self._context.role_state.led_from = self._context.store.log.end
         last = self._context.store.epochs.last
         if epoch > 0 and (last is None or last.epoch < epoch):
@@ -70,10 +81,7 @@ class RoleChanges:
         self._topic_repair.widen()
         self._context.topics.set_epoch(epoch)
         self._context.groups.set_epoch(epoch)
-        self._context.offsets.take_kept()
-        cut = self._context.offsets.clamp(self._context.store.next_offset)
-        if cut:
-            log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
+        self._context.offsets.take_kept(self._context.store.next_offset)
         self._context.role_state.set(RoleState("master", broker_id, epoch, self._context.config.address))
         self._upkeep.compare.soon()
         if not again:

@@ -246,13 +246,13 @@ class Clients:
             self._remove_producer(name, connection)
         return [name for name in list(consumers) if self._remove_consumer(name, connection)]
 
-    def expire(self, silent_since_ms: float) -> list[Connection]:
-        """Connections whose last heartbeat is older than ``silent_since_ms``; the caller closes them."""
-        return [
-            connection
-            for connection in list(self._in)
-            if any(client.seen_ms < silent_since_ms for client in self.entries(connection))
-        ]
+    def connections(self) -> list[Connection]:
+        """Those that have an entry."""
+        return list(self._in)
+
+    def is_silent(self, connection: Connection, since_ms: float) -> bool:
+        """Whether the last heartbeat of one of its entries is older than ``since_ms``."""
+        return any(client.seen_ms < since_ms for client in self.entries(connection))
 
     def entries(self, connection: Connection) -> Iterator[Client]:
         """Each entry of a connection: one a group it is in."""

@@ -77,7 +77,8 @@ class _Table:
 class _Slave:
     """What one slave was told, and has."""
 
-    seen: int = -1  # the revision of its last receipt
+    seen: int = -1  # the revision of its last receipt ...
+    had: dict[str, int] = field(default_factory=dict)  # ... and each table's mark in it
     told: int = -1  # the revision of the last answer ...
     marks: dict[str, int] = field(default_factory=dict)  # ... and each table's mark in it
     told_ms: float = -1e9
@@ -91,7 +92,7 @@ class _Slave:
     def forget(self) -> None:
         """What it confirmed says nothing any more; a question that is held goes on at once."""
         self.seen = self.told = -1
-        self.marks, self.told_on, self.behind_ms = {}, None, -1e9
+        self.had, self.marks, self.told_on, self.behind_ms = {}, {}, None, -1e9
         self.wake.set()
 
 
@@ -237,14 +238,19 @@ class Copies:
             except TimeoutError:
                 continue
             self._need_mine(slave, mine)
-        slice_ = Slice(self._env.monotonic_ms)
+        slice_, long = Slice(self._env.monotonic_ms), False
         for name, table in self._tables.items():
             if self._known(slave, name, table) is None and table.revision > slave.seen:
                 await table.prepare(slice_)
+                long = True
+        if long:
+            await slice_.pause()
         self._need_mine(slave, mine)
         # All tables are as of one moment, that of ``revision``: the answer is written in slices, and what
         # changes meanwhile goes with the next one.
         answer, body = self._answer(connection, request, slave)
+        if long:
+            await slice_.pause()  # of full tables that moment takes as long as two slices
         answer.body = await joined(bodies.pieces(body, strict=False, ordered=False, depth=DEPTH), slice_)
         self._need_mine(slave, mine)
         return answer
@@ -283,6 +289,12 @@ class Copies:
         return min(slave.told_ms + GATHER_MS, deadline_ms) - now_ms
 
     def _receive(self, slave: _Slave, seen: int) -> None:
+        if seen == slave.told:
+            slave.had = slave.marks
+        elif seen != slave.seen:
+            slave.had = {}
+        # Else the answer to its last question did not reach it. It asks again, and what changed since its
+        # receipt is all that it needs: all of 20,000 topics would take longer than a change may.
         slave.seen = seen if seen <= slave.told else -1
         if slave.seen == self.revision:
             slave.behind_ms = None
@@ -295,8 +307,7 @@ class Copies:
         """The mark of the table that the slave has; None: it needs all of it."""
         if not table.gathered and not slave.parts:
             return None
-        # Marks are of the answer told last: only a slave that has exactly that one can add to it.
-        return slave.marks.get(name) if slave.seen == slave.told else None
+        return slave.had.get(name)
 
     def _answer(
         self, connection: Connection, request: Command, slave: _Slave

@@ -96,9 +96,10 @@ class OffsetTable:
         if not queues:
             self._forget_kept((topic, group))
 
-    def take_kept(self) -> None:
-        """This broker is master now: what it kept is its own."""
-        for topic, group, queue_id, offset in self.kept():
+    def take_kept(self, end: Callable[[str, int], int]) -> None:
+        """This broker is master now: what it kept is its own, up to ``end(topic, queue)``."""
+        for topic, group, queue_id, kept in self.kept():
+            offset = min(kept, end(topic, queue_id))
             if offset > self._table.get((topic, group), {}).get(queue_id, -1):
                 self.commit(group, topic, queue_id, offset)
         for pair in list(self._kept):
@@ -138,19 +139,20 @@ class OffsetTable:
         if keys:
             self._changed(*keys)
 
-    def clamp(self, end: Callable[[str, int], int]) -> int:
-        """Cut offsets beyond ``end(topic, queue)`` back to it; returns how many were.
+    async def clamp(self, end: Callable[[str, int], int], slice_: Slice) -> int:
+        """Cut offsets beyond ``end(topic, queue)`` back to it; returns how many were. Raises as ``slice_``.
 
         After an election the log may be shorter than what consumers committed at the old master: an offset
         beyond the end would skip every message written in between.
         """
         cut = []
-        for key, queues in self._table.items():
-            for queue_id, offset in queues.items():
+        for key, queues in list(self._table.items()):
+            for queue_id, offset in list(queues.items()):
                 last = end(key[0], queue_id)
                 if offset > last:
                     queues[queue_id] = last
                     cut.append(key)
+                await slice_.breathe()
         if cut:
             self._changed(*cut)
         return len(cut)

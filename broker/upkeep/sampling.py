@@ -148,7 +148,8 @@ class Sampling:
             if total > before:
                 counters.add(name, cluster, total - before, now_ms)
         self._put, self._got = stats.put_total, stats.get_total
-        counters.sample(now_ms)
+        for _ in counters.sampled(now_ms):
+            await turn.breathe()
         await self._look_at_figures(turn)
         stats.on_day(datetime.fromtimestamp(context.env.now_ms() / 1000).date())
 

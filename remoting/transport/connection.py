@@ -3,7 +3,7 @@
 Both ends use the same class: a client calls servers, and a server calls its clients (``call``, ``oneway``).
 
 - All frames of one read are handled in one go, and everything written in one turn of the loop leaves in one
-  ``transport.write``.
+  ``transport.write``, up to ``PIECE_BYTES``: more leaves piece by piece.
 - Bytes that cannot be a frame end the connection with one line in the log; other connections go on.
 - While the peer does not read what it is sent, nothing more is read from it, and no further request of it
   begins; beyond the limit of its server it is dropped (``remoting/guard``).
@@ -12,7 +12,6 @@ Both ends use the same class: a client calls servers, and a server calls its cli
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
@@ -23,12 +22,13 @@ from model.errors import PeerError, Refused
 from remoting.acl.audit import ACTS
 from remoting.acl.gate import Admission
 from remoting.auth import ACCESS_KEY
-from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end
+from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end, head_of
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
 from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
-from remoting.transport.calls import Calls, Flush, Outbox, unsupported
+from remoting.transport.calls import PIECE_BYTES, Calls, Flush, Outbox, unsupported
 from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
+from remoting.transport.state import ORDER, State
 from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
 from runtime.tasks import Tasks
@@ -44,16 +44,6 @@ GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AW
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 
 
-class State(enum.Enum):
-    """Of a connection; it goes down this list, and may skip (``Connection._go``)."""
-
-    CONNECTING = "there is no transport yet"
-    OPEN = "commands go both ways"
-    FINISHING = "it closes when the calls under way have their answers"
-    CLOSED = "nothing can be sent any more"
-
-
-_ORDER: Final = {state: at for at, state in enumerate(State)}
 _CLOSED: Final = State.CLOSED  # looked at for each answer
 _PROBATION: Final = Standing.PROBATION
 _NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
@@ -197,15 +187,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, command: Command) -> None:
         """Send as it is: an answer (``request.reply(...)``). Nothing happens on a closed connection."""
-        self.write(encode(command))
+        if len(command.body) < PIECE_BYTES:
+            self.write(encode(command))
+            return
+        self.write(head_of(command))
+        self.write(command.body)  # copied once, a piece at a time
 
     def write(self, data: bytes) -> None:
         """Send whole frames already encoded. Nothing happens on a closed connection."""
         if self._state is _CLOSED:
             return
         outbox = self._outbox
-        outbox.frames.append(data)
-        outbox.size += len(data)
+        outbox.add(data)
         if outbox.flush is _NOT_DUE:
             outbox.flush = _AT_TURN
             self._loop.call_soon(self._flush)
@@ -215,8 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is _CLOSED:
             return
         outbox = self._outbox
-        outbox.frames.append(data)
-        outbox.size += len(data)
+        outbox.add(data)
         if outbox.flush is not _AFTER_READ:
             self._flush()
 
@@ -261,9 +253,10 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection once what was written has left (at most ``CLOSING_S`` later)."""
         if self._state is _CLOSED:
             return
-        self._flush()
+        out = self._outbox.take()
         self._shut()
         if self._transport is not None:
+            self._transport.write(out)
             self._transport.close()  # what is unsent still leaves; enforce_limits() bounds the time
 
     def finish(self, grace_s: float) -> None:
@@ -298,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionError(f"the connection to {self.remote} is closed")
 
     def _go(self, state: State) -> None:
-        assert _ORDER[state] >= _ORDER[self._state], f"{self._state.name} does not become {state.name} again"
+        assert ORDER[state] >= ORDER[self._state], f"{self._state.name} does not become {state.name} again"
         self._state = state
 
     def _shut(self) -> None:
@@ -317,9 +310,9 @@ class Connection(asyncio.BufferedProtocol):
             "%s: closing connection of %s: %s", self._endpoint.name, self.remote, why
         )
         # One try to hand over the answers to what came before; the rest of the peer's bytes is not looked at.
-        out = self._outbox.take()
-        if out and self._transport is not None:
-            self._transport.write(out)
+        outbox = self._outbox
+        while outbox.frames and self._transport is not None and not self._transport.get_write_buffer_size():
+            self._transport.write(outbox.next_piece())
         self.abort()
 
     def enforce_limits(self, now: float) -> None:
@@ -404,8 +397,11 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._last_io = self._loop.time()
         self._gate.unread = False
-        self._outbox.on_emptied()
-        self.regulate()
+        if self._outbox.sending:
+            self._endpoint.guard.pieces.wait(self)
+        else:
+            self._outbox.on_emptied()
+            self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -558,39 +554,45 @@ class Connection(asyncio.BufferedProtocol):
         if guard.gate is not None and not self.address:
             admission = guard.gate.check(request, self.remote, credentials)
         if credentials is not None and admission is not Admission.RIGHT:
-            self._need_signature(credentials, request)
+            guard.need_signature(self, request, credentials)
         guard.on_request(self, request, credentials)
 
-    def _need_signature(self, credentials: Signer, request: Command) -> None:
-        try:
-            credentials.check(request)
-        except Refused as refused:
-            self._endpoint.guard.audit.on_denied(request, self.remote, refused.remark)
-            # Once a connection: an unsigned heartbeat hears no answer (oneway), and comes twice a second.
-            level = logging.DEBUG if self.share.told_unsigned else logging.WARNING
-            self.share.told_unsigned = True
-            log.log(level, "%s: refused %s: %s", self._endpoint.name, self.remote, refused)
-            raise
-
     def read_on(self) -> None:
-        """See ``inbox.Reading``."""
+        """See ``inbox.Lined``."""
         self._gate.queued = False
         self.regulate()
 
     # writing
 
     def _flush(self) -> None:
+        """Hand over what is written: of much the first piece, the next ones follow in turns of their own."""
         outbox = self._outbox
         outbox.flush = _NOT_DUE
         if not outbox.frames or self._state is _CLOSED or self._transport is None:
             return
+        if outbox.sending:
+            self._endpoint.guard.on_unread(self, self.untaken)
+        else:
+            self._hand_over(self._transport)
+
+    def write_on(self) -> None:
+        """See ``inbox.Lined``."""
+        if self._outbox.sending and not self._gate.unread and self._transport is not None:
+            self._hand_over(self._transport)
+
+    def _hand_over(self, transport: asyncio.Transport) -> None:
+        outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
         self._last_io = self._loop.time()
-        self._transport.write(outbox.take())
-        unread = self._transport.get_write_buffer_size()
-        if unread:
-            self._endpoint.guard.on_unread(self, unread)
-        if not self._gate.unread:
+        transport.write(outbox.next_piece())
+        if unread := self.untaken:
+            guard.on_unread(self, unread)
+        if outbox.sending and not gate.unread:
+            guard.pieces.wait(self)
+        elif not gate.unread:
             outbox.on_emptied()
+        if gate.sending != outbox.sending:
+            gate.sending = outbox.sending
+            self.regulate()
 
     def regulate(self) -> None:
         """Read from the peer only while it reads what it is sent and has not too much under way."""

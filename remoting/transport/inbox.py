@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Final, Protocol
 
@@ -19,6 +20,7 @@ LONG_FRAME_BYTES: Final = 8 << 20
 """A longer frame is no message of the default ``maxMessageSize``: it is cut into head and body where it was
 collected, and copied once. Of 16 MiB each copy takes as long as a slice."""
 PARTS_A_TURN: Final = 24
+PIECES_A_TURN: Final = 6
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
@@ -191,12 +193,13 @@ class ReadGate:
     """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: what it asked
     for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
     has read. ``later``: frames whose requests begin in a later turn. ``queued``: the next part of its frame
-    is read in a later turn. ``paused``: nothing is read."""
+    is read in a later turn. ``sending``: not all that is written for it was handed over. ``paused``: nothing
+    is read."""
 
-    __slots__ = ("_ours", "blocked", "handling", "held", "later", "paused", "queued", "unread")
+    __slots__ = ("_ours", "blocked", "handling", "held", "later", "paused", "queued", "sending", "unread")
 
     def __init__(self) -> None:
-        self.unread = self.held = self.paused = self.queued = False
+        self.unread = self.held = self.paused = self.queued = self.sending = False
         self._ours = False  # the pause has another reason than ``queued``
         self.handling = self.blocked = 0
         self.later: deque[bytes | Command] = deque()
@@ -204,7 +207,8 @@ class ReadGate:
     def move(self, transport: asyncio.Transport, *, all_held: bool) -> bool:
         """Pause or resume reading, ``all_held`` of all connections; whether it is resumed, and the peer could
         do nothing about the pause."""
-        ours = self.unread or self.held or all_held or self.handling >= REQUESTS_MAX or bool(self.later)
+        ours = self.unread or self.sending or self.held or all_held
+        ours = ours or self.handling >= REQUESTS_MAX or bool(self.later)
         self._ours |= ours
         pause = ours or self.queued
         before, self.paused = self.paused, pause
@@ -217,32 +221,41 @@ class ReadGate:
         return False
 
 
-class Reading(Protocol):
+class Lined(Protocol):
     """A connection in the middle of a long frame."""
 
     def read_on(self) -> None:
         """Read the next part."""
 
+    def write_on(self) -> None:
+        """Hand over the next piece."""
 
-class PartsLine:
-    """Which connections read the next parts of their long frames in this turn of the loop?
 
-    A socket may hold megabytes; many of them read in one turn would hold the loop for as long as the system
-    takes to copy that. ``PARTS_A_TURN`` are read in one.
+class Line:
+    """Which connections go on with their long frames in this turn of the loop? ``most`` of them.
+
+    A socket may hold megabytes, and take as many; many of them read or written in one turn would hold the
+    loop for as long as the system takes to copy that.
     """
 
-    def __init__(self) -> None:
-        self._line: dict[Reading, None] = {}  # in order of arrival
+    def __init__(self, most: int, go_on: Callable[[Lined], None]) -> None:
+        self._most = most
+        self._go_on = go_on
+        self._line: dict[Lined, None] = {}  # in order of arrival
+        self._armed = False
 
-    def wait(self, connection: Reading) -> None:
-        if not self._line:
-            asyncio.get_running_loop().call_soon(self._turn)
+    def wait(self, connection: Lined) -> None:
+        """It goes on in a later turn; one that waits already keeps its place."""
         self._line.setdefault(connection)
+        if not self._armed:
+            self._armed = True
+            asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        line = self._line
-        for connection in list(islice(line, PARTS_A_TURN)):
+        line, self._armed = self._line, False
+        for connection in list(islice(line, self._most)):
             del line[connection]
-            connection.read_on()
-        if line:
+            self._go_on(connection)
+        if line and not self._armed:
+            self._armed = True
             asyncio.get_running_loop().call_soon(self._turn)

@@ -159,6 +159,24 @@ def encode(
     ``version`` None takes v1 unless the topic is longer than 127 bytes. Raises Refused (13) when topic,
     properties or a number do not fit, ValueError when a host's length contradicts the sysFlag.
     """
+    parts, reserve = _parts(
+        message, (queue_offset, physical_offset, store_timestamp_ms), version, append_prop_crc
+    )
+    record = b"".join(parts)
+    return record + crc_property(record) if reserve else record
+
+
+def unplaced(message: NewMessage, *, append_prop_crc: bool = False) -> bytearray:
+    """``encode`` without what ``place`` fills in."""
+    parts, reserve = _parts(message, (0, 0, 0), None, append_prop_crc)
+    return bytearray().join((*parts, bytes(reserve)))
+
+
+def _parts(
+    message: NewMessage, place_and_time: tuple[int, int, int], version: int | None, append_prop_crc: bool
+) -> tuple[tuple[Buffer, ...], int]:
+    """What a record is put together of, and how many bytes of a CRC property follow. Raises as ``encode``."""
+    queue_offset, physical_offset, store_timestamp_ms = place_and_time
     raw_topic = message.topic.encode("utf-8", "surrogateescape")
     if version is None:
         version = 1 if len(raw_topic) <= 127 else 2
@@ -198,12 +216,11 @@ def encode(
     except struct.error as error:
         raise Refused(f"a number of the message does not fit its field: {error}", 13) from None
     length = bytes((len(raw_topic),)) if version == 1 else _SHORT.pack(len(raw_topic))
-    record = b"".join((head, body, length, raw_topic, _SHORT.pack(len(properties) + reserve), properties))
-    return record + crc_property(record) if reserve else record
+    return (head, body, length, raw_topic, _SHORT.pack(len(properties) + reserve), properties), reserve
 
 
 def place(
-    record: bytearray,
+    record: bytearray | memoryview,
     sys_flag: int,
     queue_offset: int,
     physical_offset: int,

@@ -136,11 +136,11 @@ class Quota:
         self._complaints.warn("a message comes to no new light queue: maxLmqConsumeQueueNum")
         return [self._without(message, new) for message in messages]
 
-    def note(self, dispatches: Iterable[Dispatch]) -> None:
-        """These are about to be appended."""
+    def note(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Something is about to be appended to these queues."""
         table = self._offsets.table
-        keys = {(item.topic, item.queue_id) for item in dispatches if item.topic.startswith(LMQ_PREFIX)}
-        self._offsets.light_queues += sum(key not in table for key in keys)
+        light = {key for key in keys if key[0].startswith(LMQ_PREFIX)}
+        self._offsets.light_queues += sum(key not in table for key in light)
 
     def _new_in(self, message: NewMessage) -> list[str]:
         if NAMES not in message.properties:

@@ -5,15 +5,21 @@ The queues say how far dispatch is; records behind that, and what is known of lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeVar
 
 from model.ids import QueueOffset
 from model.message import INNER_BATCH, LMQ_PREFIX, TRANSACTION_PREPARED
 from store.files.compiled import PACKED
+from store.files.consume_queue import ConsumeQueue
 from store.files.record import RECORD_BYTES_MIN, Dispatch
 from store.files.store_files import StoreFiles
 from store.flow.dispatch import messages_at
 from store.flow.walker import Walker
+
+T = TypeVar("T")
+STEP_QUEUES: Final = 512
 
 
 class QueueOffsets:
@@ -23,6 +29,8 @@ class QueueOffsets:
         self.table: dict[tuple[str, int], QueueOffset] = {}
         self.light_queues = 0
         """How many of the table are light queues."""
+        self.newest_ms = 0
+        """The newest store time among the records that were behind the queues when the table was made."""
         self._log = files.log
         self._queues = files.queues
         self._walker = walker
@@ -45,19 +53,26 @@ class QueueOffsets:
 
     def check_none_given_twice(self) -> None:
         """Raise if the next offset of a queue is one it holds already. True while this store's own writer
-        appends: a slave rebuilds the table before it leads."""
+        appends: a slave makes the table anew before it leads."""
         for queue in self._queues:
-            following = self.table.get((queue.topic, queue.queue_id), 0)
-            assert queue.max_offset <= following, (
-                f"{queue.topic}/{queue.queue_id} holds {queue.max_offset} messages, "
-                f"the next would get offset {following}"
-            )
+            _check(queue, self.table)
 
-    def rebuild(self, dispatched: int) -> int:
-        """Make the table from the queues and every record from ``dispatched`` (bytes) on; returns the newest
-        store time among these records, ms, or 0."""
-        newest_ms = 0
-        table = {(queue.topic, queue.queue_id): QueueOffset(queue.max_offset) for queue in self._queues}
+    def rebuild(self, dispatched: int) -> None:
+        """Make the table from the queues and every record from ``dispatched`` (bytes) on."""
+        for _ in self.rebuilding(dispatched):
+            pass
+
+    def rebuilding(self, dispatched: int) -> Iterator[None]:
+        """``rebuild`` in steps: of 160,000 queues it takes 140 ms. Nothing is appended between them; what is
+        dispatched meanwhile is counted once. The table is there when the last step was made, and is as it was
+        until then.
+
+        Raises as ``check_none_given_twice``.
+        """
+        newest_ms, table = 0, dict[tuple[str, int], QueueOffset]()
+        for queues in _batches(self._queues):
+            table.update(((q.topic, q.queue_id), QueueOffset(q.max_offset)) for q in queues)
+            yield
         for found, _ in self._walker.parsed(dispatched, self._log.end):
             for item in found:
                 newest_ms = max(newest_ms, item.store_timestamp_ms)
@@ -66,15 +81,21 @@ class QueueOffsets:
                     inner = item.sys_flag & INNER_BATCH
                     count = messages_at(self._log, item.offset, item.size) if inner else 1
                     table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
-        self.table = table
-        self._step_over_lost()
-        self.light_queues = sum(topic.startswith(LMQ_PREFIX) for topic, _ in self.table)
-        return newest_ms
+            yield
+        self._step_over_lost(table)
+        light_queues = 0
+        for keys in _batches(table):
+            light_queues += sum(topic.startswith(LMQ_PREFIX) for topic, _ in keys)
+            yield
+        for queues in _batches(self._queues):
+            for queue in queues:
+                _check(queue, table)
+            yield
+        self.table, self.light_queues, self.newest_ms = table, light_queues, newest_ms
 
-    def _step_over_lost(self) -> None:
+    def _step_over_lost(self, table: dict[tuple[str, int], QueueOffset]) -> None:
         """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue
         that nothing was appended to since may have held as many as there was room for."""
-        table = self.table
         for item in self._damage.ranges:
             for one in item.lost:
                 key = (one.topic, one.queue_id)
@@ -86,3 +107,18 @@ class QueueOffsets:
             for key in table:
                 if ends.get(key, 0) <= item.begin:
                     table[key] = QueueOffset(table[key] + unknown // RECORD_BYTES_MIN)
+
+
+def _check(queue: ConsumeQueue, table: dict[tuple[str, int], QueueOffset]) -> None:
+    following = table.get((queue.topic, queue.queue_id), 0)
+    assert queue.max_offset <= following, (
+        f"{queue.topic}/{queue.queue_id} holds {queue.max_offset} messages, "
+        f"the next would get offset {following}"
+    )
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """``STEP_QUEUES`` at a time, of those that are there now."""
+    left = iter(list(items))
+    while batch := list(islice(left, STEP_QUEUES)):
+        yield batch

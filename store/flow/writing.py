@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from model.config import StoreConfig
@@ -12,7 +14,7 @@ from model.ids import PhysicalOffset, QueueOffset
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, property_of
 from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
-from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode, place
+from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode, place, unplaced
 from store.files.store_files import StoreFiles
 from store.flow import multi_dispatch
 from store.flow.queue_offsets import QueueOffsets
@@ -35,11 +37,18 @@ class Prepared(NamedTuple):
     """A message of an ordinary queue as a record that lacks its place: it is encoded in slices beforehand.
     Empty for one that names light queues: its offsets there are part of its properties."""
 
-    record: bytearray
+    record: bytearray | memoryview
     message: NewMessage
-    tags_code: int
-    uniq_key: str
-    keys: str
+
+
+class Gathered(NamedTuple):
+    """Records of ``messages``, one behind the other in ``data``: their places are filled in there."""
+
+    messages: list[Prepared]
+    data: bytearray
+
+
+_PUT: Final = partial(tuple.__new__, Put)  # of thousands, in one call each
 
 
 class Writer:
@@ -82,11 +91,14 @@ class Writer:
         """Queue offset of the next record of that queue."""
         return self.offsets.table.get((topic, queue_id), _FIRST)
 
-    def rebuild_offsets(self) -> None:
-        """See MessageStore.rebuild_queue_offsets."""
-        newest_ms = self.offsets.rebuild(self._dispatcher.dispatched)
-        self._last_stamp_ms = max(self._last_stamp_ms, self._dispatcher.last_timestamp_ms, newest_ms)
-        self.offsets.check_none_given_twice()
+    def rebuilding_offsets(self) -> Iterator[None]:
+        """See MessageStore.rebuild_queue_offsets; the steps of that."""
+        before = (self._log.end, self._log.generation)
+        yield from self.offsets.rebuilding(self._dispatcher.dispatched)
+        after = (self._log.end, self._log.generation)
+        assert before == after, f"the log became another one while its queue offsets were counted: {after}"
+        newest_ms = max(self._dispatcher.last_timestamp_ms, self.offsets.newest_ms)
+        self._last_stamp_ms = max(self._last_stamp_ms, newest_ms)
 
     def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
         """See MessageStore.append."""
@@ -124,7 +136,7 @@ class Writer:
             self._log.roll()
             records, dispatches, size = self._encode_all(messages, stamp_ms, stored_before)
         if self._light_queues:
-            self._quota.note(dispatches)
+            self._quota.note((item.topic, item.queue_id) for item in dispatches)
         self.append(records, size, dispatches)
         return _puts(dispatches)
 
@@ -190,91 +202,105 @@ class Writer:
         """Whether it has a place in light queues: then its record is made when that is known."""
         return self._light_queues and multi_dispatch.names_queues(message.properties)
 
-    def prepare(self, message: NewMessage) -> Prepared:
-        """What takes long of ``put``, for one message of a batch. Raises as ``put``."""
-        self._check(message, stored_before=False)
+    def prepare(self, message: NewMessage, *, stored_before: bool = False) -> Prepared:
+        """What takes long of ``put``, for one message. Raises as ``put``."""
+        self._check(message, stored_before)
         if message.properties.endswith("\0"):
             message = replace(message, properties=message.properties + VALUE_END)  # else it would look torn
         if self.is_light(message):
-            return Prepared(bytearray(), message, 0, "", "")
-        record = bytearray(encode(message, 0, 0, 0, append_prop_crc=self._config.append_prop_crc))
-        if len(record) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
+            return Prepared(bytearray(), message)
+        return Prepared(self._unplaced(message, stored_before), message)
+
+    def _unplaced(self, message: NewMessage, stored_before: bool) -> bytearray:
+        record = unplaced(message, append_prop_crc=self._config.append_prop_crc)
+        if len(record) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
             raise Refused(f"the record has {len(record)} bytes, maxMessageSize is exceeded", 13)
-        properties = message.properties
-        return Prepared(
-            record,
-            message,
-            self._parser.tags_code(message.topic, properties, 0),
-            property_of(properties, UNIQ_KEY) or "",
-            property_of(properties, KEYS) or "",
-        )
+        return record
 
-    def put_prepared(self, messages: Sequence[Prepared]) -> list[Put]:
-        """``put`` of messages of one queue, neither prepared nor delayed. Raises as ``put``."""
-        self.before_append()
+    @staticmethod
+    def gather(messages: list[Prepared]) -> Gathered | list[Prepared]:
+        """What else can be done of ``put_prepared`` before its turn: of thousands it takes as long as a
+        slice."""
         if not all(item.record for item in messages):
-            return self._put_with_light(messages)
-        size = sum(len(item.record) for item in messages)
-        if size > self._log.room:
-            if size > self._log.segment_bytes - BLANK_BYTES:
-                raise Refused(f"{size} bytes do not fit into one segment", 13)
-            self._log.roll()
-        stamp_ms = self.stamp_ms()
-        topic, queue_id = messages[0].message.topic, messages[0].message.queue_id
-        queue_offset: int = self.next_offset(topic, queue_id)
-        at: int = self._log.end
-        dispatches: list[Dispatch] = []
-        new, sys_flag = tuple.__new__, messages[0].message.sys_flag
-        prop_crc = self._config.append_prop_crc
-        for record, _, tags_code, uniq_key, keys in messages:
-            place(record, sys_flag, queue_offset, at, stamp_ms, prop_crc=prop_crc)
-            total = len(record)
-            item = (at, total, topic, queue_id, queue_offset, tags_code, uniq_key, keys, stamp_ms, sys_flag)
-            dispatches.append(new(Dispatch, item))
-            queue_offset += 1
-            at += total
-        self.append([item.record for item in messages], size, dispatches)
-        return _puts(dispatches)
+            return messages  # of some the length is not known
+        data = bytearray().join([item.record for item in messages])
+        view, at, found = memoryview(data), 0, []
+        for record, message in messages:
+            found.append(Prepared(view[at : at + len(record)], message))
+            at += len(record)
+        return Gathered(found, data)
 
-    def _put_with_light(self, messages: Sequence[Prepared]) -> list[Put]:
-        """``put_prepared`` when some of the records are still to be made."""
-        stamp_ms = self.stamp_ms()
-        records, dispatches, size = self._placed(messages, stamp_ms)
-        if size > self._log.room:
-            if size > self._log.segment_bytes - BLANK_BYTES:
-                raise Refused(f"{size} bytes do not fit into one segment", 13)
-            self._log.roll()
-            records, dispatches, size = self._placed(messages, stamp_ms)
-        self.append(records, size, dispatches)
-        return _puts(dispatches)
+    def put_prepared(
+        self, prepared: Gathered | Sequence[Prepared], *, stored_before: bool = False
+    ) -> list[Put]:
+        """``put`` of what ``prepare`` made. Raises as ``put``.
 
-    def _placed(
-        self, messages: Sequence[Prepared], stamp_ms: int
-    ) -> tuple[list[Buffer], list[Dispatch], int]:
-        """As ``_encode_all``."""
-        records: list[Buffer] = []
-        dispatches: list[Dispatch] = []
+        The records get their places, and no more in this turn: the dispatcher reads them from the log, in
+        pieces.
+        """
+        self.before_append()
+        messages = prepared.messages if isinstance(prepared, Gathered) else prepared
         following: dict[tuple[str, int], int] = {}
-        at: int = self._log.end
-        prop_crc = self._config.append_prop_crc
-        for record, message, tags_code, uniq_key, keys in messages:
-            if not record:
-                raw, found = self._encode(message, PhysicalOffset(at), stamp_ms, following)
-                records.append(raw)
-                dispatches += found
-                at += len(raw)
+        records = self._records(messages, following, stored_before)
+        sizes = list(map(len, records))
+        size = sum(sizes)
+        if size > self._log.room:
+            if size > self._log.segment_bytes - BLANK_BYTES:
+                raise Refused(f"{size} bytes do not fit into one segment", 13)
+            self._log.roll()
+        stamp_ms, prop_crc = self.stamp_ms(), self._config.append_prop_crc
+        offsets = self._offsets_of(messages, following)
+        starts = list(accumulate(sizes[:-1], initial=int(self._log.end)))
+        for record, item, at, queue_offset in zip(records, messages, starts, offsets, strict=True):
+            place(record, item.message.sys_flag, queue_offset, at, stamp_ms, prop_crc=prop_crc)
+        self._log.append((prepared.data,) if isinstance(prepared, Gathered) else records, size)
+        self._quota.note(following)
+        self.offsets.table.update(following)  # type: ignore[arg-type]
+        for hook in self._on_append:
+            hook(self._log.end)
+        return list(map(_PUT, zip(starts, sizes, offsets, strict=True)))
+
+    def _records(
+        self, messages: Sequence[Prepared], following: dict[tuple[str, int], int], stored_before: bool
+    ) -> list[bytearray | memoryview]:
+        """The records without their places; ``following`` gets the next offsets of their light queues."""
+        light = [item.message for item in messages if not item.record]
+        if not light:
+            return [item.record for item in messages]
+        admitted = iter(self._quota.admitted(light, stored_before=stored_before))
+        return [
+            item.record or self._light_record(next(admitted), following, stored_before) for item in messages
+        ]
+
+    def _offsets_of(self, messages: Sequence[Prepared], following: dict[tuple[str, int], int]) -> list[int]:
+        """The queue offset of each; ``following`` gets the next ones of their queues."""
+        found: list[int] = []
+        key = ("", -1)
+        after = 0
+        for _, message in messages:
+            if message.sys_flag & TRANSACTION_PREPARED:
+                found.append(0)
                 continue
-            key = (message.topic, message.queue_id)
-            offset = QueueOffset(following.get(key, self.next_offset(*key)))
-            following[key] = offset + 1
-            place(record, message.sys_flag, offset, at, stamp_ms, prop_crc=prop_crc)
-            size, flags = len(record), message.sys_flag
-            dispatches.append(
-                Dispatch(PhysicalOffset(at), size, *key, offset, tags_code, uniq_key, keys, stamp_ms, flags)
-            )
-            records.append(record)
-            at += size
-        return records, dispatches, at - self._log.end
+            if message.queue_id != key[1] or message.topic is not key[0]:
+                following[key] = after
+                key = (message.topic, message.queue_id)
+                after = following.get(key, self.next_offset(*key))
+            found.append(after)
+            after += 1
+        following[key] = after
+        following.pop(("", -1))
+        return found
+
+    def _light_record(
+        self, message: NewMessage, following: dict[tuple[str, int], int], stored_before: bool
+    ) -> bytearray:
+        """The record of a message that names light queues, still without its place. ``following``: as in
+        ``_encode``."""
+        text = multi_dispatch.with_offsets(message, following, self.next_offset)
+        record = self._unplaced(replace(message, properties=text), stored_before)
+        names = multi_dispatch.places(message.topic, text)
+        following |= {(name, multi_dispatch.QUEUE_ID): offset + 1 for name, offset in names}
+        return record
 
     # -- bytes of a master's log -----------------------------------------------------------------------
 

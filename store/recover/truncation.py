@@ -66,7 +66,7 @@ class Truncator:
             return offset == dispatched or self._reader.starts_record(offset)
         return any(end == offset for _, end in self._walker.parsed(dispatched, offset, stop_bad=True))
 
-    def _cut(self, offset: int) -> None:
+    def _cut(self, offset: int, *, only_partial: bool = False) -> None:
         try:
             self.invalidate(offset)  # first: after a crash it must not speak for what comes next
             self._log.cut(offset)
@@ -77,7 +77,8 @@ class Truncator:
         except OSError as error:
             raise self._health.failed(error, f"cutting the store at {offset}", sync=True) from error
         self._dispatcher.move_back(offset)
-        self._offsets.rebuild(self._dispatcher.dispatched)
+        if not only_partial:  # that has no place in a queue
+            self._offsets.rebuild(self._dispatcher.dispatched)
         self._env.events.add("truncated", offset=offset)
 
     def invalidate(self, offset: int) -> None:
@@ -98,7 +99,7 @@ class Truncator:
             end = stop
         if end < self._log.end:
             log.info("partial record [%d, %d) dropped", end, self._log.end)
-            self._cut(end)
+            self._cut(end, only_partial=True)
         return self._log.end
 
     def quarantine(self) -> str:

@@ -54,7 +54,7 @@ def test_a_new_master_takes_what_it_kept_itself_where_it_is_further() -> None:
     offsets.commit("g", "t", 1, 20)
     offsets.keep("g", "t", 0, 9)
     offsets.keep("g", "t", 1, 10)
-    offsets.take_kept()
+    offsets.take_kept(lambda topic, queue_id: 100)
     assert (offsets.get("g", "t", 0), offsets.get("g", "t", 1), offsets.kept()) == (9, 20, [])
     assert offsets.to_json()["offsetTable"]["t@g"] == {0: 9, 1: 20}
 

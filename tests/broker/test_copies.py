@@ -455,3 +455,39 @@ async def test_an_answer_of_all_tables_may_be_longer_than_a_request(tmp_path: Pa
     async with serving(handle) as (_, address), running(tmp_path) as broker:
         answer = await broker.client.call(address, Command(int(Request.KEELMQ_COPY_TABLES)), 10)
         assert len(answer.body) == len(body)
+
+
+async def test_a_slave_whose_answer_was_lost_asks_again_and_gets_the_change_not_the_tables(
+    tmp_path: Path,
+) -> None:
+    """All of 20,000 topics would take it longer than who makes a group is made to wait."""
+    async with running(tmp_path) as broker:
+        context, connection = broker.context, cast(Connection, FakeConnection())
+        context.topics.put(*(TopicConfig(f"T{n}") for n in range(5)))
+        ext = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "0", "parts": "true"}
+
+        async def ask() -> tuple[dict[str, str], dict[str, Any]]:
+            answer = await context.copies.question(connection, Command(int(Request.KEELMQ_COPY_TABLES), ext))
+            return answer.ext, bodies.believed_object(answer.body) if answer.body else {}
+
+        told, tables = await ask()
+        assert "part" not in tables["topics"]
+        ext |= {"run": told["run"], "seen": told["revision"]}
+        context.topics.put(TopicConfig("A"))
+        context.groups.put(SubscriptionGroupConfig("g"))
+        await ask()  # which does not reach it
+        context.topics.put(TopicConfig("B"))
+        context.topics.delete("T1", {}, {})
+        context.offsets.commit("g", "B", 0, 1)
+        again, tables = await ask()
+        assert tables["topics"]["part"] == ["A", "B", "T1"]
+        assert tables["groups"]["part"] == ["g"]
+        assert tables["offsets"]["part"] is True
+        ext["seen"] = again["revision"]
+        context.topics.put(TopicConfig("C"))
+        _, tables = await ask()
+        assert set(tables) == {"topics"}
+        assert tables["topics"]["part"] == ["C"]
+        ext["seen"] = told["revision"]
+        _, tables = await ask()
+        assert "part" not in tables["topics"], "a receipt for an older state than its last one says nothing"

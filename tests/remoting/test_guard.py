@@ -15,7 +15,7 @@ from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
 from remoting.service import RemotingServer
 from remoting.transport.connection import Connection
-from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, PartsLine, scratch
+from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, Line, scratch
 from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
 from tests.waiting import until
 
@@ -237,7 +237,7 @@ def test_a_tally_names_who_has_most_when_all_have_too_much(steps: list[tuple[int
 class Part:
     """A connection whose frame has so many parts."""
 
-    def __init__(self, line: PartsLine, parts: int) -> None:
+    def __init__(self, line: Line, parts: int) -> None:
         self.line = line
         self.left = parts
         self.read = 0
@@ -247,9 +247,11 @@ class Part:
         if self.read < self.left:
             self.line.wait(self)
 
+    write_on = read_on
+
 
 async def test_parts_of_long_frames_are_read_a_few_a_turn_and_connections_take_turns() -> None:
-    line = PartsLine()
+    line = Line(PARTS_A_TURN, lambda part: part.read_on())
     readers = [Part(line, 5) for _ in range(3 * PARTS_A_TURN)]
     for reader in [*readers, *readers]:
         line.wait(reader)

@@ -225,7 +225,7 @@ async def test_records_made_in_slices_are_those_that_are_made_in_one_go(light: b
             if sliced:
                 made = [store.writer.prepare(one) for one in batch]
                 assert [bool(one.record) for one in made] == [not light or n % 2 == 0 for n in range(9)]
-                puts = store.put_prepared(made)
+                puts = store.put_prepared(store.writer.gather(made))
             else:
                 puts = store.put(batch)
             assert [put.queue_offset for put in puts] == list(range(1, 10))
@@ -241,3 +241,16 @@ async def test_records_made_in_slices_are_those_that_are_made_in_one_go(light: b
             nexts.append([store.next_offset(name, 0) for name in (A, B, "T")])
     assert logs[0] == logs[1]
     assert nexts[0] == nexts[1]
+
+
+async def test_a_long_batch_makes_no_more_light_queues_than_there_may_be() -> None:
+    """Those of ``put`` are counted, and so are those of a batch that is made in slices."""
+    async with opened(FaultyEnv(), **LIGHT, lmq_queues_max=1) as store:
+        plain = [store.writer.prepare(message("plain")) for _ in range(3)]
+        with pytest.raises(Refused, match="maxLmqConsumeQueueNum"):
+            store.put_prepared([*plain, store.writer.prepare(_light("no", f"{A},{B}"))])
+        assert store.log.end == 0
+        store.put_prepared([*plain, store.writer.prepare(_light("1", A))])
+        assert store.writer.offsets.light_queues == 1
+        with pytest.raises(Refused, match="maxLmqConsumeQueueNum"):
+            store.put(_light("no", B))

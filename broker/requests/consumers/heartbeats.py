@@ -188,13 +188,16 @@ class ClientProcessor:
         """A connection ended: its client has left its groups."""
         self.notify(self._context.clients.closed(connection))
 
-    def expire(self) -> None:
+    async def expire(self) -> None:
         """Close connections of clients that stopped beating; their table entries go with them."""
+        clients, slice_ = self._context.clients, Slice(self._context.env.monotonic_ms)
         since_ms = self._context.env.monotonic_ms() - self._context.config.client_expiry_ms
-        for connection in self._context.clients.expire(since_ms):
-            log.warning("client at %s is silent, closing its connection", connection.remote)
-            self.closed(connection)
-            connection.close()
+        for connection in clients.connections():
+            if clients.is_silent(connection, since_ms):
+                log.warning("client at %s is silent, closing its connection", connection.remote)
+                self.closed(connection)
+                connection.close()
+            await slice_.breathe()
 
     def notify(self, groups: Iterable[str]) -> None:
         """Tell the members of each group that its members changed, so that they share the queues anew. One

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from client.consuming.pull import PullConsumer
-from client.message import Message, Queue, SendStatus
+from client.message import Message, Queue, SendResult, SendStatus
 from client.sending.options import SendOptions
 from client.sending.producer import Producer
 from model.errors import MqError
@@ -19,6 +19,8 @@ SENDS_PER_S: Final = 20.0
 PULLS_PER_S: Final = 5.0
 QUEUES: Final = 4
 SEND_TIMEOUT_S: Final = 30.0
+SLOW_MS: Final = 1000.0
+SLOW_MAX: Final = 50
 
 
 class Phase:
@@ -29,6 +31,9 @@ class Phase:
         self.sends_ms: list[float] = []
         self.pulls_ms: list[float] = []
         self.failed: list[str] = []
+        self.slow: list[dict[str, Any]] = []
+        """Sends that stood: how each ended, and each of its attempts. A time alone does not tell what held
+        it."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,7 +44,17 @@ class Phase:
             "pullMs": spread(self.pulls_ms),
             "failed": len(self.failed),
             "failedFirst": self.failed[:5],
+            "slow": self.slow[:SLOW_MAX],
         }
+
+    def sent(self, took_ms: float, result: SendResult) -> None:
+        self.sends_ms.append(took_ms)
+        if took_ms >= SLOW_MS:
+            attempts = [
+                {"outcome": one.outcome, "ms": round(one.took_ms), "said": one.detail[:200]}
+                for one in result.attempts
+            ]
+            self.slow.append({"ms": round(took_ms), "status": result.status.name, "attempts": attempts})
 
 
 def spread(values: list[float]) -> dict[str, float] | None:
@@ -102,7 +117,7 @@ class Neighbour:
         except (MqError, OSError) as error:
             phase.failed.append(f"send: {error}"[:300])
             return
-        phase.sends_ms.append((time.monotonic() - began) * 1000)
+        phase.sent((time.monotonic() - began) * 1000, result)
         if result.status is SendStatus.SEND_OK:
             self.acked.setdefault(result.queue, []).append(key)
 
