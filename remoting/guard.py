@@ -32,7 +32,7 @@ from remoting.acl.gate import Gate, is_peer
 from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.keys import Signer
-from remoting.transport.inbox import PARTS_A_TURN, PIECES_A_TURN, Line
+from remoting.transport.inbox import Lines
 from remoting.transport.starts import Starts
 from runtime.descriptors import SPARE
 from runtime.report.complaints import Complaints
@@ -227,8 +227,7 @@ class Guard:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms)
         self.starts = Starts(now_ms)
-        self.parts = Line(PARTS_A_TURN, lambda connection: connection.read_on())
-        self.pieces = Line(PIECES_A_TURN, lambda connection: connection.write_on())
+        self.lines = Lines()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None

@@ -380,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
             guard.on_begun(self, inbox.counted)
         if inbox.part_is_full:
             self._gate.queued = True
-            guard.parts.wait(self)
+            guard.lines.reads.wait(self)
         if self._gate.handling >= REQUESTS_MAX or self._gate.later or self._gate.queued:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000
@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_io = self._loop.time()
         self._gate.unread = False
         if self._outbox.sending:
-            self._endpoint.guard.pieces.wait(self)
+            self._endpoint.guard.lines.writes.wait(self)
         else:
             self._outbox.on_emptied()
             self.regulate()
@@ -587,7 +587,7 @@ class Connection(asyncio.BufferedProtocol):
         if unread := self.untaken:
             guard.on_unread(self, unread)
         if outbox.sending and not gate.unread:
-            guard.pieces.wait(self)
+            guard.lines.writes.wait(self)
         elif not gate.unread:
             outbox.on_emptied()
         if gate.sending != outbox.sending:

@@ -259,3 +259,11 @@ class Line:
         if line and not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_soon(self._turn)
+
+
+class Lines:
+    """Those of one server: parts of long frames that are read, and pieces that are written."""
+
+    def __init__(self) -> None:
+        self.reads = Line(PARTS_A_TURN, lambda connection: connection.read_on())
+        self.writes = Line(PIECES_A_TURN, lambda connection: connection.write_on())
