@@ -18,7 +18,9 @@ TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
 PROMTOOL := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
-.PHONY: setup demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool secrets clean
+HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
+
+.PHONY: setup demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool helm secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -111,6 +113,13 @@ promtool: .tools/promtool
 .tools/promtool:
 	@mkdir -p .tools
 	@GOBIN=$(CURDIR)/.tools go install $(PROMTOOL)
+
+# Renders deploy/helm/keelmq; without it most of its tests are skipped. Minutes to compile, once.
+helm: .tools/helm
+
+.tools/helm:
+	@mkdir -p .tools
+	@GOBIN=$(CURDIR)/.tools go install $(HELM)
 
 secrets: $(SECRETS)
 

@@ -1,0 +1,82 @@
+{{- define "keelmq.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "keelmq.labels" -}}
+app.kubernetes.io/name: keelmq
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* host:port of each NameServer, or Controller, by their ids where asked. root, port, ids */}}
+{{- define "keelmq.namesrvs" -}}
+{{- $root := .root }}{{- $port := .port }}{{- $ids := .ids }}
+{{- $name := printf "%s-namesrv" $root.Release.Name }}
+{{- range $i := until (int $root.Values.namesrv.replicas) }}
+{{- if $i }};{{ end }}
+{{- if $ids }}n{{ $i }}-{{ end }}{{ $name }}-{{ $i }}.{{ $name }}.{{ $root.Release.Namespace }}.svc:{{ $port }}
+{{- end }}
+{{- end }}
+
+{{/* Nobody but keelmq runs in there, and it writes to its volume alone. */}}
+{{- define "keelmq.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: { type: RuntimeDefault }
+{{- end }}
+
+{{- define "keelmq.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: { drop: [ALL] }
+{{- end }}
+
+{{/* /healthz is 503 also while a server waits for others: restarting it then helps nobody. */}}
+{{- define "keelmq.probes" -}}
+startupProbe:
+  tcpSocket: { port: admin }
+  periodSeconds: 2
+  failureThreshold: 900
+livenessProbe:
+  tcpSocket: { port: admin }
+  periodSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: { path: /healthz, port: admin }
+  periodSeconds: 2
+  failureThreshold: 3
+{{- end }}
+
+{{- define "keelmq.affinity" -}}
+{{- $term := dict "labelSelector" (dict "matchLabels" .labels) "topologyKey" .root.Values.topologyKey }}
+podAntiAffinity:
+{{- if eq .root.Values.antiAffinity "hard" }}
+  requiredDuringSchedulingIgnoredDuringExecution:
+    - {{ toJson $term }}
+{{- else }}
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - {{ toJson (dict "weight" 100 "podAffinityTerm" $term) }}
+{{- end }}
+{{- end }}
+
+{{- define "keelmq.claim" -}}
+- metadata: { name: data }
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .storageClassName }}
+    storageClassName: {{ . | quote }}
+    {{- end }}
+    resources: { requests: { storage: {{ .storage }} } }
+{{- end }}
+
+{{- define "keelmq.env" -}}
+- { name: KEELMQ_LOG, value: {{ .Values.log.level | quote }} }
+- { name: KEELMQ_LOG_FORMAT, value: {{ .Values.log.format | quote }} }
+- { name: POD_IP, valueFrom: { fieldRef: { fieldPath: status.podIP } } }
+- { name: POD_NAME, valueFrom: { fieldRef: { fieldPath: metadata.name } } }
+- { name: POD_INDEX, valueFrom: { fieldRef: { fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']" } } }
+{{- end }}

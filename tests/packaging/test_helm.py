@@ -1,0 +1,171 @@
+"""The promise of deploy/helm/keelmq: it renders, its servers take their keys, and what it names is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from admin.host.serve import Plan, plan
+from model.settings import parse_properties
+from tests import ROOT
+
+CHART = ROOT / "deploy" / "helm" / "keelmq"
+HELM = shutil.which("helm") or shutil.which(str(ROOT / ".tools" / "helm"))
+KUBERNETES = "1.31.0"
+ALL = {
+    "backup.enabled": "true",
+    "backup.claimName": "kept",
+    "serviceMonitor.enabled": "true",
+    "prometheusRule.enabled": "true",
+    "groups[1].name": "broker-b",
+    "groups[1].replicas": "2",
+    "groups[1].storage": "1Gi",
+    "groups[0].name": "broker-a",
+    "groups[0].replicas": "3",
+    "groups[0].storage": "9Gi",
+}
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: make helm builds one")
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(**values: str) -> list[dict[str, Any]]:
+    settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    done = helm("template", "mq", str(CHART), "--namespace", "prod", "--kube-version", KUBERNETES, *settings)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[dict[str, Any]]:
+    return rendered(**ALL)
+
+
+def of_kind(found: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in found if one["kind"] == kind}
+
+
+def pods(found: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The name, the pod's spec and the spec of each StatefulSet."""
+    for name, one in of_kind(found, "StatefulSet").items():
+        yield name, one["spec"]["template"]["spec"], one["spec"]
+
+
+def started(found: list[dict[str, Any]], name: str, pod: dict[str, Any]) -> Plan:
+    """What its server would run."""
+    role, option, path, setting = pod["containers"][0]["args"]
+    text = of_kind(found, "ConfigMap")[name]["data"][Path(path).name]
+    assert option == "-c"
+    key, value = setting.removeprefix("--set=").split("=", 1)
+    inside = {"$(POD_IP)": "10.1.2.3", "$(POD_INDEX)": "1"}
+    for variable, its in inside.items():
+        assert variable not in value or any(
+            f"$({one['name']})" == variable for one in pod["containers"][0]["env"]
+        )
+        value = value.replace(variable, its)
+    return plan(role, {**parse_properties(text), key: value})
+
+
+def test_the_values_fit_their_schema_and_nothing_else_does() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    check = jsonschema.Draft7Validator(schema)
+    check.check_schema(schema)
+    check.validate(values)
+    assert set(values) == set(schema["properties"]) - {"global"}
+    others: list[dict[str, Any]] = [
+        {"groups": []},
+        {"namesrv": {"replicas": 2, "storage": "1Gi"}},
+        {"brokers": 3},
+    ]
+    for wrong in others:
+        assert not check.is_valid({**values, **wrong})
+
+
+def test_its_alert_rules_are_those_of_deploy_prometheus() -> None:
+    rules = ROOT / "deploy" / "prometheus" / "keelmq.rules.yml"
+    assert (CHART / "files" / "keelmq.rules.yml").read_bytes() == rules.read_bytes()
+
+
+@needs_helm
+def test_helm_finds_nothing_wrong() -> None:
+    done = helm("lint", "--strict", str(CHART), "--kube-version", KUBERNETES)
+    assert done.returncode == 0, done.stdout
+
+
+@needs_helm
+def test_there_is_a_set_of_each_kind(everything: list[dict[str, Any]]) -> None:
+    names = {"mq-namesrv", "mq-broker-a", "mq-broker-b"}
+    for kind in ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"):
+        assert set(of_kind(everything, kind)) == names, kind
+    assert set(of_kind(everything, "ServiceMonitor")) == {"mq"}
+    rules = of_kind(everything, "PrometheusRule")["mq"]["spec"]["groups"][0]["rules"]
+    assert len(rules) == 20
+    plain = {one["kind"] for one in rendered()}
+    assert plain == {"StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"}
+
+
+@needs_helm
+def test_its_servers_take_their_keys_and_find_each_other(everything: list[dict[str, Any]]) -> None:
+    services = of_kind(everything, "Service")
+    for name, pod, spec in pods(everything):
+        made = started(everything, name, pod)
+        assert made.ignored == ()
+        assert (made.admin_address, spec["serviceName"]) == ("0.0.0.0", name)
+        text = "".join(of_kind(everything, "ConfigMap")[name]["data"].values())
+        named = re.findall(r"([\w-]+)\.([\w-]+)\.prod\.svc:(\d+)", text)
+        assert len(named) >= 3
+        for host, service, port in named:
+            assert host.removeprefix("n0-").removeprefix("n1-").removeprefix("n2-").startswith(service)
+            ports = services[service]["spec"]["ports"]
+            assert int(port) in [one["port"] for one in ports]
+            assert services[service]["spec"]["publishNotReadyAddresses"] is True
+    a = of_kind(everything, "ConfigMap")["mq-broker-b"]["data"]["broker.conf"]
+    assert "totalReplicas=2" in a
+    assert "brokerName=broker-b" in a
+
+
+@needs_helm
+def test_labels_volumes_and_ports_that_are_named_are_there(everything: list[dict[str, Any]]) -> None:
+    for name, pod, spec in pods(everything):
+        labels = spec["template"]["metadata"]["labels"]
+        selectors = [spec["selector"]["matchLabels"]]
+        selectors.append(of_kind(everything, "Service")[name]["spec"]["selector"])
+        selectors.append(of_kind(everything, "PodDisruptionBudget")[name]["spec"]["selector"]["matchLabels"])
+        (term,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        selectors.append(term["labelSelector"]["matchLabels"])
+        for selector in selectors:
+            assert selector.items() <= labels.items()
+            others = [other for other, _, _ in pods(everything) if other != name]
+            for other in others:
+                theirs = of_kind(everything, "StatefulSet")[other]["spec"]["template"]["metadata"]["labels"]
+                assert not selector.items() <= theirs.items(), "no other set's pods"
+        volumes = {one["name"] for one in pod["volumes"]} | {"data"}
+        for container in pod["containers"]:
+            assert {one["name"] for one in container["volumeMounts"]} <= volumes
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"]
+            assert not security["allowPrivilegeEscalation"]
+        ports = {one["name"] for one in pod["containers"][0]["ports"]}
+        assert pod["containers"][0]["livenessProbe"]["tcpSocket"]["port"] in ports
+        assert pod["containers"][0]["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
+        assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+@needs_helm
+def test_what_cannot_be_is_refused() -> None:
+    for setting in ("namesrv.replicas=2", "backup.enabled=true", "groups[0].name=Broker_A", "typo=1"):
+        done = helm("template", "mq", str(CHART), "--kube-version", KUBERNETES, "--set", setting)
+        assert done.returncode != 0, setting
