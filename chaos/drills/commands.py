@@ -340,6 +340,10 @@ drill = LazyGroup(
             "chaos.drills.scenario_commands:replay",
             "Carry out the plan of a result again.",
         ),
+        "report": (
+            "cli.drill_report:report",
+            "Make one page of a drill's result.",
+        ),
         "heal": (
             "chaos.drills.scenario_commands:heal_",
             "End what a drill left that was killed.",

@@ -20,6 +20,7 @@ from chaos.checks import Evidence, check_all
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
+from chaos.drills.timeline import timeline
 from chaos.history import Happened, History, Ok
 from chaos.live.executor import Executor, Outcome
 from chaos.live.ground import Ground
@@ -89,6 +90,8 @@ class Told:
     outcome: Outcome
     history: History
     lacks: dict[str, str]
+    until_ms: float = 0.0
+    """When the load's time was over and everything was healed."""
 
     def to_json(self, asked: Asked) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -100,6 +103,7 @@ class Told:
             "faults": self.outcome.to_json(),
             "refused_total": len(self.outcome.refused),
             "lacks": self.lacks,
+            "timeline": timeline(self.history, self.until_ms),
             "rto_p50_ms": drill.rto_ms,
             "rto_p99_ms": drill.rto_ms,
             "rto_max_ms": drill.rto_ms,
@@ -172,7 +176,7 @@ async def _broken(
     _judge(drill, load.history, queues, until_ms, plan)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
-    return Told(drill, executor.outcome, load.history, ground.lacks)
+    return Told(drill, executor.outcome, load.history, ground.lacks, until_ms)
 
 
 async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:

@@ -1,0 +1,171 @@
+"""``keelmq drill report``: one result of a drill as one page, without outside parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from admin.exits import DONE, UNFINISHED
+from admin.outfile import CannotWrite, OutFile, write_whole
+from audit.pages import html
+from audit.pages.html import ms, number
+from chaos.drills.measure import COUNTS
+
+TEMPLATES: Final = Path(__file__).with_name("templates")
+WIDTH: Final = 1000.0
+ACKS_HIGH: Final = 150.0
+LATENCY_HIGH: Final = 80.0
+LINE_HIGH: Final = 20.0
+SPAN_MIN: Final = 2.0
+OUTCOMES: Final = ("acked", "unknown", "failed")
+PROMISES: Final = tuple(name for name in COUNTS if name not in OUTCOMES)
+VERDICTS: Final = {
+    "broken": ("diverged", "A promise was broken."),
+    "unfinished": ("unfinished", "The drill did not come to its end."),
+    "held, in part": ("warnings", "Nothing acknowledged is missing; some faults could not be carried out."),
+    "held": ("clean", "Nothing acknowledged is missing."),
+}
+
+
+@click.command("report")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=OutFile(), help="Write the page here [FILE with .html].")
+def report(file: Path, out: Path | None) -> int:
+    """Make one page of a drill's result.
+
+    Of drill run and replay it shows acknowledgements, latency, faults, roles and epochs over time; of other
+    drills their times and checks.
+
+    \b
+    Example: keelmq drill report run.json --out run.html
+    """
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        text = page(result, str(file))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise click.UsageError(f"{file} is no result of a drill: {error!r}") from None
+    out = out or file.with_suffix(".html")
+    try:
+        write_whole(out, text)
+    except CannotWrite as error:
+        click.echo(f"keelmq drill report: {error}", err=True)
+        return UNFINISHED
+    click.echo(str(out))
+    return DONE
+
+
+def page(result: Mapping[str, Any], file: str) -> str:
+    """The page of one result. Raises KeyError or TypeError for what is none."""
+    word = _word(result)
+    tone, headline = VERDICTS[word]
+    drills: Sequence[Mapping[str, Any]] = result["drills"]
+    timeline = result.get("timeline")
+    story = f"{result['scenario']} on {result['target']}, seed {result['seed']}: {len(drills)} drills"
+    again = f"keelmq drill replay {file}" if "plan" in result else f"keelmq drill {result['scenario']}"
+    values = {
+        "word": word,
+        "tone": tone,
+        "headline": headline,
+        "story": story if len(drills) != 1 else story[:-1],
+        "numbers": _numbers(result, timeline),
+        "plots": [_plot(timeline)] if timeline else [],
+        "spans": timeline["faults"] if timeline else [],
+        "drills": drills,
+        "checks": _checks(result),
+        "refused": (result.get("faults") or {}).get("refused", []),
+        "command": again,
+    }
+    return html.page("drill.html", values, beside=TEMPLATES)
+
+
+def _word(result: Mapping[str, Any]) -> str:
+    if any(result[f"{name}_total"] for name in PROMISES) or result.get("violations"):
+        return "broken"
+    if result["unfinished_total"]:
+        return "unfinished"
+    return "held, in part" if result.get("refused_total") else "held"
+
+
+def _numbers(result: Mapping[str, Any], timeline: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    found = [
+        (ms(result["rto_p50_ms"]), "RTO p50, worst queue"),
+        (ms(result["rto_p99_ms"]), "RTO p99"),
+        (ms(result["rto_max_ms"]), "RTO max"),
+        (number(result["lost_total"]), "RPO: acknowledged, then gone"),
+        (number(result["acked_total"]), "acknowledged"),
+        (number(result["unknown_total"] + result["failed_total"]), "unknown or refused"),
+    ]
+    if timeline:
+        found.append((ms(timeline["latency_p99_ms"]), "latency p99"))
+    return found
+
+
+def _checks(result: Mapping[str, Any]) -> list[tuple[str, int, list[str]]]:
+    """Every promise with how often it was broken, and what shows it."""
+    violations = [*(result.get("violations") or ())]
+    for drill in result["drills"] if not violations else ():
+        violations += drill.get("violations") or ()
+    texts: dict[str, list[str]] = {}
+    for one in violations:
+        texts.setdefault(str(one["checker"]), []).append(str(one["text"]))
+    counted = [(name, int(result[f"{name}_total"]), texts.pop(name, [])) for name in PROMISES]
+    return counted + [(name, len(found), found) for name, found in sorted(texts.items())]
+
+
+def _plot(timeline: Mapping[str, Any]) -> dict[str, Any]:
+    """Where everything of the drawing stands: one axis of time for all."""
+    scale = WIDTH / timeline["until_ms"]
+    step = timeline["bin_ms"] * scale
+    top, slowest = max([1, *timeline["acks"]]), max([1.0, *timeline["latency_max_ms"]])
+    latency_y = ACKS_HIGH + 10
+    below = latency_y + LATENCY_HIGH + 10
+    lines = _lines(timeline, scale, below)
+    until_s = int(timeline["until_ms"] / 1000)
+    return {
+        "title": "What clients and servers saw",
+        "width": WIDTH,
+        "height": below + LINE_HIGH * len(lines),
+        "top": top,
+        "bin_ms": int(timeline["bin_ms"]),
+        "slowest": slowest,
+        "bar_width": round(max(step * 0.9, 0.3), 2),
+        "acks": _bars(timeline["acks"], step, ACKS_HIGH, top, 0.0),
+        "latency_y": latency_y,
+        "latency": _bars(timeline["latency_max_ms"], step, LATENCY_HIGH, slowest, latency_y),
+        "gaps": [(round(a * scale, 2), round((b - a) * scale, 2)) for a, b in timeline["gaps"]],
+        "lines": lines,
+        "ticks": [(round(s * 1000 * scale, 1), s) for s in range(0, until_s + 1, max(1, until_s // 10))],
+    }
+
+
+def _bars(
+    values: Sequence[float], step: float, high: float, top: float, y: float
+) -> list[tuple[float, float, float]]:
+    """x, y and height of each value that is not 0."""
+    heights = [(at, round(high * value / top, 2)) for at, value in enumerate(values) if value]
+    return [(round(at * step, 2), round(y + high - tall, 2), tall) for at, tall in heights]
+
+
+def _lines(timeline: Mapping[str, Any], scale: float, y: float) -> list[dict[str, Any]]:
+    """A line for each kind of fault and each broker's roles, from ``y`` on down."""
+    rows: dict[str, list[tuple[float, float, str, str]]] = {}
+    for one in timeline["faults"]:
+        text = f"{one['fault']} {one['node']}"
+        rows.setdefault(one["fault"], []).append(_span(one, scale, "fault", text))
+    for one in timeline["roles"]:
+        tone = one["role"] if one["role"] in ("master", "slave") else "other"
+        text = f"{one['node']} {one['role']}, epoch {one['epoch']}"
+        rows.setdefault(one["node"], []).append(_span(one, scale, tone, text))
+    return [
+        {"name": name, "y": y + LINE_HIGH * at, "spans": row} for at, (name, row) in enumerate(rows.items())
+    ]
+
+
+def _span(one: Mapping[str, Any], scale: float, tone: str, text: str) -> tuple[float, float, str, str]:
+    wide = max(SPAN_MIN, (one["to_ms"] - one["from_ms"]) * scale)
+    told = f"{text}: {one['from_ms']:.0f} to {one['to_ms']:.0f} ms"
+    return round(one["from_ms"] * scale, 2), round(wide, 2), tone, told

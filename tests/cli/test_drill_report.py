@@ -1,0 +1,109 @@
+"""The promise of a drill's page: all that was seen is on one axis of time; the verdict is the result's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.drills.drill import summary
+from chaos.drills.load import DrillPlan
+from chaos.drills.measure import Drill
+from chaos.drills.scenario import Asked, Told
+from chaos.drills.timeline import timeline
+from chaos.faults import Isolate, Step
+from chaos.history import Happened, History, Invoke, Observed, Ok
+from chaos.live.executor import Outcome
+from chaos.scenarios import Plan
+from cli.drill_report import page
+from client.message import Queue
+from tests.live.commands import Shell
+
+QUEUE = Queue("chaos", "broker-a", 0)
+
+
+def history() -> History:
+    """Acknowledged every 10 ms, but for 80 ms from 500 on, when the master was isolated."""
+    events: list[Any] = []
+    for at in range(0, 1000, 10):
+        if not 500 <= at < 580:
+            events.append(Invoke(at, "p0", f"k{at}", QUEUE, 1))
+            events.append(Ok(at + 4.0, "p0", f"k{at}", QUEUE, at // 10, at, "127.0.0.1:1"))
+        if at % 100 == 0:
+            master = "broker-a-0" if at < 500 else "broker-a-1"
+            for name in ("broker-a-0", "broker-a-1"):
+                role, epoch = ("master" if name == master else "slave"), 1 + (at >= 500)
+                events.append(Observed(at, name, 1, role, epoch, 0, 0))
+    events += [Happened(500.0, "broker-a-0", "isolate"), Happened(900.0, "", "heal")]
+    events += [Happened(950.0, "broker-a-1", "reset_links")]
+    return History(events)
+
+
+def result(**drill: Any) -> dict[str, Any]:
+    plan = Plan([Step(500, Isolate("master"))])
+    found = Told(Drill(acked=92, rto_ms=90.0, **drill), Outcome(), history(), {}, 1000.0)
+    return found.to_json(Asked(scenario="isolated", seed=4, plan=plan))
+
+
+def test_an_outage_of_80_ms_is_a_gap_of_the_timeline() -> None:
+    found = timeline(history(), 1000.0)
+    assert found["gaps"] == [[494.0, 584.0]]
+    assert sum(found["acks"]) == 92
+    assert found["acks"][25:28] == [0, 0, 0]
+    assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (4.0, 4.0)
+    assert max(found["latency_max_ms"]) == 4.0
+
+
+def test_faults_last_until_their_repair_and_roles_until_the_next() -> None:
+    found = timeline(history(), 1000.0)
+    spans = [(one["fault"], one["node"], one["from_ms"], one["to_ms"]) for one in found["faults"]]
+    assert spans == [("isolate", "broker-a-0", 500.0, 900.0), ("reset_links", "broker-a-1", 950.0, 950.0)]
+    roles = [(one["node"], one["role"], one["epoch"], one["from_ms"], one["to_ms"]) for one in found["roles"]]
+    assert roles == [
+        ("broker-a-0", "master", 1, 0, 500),
+        ("broker-a-0", "slave", 2, 500, 900),
+        ("broker-a-1", "slave", 1, 0, 500),
+        ("broker-a-1", "master", 2, 500, 900),
+    ]
+
+
+def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
+    text = page(result(), "run.json")
+    assert "Nothing acknowledged is missing." in text
+    assert "broker-a-1 master, epoch 2: 500 to 900 ms" in text
+    assert "isolate broker-a-0: 500 to 900 ms" in text
+    assert text.count("class=gap") == 1
+    assert not any(word in text for word in ("http:", "https:", "src=", "<script"))
+
+
+def test_a_broken_promise_and_what_was_refused_are_told() -> None:
+    broken = result(violations=[{"checker": "one_master_per_epoch", "text": "<b> and c"}])
+    text = page(broken, "run.json")
+    assert "A promise was broken." in text
+    assert "&lt;b&gt; and c" in text
+    refused = result() | {
+        "faults": {"refused": [{"fault": "cut", "reason": "needs root"}]},
+        "refused_total": 1,
+    }
+    assert "needs root" in page(refused, "run.json")
+    assert "some faults could not be carried out" in page(refused, "run.json")
+
+
+def test_the_result_of_another_drill_has_a_page_too(tmp_path: Path) -> None:
+    drills = [Drill(rto_ms=60.0, acked=10, victim="broker-a-0"), Drill(unfinished="not full again")]
+    out = tmp_path / "kill.json"
+    out.write_text(json.dumps(summary(DrillPlan(scenario="kill-master"), "rocketmq", drills)))
+    said = Shell()("drill", "report", str(out)).strip()
+    text = Path(said).read_text(encoding="utf-8")
+    assert said == str(tmp_path / "kill.html")
+    assert "kill-master on rocketmq" in text
+    assert "not full again" in text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"drills": 3}'])
+def test_what_is_no_result_is_wrong_usage(text: str, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(text)
+    assert "no result of a drill" in Shell()("drill", "report", str(wrong), code=64)
