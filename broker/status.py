@@ -48,6 +48,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "heldPulls": broker.processors.pulls.held,
         "heldPops": broker.processors.pops.polling.held,
         "openCheckpoints": broker.processors.pops.log.open_checkpoints,
+        "offsetPairs": broker.context.offsets.pairs_used,
         "revivedTotal": broker.processors.pops.revive.revived,
         "connections": len(broker.server.connections),
         "ports": broker.server.guard.status(),

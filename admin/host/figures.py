@@ -108,6 +108,10 @@ _WAITING: Final = {
     "heldPulls": ("keelmq_broker_held_pulls", "pulls that wait for messages"),
     "heldPops": ("keelmq_broker_held_pops", "pops that wait for messages"),
     "openCheckpoints": ("keelmq_broker_open_checkpoints", "pops that are not acknowledged in full"),
+    "offsetPairs": (
+        "keelmq_broker_consumer_offset_pairs",
+        "pairs of a topic and a group with offsets, of at most maxConsumerOffsetPairs",
+    ),
 }
 
 

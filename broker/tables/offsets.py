@@ -52,6 +52,11 @@ class OffsetTable:
         kept = self._kept.get((topic, group), {}).get(queue_id)
         return offset if kept is None else max(kept, offset or 0)
 
+    @property
+    def pairs_used(self) -> int:
+        """How many pairs there are, as ``maxConsumerOffsetPairs`` counts them."""
+        return self._pairs.used
+
     def has(self, group: str, topic: str) -> bool:
         """Whether the group has offsets in the topic, or one is on its way."""
         return (topic, group) in self._table or self._pairs.is_reserved((topic, group))

@@ -28,6 +28,7 @@ BROKER: dict[str, Any] = {
     "heldPulls": 11,
     "heldPops": 12,
     "openCheckpoints": 13,
+    "offsetPairs": 21,
     "revivedTotal": 14,
     "figures": {
         "topics": {"orders": 7, "(others)": 3},

@@ -60,6 +60,7 @@ async def test_commits_of_made_up_pairs_have_a_bound_and_those_there_are_go_on(t
             assert await committed(client, group, "T") == (0, "")
         assert await committed(client, "g0", "U") == (0, "")
         assert await committed(client, "g2", "T") == FULL
+        assert broker.status()["offsetPairs"] == 3
         assert await pulled(client, "g1", "U") == FULL
         assert await committed(client, "g1", "T", queue_id=2) == (0, ""), "another queue of a pair there is"
         assert await committed(client, "g1", "T") == (0, "")
