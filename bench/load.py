@@ -140,11 +140,31 @@ class Link:
         return found
 
 
+class ManyTopics(Template):
+    """Sends to ``topics`` topics in turn, named ``prefix`` and a number of five digits."""
+
+    def __init__(self, prefix: str, topics: int, work: Work) -> None:
+        super().__init__(f"{prefix}00000", work)
+        self._topics = topics
+        self._number_at = self._frame.index(f"{prefix}00000".encode()) + len(prefix)
+
+    def fill(self, number: int, queue_id: int) -> bytearray:
+        frame = super().fill(number, queue_id)
+        frame[self._number_at : self._number_at + 5] = b"%05d" % (number // 4 % self._topics)
+        return frame
+
+
 def run(
-    address: str, topic: str, queues: int, work: Work, seconds: float, tls: ssl.SSLContext | None = None
+    address: str,
+    topic: str,
+    queues: int,
+    work: Work,
+    seconds: float,
+    tls: ssl.SSLContext | None = None,
+    template: Template | None = None,
 ) -> Outcome:
     """Keep the sends of ``work`` open for ``seconds``, then wait for the last answers."""
-    template = Template(topic, work)
+    template = template or Template(topic, work)
     started: dict[int, float] = {}
     took_us: list[float] = []
     failures: list[bytes] = []

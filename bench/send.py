@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -80,10 +80,11 @@ class Side:
         self.name = name
         self._tls = tls
         self.address = address
+        self.pids = pids
         self._processes = [psutil.Process(pid) for pid in pids]
         self._status = status
 
-    def _cpu_s(self) -> float:
+    def cpu_s(self) -> float:
         return sum(sum(process.cpu_times()[:2]) for process in self._processes)
 
     def _stored(self) -> tuple[int, int] | None:
@@ -95,11 +96,11 @@ class Side:
         return (view["putTotal"], view["putFastTotal"]) if "putFastTotal" in view else None
 
     def load(self, work: Work, seconds: float) -> dict[str, Any]:
-        before, cpu_s = self._stored(), self._cpu_s()
+        before, cpu_s = self._stored(), self.cpu_s()
         outcome = load.run(self.address, TOPIC, QUEUES, work, seconds, self._tls)
         if not outcome.ok:
             raise RuntimeError(f"{self.name} refused all sends: {outcome.first_failure}")
-        cpu_s = self._cpu_s() - cpu_s
+        cpu_s = self.cpu_s() - cpu_s
         after = self._stored()
         messages = outcome.ok * work.batch
         found = {
@@ -114,9 +115,9 @@ class Side:
         return found
 
 
-def create_topic(address: str) -> None:
+def create_topic(address: str, topic: str = TOPIC) -> None:
     ext = {
-        "topic": TOPIC,
+        "topic": topic,
         "defaultTopic": "TBW102",
         "readQueueNums": QUEUES,
         "writeQueueNums": QUEUES,
@@ -132,9 +133,15 @@ def create_topic(address: str) -> None:
 
 @contextmanager
 def keelmq_broker(
-    directory: Path, port: int, root: Path = ROOT, name: str = "keelmq", *, tls: bool = False
+    directory: Path,
+    port: int,
+    root: Path = ROOT,
+    name: str = "keelmq",
+    *,
+    tls: bool = False,
+    more: Mapping[str, object] | None = None,
 ) -> Iterator[Side]:
-    """A broker of the checkout at ``root``."""
+    """A broker of the checkout at ``root``; ``more``: settings besides."""
     settings: dict[str, object] = {
         "listenPort": port,
         "adminPort": port + 5,
@@ -145,7 +152,7 @@ def keelmq_broker(
     }
     certs = certificates(directory / "certs") if tls else {}
     context = ssl.create_default_context(cafile=certs["tls.server.trustCertPath"]) if tls else None
-    settings |= certs
+    settings |= certs | dict(more or {})
     command = [sys.executable, "-m", "cli.main", "broker"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]

@@ -16,6 +16,7 @@ from broker.context import BrokerContext, Trust
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration, changes_of
 from broker.processors import Processors
+from broker.requests.consumers.fast_pull import FastReads
 from broker.requests.consumers.pull import CHECK_S
 from broker.requests.fast_path import FastPath
 from broker.role.changes import RoleChanges
@@ -39,7 +40,15 @@ from model.config import BrokerConfig
 from model.ids import BrokerId, Epoch
 from remoting.acl.control import own_credentials
 from remoting.codec import Command
-from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
+from remoting.service import (
+    BufferHandler,
+    Connection,
+    Guard,
+    Limits,
+    RemotingClient,
+    RemotingServer,
+    unsupported,
+)
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 from store.message_store import MessageStore
@@ -94,7 +103,7 @@ class Broker:
                 env,
                 server_name,
                 self._handle,
-                fast=fast if guard.gate is None else SignedPath(fast, guard.gate, config.frame_bytes_max),
+                fast=self._fast(fast, guard),
                 on_close=self._closed,
                 credentials=credentials,
                 guard=guard,
@@ -241,6 +250,11 @@ class Broker:
         return self.roles.lacks()
 
     # Serving
+
+    def _fast(self, sends: FastPath, guard: Guard) -> BufferHandler:
+        if guard.gate is None:
+            return FastReads(sends, self.processors.pulls, guard)
+        return SignedPath(sends, guard.gate, self.config.frame_bytes_max)
 
     async def _handle(self, connection: Connection, request: Command) -> Command | None:
         handler = self.processors.handlers.get(request.code)

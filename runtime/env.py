@@ -39,6 +39,10 @@ class File(Protocol):
 
     @property
     def path(self) -> str: ...
+    @property
+    def descriptor(self) -> int | None:
+        """For compiled code, which reads with ``pread`` as well; None: there is none, or it must not."""
+
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
 

@@ -71,6 +71,10 @@ class OsFile:
         self.path = path
         self._fd = descriptor
 
+    @property
+    def descriptor(self) -> int | None:
+        return self._fd
+
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:

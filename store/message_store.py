@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from model.config import StoreConfig
 from model.errors import DiskError
@@ -318,7 +318,7 @@ class MessageStore:
         offset: int,
         max_count: int,
         max_bytes: int,
-        wanted: Callable[[int], bool] | None = None,
+        wanted: Container[int] | None = None,
     ) -> Got:
         """See reading.Reader.get."""
         return self.reader.get(topic, queue_id, offset, max_count, max_bytes, wanted)

@@ -419,6 +419,10 @@ class SimFile:
             raise OSError(errno.EBADF, "this file is closed", self.path)
         return self._inode
 
+    @property
+    def descriptor(self) -> int | None:
+        return None  # every read is this class's own
+
     def pread(self, size: int, offset: int) -> bytes:
         return self._check().read(size, offset)
 

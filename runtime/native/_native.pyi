@@ -73,3 +73,15 @@ class Sends:
 class Parser:
     def __init__(self, kind: Callable[..., Any], scheduled: str) -> None: ...
     def parse(self, buffer: Buffer, offset: int, limit: int) -> tuple[Block, int]: ...
+
+def gather(
+    descriptor: int,
+    entries: Buffer,
+    first: int,
+    whole: bool,
+    queue_id: int,
+    span: tuple[int, int, int],
+    count_max: int,
+    bytes_max: int,
+    codes: frozenset[int] | None,
+) -> tuple[bytes, int, int] | None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -13,7 +13,8 @@ from typing import Final
 from model.errors import DiskError
 from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.files.compiled import compiled
+from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
 from store.files.damage import DamageLedger
 from store.files.index_file import STILL_LOOKING
 from store.files.record import (
@@ -32,10 +33,13 @@ from store.flow.multi_dispatch import places as light_places
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries one get looks at when a filter wants few of them."""
+_FILTERED_ENTRIES: Final = 512  # looked at together where a filter wants few of them
 QUERY_BYTES_MAX: Final = 8 << 20
 """Of what one look by key gives, unless the first message is longer: no client takes an answer of 16 MiB."""
 LONG_RECORD_BYTES: Final = 256 << 10
 _SPAN_BYTES_MAX: Final = 1 << 20
+_SPARSE: Final = 8
+"""Copying so many bytes costs less than a read of its own for each record."""
 _STORE_TIME_BYTES: Final = 76
 _PLACE: Final = struct.Struct(">i8xi4xqq")
 assert _PLACE.size == 36, "what a record says of its place: size, queue id, queue offset, physical offset"
@@ -88,12 +92,16 @@ class _Places:
         self._max_count = max_count
         self._bytes_left = max_bytes
 
-    def take(self, at: int, raw: bytes, wanted: Callable[[int], bool] | None) -> int:
+    def take(self, at: int, raw: bytes, wanted: Container[int] | None) -> int:
         """Look at the entries ``raw``, the first of which is ``at``; the queue offset behind the last one."""
         places, damage, bytes_left = self.places, self._damage, self._bytes_left
         log_min, log_end, segment_bytes = self._log.min_offset, self._log.end, self._log.segment_bytes
         for at, (physical, size, tags_code) in enumerate(ENTRY.iter_unpack(raw), at):  # noqa: B020
-            if size == PRE_BLANK_SIZE or 0 <= physical < log_min or (wanted and not wanted(tags_code)):
+            if (
+                size == PRE_BLANK_SIZE
+                or 0 <= physical < log_min
+                or (wanted is not None and tags_code not in wanted)
+            ):
                 continue
             if damage is not None and damage.overlaps(physical, physical + size):
                 continue  # lost, until it is repaired
@@ -136,6 +144,8 @@ class Reader:
         self._damage = files.damage
         self._queues = files.queues
         self._index = files.index
+        module = compiled()
+        self._gather_plain = None if module is None else module.gather
 
     def get(
         self,
@@ -144,10 +154,10 @@ class Reader:
         offset: int,
         max_count: int,
         max_bytes: int,
-        wanted: Callable[[int], bool] | None,
+        wanted: Container[int] | None,
     ) -> Got:
         """Up to ``max_count`` records from queue offset ``offset``, ``max_bytes`` together (but always one),
-        of those whose tags code is ``wanted``."""
+        of those whose tags code is in ``wanted``."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return Got(GetStatus.NO_QUEUE, 0, 0, 0, [], 0)
@@ -155,6 +165,9 @@ class Reader:
         outside = _outside(offset, low, high)
         if outside is not None:
             return outside
+        found = self._gather(queue, offset, max_count, max_bytes, wanted)
+        if found is not None:
+            return Got(GetStatus.FOUND, found[2], low, high, [found[0]], found[1])
         at, tried = offset, -1
         while True:
             places, chunks, following, rotten = self._read(queue, at, max_count, max_bytes, wanted)
@@ -172,13 +185,34 @@ class Reader:
             return Got(GetStatus.OFFSET_FOUND_NULL, low, low, high, [], 0)
         return Got(GetStatus.NO_MATCHED, following, low, high, [], 0)
 
+    def _gather(
+        self, queue: ConsumeQueue, at: int, max_count: int, max_bytes: int, wanted: Container[int] | None
+    ) -> tuple[bytes, int, int] | None:
+        """What ``_read`` finds, compiled: (records, how many, the queue offset behind the last entry looked
+        at). None: there is something that is not plain (``runtime/native/pulls.pxi``), or lies elsewhere."""
+        if self._gather_plain is None or self._damage.ranges or queue.topic.startswith(LMQ_PREFIX):
+            return None
+        count = min(_FILTERED_ENTRIES if wanted is not None else max_count, queue.max_offset - at)
+        raw = queue.read(at, count)
+        if len(raw) != count * ENTRY_BYTES:
+            return None  # they go on in the next file
+        place = self._log.place(ENTRY.unpack_from(raw)[0])
+        if place is None:
+            return None
+        descriptor, span = place
+        whole = wanted is None or at + count == queue.max_offset
+        found: tuple[bytes, int, int] | None = self._gather_plain(
+            descriptor, raw, at, whole, queue.queue_id, span, max_count, max_bytes, wanted
+        )
+        return found
+
     def _read(
         self,
         queue: ConsumeQueue,
         at: int,
         max_count: int,
         max_bytes: int,
-        wanted: Callable[[int], bool] | None,
+        wanted: Container[int] | None,
     ) -> tuple[list[tuple[int, int, int]], list[bytes], int, int | None]:
         """(places, chunks, the queue offset behind the last one, that of a wrong entry it ended before).
 
@@ -240,14 +274,14 @@ class Reader:
         offset: int,
         max_count: int,
         max_bytes: int,
-        wanted: Callable[[int], bool] | None,
+        wanted: Container[int] | None,
     ) -> tuple[_Places, int]:
         """The records to send, and the queue offset behind the last looked at."""
         found = _Places(self._log, self._damage, max_count, max_bytes)
         at = offset
         stop = offset + max(SCAN_ENTRIES_MAX, max_count)
         while at < stop and not found.full:
-            count = 512 if wanted else max_count - len(found.places)
+            count = _FILTERED_ENTRIES if wanted is not None else max_count - len(found.places)
             raw = queue.read(at, min(stop - at, count))
             if not raw:
                 break
@@ -264,7 +298,7 @@ class Reader:
         if total == span and first // segment_bytes == last // segment_bytes:
             return [self._exactly(first, span)]
         if (
-            total < span <= min(2 * total + 4096, _SPAN_BYTES_MAX)
+            total < span <= min(_SPARSE * total + 4096, _SPAN_BYTES_MAX)
             and first // segment_bytes == last // segment_bytes
         ):
             data = self._exactly(first, span)

@@ -56,7 +56,7 @@ def held(connection: object, queue_id: int, tags: str) -> Held:
 
 
 STEP = st.tuples(
-    st.sampled_from(["add", "take", "all"]),
+    st.sampled_from(["add", "add", "take", "take some", "all"]),
     st.integers(0, 2),
     st.integers(0, 2),
     st.sampled_from(["*", "A", "A || B", "C"]),
@@ -74,6 +74,10 @@ def test_held_pulls_are_counted_whatever_comes_and_goes(steps: list[tuple[str, i
         elif what == "take":
             assert pulls.take(("T", queue_id)) == [one for one in known if one.header.queue_id == queue_id]
             known = [one for one in known if one.header.queue_id != queue_id]
+        elif what == "take some":
+            some = [one for one in known if one.header.queue_id == queue_id and one.connection is peers[peer]]
+            assert pulls.take(("T", queue_id), lambda one: one.connection is peers[peer]) == some  # noqa: B023
+            known = [one for one in known if one not in some]
         else:
             assert sorted(map(id, pulls.take_all())) == sorted(map(id, known))
             known = []

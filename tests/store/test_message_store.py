@@ -210,10 +210,10 @@ async def test_a_filter_sees_every_tags_code_and_the_next_offset_skips_what_it_l
             store.put(message(str(number), properties=f"TAGS\x01{tag}\x02"))
         store.confirm(store.log.end)
         await store.caught_up()
-        got = store.get("T", 0, 0, 3, 1 << 20, lambda code: code == java_hash("odd"))
+        got = store.get("T", 0, 0, 3, 1 << 20, {java_hash("odd")})
         assert [r.body for r in unpack(got.chunks)] == [b"1", b"3", b"5"]
         assert got.next_offset == 6
-        none = store.get("T", 0, 0, 3, 1 << 20, lambda code: False)
+        none = store.get("T", 0, 0, 3, 1 << 20, set())
         assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED, 12)
 
 

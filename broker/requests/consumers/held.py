@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,6 +48,14 @@ class _Waiting:
     codes: Counter[int] = field(default_factory=Counter)
     all: int = 0
 
+    def forget(self, codes: frozenset[int]) -> None:
+        """A pull that wants these does not wait any more."""
+        self.all -= not codes
+        for code in codes:
+            self.codes[code] -= 1
+            if not self.codes[code]:
+                del self.codes[code]
+
 
 class HeldPulls:
     """All pulls that wait; pure.
@@ -90,13 +98,21 @@ class HeldPulls:
         waiting = self._queues.get(queue)
         return waiting is not None and (waiting.all > 0 or tags_code in waiting.codes)
 
-    def take(self, queue: Queue) -> list[Held]:
-        """Those of one queue: they do not wait any more."""
-        waiting = self._queues.pop(queue, None)
+    def take(self, queue: Queue, which: Callable[[Held], bool] | None = None) -> list[Held]:
+        """Those of one queue, or ``which`` of them: they do not wait any more."""
+        waiting = self._queues.get(queue)
         if waiting is None:
             return []
-        self._forget(waiting.pulls)
-        return waiting.pulls
+        taken = waiting.pulls if which is None else list(filter(which, waiting.pulls))
+        self._forget(taken)
+        if len(taken) == len(waiting.pulls):
+            del self._queues[queue]
+        elif taken:
+            gone = set(map(id, taken))
+            waiting.pulls = [held for held in waiting.pulls if id(held) not in gone]
+            for held in taken:
+                waiting.forget(held.subscription.codes)
+        return taken
 
     def take_all(self) -> list[Held]:
         """Every one, and a new term."""

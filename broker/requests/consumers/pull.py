@@ -65,26 +65,31 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
-        self._context.trust.need_seen(connection, request, header.topic)
-        topic, group = self._allowed(header)
         try:
-            subscription = self._subscription(header, group)
+            return self.answer(connection, request, header)
         except Refused as refused:
             if refused.code != Response.SUBSCRIPTION_NOT_LATEST:
                 raise
-            await self._asking.renew(connection, header.group, header.topic)
-            topic, group = self._allowed(header)  # others ran meanwhile
-            subscription = self._subscription(header, group)
+        await self._asking.renew(connection, header.group, header.topic)
+        return self.answer(connection, request, header)
+
+    def answer(self, connection: Connection, request: Command, header: PullHeader) -> Command | None:
+        """``pull``, of a header that was read. Raises Refused, at once when the subscription is not the
+        latest: the consumer can be asked for it then."""
+        self._context.trust.need_seen(connection, request, header.topic)
+        topic, group = self._allowed(header)
+        subscription = self._subscription(header, group)
         got = self._get(header, subscription)
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
-        held = self._waiting(connection, request, header, subscription, topic, group)
-        if self._waits(got, held) and not request.is_oneway and self._has_room(held):
-            held.passed = self._context.trust.passed(connection, request)
-            self._held.add(held)
-            return None
-        return self._answer(held, got)
+        if got.status is not GetStatus.FOUND:
+            held = self._waiting(connection, request, header, subscription, topic, group)
+            if self._waits(got, held) and not request.is_oneway and self._has_room(held):
+                held.passed = self._context.trust.passed(connection, request)
+                self._held.add(held)
+                return None
+        return self._answer(request, header, topic, group, got)
 
     def _waiting(
         self,
@@ -209,7 +214,7 @@ class PullProcessor:
         count_max = max(1, min(header.count_max, self._config.transfer_count_in_memory))
         bytes_max = min(bytes_max, BYTES_MAX)
         if subscription.chooses is None:
-            return get(topic, queue_id, header.queue_offset, count_max, bytes_max, _wanted(subscription))
+            return get(topic, queue_id, header.queue_offset, count_max, bytes_max, subscription.codes or None)
         return look(
             lambda offset, count: get(topic, queue_id, offset, count, bytes_max, None),
             subscription.chooses,
@@ -238,8 +243,14 @@ class PullProcessor:
             return False
         return header.queue_offset <= self._context.store.next_offset(header.topic, header.queue_id)
 
-    def _answer(self, held: Held, got: Got) -> Command:
-        header = held.header
+    def _answer(
+        self,
+        request: Command,
+        header: PullHeader,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        got: Got,
+    ) -> Command:
         code = _code(got, header)
         next_offset = got.next_offset
         body = b""
@@ -261,12 +272,15 @@ class PullProcessor:
             max(got.min_offset, self._context.topics.first_offset(header.topic, header.queue_id)),
             got.max_offset,
             MASTER,
-            held.topic.sys_flag,
-            held.group.group_sys_flag,
+            topic.sys_flag,
+            group.group_sys_flag,
         ).to_ext()
-        return held.request.reply(code, remark=remark, ext=ext, body=body)
+        return request.reply(code, remark=remark, ext=ext, body=body)
 
     # Waiting
+
+    def _answer_held(self, held: Held, got: Got) -> Command:
+        return self._answer(held.request, held.header, held.topic, held.group, got)
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A record was dispatched. Cheap: this runs for every record."""
@@ -284,10 +298,11 @@ class PullProcessor:
         while self._due:
             due, self._due = self._due, {}
             for queue in due:
-                await self._retry(queue, lambda held: True, slice_)
+                await self._retry(queue, None, slice_)
 
-    async def _retry(self, queue: Queue, which: Callable[[Held], bool], slice_: Slice) -> None:
-        waiting, term = self._held.take(queue), self._held.term
+    async def _retry(self, queue: Queue, which: Callable[[Held], bool] | None, slice_: Slice) -> None:
+        """Look again at the pulls of a queue, or ``which`` of them: the others wait as they did."""
+        waiting, term = self._held.take(queue, which), self._held.term
         now_ms = self._context.env.monotonic_ms()
         for held in waiting:
             await slice_.breathe()
@@ -295,9 +310,6 @@ class PullProcessor:
                 continue
             if self._held.term != term:
                 self._release(held)  # meanwhile all were
-                continue
-            if not which(held):
-                self._held.add(held)
                 continue
             got = self._look(held)
             while got is not None and self._passes(got, held) and self._held.term == term:
@@ -311,7 +323,7 @@ class PullProcessor:
                 held.check_ms = now_ms + RECHECK_MS
                 self._held.add(held)
             else:
-                held.connection.send(self._answer(held, got))
+                held.connection.send(self._answer_held(held, got))
 
     def _passes(self, got: Got, held: Held) -> bool:
         """Whether only messages came that the consumer's expression does not take: the pull waits on behind
@@ -354,8 +366,7 @@ class PullProcessor:
 
         slice_ = Slice(self._context.env.monotonic_ms)
         for queue in self._held.queues():
-            if any(map(is_due, self._held.of(queue))):
-                await self._retry(queue, is_due, slice_)
+            await self._retry(queue, is_due, slice_)
             await slice_.breathe()
 
     def release_all(self) -> asyncio.Task[None]:
@@ -374,15 +385,10 @@ class PullProcessor:
         got = self._look(held)
         if got is None:
             return
-        answer = self._answer(held, got)
+        answer = self._answer_held(held, got)
         if answer.code == Response.PULL_NOT_FOUND:
             answer.code = int(Response.PULL_RETRY_IMMEDIATELY)
         held.connection.send(answer)
-
-
-def _wanted(subscription: Subscription) -> Callable[[int], bool] | None:
-    codes = subscription.codes
-    return codes.__contains__ if codes else None
 
 
 def need_filter(config: BrokerConfig, subscription: Subscription) -> None:

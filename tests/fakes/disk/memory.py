@@ -69,6 +69,10 @@ class FaultyFile:
         assert not self.closed, f"{what} of a closed file: {self.path}"
         self._disk.check(what, self.path)
 
+    @property
+    def descriptor(self) -> int | None:
+        return None  # every read is this class's own
+
     def pread(self, size: int, offset: int) -> bytes:
         self._check("pread")
         return bytes(self._node.cache[offset : offset + size])

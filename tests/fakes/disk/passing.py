@@ -61,6 +61,10 @@ class PassingFile:
         self._file = file
         self.path = file.path
 
+    @property
+    def descriptor(self) -> int | None:
+        return None  # every read is this class's own
+
     def pread(self, size: int, offset: int) -> bytes:
         return self._file.pread(size, offset)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -332,9 +331,9 @@ class PopProcessor:
             return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
         bytes_max = max(1, min(self._config.transfer_bytes_in_memory, BYTES_MAX) - taken.size)
         if subscription.chooses is None:
-            codes = subscription.codes
-            wanted: Callable[[int], bool] | None = codes.__contains__ if codes else None
-            return context.store.get(topic, queue_id, offset, taken.room, bytes_max, wanted)
+            return context.store.get(
+                topic, queue_id, offset, taken.room, bytes_max, subscription.codes or None
+            )
         return look(
             lambda at, count: context.store.get(topic, queue_id, at, count, bytes_max, None),
             subscription.chooses,

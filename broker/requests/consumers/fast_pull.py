@@ -1,0 +1,287 @@
+"""How is a pull answered in as few steps as Python allows?
+
+A consumer's pulls of a queue differ in three numbers: queue offset, commit offset and the number of the
+request. What stands around them is parsed once, by the ordinary way, and known again by its bytes. Such a
+pull goes through the same rules as any other (``PullProcessor.answer``), without a task of its own.
+All others are left to the ordinary way, which must give the same answers: a test
+holds the two together (``tests/broker/test_fast_pull.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import Final, NamedTuple
+
+from broker.requests.consumers.pull import PullProcessor
+from broker.requests.fast_path import FastPath
+from model.codes import Request, Response
+from model.errors import PeerError, Refused
+from model.pop import is_revive_topic
+from model.topic import INTERNAL_TOPICS
+from remoting import codec
+from remoting.codec import Command
+from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard
+from remoting.headers import PullHeader
+from remoting.service import Connection
+from remoting.transport.connection import UNSENT_BYTES_HIGH
+
+log = logging.getLogger(__name__)
+
+KNOWN_BYTES_MAX: Final = 8 << 20
+"""Of what is remembered: one a consumer and queue."""
+KNOWN_BYTES: Final = 1000
+"""Of one, besides the bytes it is found by."""
+AROUND_BYTES_MAX: Final = 1024
+"""Of a longer header nothing is remembered: a subscription may have megabytes."""
+_PULLS: Final = (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE)
+_NAMES: Final = frozenset(PullHeader("", "", 0, 0, 0, bytes_max=0).to_ext()) | {
+    "requestSource", "proxyFrowardClientId", "bname", "ns", "nsd", "lo", "oway", "ReqT",
+}  # fmt: skip
+"""What a pull may say and be remembered: nothing that proves who asks."""
+_OFFSET, _COMMIT = "queueOffset", "commitOffset"
+
+_HEADER: Final = struct.Struct(">hxxxiiii")  # code, opaque, flag, remark bytes, ext bytes
+_INT_AT: Final = struct.Struct(">i").unpack_from
+_LENGTHS: Final = struct.Struct(">iI")
+_JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE = b'"queueOffset":"', b'"commitOffset":"', b'"opaque":'
+_DIGITS_MAX: Final = 18
+_OPAQUE_DIGITS_MAX: Final = 9
+_BEGIN: Final = 8  # of the header, in a frame
+_EXT_AT: Final = _BEGIN + _HEADER.size
+
+_READS: Final = "reads"  # of a connection: pulls came on it
+
+_Around = tuple[bytes, ...]
+_Numbers = tuple[int, int, int]
+"""Queue offset, commit offset, number of the request."""
+
+
+def _binary_mark(name: str) -> bytes:
+    return struct.pack(">h", len(name)) + name.encode()
+
+
+_BINARY_OFFSET, _BINARY_COMMIT = _binary_mark(_OFFSET), _binary_mark(_COMMIT)
+
+
+class _Pull(NamedTuple):
+    """A pull as the ordinary way reads it; its numbers are those of the first that came."""
+
+    command: Command
+    header: PullHeader
+
+
+class KnownPulls:
+    """What stood around the numbers of pulls that came.
+
+    Holds: a header whose bytes around the numbers equal remembered ones has the same fields, as the bytes of
+    a text cannot pass for what stands around a number: in JSON each quote inside of one has a backslash
+    before it, and in a ROCKETMQ header the lengths of all fields are among the bytes that are compared.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[_Around, _Pull] = {}
+        self._bytes = 0
+
+    def find(self, frame: bytes) -> tuple[Command, PullHeader] | None:
+        """The pull in a whole frame, ``Command.ext`` left out; None: the ordinary way is to look."""
+        mark = _LENGTHS.unpack_from(frame)[1]
+        if _BEGIN + (mark & 0xFFFFFF) != len(frame):
+            return None  # it has a body, or cannot be
+        cut = _cut_json(frame) if mark <= 0xFFFFFF else _cut_binary(frame)
+        if cut is None:
+            return None
+        around, numbers = cut
+        found = self._known.get(around)
+        if found is None:
+            found = self._learn(frame, around, numbers)
+            if found is None:
+                return None
+        one, (offset, commit, opaque) = found.header, numbers
+        header = PullHeader(
+            one.group,
+            one.topic,
+            one.queue_id,
+            offset,
+            one.count_max,
+            one.sys_flag,
+            commit,
+            one.suspend_timeout_ms,
+            one.subscription,
+            one.sub_version,
+            one.expression_type,
+            one.bytes_max,
+            one.request_source,
+        )
+        asked = found.command
+        return (
+            Command(
+                asked.code, {}, b"", opaque, asked.flag, None, asked.language, asked.version, asked.serialize
+            ),
+            header,
+        )
+
+    def _learn(self, frame: bytes, around: _Around, numbers: _Numbers) -> _Pull | None:
+        """Remember a pull that came for the first time; None: it is not to be."""
+        size = sum(map(len, around))
+        if size > AROUND_BYTES_MAX:
+            return None
+        try:
+            command = codec.decode(frame)
+            header = PullHeader.parse(command.ext)
+        except (PeerError, Refused):
+            return None
+        if (
+            command.code not in _PULLS
+            or command.flag & codec.FLAG_RESPONSE
+            or not command.ext.keys() <= _NAMES
+            or header.topic in INTERNAL_TOPICS
+            or is_revive_topic(header.topic)
+            or (header.queue_offset, header.commit_offset, command.opaque) != numbers
+            or not (_are_fields(frame, around) if command.serialize == codec.ROCKETMQ else _are_keys(frame))
+        ):
+            return None
+        self._bytes += KNOWN_BYTES + size
+        if self._bytes > KNOWN_BYTES_MAX:
+            self._known.clear()
+            self._bytes = KNOWN_BYTES + size
+        command.ext = {}
+        known = self._known[around] = _Pull(command, header)
+        return known
+
+
+def _cut_json(frame: bytes) -> tuple[_Around, _Numbers] | None:
+    places = []
+    for mark in (_JSON_OFFSET, _JSON_COMMIT):
+        at = frame.find(mark, _BEGIN) + len(mark)
+        end = frame.find(b'"', at)
+        if at < _BEGIN + len(mark) or not 0 < end - at <= _DIGITS_MAX:
+            return None
+        places.append((at, end))
+    at = frame.find(_JSON_OPAQUE, _BEGIN) + len(_JSON_OPAQUE)
+    end = frame.find(b",", at)
+    if at < _BEGIN + len(_JSON_OPAQUE) or not 0 < end - at <= _OPAQUE_DIGITS_MAX:
+        return None
+    places.append((at, end))
+    texts = [frame[at:end] for at, end in places]
+    if not (texts[0].isdigit() and texts[1].isdigit() and texts[2].isdigit()):
+        return None
+    if texts[2][0] == 48 and len(texts[2]) > 1:
+        return None  # no number of JSON
+    places.sort()
+    (a, b), (c, d), (e, f) = places
+    if b > c or d > e:
+        return None
+    return (frame[_BEGIN:a], frame[b:c], frame[d:e], frame[f:]), (int(texts[0]), int(texts[1]), int(texts[2]))
+
+
+def _cut_binary(frame: bytes) -> tuple[_Around, _Numbers] | None:
+    if len(frame) < _EXT_AT:
+        return None
+    _, opaque, _, remark_bytes, ext_bytes = _HEADER.unpack_from(frame, _BEGIN)
+    if remark_bytes or ext_bytes != len(frame) - _EXT_AT or opaque < 0:
+        return None
+    places = []
+    for mark in (_BINARY_OFFSET, _BINARY_COMMIT):
+        at = frame.find(mark, _EXT_AT) + len(mark)
+        if not _EXT_AT + len(mark) <= at <= len(frame) - 4:
+            return None
+        size = _INT_AT(frame, at)[0]
+        if not 0 < size <= min(_DIGITS_MAX, len(frame) - at - 4):
+            return None
+        places.append((at, at + 4 + size))
+    texts = [frame[at + 4 : end] for at, end in places]
+    if not (texts[0].isdigit() and texts[1].isdigit()):
+        return None
+    places.sort()
+    (a, b), (c, d) = places
+    if b > c:
+        return None
+    head = frame[_BEGIN : _BEGIN + 5] + frame[_BEGIN + 9 : _BEGIN + 13]  # code, language, version, flag
+    return (head, frame[_EXT_AT:a], frame[b:c], frame[d:]), (int(texts[0]), int(texts[1]), opaque)
+
+
+def _are_fields(frame: bytes, around: _Around) -> bool:
+    """Whether the numbers cut out of a ROCKETMQ header are the values of their fields, each there once."""
+    fields = codec.binary_fields(frame, _EXT_AT, len(frame))
+    places = {name: at for name, at, _ in fields}
+    first = _EXT_AT + len(around[1]) + 4
+    ends = {at: end for _, at, end in fields}
+    second = ends.get(first, 0) + len(around[2]) + 4
+    return len(places) == len(fields) and {places.get(_OFFSET), places.get(_COMMIT)} == {first, second}
+
+
+def _are_keys(frame: bytes) -> bool:
+    """Whether a JSON header has each of the three keys once: none outside of the ext fields has its name."""
+    return all(frame.count(mark) == 1 for mark in (_JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE))
+
+
+class FastReads:
+    """The server's BufferHandler: sends first (``FastPath``), then the pulls it left."""
+
+    def __init__(self, sends: FastPath, pulls: PullProcessor, guard: Guard) -> None:
+        self._sends = sends
+        self._pulls = pulls
+        self._guard = guard
+        self._known = KnownPulls()
+        self._frame_bytes_max = sends.config.frame_bytes_max
+
+    def process(
+        self, connection: Connection, buffer: bytes | bytearray, start: int, end: int
+    ) -> tuple[int, list[bytes]]:
+        """See FastPath.process. An earlier request of the connection that is still to begin goes first, and
+        so does one that was left before: the rest is left with it."""
+        if connection.attributes.get(_READS):
+            start = self._pulls_first(connection, buffer, start, end)
+            if start == end:
+                return start, []
+        at, left = self._sends.process(connection, buffer, start, end)
+        done = 0
+        for frame in left:
+            if not self._take(connection, frame):
+                break
+            done += 1
+        if done:
+            connection.attributes[_READS] = True
+            del left[:done]
+        return at, left
+
+    def _pulls_first(self, connection: Connection, buffer: bytes | bytearray, start: int, end: int) -> int:
+        """Where the pulls end that a consumer's read begins with: for them alone the way of sends is long."""
+        frame_bytes_max = self._frame_bytes_max
+        try:
+            while stop := codec.frame_end(buffer, start, end, frame_bytes_max):
+                if not self._take(connection, bytes(buffer[start:stop])):
+                    break
+                start = stop
+        except PeerError:
+            pass  # the same bytes end the connection in a moment
+        return start
+
+    def _take(self, connection: Connection, frame: bytes) -> bool:
+        guard = self._guard
+        # An earlier request of the connection is to begin first; long answers wait until there is room.
+        if connection.handling or guard.made.size > MADE_BYTES_MAX or connection.untaken > UNSENT_BYTES_HIGH:
+            return False
+        found = self._known.find(frame)
+        if found is None or not guard.starts.take():
+            return False
+        return self._answer(connection, *found)
+
+    def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
+        """False: the consumer is to be asked what it wants, for which the ordinary way waits."""
+        try:
+            answer = self._pulls.answer(connection, request, header)
+        except Refused as refused:
+            if refused.code == Response.SUBSCRIPTION_NOT_LATEST:
+                return False
+            answer = request.reply(refused.code, remark=refused.remark)
+        except Exception as error:
+            log.exception("a pull from %s failed", connection.remote)
+            answer = request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        if answer is not None and not request.is_oneway:
+            connection.send(answer)
+            if len(answer.body) >= LONG_ANSWER_BYTES:
+                self._guard.made.add(len(answer.body), asyncio.get_running_loop())
+        return True

@@ -1,0 +1,218 @@
+"""The promise of broker.requests.consumers.fast_pull: a pull known by its bytes is read, and answered,
+as the ordinary way does it; and no request goes before an earlier one."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.requests.consumers import fast_pull
+from broker.requests.consumers.fast_pull import KNOWN_BYTES, FastReads, KnownPulls
+from model.codes import Request, Response
+from model.errors import PeerError, Refused
+from remoting import codec
+from remoting.codec import Command, decode
+from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from tests.broker.helpers import client_of, golden_exchanges, running
+
+ODD_TEXTS = ['"queueOffset":"5', "\0\x0bqueueOffset\0\0\0\x011", "Ünïcode", "a b", "x" * 300, ""]
+
+
+def a_pull(chance: random.Random, opaque: int) -> Command:
+    """A pull as clients send it, or with something odd in it."""
+    odd = chance.random() < 0.4
+    header = PullHeader(
+        chance.choice(["cg", "other", *(ODD_TEXTS if odd else [])]),
+        chance.choice(["T", "Ü", "TBW102", *(ODD_TEXTS if odd else [])]),
+        chance.randrange(3),
+        chance.choice([0, 7, 12345678901, -1 if odd else 3]),
+        32,
+        chance.choice([0, PULL_SUSPEND, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION]),
+        chance.choice([0, 99, 10**17]),
+        chance.choice([0, 15000]),
+        chance.choice(["*", "A || B"]),
+    )
+    ext = header.to_ext()
+    if odd:
+        change = chance.randrange(6)
+        if change == 0:
+            ext["AccessKey"] = "a"
+        elif change == 1:
+            del ext[chance.choice(list(ext))]
+        elif change == 2:
+            ext[chance.choice(list(ext))] = chance.choice(["007", "+1", "1 ", "٣", "x", "1e3", "9" * 30])
+        elif change == 3:
+            ext["opaque"] = "4"
+    code = Request.PULL_MESSAGE if not odd else chance.choice([11, 361, 310, 34])
+    command = Command(int(code), ext, b"" if chance.random() < 0.9 else b"body", opaque)
+    command.serialize = chance.choice([codec.JSON, codec.ROCKETMQ])
+    command.flag = chance.choice([0, 0, 0, codec.FLAG_ONEWAY, codec.FLAG_RESPONSE]) if odd else 0
+    return command
+
+
+def ordinary(frame: bytes) -> tuple[Command, PullHeader] | None:
+    try:
+        command = decode(frame)
+        return command, PullHeader.parse(command.ext)
+    except (PeerError, Refused):
+        return None
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**48))
+def test_what_is_known_is_read_as_the_ordinary_way_reads_it(seed: int) -> None:
+    chance = random.Random(seed)
+    known = KnownPulls()
+    for opaque in range(60):
+        frame = bytearray(codec.encode(a_pull(chance, opaque)))
+        if chance.random() < 0.3:  # a byte is another one, or the same text stands elsewhere
+            frame[chance.randrange(8, len(frame))] = chance.choice(b'09"\\,:{} \0\x7f')
+        found = known.find(bytes(frame))
+        if found is None:
+            continue
+        right = ordinary(bytes(frame))
+        assert right is not None, "the ordinary way refuses it"
+        assert found[1] == right[1]
+        right[0].ext = {}
+        assert found[0] == right[0]
+
+
+def test_plain_pulls_of_both_dialects_are_known_from_the_first_on() -> None:
+    known = KnownPulls()
+    for serialize in (codec.JSON, codec.ROCKETMQ):
+        for number in range(5):
+            command = Command(11, PullHeader("g", "T", 1, number, 32, 2, number, 9).to_ext(), b"", number + 1)
+            command.serialize = serialize
+            found = known.find(codec.encode(command))
+            assert found is not None
+            assert (found[1].queue_offset, found[1].commit_offset, found[0].opaque) == (
+                number,
+                number,
+                number + 1,
+            )
+    assert len(known._known) == 2
+
+
+def test_pulls_of_the_java_client_are_known() -> None:
+    pulls = [
+        frame
+        for frame, request, _ in golden_exchanges("pull.jsonl").values()
+        if request.code == Request.PULL_MESSAGE
+    ]
+    assert pulls
+    for frame in pulls:
+        assert KnownPulls().find(frame) is not None
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_pull, "KNOWN_BYTES_MAX", 20_000)
+    known = KnownPulls()
+    for number in range(100):
+        frame = codec.encode(Command(11, PullHeader("g", f"T{number}", 1, 5, 32).to_ext(), b"", 3))
+        assert known.find(frame) is not None
+        assert known._bytes <= 20_000
+        assert sum(KNOWN_BYTES + sum(map(len, around)) for around in known._known) == known._bytes
+    long = codec.encode(Command(11, PullHeader("g", "T", 1, 5, 32, subscription="x" * 2000).to_ext(), b"", 3))
+    assert known.find(long) is None
+
+
+def test_a_number_outside_of_the_fields_is_not_taken_for_one_of_them() -> None:
+    plain = codec.encode(Command(11, PullHeader("g", "T", 1, 5, 32).to_ext(), b"", 3))
+    header = plain[8:].replace(b'{"code"', b'{"queueOffset":"5","code"')
+    frame = struct.pack(">II", 4 + len(header), len(header)) + header
+    assert KnownPulls().find(plain) is not None
+    assert KnownPulls().find(frame) is None
+
+
+async def test_answers_are_those_of_the_ordinary_way(tmp_path: Path) -> None:
+    """The ordinary way is taken when a field is there that is not remembered."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for number in range(20):
+            await client.send("T", b"%d" % number, queue_id=number % 2)
+        await client.pull_until("T", 0, 10)
+        flags = PULL_SUBSCRIPTION | PULL_SUSPEND
+        asked = [
+            PullHeader("cg", topic, queue, offset, 4, flags, 0, 1, tags)
+            for topic in ("T", "None")
+            for queue in (0, 1, 9)
+            for offset in (0, 3, 10, 99)
+            for tags in ("*", "A", "||")
+        ]
+        for header in asked:
+            fast = await client.call(11, header.to_ext())
+            slow = await client.call(11, header.to_ext() | {"unknown": "1"})
+            assert (fast.code, fast.remark, fast.ext, fast.body) == (
+                slow.code,
+                slow.remark,
+                slow.ext,
+                slow.body,
+            )
+
+
+class Free:
+    """A connection of which ``busy`` says whether an earlier request is still to begin."""
+
+    def __init__(self, busy: bool) -> None:
+        self.handling = int(busy)
+        self.untaken = 0
+        self.attributes: dict[str, object] = {}
+        self.remote = "x:1"
+        self.sent: list[Command] = []
+        self.send = self.sent.append
+
+
+def reads(refused: Refused | None = None) -> FastReads:
+    """All frames are left by the way of sends; a pull is answered, or ``refused``."""
+
+    def answer(connection: object, request: Command, header: PullHeader) -> Command:
+        if refused is not None:
+            raise refused
+        return request.reply()
+
+    def split(connection: object, buffer: bytes, at: int, end: int) -> tuple[int, list[bytes]]:
+        left = []
+        while stop := codec.frame_end(buffer, at, end):
+            left.append(bytes(buffer[at:stop]))
+            at = stop
+        return at, left
+
+    sends = SimpleNamespace(process=split, config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX))
+    guard = SimpleNamespace(starts=SimpleNamespace(take=lambda: True), made=SimpleNamespace(size=0))
+    return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(answer=answer)), cast(Any, guard))
+
+
+@pytest.mark.parametrize("order", ["ppp", "opp", "pop", "ppo", "o"])
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("reader", [False, True])
+def test_a_pull_goes_before_no_earlier_request_of_its_connection(
+    order: str, busy: bool, reader: bool
+) -> None:
+    pull = PullHeader("g", "T", 0, 0, 32).to_ext()
+    frames = [
+        codec.encode(Command(11 if kind == "p" else 34, pull, b"", number))
+        for number, kind in enumerate(order)
+    ]
+    connection, data = Free(busy), b"".join(frames)
+    if reader:
+        connection.attributes["reads"] = True
+    at, left = reads().process(cast(Any, connection), data, 0, len(data))
+    at_once = 0 if busy else (order + "o").index("o")
+    assert at == len(data)
+    assert [answer.opaque for answer in connection.sent] == list(range(at_once))
+    assert left == frames[at_once:]
+
+
+def test_a_consumer_that_is_to_be_asked_takes_the_ordinary_way() -> None:
+    frame = codec.encode(Command(11, PullHeader("g", "T", 0, 0, 32).to_ext(), b"", 1))
+    for code, left in ((Response.SUBSCRIPTION_NOT_LATEST, [frame]), (Response.TOPIC_NOT_EXIST, [])):
+        connection = Free(busy=False)
+        refusing = reads(Refused("no", code))
+        assert refusing.process(cast(Any, connection), frame, 0, len(frame)) == (len(frame), left)
+        assert [answer.code for answer in connection.sent] == ([] if left else [code])
