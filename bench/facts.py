@@ -47,7 +47,6 @@ ALLOWED: dict[str, str] = {
     "broker.requests.fast_path.FastPath._frames": "what each single send pays for, in one"
     " piece: split it costs 8 to 16 % of FastPath.process",
     "broker.requests.codes.handlers": "a table, a line a request code",
-    "broker.requests.operators.admin.AdminProcessor._runtime_table": "a table, a line a key",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -273,7 +273,7 @@ class SendProcessor:
             else:
                 problem = topic_name_error(name)
                 if problem is not None:
-                    raise Refused(problem, Response.SYSTEM_ERROR)
+                    raise Refused(problem, Response.INVALID_PARAMETER)
                 topic = topics.create_for_send(name, header.default_topic, header.default_topic_queues)
         if not topic.perm & PERM_WRITE:
             raise Refused(f"the topic[{name}] sending message is forbidden", Response.NO_PERMISSION)

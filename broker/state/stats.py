@@ -7,6 +7,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from broker.state.counters import Counters
+from broker.state.pulled import Pulled
 from runtime.report.histogram import LONG_S, SIZES_BYTES, Histogram
 
 WINDOW_MS: Final = 10_000
@@ -28,6 +29,7 @@ class Stats:
         self.put_bytes_total = 0
         self.get_total = 0
         self.counters = Counters()
+        self.pulled = Pulled()
         self.age_when_read = Histogram(LONG_S)
         self.sizes = Histogram(SIZES_BYTES)
         self.today = Morning()

@@ -30,6 +30,7 @@ from model.errors import MqError
 from model.message import retry_topic
 from remoting import bodies
 from remoting.codec import Command
+from remoting.headers import flag
 from remoting.keys import Signer
 from remoting.service import Connection
 from runtime.env import Env
@@ -356,7 +357,19 @@ class PushConsumer(Lifecycle):
         queues = {
             bodies.queue_key(q.topic, q.broker_name, q.queue_id): {"droped": False} for q in self.queues
         }
-        body = {"mqTable": queues, "properties": {}, "statusTable": {}, "subscriptionSet": []}
+        told = self._heartbeat()
+        properties = {
+            "PROP_CONSUME_TYPE": told["consumeType"],
+            "PROP_CONSUMEORDERLY": flag(self._options.orderly),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._sub_version),
+            "PROP_THREADPOOL_CORE_SIZE": str(self._options.concurrency),
+        }
+        body = {
+            "mqTable": queues,
+            "properties": properties,
+            "statusTable": {},
+            "subscriptionSet": told["subscriptionDataSet"],
+        }
         return command.reply(body=bodies.dumps_dialect(body))
 
     def _route_changed(self, former: Route | None, route: Route) -> None:

@@ -7,7 +7,11 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
+import pytest
+
+from broker.requests.operators.admin import bytes_text
 from broker.state.counters import SPANS, Counters, Span
+from broker.state.pulled import Pulled
 from broker.state.stats import Morning, Stats
 from model.codes import Request
 from model.message import message_id
@@ -124,6 +128,51 @@ async def test_counters_of_minute_hour_and_day(tmp_path: Path) -> None:
         assert broker.context.stats.counters.spans("GROUP_GET_NUMS", "T@cg") is not None
         runtime = bodies.loads((await client.call(Request.GET_BROKER_RUNTIME_INFO)).body)["table"]
         assert int(runtime["earliestMessageTimeStamp"]) == log_records(broker)[0].store_timestamp_ms
+
+
+async def test_what_was_handed_out_and_not_confirmed_is_on_its_way(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for _ in range(5):
+            await client.send("T")
+        await broker.store.caught_up()
+        await client.pull("T", 0, count=4)
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, COMMIT)
+
+        async def inflight() -> int:
+            asked = {"consumerGroup": "cg", "topic": "T"}
+            table = bodies.loads((await client.call(Request.GET_CONSUME_STATS, asked)).body)["offsetTable"]
+            found = table[queue_key("T", "broker-t", 0)]
+            return int(found["pullOffset"] - found["consumerOffset"])
+
+        assert await inflight() == 2
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": "5"})
+        assert await inflight() == 0, "no less than what is confirmed"
+        back = {"topic": "T", "group": "cg", "timestamp": "0", "isForce": "true"}
+        await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, back)
+        assert await inflight() == 0
+
+
+async def test_a_topic_shows_the_queues_that_are_only_read(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        narrow = {"topic": "N", "readQueueNums": "3", "writeQueueNums": "1", "perm": "6"}
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, narrow)
+        stats = bodies.loads((await client.call(Request.GET_TOPIC_STATS_INFO, {"topic": "N"})).body)
+        assert set(stats["offsetTable"]) == {queue_key("N", "broker-t", number) for number in range(3)}
+
+
+def test_what_was_pulled_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.state.pulled.QUEUES_MAX", 2)
+    pulled = Pulled()
+    for number in (0, 1, 0, 2):
+        pulled.note("g", "T", number, 7)
+    assert [pulled.of("g", "T", number, 1) for number in range(3)] == [7, 1, 7]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (97_793_294_336, "91.1 GiB")]
+)
+def test_bytes_are_said_as_tools_read_them(count: int, text: str) -> None:
+    assert bytes_text(count) == text
 
 
 def test_a_span_is_from_its_first_sample_to_its_last() -> None:

@@ -94,7 +94,7 @@ async def test_offsets_outside_of_a_queue_are_corrected(
 
 @pytest.mark.parametrize(
     ("queue_id", "topic", "code"),
-    [(0, "Nowhere", 17), (99, "T", 1)],
+    [(0, "Nowhere", 17), (99, "T", 29)],
 )
 async def test_a_pull_from_where_nothing_is_says_so(
     tmp_path: Path, queue_id: int, topic: str, code: int

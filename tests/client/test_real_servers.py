@@ -13,6 +13,7 @@ from client.sending.producer import Producer
 from model.codes import Request
 from model.errors import Refused
 from remoting import bodies
+from remoting.codec import Command
 from tests.client.servers import Pair, routed, run
 from tests.waiting import until
 
@@ -204,5 +205,32 @@ def test_refusals_reach_the_caller_with_their_code(tmp_path: Path) -> None:
         assert failed.value.code == 29
         async with PullConsumer(servers.env, "cg", servers.namesrv) as consumer:
             assert (await consumer.pull(queue, 99)).status is PullStatus.MOVED
+
+    run(tmp_path, work)
+
+
+def test_a_consumer_says_what_it_wants_when_operators_ask(tmp_path: Path) -> None:
+    """What mqadmin consumerStatus shows, and a broker that missed a heartbeat goes on with."""
+
+    async def work(servers: Pair) -> None:
+        async def listener(messages: list[Received]) -> None:
+            pass
+
+        async with AdminClient(servers.env, servers.namesrv) as admin:
+            await admin.create_topic("Orders", 1)
+        consumer = PushConsumer(servers.env, "cg", servers.namesrv, listener, subscriptions={"Orders": "A"})
+        async with consumer, PullConsumer(servers.env, "asks", servers.namesrv) as other:
+            clients = servers.broker.context.clients
+            await until(lambda: clients.subscription("cg", "Orders") is not None)
+            (client_id,) = clients.consumers["cg"].ids()
+            asked = Command(
+                int(Request.GET_CONSUMER_RUNNING_INFO), {"consumerGroup": "cg", "clientId": client_id}
+            )
+            answer = await other.session.remoting.call(servers.broker.config.address, asked)
+            held = clients.subscription("cg", "Orders")
+            assert held is not None
+            told = bodies.loads(answer.body)
+        assert told["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert held.to_json() in told["subscriptionSet"]
 
     run(tmp_path, work)

@@ -6,7 +6,7 @@
 
 A test says what it covers by a marker: ``covers(behaviour, client=..., sides=...)``. ``both``: the same work
 at keelmq and at the real broker, and what is seen is compared. ``together``: one group, cluster or store of
-both.
+both. ``cases="mqadmin"``: each case of that table (``tests/interop/answers``) is a row of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from model.codes import name_of
 from model.config import BrokerConfig
 from runtime.os_env import OsEnv
 from tests import ROOT
+from tests.interop.answers import mqadmin, wire_cases
 
 PAGE: Final = ROOT / "docs/compatibility.md"
 SEEN: Final = ROOT / "docs/results/compatibility.json"
@@ -41,6 +42,11 @@ NO_BEHAVIOUR: Final = {
     "test_stock_producer::test_only_lines_of_the_producer_are_sends": "of a test's own helper"
 }
 """Tests that say nothing about a client."""
+TABLES: Final[dict[str, list[str]]] = {
+    "mqadmin": [case.name for case in mqadmin.CASES],
+    "wire": [case.name for case in wire_cases.CASES],
+}
+"""What ``cases`` of a marker names: a row each."""
 
 _COLD: Final = "cold data control: keelmq keeps no statistics of reads by their age, and no limits on them"
 _ROCKSDB: Final = "keelmq keeps queues and tables in files, never in RocksDB"
@@ -62,9 +68,9 @@ REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one test covers."""
+    """What one test, or one case of it, covers."""
 
-    test: str  # file::function
+    test: str  # file::function, or file::function[case]
     behaviour: str
     client: str
     sides: str
@@ -78,30 +84,38 @@ def rows() -> list[Row]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 name = f"{path.stem}::{node.name}"
                 if name not in NO_BEHAVIOUR:
-                    found.append(_row(name, node))
+                    found += _rows(name, node)
     return found
 
 
-def _row(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Row:
+def _rows(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Row]:
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.covers":
             said = {word.arg: ast.literal_eval(word.value) for word in decorator.keywords}
             row = Row(name, ast.literal_eval(decorator.args[0]), said["client"], said["sides"])
             if row.sides not in SIDES:
                 raise ValueError(f"{name}: sides is one of {', '.join(SIDES)}")
-            return row
+            if "cases" not in said:
+                return [row]
+            return [
+                replace(row, test=f"{name}[{case}]", behaviour=f"{row.behaviour}: {case}")
+                for case in TABLES[said["cases"]]
+            ]
     raise ValueError(f"{name} does not say what it covers: @pytest.mark.covers(...), or NO_BEHAVIOUR")
 
 
 def outcomes(junit: Path) -> dict[str, str]:
-    """How each test of a run ended; of one with many cases the worst."""
+    """How each test of a run ended; of one with many cases the worst, unless each is a row."""
     worst = ("passed", "skipped", "failed")
+    alone = {row.test for row in rows() if row.test.endswith("]")}
     found: dict[str, str] = {}
     for case in ElementTree.parse(junit).iter("testcase"):
         package, _, file = str(case.get("classname")).rpartition(".")
         if package != "tests.interop":
             continue
-        name = f"{file}::{str(case.get('name')).partition('[')[0]}"
+        name = f"{file}::{case.get('name')}"
+        if name not in alone:
+            name = name.partition("[")[0]
         ended = "passed"
         if case.find("failure") is not None or case.find("error") is not None:
             ended = "failed"
@@ -142,7 +156,7 @@ def page(table: list[Row], seen: dict[str, Any], ours: set[int], theirs: dict[in
         "*not noted* means that no run of it was. Failed and passed are those of the whole test, so of both"
         " sides.",
         "",
-        f"{len(table)} tests.",
+        f"{len(table)} behaviours, {len({row.test.partition('[')[0] for row in table})} tests.",
         "",
         "| behaviour | client | where | RocketMQ | keelmq | test |",
         "|---|---|---|---|---|---|",
@@ -154,7 +168,39 @@ def page(table: list[Row], seen: dict[str, Any], ours: set[int], theirs: dict[in
             ended if row.sides != "real" else "–",
         )
         lines.append(f"| {row.behaviour} | {row.client} | {row.sides} | {real} | {keelmq} | `{row.test}` |")
-    return "\n".join([*lines, *_codes(ours, theirs)]) + "\n"
+    return "\n".join([*lines, *_differences(), *_codes(ours, theirs)]) + "\n"
+
+
+def _differences() -> list[str]:
+    """What of mqadmin's output, and of answers, is not compared, and why."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for case in mqadmin.CASES:
+        for differ in case.differs:
+            found.setdefault((differ.line, differ.why), []).append(case.name.partition(",")[0])
+    return [
+        "",
+        "## What differs, and why",
+        "",
+        "Of each mqadmin command every line is compared after the same work, without addresses, ids and",
+        "times; refusals by their code. These lines differ, or what stands in brackets of them:",
+        "",
+        "| commands | lines | why |",
+        "|---|---|---|",
+        *(
+            f"| {', '.join(dict.fromkeys(commands))} | `{_in_a_cell(line)}` | {why} |"
+            for (line, why), commands in found.items()
+        ),
+        "",
+        "Answers on the wire that differ:",
+        "",
+        "| request | why |",
+        "|---|---|",
+        *(f"| {_in_a_cell(name)} | {why} |" for name, why in wire_cases.DIFFERS.items()),
+    ]
+
+
+def _in_a_cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _ended(found: dict[str, str] | None) -> str:

@@ -86,10 +86,10 @@ def begin_mqadmin(namesrv: str, scratch: Path, *commands: str) -> subprocess.Pop
     )
 
 
-def end_mqadmin(begun: subprocess.Popen[str], count: int) -> list[str]:
+def end_mqadmin(begun: subprocess.Popen[str], count: int, timeout_s: float = 180) -> list[str]:
     """What each of its ``count`` commands printed."""
     try:
-        output, _ = begun.communicate(timeout=180)
+        output, _ = begun.communicate(timeout=timeout_s)
     finally:
         begun.kill()
     assert begun.returncode == 0, output[-3000:]

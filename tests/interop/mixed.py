@@ -162,7 +162,7 @@ class MixedCluster:
         node: Server
         if kind == "real":
             real = rocketmq.broker_node(
-                where, port, ";".join(self.namesrvs), None, **common, **REAL_BROKER, **settings
+                where, port, ";".join(self.namesrvs), None, **{**common, **REAL_BROKER, **settings}
             )
             real.heap_mb = HEAP_MB
             node = real

@@ -99,3 +99,18 @@ def test_a_message_the_listener_fails_comes_back_through_the_retry_topic(cluster
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     tries = facts(done.stdout, "try")
     assert {t["reconsume"] for t in tries if t["key"] == "sync-0"} >= {"0", "1"}
+
+
+REBALANCE_MS = 20_000
+"""Of the Java client: so long the original leaves a consumer waiting whose heartbeat was left out."""
+
+
+@pytest.mark.covers("A new push consumer has its messages at once", client="Java 5.5.0", sides="keelmq")
+@pytest.mark.more
+def test_no_start_of_a_push_consumer_waits_for_a_rebalance(cluster: Cluster) -> None:
+    _create(cluster, "InteropStarts")
+    assert cluster.driver("sync", "InteropStarts", "5").returncode == 0
+    done = cluster.driver("starts", "InteropStarts", "12", "5")
+    took_ms = [int(fact["ms"]) for fact in facts(done.stdout, "started")]
+    assert done.returncode == 0, (took_ms, done.stderr[-2000:])
+    assert max(took_ms) < REBALANCE_MS / 2, took_ms

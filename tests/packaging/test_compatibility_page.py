@@ -18,6 +18,8 @@ JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.interop.test_tls" name="test_b[2]"><skipped/></testcase>
 <testcase classname="tests.interop.test_pop" name="test_c"/>
 <testcase classname="tests.client.test_pop" name="test_d"/>
+<testcase classname="tests.interop.test_wire" name="test_both[send (10)]"/>
+<testcase classname="tests.interop.test_wire" name="test_both[send (310)]"><failure/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -37,7 +39,9 @@ def test_what_is_noted_is_of_tests_that_there_are() -> None:
     assert set(compatibility.load_seen()) <= names
 
 
-def test_the_worst_case_of_a_test_is_its_end(tmp_path: Path) -> None:
+def test_the_worst_case_of_a_test_is_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = [Row(f"test_wire::test_both[{case}]", "x", "x", "both") for case in ("send (10)", "send (310)")]
+    monkeypatch.setattr(compatibility, "rows", lambda: alone)
     file = tmp_path / "run.xml"
     file.write_text(JUNIT)
     ended = outcomes(file)
@@ -45,6 +49,8 @@ def test_the_worst_case_of_a_test_is_its_end(tmp_path: Path) -> None:
         "test_tls::test_a": "failed",
         "test_tls::test_b": "skipped",
         "test_pop::test_c": "passed",
+        "test_wire::test_both[send (10)]": "passed",
+        "test_wire::test_both[send (310)]": "failed",
     }
     before = {"test_tls::test_b": {"ended": "passed", "commit": "c0", "date": "2026-01-01"}}
     seen = note(before, ended, "c1", "2026-02-02")

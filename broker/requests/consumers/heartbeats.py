@@ -246,7 +246,7 @@ def _producer(client: Client, since_1970_ms: float) -> dict[str, Any]:
         "clientId": client.client_id,
         "language": client.language,
         "lastUpdateTimestamp": int(client.seen_ms + since_1970_ms),
-        "remoteIP": client.connection.remote,
+        "remoteIP": f"/{client.connection.remote}",
         "version": client.version,
     }
 

@@ -153,7 +153,7 @@ class PullProcessor:
             raise Refused(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
                 f" topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{header.group}]",
-                Response.SYSTEM_ERROR,
+                Response.INVALID_PARAMETER,
             )
         return topic
 
@@ -253,6 +253,8 @@ class PullProcessor:
     ) -> Command:
         code = _code(got, header)
         next_offset = got.next_offset
+        if code == Response.SUCCESS:
+            self._context.stats.pulled.note(header.group, header.topic, header.queue_id, next_offset)
         body = b""
         remark = _REMARKS[got.status]
         if code == Response.SUCCESS:

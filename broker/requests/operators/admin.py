@@ -72,6 +72,18 @@ LIVE_KEYS: Final = frozenset(
 """Keys that take effect while the broker runs; a new value of any other is refused, not silently ignored."""
 
 
+_NO_THREADS: Final = {
+    **{
+        f"{of}ThreadPoolQueue{what}": 0
+        for of in ("send", "pull", "litePull", "query", "ack")
+        for what in ("Size", "Capacity", "HeadWaitTimeMills")
+    },
+    "EndTransactionQueueSize": 0,
+    "EndTransactionThreadPoolQueueCapacity": 0,
+}
+"""What tools look for of the original's threads: requests wait in no queue here."""
+
+
 class AdminProcessor:
     """Answers the administration requests. ``on_config`` hears that live keys changed."""
 
@@ -125,6 +137,8 @@ class AdminProcessor:
         now_ms = context.env.now_ms()
         put_rate, get_rate = stats.rates(context.env.monotonic_ms())
         usage = context.env.disk.usage(self._config.store_path)
+        total, free = bytes_text(usage.total_bytes), bytes_text(usage.free_bytes)
+        log_path = self._config.commit_log_path or f"{self._config.store_path}/commitlog"
         used = 1 - usage.free_bytes / usage.total_bytes if usage.total_bytes else 0.0
         table: dict[str, object] = {
             "brokerVersion": VERSION,
@@ -132,7 +146,7 @@ class AdminProcessor:
             "brokerActive": "true",
             "brokerRole": context.role_state.role,
             "bootTimestamp": self._started_ms,
-            "runtime": f"[ {(now_ms - self._started_ms) // 1000} seconds ]",
+            "runtime": _for_how_long((now_ms - self._started_ms) // 1000),
             "putTps": f"{put_rate:.2f} {put_rate:.2f} {put_rate:.2f}",
             "putMessageTimesTotal": stats.put_total,
             "putMessageSizeTotal": stats.put_bytes_total,
@@ -155,25 +169,16 @@ class AdminProcessor:
             "confirmOffset": store.confirmed,
             "dispatchBehindBytes": max(0, store.confirmed - store.dispatched),
             "dispatchMaxBuffer": 0,
-            "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
+            "remainHowManyDataToFlush": bytes_text(store.log.end - store.log.flushed),
             "remainTransientStoreBufferNumbs": 0,
             "pageCacheLockTimeMills": 0,
             "earliestMessageTimeStamp": store.earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "commitLogDiskRatio": f"{used:.4f}",
-            "commitLogDirCapacity": f"Total : {usage.total_bytes} B, Free : {usage.free_bytes} B.",
+            f"commitLogDiskRatio_{log_path}": f"{used:.4f}",
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             "consumeQueueDiskRatio": f"{used:.4f}",
-            "sendThreadPoolQueueSize": 0,
-            "sendThreadPoolQueueCapacity": 0,
-            "sendThreadPoolQueueHeadWaitTimeMills": 0,
-            "pullThreadPoolQueueSize": 0,
-            "pullThreadPoolQueueCapacity": 0,
-            "pullThreadPoolQueueHeadWaitTimeMills": 0,
-            "queryThreadPoolQueueSize": 0,
-            "queryThreadPoolQueueCapacity": 0,
-            "queryThreadPoolQueueHeadWaitTimeMills": 0,
-            "EndTransactionQueueSize": 0,
-            "EndTransactionThreadPoolQueueCapacity": 0,
+            **_NO_THREADS,
             "timerReadBehind": self._timers.behind_ms() // 1000,
             "timerOffsetBehind": self._timers.behind_messages(),
             "timerCongestNum": self._timers.wheel.count,
@@ -207,7 +212,7 @@ class AdminProcessor:
                 raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
             table = (
                 (queue_key(name, self._config.broker_name, queue_id), self._ends(name, queue_id))
-                for queue_id in range(topic.write_queues)
+                for queue_id in range(max(topic.read_queues, topic.write_queues))
             )
             rate = context.stats.counters.tps("TOPIC_PUT_NUMS", name)
             body = await dialect(turn, {"offsetTable": Members(table), "topicPutTps": rate})
@@ -273,7 +278,7 @@ class AdminProcessor:
             "brokerOffset": most,
             "consumerOffset": offset,
             "lastTimestamp": max(0, last_ms),
-            "pullOffset": offset,
+            "pullOffset": context.stats.pulled.of(group, name, queue_id, offset),
         }
 
     async def consumed_by(self, connection: Connection, request: Command) -> Command:
@@ -289,7 +294,8 @@ class AdminProcessor:
     async def topics_of(self, connection: Connection, request: Command) -> Command:
         group = need(request.ext, "group")
         async with self._context.turns.take(connection) as turn:
-            body = await strict(turn, {"topicList": self._context.offsets.topics_of(group)})
+            topics = self._context.offsets.topics_of(group)
+            body = await strict(turn, {"brokerAddr": self._config.address, "topicList": topics})
         return request.reply(body=body)
 
     async def subscription_of(self, connection: Connection, request: Command) -> Command:
@@ -371,6 +377,7 @@ class AdminProcessor:
             if not force and held is not None and offset > held:
                 offset = held
             context.offsets.commit(group, name, queue_id, offset)
+            context.stats.pulled.forget(group, name, queue_id)
             moved[queue_id] = offset
             await self._breathe_as_master(slice_)
         await context.copies.wait_for_copies("offsets")
@@ -479,7 +486,9 @@ class AdminProcessor:
             },
             body=bodies.dumps(
                 {
-                    "brokerId": self._context.role_state.broker_id,
+                    "brokerId": 0
+                    if self._context.role_state.is_master
+                    else self._context.role_state.broker_id,
                     "brokerName": self._config.broker_name,
                     "clusterName": self._config.cluster_name,
                     "epochList": [
@@ -502,3 +511,14 @@ class AdminProcessor:
                 "masterHaAddress": self._config.ha_address,
             }
         )
+
+
+def _for_how_long(seconds: int) -> str:
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    return f"[ {days} days, {hours % 24} hours, {minutes % 60} minutes, {seconds % 60} seconds ]"
+
+
+def bytes_text(count: int) -> str:
+    """As mqadmin and dashboards read it: ``91.1 GiB``."""
+    power = min(max(count.bit_length() - 1, 0) // 10, 6)
+    return f"{count / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB" if power else f"{count} B"

@@ -46,6 +46,7 @@ public class ClientDriver {
             case "pull": good = pull(namesrv, topic, count); break;
             case "retry": good = retry(namesrv, topic, count, arguments[4]); break;
             case "trace": good = trace(namesrv, topic, count, arguments[4]); break;
+            case "starts": good = starts(namesrv, topic, count, arguments[4]); break;
             case "sql": good = sql(namesrv, topic, count, arguments[4], String.join(" ", Arrays.copyOfRange(arguments, 5, arguments.length))); break;
             default: throw new IllegalArgumentException("unknown command " + command);
         }
@@ -224,6 +225,30 @@ public class ClientDriver {
         Thread.sleep(1000);
         consumer.shutdown();
         return keys.size() == count;
+    }
+
+    /** COUNT new groups one after the other: how long each took from its start to all messages of the topic. */
+    private static boolean starts(String namesrv, String topic, int count, String messages) throws Exception {
+        int good = 0, wanted = Integer.parseInt(messages);
+        for (int number = 0; number < count; number++) {
+            Set<String> keys = ConcurrentHashMap.newKeySet();
+            CountDownLatch all = new CountDownLatch(wanted);
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("starts_" + number + "_" + System.nanoTime());
+            at(consumer, namesrv);
+            consumer.setInstanceName("s" + System.nanoTime());
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+                for (MessageExt message : batch) if (keys.add(message.getKeys())) all.countDown();
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            long begin = System.nanoTime();
+            consumer.start();
+            if (all.await(40, TimeUnit.SECONDS)) good++;
+            OUT.line("started number=" + number + " ms=" + (System.nanoTime() - begin) / 1_000_000 + " read=" + keys.size());
+            consumer.shutdown();
+        }
+        return good == count;
     }
 
     private static boolean retry(String namesrv, String topic, int count, String group) throws Exception {

@@ -58,6 +58,7 @@ class LookProcessor:
                 count += got.count
                 size += sum(map(len, got.chunks))
         ext = PopAnswer(0, 0, 0, rest).to_ext()
+        del ext["startOffsetInfo"], ext["msgOffsetInfo"]
         if not chunks:
             return request.reply(Response.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", ext=ext)
         context.got(header.topic, header.group, count, size)

@@ -1,0 +1,1 @@
+"""Tables of what both systems are asked, each entry a row of docs/compatibility.md."""
