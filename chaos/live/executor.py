@@ -35,6 +35,8 @@ from runtime.tasks import Tasks
 
 GONE_S: Final = 20.0
 """After so long a process that was told to end is killed, as supervisors do."""
+ENDED: Final = ("ending", "off")
+"""States in which a process may still be there for a moment."""
 
 Act = Callable[[Node, Any], Awaitable[bool]]
 
@@ -201,7 +203,7 @@ class Executor:
 
     async def _restart(self, node: Node, fault: Fault) -> bool:
         """As under any supervisor, the new process waits for the end of the old one, if that was told to."""
-        if self._cluster.is_running(node) and self._state.get(node.name) != "ending":
+        if self._cluster.is_running(node) and self._state.get(node.name) not in ENDED:
             return False
 
         async def start() -> None:
@@ -217,7 +219,7 @@ class Executor:
         """Start a node that does not run, or that ends; one that goes on running is left alone."""
         until_ms = self._clock() + GONE_S * 1000
         while self._cluster.is_running(node):
-            if self._state.get(node.name) not in ("ending", "off"):
+            if self._state.get(node.name) not in ENDED:
                 return
             if self._clock() > until_ms:
                 self._cluster.send_signal(node, signal.SIGKILL)

@@ -20,6 +20,7 @@ NO_LOG_FLUSH: Final = 2
 """EXT4_GOING_FLAGS_NOLOGFLUSH: not even the journal's current transaction is written."""
 TOOLS: Final = ("losetup", "mkfs.ext4", "mount", "umount")
 UMOUNT_S: Final = 10.0
+PROBE: Final = "probe"
 FILLER: Final = "filler"
 """A file at its root that takes what is left."""
 
@@ -81,13 +82,29 @@ class LoopDisk:
             os.close(directory)
 
     def power_on(self) -> None:
-        """Mount again, the journal's replay included; nobody may have a file open any more."""
+        """Mount again, the journal's replay included; nobody may have a file open any more.
+
+        A process that just starts may hold the old mount in a namespace of its own: what is mounted then is
+        still the one without power, and is tried again."""
         deadline = time.monotonic() + UMOUNT_S
-        while subprocess.run(["umount", str(self.mount)], capture_output=True).returncode != 0:
+        while not self._mounted_anew():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.mount} stays busy")
             time.sleep(0.02)
+
+    def _mounted_anew(self) -> bool:
+        if os.path.ismount(self.mount):
+            done = subprocess.run(["umount", str(self.mount)], capture_output=True)
+            if done.returncode != 0:
+                return False
         self._mount()
+        probe = self.mount / PROBE
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError:
+            return False
+        return True
 
     def _mount(self) -> None:
         _run("mount", "-t", "ext4", "-o", "noatime", self.device, str(self.mount))

@@ -94,6 +94,36 @@ async def test_a_restart_waits_for_the_end_of_an_orderly_stop(tmp_path: Path) ->
     await world.executor.stop()
 
 
+async def test_a_machine_gets_its_power_back_when_its_process_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world = World(tmp_path, stops_after=4)
+    done: list[Any] = []
+
+    async def darken(name: str, dark: bool) -> None:
+        done.append(("dark", dark))
+
+    async def heal() -> None:
+        done.append("heal")
+
+    (tmp_path / "boot").mkdir()
+    world.ground.network = cast(Any, SimpleNamespace(darken=darken, heal=heal))
+    disk = SimpleNamespace(
+        power_off=lambda: done.append("off"), power_on=lambda: done.append("on"), fill=lambda full: None
+    )
+    world.ground.disks["broker-a-0"] = cast(Any, disk)
+    await world.do(faults.PowerFail("b1"))
+    await world.do(faults.PowerFail("b1"))
+    await world.do(faults.Restart("b1"))
+    async with asyncio.timeout(5):
+        while not world.cluster.started:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert done == [("dark", True), "off", "on", ("dark", False)]
+    assert world.executor.outcome.missed == {"power_fail": 1}
+    await world.executor.stop()
+
+
 async def test_a_target_that_nobody_is_counts_as_missed(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.onlooker.views.clear()

@@ -10,7 +10,7 @@ from admin.local.layout import Layout, Node
 
 
 class FakeCluster(LocalCluster):
-    """Every server runs, and obeys its signals at once but SIGTERM, which takes ``stops_after`` looks."""
+    """Every server runs, and obeys its signals at once but those that end it: ``stops_after`` looks later."""
 
     def __init__(self, directory: Path, stops_after: int = 0) -> None:
         super().__init__(directory, Layout.make(base_port=20_000))
@@ -27,9 +27,7 @@ class FakeCluster(LocalCluster):
         if not self.running[node.name]:
             return False
         self.sent.append((node.name, number))
-        if number == signal.SIGKILL:
-            self.running[node.name] = 0
-        elif number == signal.SIGTERM:
+        if number in (signal.SIGKILL, signal.SIGTERM):
             self.running[node.name] = self._stops_after
         return True
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from chaos.drills.scenario_commands import PREFIX
+from chaos.live import loop_disk
 from chaos.live.ground import LEDGER
+from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import CLIENTS, Network, unavailable
 from tests import ROOT
 from tests.live.commands import keelmq
@@ -64,6 +66,24 @@ async def _connected(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
                 return await asyncio.open_connection(host, 5000)
             except OSError:
                 await asyncio.sleep(0.02)  # Python takes a moment to start
+
+
+@pytest.mark.skipif(loop_disk.unavailable() is not None, reason=str(loop_disk.unavailable()))
+def test_a_disk_has_power_again_also_while_a_starting_process_still_holds_its_mount(tmp_path: Path) -> None:
+    with LoopDisk(tmp_path / "disk", tmp_path / "image", megabytes=16) as disk:
+        (disk.mount / "kept").touch()
+        subprocess.run(["sync", "-f", str(disk.mount)], check=True)
+        holder = subprocess.Popen(
+            ["unshare", "-m", "--propagation", "private", "sh", "-c", "echo held; exec sleep 0.5"],
+            stdout=subprocess.PIPE,
+        )
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        disk.power_off()
+        disk.power_on()
+        (disk.mount / "written").write_text("x")
+        assert (disk.mount / "kept").exists()
+        holder.communicate()
 
 
 @pytest.mark.more
