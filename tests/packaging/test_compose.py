@@ -226,7 +226,7 @@ def test_every_container_has_its_limits(compose: dict[str, Any]) -> None:
     broker = compose["services"]["broker-0"]["mem_limit"]
     bounds = Limits()
     own = bounds.begun_bytes_max + bounds.unread_bytes_max + limits.held_pulls_max * 2048 + (400 << 20)
-    own += limits.offset_pairs_max * 3072
+    own += limits.offset_pairs_max * 3072 + limits.held_pull_bytes_max + limits.client_bytes_max
     assert int(broker[:-1]) * units[broker[-1]] >= own, "what its bounds allow, tables and itself"
 
 
