@@ -54,8 +54,9 @@ class Ground:
         self.note()
         if "namespaces" in needs:
             try:
-                self.network = await Network.lay([node.name for node in nodes], chance)
+                self.network = await Network.lay([node.name for node in nodes], chance, self._planned)
             except network.NoNetwork as error:
+                self.network = None
                 self.lacks["namespaces"] = str(error)
         self.note()
         if "loop disk" in needs:
@@ -87,7 +88,6 @@ class Ground:
             "pid": os.getpid(),
             "switch": self.network.switch_pid if self.network else None,
             "namespaces": self.network.namespaces() if self.network else [],
-            "disks": [{"mount": str(d.mount), "device": d.device} for d in self.disks.values()],
             "tracers": sorted(self.tracers.values()),
         }
         draft = self._cluster.directory / (LEDGER + ".new")
@@ -108,6 +108,10 @@ class Ground:
         for node in self._cluster.layout.nodes:
             node.wrap, node.host, node.admin_host = [], layouts.HOST, layouts.HOST
         (self._cluster.directory / LEDGER).unlink(missing_ok=True)
+
+    def _planned(self, planned: Network) -> None:
+        self.network = planned
+        self.note()
 
     def _lay_disks(self, nodes: Collection[Node]) -> None:
         images = self._cluster.directory / "disks"
@@ -175,15 +179,27 @@ def heal(directory: Path) -> list[str]:
     if running:
         cluster.end(running)
         done.append(f"ended {', '.join(node.name for node in running)}")
-    for disk in found["disks"]:
-        subprocess.run(["umount", "-l", disk["mount"]], capture_output=True)
-        subprocess.run(["losetup", "-d", disk["device"]], capture_output=True)
-        done.append(f"unmounted {disk['mount']}")
+    done += _take_disks(directory)
     if found["switch"] is not None:
         network.remove(found["switch"], found["namespaces"])
         done.append(f"removed {len(found['namespaces'])} namespaces")
     shutil.rmtree(directory / "disks", ignore_errors=True)
     path.unlink()
+    return done
+
+
+def _take_disks(directory: Path) -> list[str]:
+    """Every mount and loop device of a drill's directory, whether it was noted or not."""
+    done = []
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        mount = Path(line.split()[1])
+        if mount.is_relative_to(directory.resolve()):
+            subprocess.run(["umount", "-l", str(mount)], capture_output=True)
+            done.append(f"unmounted {mount}")
+    for image in (directory / "disks").glob("*.img"):
+        listed = subprocess.run(["losetup", "-j", str(image)], capture_output=True, text=True)
+        for line in listed.stdout.splitlines():
+            subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
     return done
 
 

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
@@ -57,8 +57,14 @@ class Network:
         self._asking = asyncio.Lock()
 
     @classmethod
-    async def lay(cls, names: Iterable[str], chance: random.Random) -> Network:
-        """Start the switch and plug the machines in. Raises NoNetwork; nothing is left then."""
+    async def lay(
+        cls,
+        names: Iterable[str],
+        chance: random.Random,
+        note: Callable[[Network], None] = lambda network: None,
+    ) -> Network:
+        """Start the switch and plug the machines in. ``note`` hears of it before a namespace is made. Raises
+        NoNetwork; nothing is left then."""
         reason = unavailable()
         if reason is not None:
             raise NoNetwork(reason)
@@ -73,8 +79,11 @@ class Network:
         network = cls(switch, 0)
         try:
             await network._choose_number(chance)
-            for place, name in enumerate(names, 1):
-                await network._plug(name, place)
+            network.machines |= {name: place for place, name in enumerate(names, 1)}
+            note(network)
+            for name in network.machines:
+                if name != CLIENTS:
+                    await network._plug(name)
         except BaseException:
             await network.stop()
             raise
@@ -172,7 +181,8 @@ class Network:
                 return
         raise NoNetwork(f"no network could be made: {last}")
 
-    async def _plug(self, name: str, place: int) -> None:
+    async def _plug(self, name: str) -> None:
+        place = self.machines[name]
         if place > MACHINES_MAX:
             raise NoNetwork(f"more than {MACHINES_MAX} machines")
         added = await asyncio.create_subprocess_exec(
@@ -181,7 +191,6 @@ class Network:
         _, said = await added.communicate()
         if added.returncode != 0:
             raise NoNetwork(said.decode(errors="replace").strip())
-        self.machines[name] = place
         device = f"kq{self.number}-{place}"
         await self._ask(
             join=self._wire(device, self.namespace(name), [self.host(name), self.control_host(name)])

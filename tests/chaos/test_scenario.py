@@ -101,7 +101,7 @@ def test_heal_ends_nothing_of_a_drill_that_runs_and_all_of_one_that_is_gone(
 ) -> None:
     layouts.save(Layout.make(base_port=20_000), tmp_path)
     assert heal(tmp_path) == []
-    left: dict[str, Any] = {"pid": os.getpid(), "switch": None, "namespaces": [], "disks": [], "tracers": []}
+    left: dict[str, Any] = {"pid": os.getpid(), "switch": None, "namespaces": [], "tracers": []}
     (tmp_path / LEDGER).write_text(json.dumps(left))
     monkeypatch.setattr("chaos.live.ground._runs", lambda pid, word: True)
     with pytest.raises(RuntimeError, match="still runs"):
