@@ -13,6 +13,7 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 PROMTOOL = shutil.which("promtool") or shutil.which(str(ROOT / ".tools" / "promtool"))
 
 
+@pytest.mark.more
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool: make promtool builds one")
 @pytest.mark.parametrize(
     "command", [("check", "rules", "keelmq.rules.yml"), ("test", "rules", "keelmq.rules.test.yml")]

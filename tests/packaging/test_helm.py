@@ -99,12 +99,14 @@ def test_its_alert_rules_are_those_of_deploy_prometheus() -> None:
     assert (CHART / "files" / "keelmq.rules.yml").read_bytes() == rules.read_bytes()
 
 
+@pytest.mark.more
 @needs_helm
 def test_helm_finds_nothing_wrong() -> None:
     done = helm("lint", "--strict", str(CHART), "--kube-version", KUBERNETES)
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.more
 @needs_helm
 def test_there_is_a_set_of_each_kind(everything: list[dict[str, Any]]) -> None:
     names = {"mq-namesrv", "mq-broker-a", "mq-broker-b"}
@@ -117,6 +119,7 @@ def test_there_is_a_set_of_each_kind(everything: list[dict[str, Any]]) -> None:
     assert plain == {"StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"}
 
 
+@pytest.mark.more
 @needs_helm
 def test_its_servers_take_their_keys_and_find_each_other(everything: list[dict[str, Any]]) -> None:
     services = of_kind(everything, "Service")
@@ -137,6 +140,7 @@ def test_its_servers_take_their_keys_and_find_each_other(everything: list[dict[s
     assert "brokerName=broker-b" in a
 
 
+@pytest.mark.more
 @needs_helm
 def test_labels_volumes_and_ports_that_are_named_are_there(everything: list[dict[str, Any]]) -> None:
     for name, pod, spec in pods(everything):
@@ -164,6 +168,7 @@ def test_labels_volumes_and_ports_that_are_named_are_there(everything: list[dict
         assert pod["securityContext"]["runAsNonRoot"] is True
 
 
+@pytest.mark.more
 @needs_helm
 def test_what_cannot_be_is_refused() -> None:
     for setting in ("namesrv.replicas=2", "backup.enabled=true", "groups[0].name=Broker_A", "typo=1"):
