@@ -20,6 +20,8 @@ from audit.findings import SCHEMA, Finding
 LISTED_MAX: Final = 1000
 """Of one kind that are listed one by one."""
 _ROWS: Final = 2_000
+_GROUP_ROWS: Final = 100_000
+"""Of the file: what says where a group's columns are stays in memory until its end."""
 UNLISTED: Final = "unlisted.parquet"
 
 Sink = Callable[[Finding], None]
@@ -31,6 +33,7 @@ class Unlisted:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._waiting: list[dict[str, Any]] = []
+        self._group: list[pa.Table] = []
         self._writer: Any = None
         self.rows = 0
 
@@ -39,12 +42,14 @@ class Unlisted:
 
     def __exit__(self, *_: object) -> None:
         self._flush()
+        self._write()
         if self._writer is not None:
             self._writer.close()
 
     def begin(self) -> None:
         """Forget what was written: it is found again, or is not there."""
         self._waiting.clear()
+        self._group.clear()
         self.rows = 0
         if self._writer is not None:
             self._writer.close()
@@ -60,12 +65,19 @@ class Unlisted:
                 self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting or self._path is None:
+        if self._waiting:
+            self._group.append(pa.Table.from_pylist(self._waiting, schema=SCHEMA))
+            self._waiting.clear()
+        if len(self._group) * _ROWS >= _GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._group or self._path is None:
             return
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, SCHEMA)
-        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=SCHEMA))
-        self._waiting.clear()
+        self._writer.write_table(pa.concat_tables(self._group))
+        self._group.clear()
 
 
 class Bounded:

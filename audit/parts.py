@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,18 +17,19 @@ _WAITING_ROWS_MAX: Final = 50_000
 
 
 class Folder:
-    """A temporary folder; gone with ``close``."""
+    """A temporary folder; gone with ``close``, or with its last user."""
 
     def __init__(self) -> None:
         self._path = Path(tempfile.mkdtemp(prefix="keelmq-audit-"))
         self._files = 0
+        self._gone = weakref.finalize(self, shutil.rmtree, self._path, ignore_errors=True)
 
     def file(self, name: str) -> str:
         self._files += 1
         return str(self._path / f"{name}-{self._files}.arrow")
 
     def close(self) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+        self._gone()
 
 
 class Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,9 @@ def test_parts_keep_every_row_in_its_order(monkeypatch: pytest.MonkeyPatch) -> N
     path = folder._path
     folder.close()
     assert not path.exists()
+    forgotten = Folder()._path
+    gc.collect()
+    assert not forgotten.exists()
 
 
 def _lines(seed: int) -> pa.Table:
