@@ -78,6 +78,7 @@ INTEROP_ALONE: Final = ("oracle", "more")
 WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
 ON_SPARK: Final = (
     "tests/audit/test_spark",
+    "tests/audit/test_commitlog",
     "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
     "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",
     "tests/cli/test_demo",
