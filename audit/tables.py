@@ -145,6 +145,7 @@ class Task:
     cuts: tuple[int, ...] = ()
     aligned: bool = False  # a record (or damage) is known to start at ``start``
     plain: bool = False  # also the CRC of decompressed bodies, which a ledger speaks of
+    everywhere: bool = False  # digests that each worker can make, with fast hashes or without
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -281,7 +282,9 @@ def run_digests(task: Task) -> pa.RecordBatch:
     """One task's DIGEST rows. Raises OSError."""
     storage = open_storage(task.location)
     try:
-        rows = list(digests(_reader(storage, task), task.start, task.end, list(task.cuts)))
+        cuts = list(task.cuts)
+        found = digests(_reader(storage, task), task.start, task.end, cuts, everywhere=task.everywhere)
+        rows = list(found)
     finally:
         storage.close()
     return pa.RecordBatch.from_arrays(

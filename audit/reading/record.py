@@ -47,9 +47,11 @@ except ImportError:
     xxhash = None  # type: ignore[assignment]
 
 
-def new_hasher() -> Any:
-    """xxh3-128, or blake2b at a tenth of its speed. Digests are compared within one installation only."""
-    return xxhash.xxh3_128() if xxhash is not None else hashlib.blake2b(digest_size=16)
+def new_hasher(*, everywhere: bool = False) -> Any:
+    """xxh3-128, or blake2b at a tenth of its speed: where the package is missing, or what can be made
+    ``everywhere``. The lengths of their digests, 16 and 20 bytes, tell them apart."""
+    fast = xxhash is not None and not everywhere
+    return xxhash.xxh3_128() if fast else hashlib.blake2b(digest_size=20)
 
 
 crc32: Callable[[Any], int] = _crc32

@@ -264,8 +264,11 @@ class DigestRange(NamedTuple):
     digest: bytes
 
 
-def digests(read: Read, start: int, end: int, cuts: list[int]) -> Iterator[DigestRange]:
+def digests(
+    read: Read, start: int, end: int, cuts: list[int], *, everywhere: bool = False
+) -> Iterator[DigestRange]:
     """xxh3-128 of every range of [start, end): aligned to DIGEST_BYTES and cut at ``cuts`` as well.
+    ``everywhere``: a digest that each machine can make.
 
     The cuts are the starts and ends of all replicas, so that a range lies wholly inside or outside each.
     """
@@ -284,7 +287,7 @@ def digests(read: Read, start: int, end: int, cuts: list[int]) -> Iterator[Diges
             window = read(at, min(WINDOW_BYTES, end - at))
             if window_at + len(window) < until:
                 raise OSError(5, f"the file ends at {window_at + len(window)}, expected bytes up to {until}")
-        hasher = new_hasher()
+        hasher = new_hasher(everywhere=everywhere)
         hasher.update(memoryview(window)[at - window_at : until - window_at])
         yield DigestRange(at, until, hasher.digest())
         at = until

@@ -11,12 +11,13 @@ import pytest
 
 from audit.carried import NOTHING
 from audit.engines import order
+from audit.engines.local import LocalEngine
 from audit.engines.order import out_of_order
 from audit.engines.queue_runs import QueueRuns
 from audit.parts import Folder, Parts, hashes
 from audit.queues import Run, Runs, explain
-from audit.tables import QUEUES
-from tests.audit.plants import PLANTS, make, make_queued, run_local
+from audit.tables import QUEUES, Task
+from tests.audit.plants import PLANTS, make, make_queued, run_local, run_with
 
 
 def test_equal_texts_have_equal_hashes_wherever_they_stand() -> None:
@@ -182,3 +183,23 @@ def test_a_queue_that_is_read_in_pieces_is_explained_as_one() -> None:
     listed = [Run(r["offset"], r["queue_offset"], r["end"], r["uniq_key"], r["last"]) for r in table]
     (gap,) = explain(Runs(listed), whole=True)
     assert (gap.kind, gap.queue_offset, gap.records) == ("queue_gap", 20, 2)
+
+
+class _Mixed(LocalEngine):
+    """The worker that has replica 1 has no fast hashes."""
+
+    def digests(self, tasks: list[Task]) -> pa.Table:
+        found = [super().digests([task for task in tasks if task.replica != 1])]
+        with pytest.MonkeyPatch.context() as patch_of_worker:
+            patch_of_worker.setattr("audit.reading.record.xxhash", None)
+            found.append(super().digests([task for task in tasks if task.replica == 1]))
+        return pa.concat_tables(found)
+
+
+def test_workers_with_and_without_fast_hashes_agree(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    assert run_with(_Mixed(), stores, ledger).differing_bytes == 0
+    next(p for p in PLANTS if p.name == "flipped bit").do(stores, writer)
+    report = run_with(_Mixed(), stores, ledger)
+    assert report.findings == run_local(stores, ledger).findings
+    assert report.differing_bytes == 4096
