@@ -59,7 +59,7 @@ def page(rows: list[Row], at: str | None) -> str:
     out = [
         "# Audit: kinds of damage",
         "",
-        f"`python -m tests.audit.recall` at {at}: {len(DAMAGES)} kinds of damage and {len(BENIGN)} lawful",
+        f"`python -m tests.audit.recall` up to {at}: {len(DAMAGES)} kinds of damage and {len(BENIGN)} lawful",
         f"differences at random places of a stopped group: {len(rows)} groups, {damaged} of them damaged.",
         "A run is right if the damage is named by kind and replica and all else in the report follows from",
         f"it, or nothing is named where nothing is wrong. **Not right: {missed}.** Of {both} groups both",
