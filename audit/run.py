@@ -36,7 +36,7 @@ from audit.reading.beside import Beside, look_beside
 from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
 from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
-from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, View
+from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, Task, View
 from model.errors import MqError
 
 log = logging.getLogger(__name__)
@@ -221,13 +221,7 @@ def _audit(
     if shared:
         progress("comparing digests")
         planned = plan.tasks(replicas, shared, chunk=chunk, cuts=plan.digest_cuts(replicas))
-        known, todo = trust.split(planned)
-        report.digest_bytes = sum(t.end - t.start for t in todo)
-        table = pa.concat_tables([known, engine.digests(todo) if todo else DIGEST.empty_table()])
-        if pc.count_distinct(pc.binary_length(table["digest"])).as_py() > 1:
-            # Some workers, or an audit before, had no fast hashes: these say nothing of the others'.
-            report.digest_bytes += sum(t.end - t.start for t in planned)
-            table = engine.digests([replace(t, everywhere=True) for t in planned])
+        table = _digests(engine, planned, trust, report)
         trust.learn(planned, table)
     reference = plan.reference_of(replicas, table)
     report.reference = replicas[reference].name
@@ -256,6 +250,17 @@ def _audit(
         trust.save(report.findings, scanned, unions)
     finally:
         scanned.close()
+
+
+def _digests(engine: Engine, planned: list[Task], trust: incremental.Trust, report: Report) -> pa.Table:
+    known, todo = trust.split(planned)
+    report.digest_bytes = sum(t.end - t.start for t in todo)
+    table = pa.concat_tables([known, engine.digests(todo) if todo else DIGEST.empty_table()])
+    if pc.count_distinct(pc.binary_length(table["digest"])).as_py() > 1:
+        # Some workers, or an audit before, had no fast hashes: these say nothing of the others'.
+        report.digest_bytes += sum(t.end - t.start for t in planned)
+        table = engine.digests([replace(t, everywhere=True) for t in planned])
+    return table
 
 
 def _scan(
