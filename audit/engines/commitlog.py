@@ -1,6 +1,5 @@
 """Stores as tables of a Spark session: ``spark.read.format("commitlog").option("table", ...).load(store)``.
 
-    from audit.engines.commitlog import register
     register(spark)
     spark.read.format("commitlog").load("/data/b0").groupBy("topic").count()
 

@@ -7,8 +7,9 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,18 +24,37 @@ SHARED_PACKAGES: Final = ("audit", "model")
 
 def start_session(master: str, java: Java, conf: Mapping[str, str]) -> SparkSession:
     """Starts fast, listens on loopback only when local, and finds this Python in its workers."""
-    os.environ["JAVA_HOME"] = java.home
-    # Without it, workers start the system's python3, which knows none of our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_DIRS", tempfile.gettempdir())
     builder = SparkSession.builder.master(master)
     for name, value in settings(master, java.log_config, conf, set_elsewhere(os.environ)).items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    given = {
+        "JAVA_HOME": java.home,
+        # Without it, workers start the system's python3, which knows none of our packages.
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()),
+    }
+    with _environment(given):
+        session = builder.getOrCreate()
     if not master.startswith("local"):
         # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
         session.sparkContext.addPyFile(str(_packages(Path(java.home))))
     return session
+
+
+@contextmanager
+def _environment(given: Mapping[str, str]) -> Iterator[None]:
+    """``given`` in the environment, which Spark's start alone reads: a program that this process starts later
+    may have another Python."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def settings(

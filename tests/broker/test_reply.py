@@ -221,7 +221,7 @@ async def test_what_a_send_is_refused_a_reply_is_refused_before_it_is_pushed(tmp
             (command(properties=f"p\x01{'x' * PROPERTIES_BYTES_MAX}\x02"), Response.MESSAGE_ILLEGAL),
             (command(topic="SCHEDULE_TOPIC_XXXX"), Response.NO_PERMISSION),
             (command(topic="RMQ_SYS_TRANS_HALF_TOPIC"), Response.NO_PERMISSION),
-            (command(topic="no topic"), Response.SYSTEM_ERROR),
+            (command(topic="no topic"), Response.INVALID_PARAMETER),
             (command(queue_id=1), Response.INVALID_PARAMETER),
         ]
         for request, code in refused:

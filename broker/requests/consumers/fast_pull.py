@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.fast_path import FastPath
-from model.codes import Request, Response
+from model.codes import Request, Response, label_of
 from model.errors import PeerError, Refused
 from model.pop import is_revive_topic
 from model.topic import INTERNAL_TOPICS
@@ -36,6 +36,7 @@ KNOWN_BYTES: Final = 1000
 AROUND_BYTES_MAX: Final = 1024
 """Of a longer header nothing is remembered: a subscription may have megabytes."""
 _PULLS: Final = (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE)
+_NAME_OF: Final = {int(code): label_of(code) for code in _PULLS}
 _NAMES: Final = frozenset(PullHeader("", "", 0, 0, 0, bytes_max=0).to_ext()) | {
     "requestSource", "proxyFrowardClientId", "bname", "ns", "nsd", "lo", "oway", "ReqT",
 }  # fmt: skip
@@ -271,6 +272,8 @@ class FastReads:
 
     def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
         """False: the consumer is to be asked what it wants, for which the ordinary way waits."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             answer = self._pulls.answer(connection, request, header)
         except Refused as refused:
@@ -281,7 +284,8 @@ class FastReads:
             log.exception("a pull from %s failed", connection.remote)
             answer = request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
+            self._guard.slow.answers.observe(_NAME_OF[request.code], loop.time() - began)
             connection.send(answer)
             if len(answer.body) >= LONG_ANSWER_BYTES:
-                self._guard.made.add(len(answer.body), asyncio.get_running_loop())
+                self._guard.made.add(len(answer.body), loop)
         return True
