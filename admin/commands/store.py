@@ -149,7 +149,10 @@ def repair(
 ) -> None:
     """Mend damaged records from replicas' stores, queues and index from the log. No broker may run on it.
 
-    Exit code 0: nothing is damaged any more; 2: something is left.
+    With replicas, what no CRC covers (properties, times, places in queues) is compared with theirs: what most
+    copies say is taken over; of two, the one that queue and index fit.
+
+    Exit code 0: nothing is damaged any more, and "store verify" says the same; 2: something is left.
 
     Example: keelmq store repair store/broker-a-0 --from store/broker-a-1 --from store/broker-a-2
     """
@@ -179,7 +182,7 @@ def repair(
                 "cut off" if outcome.tail_cut else "is torn; --cut-tail cuts it, and so does the next start"
             )
             click.echo(f"tail: what begins at {outcome.tail['physicalOffset']} {done}")
-        if not (outcome.repaired or outcome.left or outcome.entries):
+        if not (outcome.repaired or outcome.left or outcome.entries or outcome.indexed is not None):
             click.echo("nothing to repair")
     ctx.exit(FAILED if outcome.left else DONE)
 
@@ -214,6 +217,8 @@ def dump(ctx: click.Context, directory: Path, topic: str | None, begin: int, end
 @click.pass_context
 def verify(ctx: click.Context, directory: Path, as_json: bool) -> None:
     """Check log, queues, index and epochs against each other; exit code 2 when damaged.
+
+    What no CRC covers is seen where queue or index say otherwise; "keelmq audit" compares replicas.
 
     Example: keelmq store verify clusters/default/store/broker-a-0 --json
     """

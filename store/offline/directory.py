@@ -8,6 +8,7 @@ is found.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +18,6 @@ from model.compression import plain_pieces
 from model.errors import DiskError
 from runtime.env import Disk, File, read_file
 from store.files import consume_queue as cq
-from store.files import index_file as ix
 from store.files.checkpoint import READ_BYTES as CHECKPOINT_BYTES
 from store.files.checkpoint import Checkpoint
 from store.files.damage import FILE_NAME, DamagedRange, load_ranges, resync
@@ -35,6 +35,8 @@ from store.files.record import (
 from store.files.segment import NAME_DIGITS
 
 BLOCK_BYTES: Final = 4 << 20
+NEW_INDEX: Final = ".index-rebuilt"
+"""There from the first file of a new index until the last one is in its place."""
 SIGNS: Final = ("commitlog", "checkpoint", "epochFileCheckpoint")
 """A store has one of these from its first start on."""
 
@@ -76,17 +78,6 @@ class Damage:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """One entry of an index file."""
-
-    file: str
-    number: int
-    key_hash: int
-    physical_offset: int
-    seconds: int
-
-
 def must_be_store(disk: Disk, root: str) -> None:
     """Raises DiskError unless ``root`` is the directory of a store: a wrong path is no empty, whole log."""
     if not disk.is_dir(root):
@@ -107,6 +98,7 @@ class StoreDirectory:
         self._log_path = f"{self.root}/commitlog"
         self._epoch_path = f"{self.root}/epochFileCheckpoint"
         self._files: dict[str, File] = {}
+        self._segments: list[SegmentInfo] | None = None
         must_be_store(disk, self.root)
 
     def __enter__(self) -> StoreDirectory:
@@ -131,6 +123,11 @@ class StoreDirectory:
             return file.pread(size, at)
         except OSError as error:
             raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
+
+    def size(self, path: str) -> int:
+        """Bytes of a file of the store."""
+        self.read(path, 0, 0)
+        return self._files[path].size()
 
     def _listing(self, path: str) -> list[SegmentInfo]:
         found: list[SegmentInfo] = []
@@ -211,6 +208,32 @@ class StoreDirectory:
             yield decode(window.data, here, check_crc=False)
             at += size
 
+    def segment_at(self, offset: int) -> SegmentInfo | None:
+        """The segment that holds a byte of the log."""
+        if self._segments is None:
+            self._segments = self.segments()
+        place = bisect_right(self._segments, offset, key=lambda segment: segment.start) - 1
+        return self._segments[place] if place >= 0 and offset < self._segments[place].end else None
+
+    def log_bytes(self, begin: int, until: int) -> bytes:
+        """The bytes [``begin``, ``until``) of the log, as far as the segment with ``begin`` has them."""
+        segment = self.segment_at(begin)
+        if segment is None:
+            return b""
+        return self.read(segment.path, max(min(until, segment.end) - begin, 0), begin - segment.start)
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record that begins at ``offset``; its CRC is not looked at."""
+        segment = self.segment_at(offset)
+        size = int.from_bytes(self.log_bytes(offset, offset + 4), "big")
+        if segment is None or size > segment.end - offset:
+            return None
+        try:
+            record = decode(self.log_bytes(offset, offset + size), check_crc=False)
+        except BadRecord:
+            return None
+        return record if record.physical_offset == offset else None
+
     # -- what is made from it --------------------------------------------------------------------------
 
     def queues(self) -> list[tuple[str, int]]:
@@ -232,9 +255,13 @@ class StoreDirectory:
         return load_ranges(self._disk, f"{self.root}/{FILE_NAME}")
 
     def queue_entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
-        """(index, physical offset, size, tags code) of a queue up to its first empty entry; entries that
-        stand for no message are left out."""
+        """(index, physical offset, size, tags code) of a queue up to its first empty entry, or file that is
+        missing; entries that stand for no message are left out."""
+        end = None
         for file in self.queue_files(topic, queue_id):
+            if end not in (None, file.start):
+                return
+            end = file.end
             index = file.start // cq.ENTRY_BYTES
             for at in range(0, file.size - cq.ENTRY_BYTES + 1, cq.ENTRY_BYTES * 4096):
                 raw = self.read(file.path, min(cq.ENTRY_BYTES * 4096, file.size - at), at)
@@ -247,6 +274,11 @@ class StoreDirectory:
                         yield index, offset, size, tags_code
                     index += 1
 
+    @property
+    def index_half_made(self) -> bool:
+        """Was a repair cut short while it put a new index in place?"""
+        return self._disk.is_dir(f"{self.root}/{NEW_INDEX}")
+
     def index_files(self) -> list[str]:
         """Paths of the index files, oldest first."""
         return [
@@ -254,17 +286,6 @@ class StoreDirectory:
             for name in self._disk.listdir(f"{self.root}/index")
             if len(name) == 17 and name.isdigit()
         ]
-
-    def index_entries(self, path: str, slots: int, entries_max: int) -> Iterator[IndexEntry]:
-        """The entries of one index file of ``slots`` slots, oldest first."""
-        count = ix.HEADER.unpack(self.read(path, ix.HEADER_BYTES, 0))[5]
-        base = ix.HEADER_BYTES + slots * ix.SLOT_BYTES
-        for number in range(1, min(count, entries_max)):
-            raw = self.read(path, ix.ENTRY_BYTES, base + number * ix.ENTRY_BYTES)
-            if len(raw) < ix.ENTRY_BYTES:
-                return
-            key_hash, offset, seconds, _ = ix.ENTRY.unpack(raw)
-            yield IndexEntry(path, number, key_hash, offset, seconds)
 
     def epochs(self) -> list[EpochEntry]:
         """The epochs; none when there is no file. Raises DiskError when it is damaged."""

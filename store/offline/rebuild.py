@@ -16,11 +16,10 @@ from runtime.env import Disk
 from store.files.consume_queue import ConsumeQueues, is_queue_name
 from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
-from store.offline.directory import StoreDirectory
+from store.offline.directory import NEW_INDEX, StoreDirectory
+from store.offline.index_check import Shape
 
 _BATCH: Final = 1024
-NEW_INDEX: Final = ".index-rebuilt"
-"""There from the first file of a new index until the last one is in its place."""
 
 
 def _messages(record: Record) -> int:
@@ -72,13 +71,13 @@ def _dispatches(store: StoreDirectory, parser: DispatchParser) -> Iterator[Dispa
 
 
 def rebuild_index(
-    disk: Disk, store: StoreDirectory, config: StoreConfig, parser: DispatchParser, now_ms: int
+    disk: Disk, store: StoreDirectory, shape: Shape, parser: DispatchParser, now_ms: int
 ) -> int:
     """Make the index from the log; returns how many records it was made of. Raises DiskError, OSError."""
     aside = f"{store.root}/{NEW_INDEX}"
     if disk.is_dir(aside):
         disk.rmtree(aside)
-    index = Index(disk, aside, config.index_slots, config.index_entries, lambda: now_ms)
+    index = Index(disk, aside, shape.slots, shape.entries, lambda: now_ms)
     count = 0
     batch: list[Dispatch] = []
     try:

@@ -1,36 +1,42 @@
 """How is a store mended that no broker runs on: from the directories of its replicas, in place?
 
-Damaged ranges of the log are taken from the first replica whose bytes prove themselves
-(``store.heal.repair.check``); queue entries, and an index that is wrong or gone, from the log's own records
-(``store.offline.rebuild``). A torn tail is cut only when the caller says so: it may be all that is left of
-the newest messages. What nobody can mend is written into the ledger, so that the broker knows of it.
+First what no CRC covers is compared with the replicas (``store.offline.replicas``). Then damaged ranges of
+the log are taken from the first replica whose bytes prove themselves (``store.heal.repair.check``); queue
+entries, and an index that is wrong or gone, from the log's own records (``store.offline.rebuild``). This goes
+on until ``store.offline.verify`` finds nothing, or nothing more can be done: the rest is left. A torn tail
+is cut only when the caller says so: it may be all that is left of the newest messages. Damage of the log
+that nobody can mend is written into the ledger, so that the broker knows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from model.config import StoreConfig
 from model.errors import DiskError
-from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Disk, File
-from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
+from store.files.consume_queue import ENTRY
 from store.files.damage import DamagedRange, DamageLedger
-from store.files.record import BadRecord, DispatchParser, Record, delay_levels_ms, measure
+from store.files.record import BadRecord, DispatchParser, Record, delay_levels_ms
 from store.heal.repair import NEIGHBOUR_BYTES, Wanted, check
 from store.offline import verify
 from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
-from store.offline.rebuild import NEW_INDEX, complete_queues, rebuild_index
+from store.offline.entries import EntryCheck
+from store.offline.index_check import Shape, shape_of
+from store.offline.rebuild import complete_queues, rebuild_index
+from store.offline.replicas import Comparison
 
+ROUNDS_MAX: Final = 16
+"""Each reads the whole log. One is enough unless what is mended shows what is damaged behind it."""
 _ZEROS: Final = bytes(1 << 16)
-_MORE: Final = {
-    "kind": "not_looked_at",
-    "physicalOffset": 0,
-    "until": 0,
-    "why": "there may be more: repair again",
+_NOT_LOOKED_AT: Final = {"kind": "not_looked_at", "physicalOffset": 0, "until": 0}
+_MORE: Final = _NOT_LOOKED_AT | {"why": "there may be more: repair again"}
+_NOT_COMPARED: Final = _NOT_LOOKED_AT | {
+    "why": "no replica has a record of this log in the same epoch: nothing was compared"
 }
+Row = dict[str, Any]
 
 
 @dataclass
@@ -87,36 +93,91 @@ class _Repair:
     def __init__(self, disk: Disk, root: str, peers: Sequence[str], config: StoreConfig, now_ms: int) -> None:
         self._disk = disk
         self._root = root.rstrip("/")
-        self._peers = peers
+        # A store is no replica of itself: its bytes would count twice.
+        self._peers = [peer for peer in dict.fromkeys(p.rstrip("/") for p in peers) if peer != self._root]
         self._config = config
         self._now_ms = now_ms
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self._files: dict[str, File] = {}
-        self._without_queue = False  # was there a record whose queue has no files?
-        self._keyed = False  # or one that belongs into the index?
+        self._whys: dict[tuple[int, int], str] = {}  # of damage of the log, why no replica mended it
 
     def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
-        verdict = verify.verify(self._disk, self._root, self._config, progress)
-        outcome = Outcome(tail=verdict["tail"])
-        with StoreDirectory(self._disk, self._root) as store:
-            segments = store.segments()
-            self._mend_log(store, segments, verdict["damage"], outcome)
-            outcome.left += _beyond_repair(verdict["damage"])
-            kinds = {place["kind"] for place in verdict["damage"]}
-            self._mend_queues(store, kinds, outcome)
-            if "index_wrong" in kinds or self._keyed_without_index(store):
-                outcome.indexed = rebuild_index(self._disk, store, self._config, self._parser, self._now_ms)
-            if cut_tail and outcome.tail is not None:
-                self._erase(segments, outcome.tail["physicalOffset"])
-                outcome.tail_cut = True
+        outcome = Outcome()
+        before: list[Row] | None = None
+        for _ in range(ROUNDS_MAX):
+            outcome.left = self._compare(outcome)
+            verdict = verify.verify(self._disk, self._root, self._config, progress)
+            outcome.tail, damage = verdict["tail"], verdict["damage"]
+            if not damage or damage == before:
+                break
+            before = damage
+            self._mend(damage, outcome)
+        else:
+            damage, outcome.left = [], [*outcome.left, _MORE]
+        outcome.left += self._rows(damage)
+        if cut_tail and outcome.tail is not None:
+            with StoreDirectory(self._disk, self._root) as store:
+                self._erase(store.segments(), outcome.tail["physicalOffset"])
+            outcome.tail_cut = True
             self._sync()
         return outcome
+
+    def _rows(self, damage: list[Row]) -> list[Row]:
+        """What is left, and a last row when the list was cut short."""
+        rows = [
+            {key: place[key] for key in ("kind", "physicalOffset", "until")}
+            | {"why": self._whys.get((place["physicalOffset"], place["until"])) or place["text"]}
+            for place in damage
+        ]
+        return [*rows, _MORE] if len(damage) >= verify.DAMAGE_MAX else rows
+
+    def _compare(self, outcome: Outcome) -> list[Row]:
+        """Take over what most copies of a record have; returns what is not decided."""
+        if not self._peers:
+            return []
+        with StoreDirectory(self._disk, self._root) as store:
+            shape = self._shape(store)
+            try:
+                compared = Comparison(self._disk, self._root, self._peers, self._parser, shape)
+            except DiskError as error:
+                return [_NOT_LOOKED_AT | {"why": f"nothing was compared: {error}"}]
+            left: list[Row] = []
+            try:
+                for item in compared.differences():
+                    row = {"kind": "bytes_differ", "physicalOffset": item.begin, "until": item.until}
+                    if item.data:
+                        segment = store.segment_at(item.begin)
+                        assert segment is not None, "a record was read there"
+                        self._open(segment.path).pwrite(item.data, item.begin - segment.start)
+                        outcome.repaired.append(row | {"from": item.source})
+                    elif len(left) < verify.DAMAGE_MAX:
+                        left.append(row | {"why": item.why})
+            finally:
+                compared.close()
+            self._sync()
+            return left if compared.compared or not compared.records else [*left, _NOT_COMPARED]
+
+    def _shape(self, store: StoreDirectory) -> Shape:
+        return shape_of(store, verify.shape_in(self._config))
+
+    def _mend(self, damage: list[Row], outcome: Outcome) -> None:
+        with StoreDirectory(self._disk, self._root) as store:
+            self._mend_log(store, store.segments(), damage, outcome)
+            kinds = {place["kind"] for place in damage}
+            if kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
+                outcome.entries += self._mend_entries(store)
+                self._sync()  # before others open the same files
+                outcome.entries += complete_queues(self._disk, store, self._config, self._parser)
+            if kinds & {"index_wrong", "index_missing"}:
+                shape = self._shape(store)
+                outcome.indexed = rebuild_index(self._disk, store, shape, self._parser, self._now_ms)
+            self._sync()
 
     def _mend_log(
         self,
         store: StoreDirectory,
         segments: list[SegmentInfo],
-        damage: list[dict[str, Any]],
+        damage: list[Row],
         outcome: Outcome,
     ) -> None:
         """Put a replica's bytes in the place of damaged ones; note what none of them has."""
@@ -128,20 +189,14 @@ class _Repair:
             item = DamagedRange(place["physicalOffset"], place["until"], place["kind"], self._now_ms)
             row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
             limit = min((at for at in ends if at >= item.until), default=1 << 63)
-            source, why = self._mend(store, segments, item, limit)
+            source, why = self._take(store, segments, item, limit)
             if source is None:
-                outcome.left.append(row | {"why": why})
+                self._whys[item.begin, item.until] = why
                 ledger.note([item])
                 continue
             outcome.repaired.append(row | {"from": source})
             for known in [r for r in ledger.ranges if item.begin <= r.begin and r.until <= item.until]:
                 ledger.clear(known)
-
-    def _mend_queues(self, store: StoreDirectory, kinds: set[str], outcome: Outcome) -> None:
-        outcome.entries = sum(1 for _ in self._mend_entries(store))
-        self._sync()  # before others open the same files
-        if self._without_queue or kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
-            outcome.entries += complete_queues(self._disk, store, self._config, self._parser)
 
     def _sync(self) -> None:
         for file in self._files.values():
@@ -149,14 +204,9 @@ class _Repair:
             file.close()
         self._files.clear()
 
-    def _keyed_without_index(self, store: StoreDirectory) -> bool:
-        if not (self._config.message_index_enable and self._keyed):
-            return False
-        return not store.index_files() or self._disk.is_dir(f"{self._root}/{NEW_INDEX}")
-
     # -- the log ---------------------------------------------------------------------------------------
 
-    def _mend(
+    def _take(
         self, store: StoreDirectory, segments: list[SegmentInfo], item: DamagedRange, limit: int
     ) -> tuple[str | None, str]:
         """From ``limit`` on nothing proves anything: other damage is there, or the torn tail."""
@@ -172,7 +222,7 @@ class _Repair:
         whys: list[str] = []
         for peer in self._peers:
             with StoreDirectory(self._disk, peer) as other:
-                data = _bytes_of(other, begin, until)
+                data = other.log_bytes(begin, until)
             try:
                 inner = check(
                     Wanted(begin, until, item, before, behind),
@@ -202,67 +252,18 @@ class _Repair:
 
     # -- the queues ------------------------------------------------------------------------------------
 
-    def _mend_entries(self, store: StoreDirectory) -> Iterator[None]:
-        """Make entries right that are there and name no record of their own."""
-        shapes: dict[tuple[str, int], list[SegmentInfo]] = {}
+    def _mend_entries(self, store: StoreDirectory) -> int:
+        """Make entries right that name no record of their own, where there is a file; returns how many."""
+        check, made = EntryCheck(store, self._parser), 0
         for record in store.records():
-            if not isinstance(record, Record) or record.sys_flag & TRANSACTION_PREPARED:
-                continue
-            key = (record.topic, record.queue_id)
-            self._keyed = self._keyed or "KEY" in record.properties
-            if key not in shapes:
-                shapes[key] = store.queue_files(*key)
-                self._without_queue = self._without_queue or not shapes[key]
-            at = record.queue_offset * ENTRY_BYTES
-            file = next((f for f in shapes[key] if f.start <= at < f.end), None)
-            if file is None:
-                continue
-            found = ENTRY.unpack(store.read(file.path, ENTRY_BYTES, at - file.start))
-            tags_code = self._parser.tags_code(record.topic, record.properties, record.store_timestamp_ms)
-            wanted = (record.physical_offset, record.size, tags_code)
-            if found == wanted or self._may_stand(store, found, wanted, record):
-                continue
-            self._open(file.path).pwrite(ENTRY.pack(*wanted), at - file.start)
-            yield
-
-    def _may_stand(
-        self, store: StoreDirectory, found: tuple[int, int, int], wanted: tuple[int, int, int], record: Record
-    ) -> bool:
-        offset, size, tags_code = found
-        if found[:2] == wanted[:2]:
-            return record.topic == SCHEDULE_TOPIC or tags_code < -(1 << 31)
-        if not any(found):
-            return True  # not written yet: the next start makes it
-        if size == PRE_BLANK_SIZE or size <= 0:
-            return False
-        data = _bytes_of(store, offset, offset + size)
-        try:
-            if measure(data, 0, offset, False) != size:
-                return False
-        except BadRecord:
-            return False
-        other = self._parser.one(data, 0, size)
-        return other[2:5] == (record.topic, record.queue_id, record.queue_offset)
+            wrong = check.wrong(record, zeros=True) if isinstance(record, Record) else None
+            if wrong is not None:
+                self._open(wrong.path).pwrite(ENTRY.pack(*wrong.wanted), wrong.at)
+                made += 1
+        return made
 
     def _open(self, path: str) -> File:
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = self._disk.open(path)
         return file
-
-
-def _beyond_repair(damage: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What no replica's bytes mend, and a last row when the list was cut short."""
-    rows = [
-        {key: place[key] for key in ("kind", "physicalOffset", "until")} | {"why": place["text"]}
-        for place in damage
-        if place["kind"] in ("missing_segment", "epoch_file_corrupt")
-    ]
-    return [*rows, _MORE] if len(damage) >= verify.DAMAGE_MAX else rows
-
-
-def _bytes_of(store: StoreDirectory, begin: int, until: int) -> bytes:
-    for segment in store.segments():
-        if segment.start <= begin < segment.end:
-            return store.read(segment.path, max(min(until, segment.end) - begin, 0), begin - segment.start)
-    return b""

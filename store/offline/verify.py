@@ -1,5 +1,8 @@
 """Is a store directory whole: its log, its queues, its index, its epochs?
 
+Queues and index are made of the log: an entry that is not what the log says is damage, and so is one that is
+missing up to where the checkpoint says that they were written.
+
 The log ends at the first bytes that are no record, if nothing says that there was more: the checkpoint, or
 after an unclean stop the queues. What lies behind such an end was cut, or was being written when the
 process died; a recovery drops it and it is no damage. Bytes that are no record before that end are.
@@ -12,13 +15,15 @@ from typing import Any, Final
 
 from model.config import StoreConfig
 from model.errors import DiskError
-from model.message import KEYS, LMQ_PREFIX, TAGS, TRANSACTION_PREPARED, UNIQ_KEY, decode_properties
+from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Disk
-from store.files.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from store.files.key_hash import KeyHash
-from store.files.record import BadRecord, Dispatch, DispatchParser, Record, decode, delay_levels_ms, measure
+from store.files.checkpoint import Checkpoint
+from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
+from store.files.record import BadRecord, Dispatch, DispatchParser, Record, delay_levels_ms, measure
 from store.flow.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
+from store.offline.entries import EntryCheck
+from store.offline.index_check import IndexCheck, Shape, shape_of
 
 DAMAGE_MAX: Final = 1000
 OFFSET_MAX: Final = 2**63 - 1
@@ -51,6 +56,8 @@ class _Verification:
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self._segments = store.segments()
         self._damage: list[Damage] = []
+        self._damaged_to = 0  # where the last damage of the log ends
+        self._entries = EntryCheck(store, self._parser)
         self._records = 0
         self._end = 0
         self._queued_to = 0  # what was not confirmed at the stop is in no queue yet, and no damage
@@ -62,14 +69,22 @@ class _Verification:
         store = self._store
         segments = self._segments
         checkpoint = store.checkpoint()
-        self._queued_to = checkpoint.confirm_offset if checkpoint.trusted else OFFSET_MAX
+        self._queued_to = _queued_to(checkpoint, clean=store.stopped_cleanly)
+        log_min = segments[0].start if segments else 0
+        log = range(log_min, segments[-1].end if segments else 0)
+        until = _indexed_to(checkpoint, there=bool(store.index_files()))
+        self._index = IndexCheck(store, shape_of(store, shape_in(self._config)), log, until)
         known_end: int = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
         if not store.stopped_cleanly or not known_end:
             known_end = max(known_end, self._queues_end())
         known_end = max([known_end, *(item.until for item in store.damaged())])
         self._log(segments, known_end)
-        self._queues(segments[0].start if segments else 0, self._end >= known_end)
-        self._index(segments[0].start if segments else 0)
+        self._queues(log_min, self._end >= known_end)
+        self._index.finish(self._end)
+        if store.index_half_made:
+            self._note(Damage("index_missing", 0, 0, "index", "a repair was cut short"))
+        for row in self._index.rows:
+            self._note(row)
         try:
             epochs = [{"epoch": entry.epoch, "start": entry.start} for entry in store.epochs()]
         except DiskError as error:
@@ -78,7 +93,7 @@ class _Verification:
         return {
             "ok": not self._damage,
             "records": self._records,
-            "minOffset": segments[0].start if segments else 0,
+            "minOffset": log_min,
             "maxOffset": self._end,
             "confirmOffset": checkpoint.confirm_offset,
             "epochs": epochs,
@@ -86,19 +101,24 @@ class _Verification:
             "tail": self._tail,
         }
 
+    def _note_log(self, damage: Damage) -> None:
+        self._damaged_to = max(self._damaged_to, damage.until)
+        self._index.hole(damage.physical_offset, damage.until)
+        self._note(damage)
+
     def _note(self, damage: Damage) -> None:
         if len(self._damage) < DAMAGE_MAX:
             self._damage.append(damage)
 
     def _queues_end(self) -> int:
-        return max(
-            (
-                offset + size
-                for topic, queue_id in self._store.queues()
-                for _, offset, size, _ in self._store.queue_entries(topic, queue_id)
-            ),
-            default=0,
-        )
+        """Where the records end that the last entries of the queues name."""
+        end = 0
+        for topic, queue_id in self._store.queues():
+            last = 0
+            for _, offset, size, _ in self._store.queue_entries(topic, queue_id):
+                last = offset + size
+            end = max(end, last)
+        return end
 
     # -- the log ---------------------------------------------------------------------------------------
 
@@ -107,20 +127,28 @@ class _Verification:
         expected = self._end
         for segment in segments:
             if segment.start != expected:
-                self._note(Damage("missing_segment", expected, segment.start, f"{expected:020}"))
+                self._note_log(Damage("missing_segment", expected, segment.start, f"{expected:020}"))
             expected = segment.end
             if not self._segment(segment, known_end):
                 break
         last = self._last
         if last is not None and last.properties.endswith("\0") and not self._store.stopped_cleanly:
             text = "the last record's properties end in zeros: it is torn"
-            self._note(
+            self._note_log(
                 Damage("unreadable_region", last.physical_offset, self._end, _name(segments, last), text)
             )
             self._end = last.physical_offset
-        if self._end < known_end and not self._damage:
-            text = f"queues or checkpoint know the log up to {known_end}"
-            self._note(Damage("unreadable_region", self._end, known_end, _file_at(segments, self._end), text))
+        self._note_gone(max(self._end, self._damaged_to), known_end)
+
+    def _note_gone(self, begin: int, until: int) -> None:
+        """The log knew of records in [``begin``, ``until``), and there are none: one row a segment."""
+        text = f"queues or checkpoint know the log up to {until}"
+        while begin < until:
+            ends = (segment.end for segment in self._segments if segment.start <= begin < segment.end)
+            stop = min(until, next(ends, until))
+            file = _file_at(self._segments, begin)
+            self._note_log(Damage("unreadable_region", begin, stop, file, text))
+            begin = stop
 
     def _segment(self, segment: SegmentInfo, known_end: int) -> bool:
         """Walk one segment; False where the log ends."""
@@ -132,23 +160,24 @@ class _Verification:
             if item.kind == "unreadable_region" and item.physical_offset >= known_end:
                 self._tail = {"physicalOffset": item.physical_offset, "until": item.until}
                 return False
-            self._note(item)
+            self._note_log(item)
             if item.kind == "unreadable_region":
                 hole_until = item.until
             else:
                 self._end = item.until
-        if (
-            self._blank_at(segment, self._end)
-            or (hole_until and self._blank_at(segment, hole_until))
-            or known_end > segment.end  # damage up to the segment's end, and there is more
-        ):
+        ends_blank = self._blank_at(segment, self._end) or (
+            hole_until and self._blank_at(segment, hole_until)
+        )
+        if not ends_blank and known_end > segment.end:  # damage up to the segment's end, and there is more
+            self._note_gone(max(self._end, hole_until, segment.start), segment.end)
+        if ends_blank or known_end > segment.end:
             self._end = segment.end
         return self._end == segment.end
 
     def _blank_at(self, segment: SegmentInfo, offset: int) -> bool:
-        head = self._store.read(segment.path, 8, offset - segment.start)
-        if offset >= segment.end:
+        if not segment.start <= offset < segment.end:
             return False
+        head = self._store.read(segment.path, 8, offset - segment.start)
         try:
             return len(head) == 8 and measure(head, 0, offset) == offset - segment.end
         except BadRecord:
@@ -158,24 +187,25 @@ class _Verification:
         self._records += 1
         self._end = record.physical_offset + record.size
         self._last = record
+        self._index.take(record)
         if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
             key = (record.topic, record.queue_id)
             self._next[key] = max(self._next.get(key, 0), record.queue_offset + 1)
+            wrong = self._entries.wrong(record)
+            if wrong is not None and wrong.found[1] == PRE_BLANK_SIZE:  # others are met by way of the queues
+                text = f"entry {record.queue_offset} stands for no message"
+                file = f"consumequeue/{record.topic}/{record.queue_id}"
+                self._note(Damage("cq_missing", record.physical_offset, self._end, file, text))
 
     # -- what is made from it --------------------------------------------------------------------------
 
     def _at(self, offset: int, size: int) -> Dispatch | None:
         """What the record at ``offset`` says, None when no record of ``size`` bytes is there."""
-        for segment in self._segments:
-            if segment.start <= offset < segment.end:
-                data = self._store.read(segment.path, size, offset - segment.start)
-                try:
-                    return (
-                        self._parser.one(data, 0, size) if measure(data, 0, offset, False) == size else None
-                    )
-                except BadRecord:
-                    return None
-        return None
+        data = self._store.log_bytes(offset, offset + size)
+        try:
+            return self._parser.one(data, 0, size) if measure(data, 0, offset, False) == size else None
+        except BadRecord:
+            return None
 
     def _queues(self, log_min: int, end_is_sure: bool) -> None:
         there: dict[tuple[str, int], int] = {}
@@ -186,68 +216,52 @@ class _Verification:
                     there[topic, queue_id] = index + 1
                     continue
                 if offset + size > self._end:
-                    if not end_is_sure:
+                    # What is at its queue's end, a cut left: another record takes the place.
+                    if not end_is_sure or index < self._next.get((topic, queue_id), 0):
                         self._note(Damage("cq_dangling", offset, offset + size, file, f"entry {index}"))
                     continue
                 found = self._at(offset, size)
                 if found is None:
                     self._note(Damage("cq_dangling", offset, offset + size, file, f"entry {index}"))
                 elif topic.startswith(LMQ_PREFIX):
-                    record = self._record_at(offset)
+                    record = self._store.record_at(offset)
                     if record is None or (topic, index) not in places(record.topic, record.properties):
                         text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
                         self._note(Damage("cq_wrong", offset, offset + size, file, text))
-                elif found[2:6] != (topic, queue_id, index, tags_code):
+                elif found[2:5] != (topic, queue_id, index) or not _is_tag(found, tags_code):
                     text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
                     self._note(Damage("cq_wrong", offset, offset + size, file, text))
                 there[topic, queue_id] = index + 1
-        if self._store.stopped_cleanly:
-            for (topic, queue_id), following in self._next.items():
-                if there.get((topic, queue_id), 0) < following:
-                    text = (
-                        f"ends at {there.get((topic, queue_id), 0)}, the log's last record is {following - 1}"
-                    )
-                    self._note(
-                        Damage("cq_missing", self._end, self._end, f"consumequeue/{topic}/{queue_id}", text)
-                    )
-
-    def _index(self, log_min: int) -> None:
-        slots, entries = self._config.index_slots, self._config.index_entries
-        hash_of = KeyHash()
-        for path in self._store.index_files():
-            name = "index/" + path.rpartition("/")[2]
-            if not self._has_shape(path, HEADER_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES):
-                continue  # made with another shape than configured: nothing can be said about it
-            for entry in self._store.index_entries(path, slots, entries):
-                if not log_min <= entry.physical_offset < self._end:
-                    continue
-                found = self._record_at(entry.physical_offset)
-                if found is None or entry.key_hash not in _hashes(hash_of, found):
-                    at = entry.physical_offset
-                    self._note(Damage("index_wrong", at, at, name, f"entry {entry.number}"))
-
-    def _has_shape(self, path: str, size: int) -> bool:
-        return bool(self._store.read(path, 1, size - 1)) and not self._store.read(path, 1, size)
-
-    def _record_at(self, offset: int) -> Record | None:
-        for segment in self._segments:
-            if segment.start <= offset < segment.end:
-                at = offset - segment.start
-                size = int.from_bytes(self._store.read(segment.path, 4, at), "big")
-                try:
-                    return decode(self._store.read(segment.path, max(size, 0), at), check_crc=False)
-                except BadRecord:
-                    return None
-        return None
+        for (topic, queue_id), following in self._next.items():
+            end = there.get((topic, queue_id), 0)
+            if end < following:
+                file = f"consumequeue/{topic}/{queue_id}"
+                text = f"ends at {end}, the log's last record is {following - 1}"
+                self._note(Damage("cq_missing", self._end, self._end, file, text))
 
 
-def _hashes(hash_of: KeyHash, record: Record) -> set[int]:
-    """What an index may hold of a record: its unique key, its keys; RocketMQ 5.4 and newer also its tags."""
-    properties = decode_properties(record.properties)
-    keys = [properties.get(UNIQ_KEY, ""), *properties.get(KEYS, "").split(" ")]
-    if TAGS in properties:
-        keys.append(f"T#{properties[TAGS]}")
-    return {hash_of(record.topic, key) for key in keys if key}
+def shape_in(config: StoreConfig) -> Shape:
+    """The configured shape of index files."""
+    return Shape(config.index_slots, config.index_entries)
+
+
+def _queued_to(checkpoint: Checkpoint, *, clean: bool) -> int:
+    """Records that end by this log offset have their queue entries."""
+    if checkpoint.trusted:
+        return checkpoint.confirm_offset if clean else checkpoint.settled_offset
+    return OFFSET_MAX if clean else 0
+
+
+def _indexed_to(checkpoint: Checkpoint, *, there: bool) -> int | None:
+    """Records that end by this log offset have their index entries; None: those before the last entry."""
+    if checkpoint.trusted:
+        return checkpoint.indexed_offset
+    return None if there or not checkpoint.index_timestamp_ms else OFFSET_MAX
+
+
+def _is_tag(found: Dispatch, tags_code: int) -> bool:
+    """When a delayed message is due, and where an extension lies, only the writer knew."""
+    return tags_code == found.tags_code or found.topic == SCHEDULE_TOPIC or tags_code < TAGS_CODE_MIN
 
 
 def _file_at(segments: list[SegmentInfo], offset: int) -> str:

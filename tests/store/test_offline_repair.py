@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from runtime.env import read_file
+from store.offline import repair as offline_repair
 from store.offline import verify
 from store.offline.repair import repair
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -44,8 +45,8 @@ def test_a_replica_with_another_history_behind_the_damage_mends_nothing() -> Non
     _flip(disk, b"ours-0")
     before = read_file(disk, f"/ours/{FIRST}")
     outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
-    assert [row["kind"] for row in outcome.left] == ["crc_mismatch"]
-    assert "not ours" in outcome.left[0]["why"]
+    assert [row["kind"] for row in outcome.left] == ["bytes_differ", "crc_mismatch"]
+    assert "not ours" in outcome.left[1]["why"]
     assert read_file(disk, f"/ours/{FIRST}") == before
 
 
@@ -60,14 +61,16 @@ def test_damage_at_the_end_or_beside_other_damage_is_mended_from_a_replica_that_
     assert all(body in read_file(disk, f"/ours/{FIRST}") for body in ours)
 
 
-def test_a_repair_that_did_not_see_all_damage_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rounds", [1, 16])
+def test_a_repair_goes_on_until_nothing_is_left_or_says_that_there_may_be_more(
+    monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setattr(offline_repair, "ROUNDS_MAX", rounds)
     monkeypatch.setattr(verify, "DAMAGE_MAX", 3)
     ours = [b"same-%d:" % n for n in range(12)]
     disk = _stores(1, ours, ours)
     for number in (0, 3, 6, 9):
         _flip(disk, b"same-%d:" % number)
-    first = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
-    assert len(first.repaired) == 3
-    assert not first.to_json()["ok"]
-    second = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
-    assert (len(second.repaired), second.to_json()["ok"]) == (1, True)
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert len(outcome.repaired) == (4 if rounds > 1 else 3)
+    assert outcome.to_json()["ok"] is (rounds > 1)

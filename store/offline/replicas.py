@@ -1,0 +1,193 @@
+"""Which records of a log seem whole and are others in its replicas' logs, and whose bytes are right?
+
+What no CRC covers is compared: properties, times, places in queues. A replica counts for a record that it has
+confirmed, in the same epoch as the log that is mended; ``store.heal.agreement`` decides. Records that differ
+one behind another are taken over only when one that is the same follows: two histories differ to their ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from model.errors import DiskError
+from model.message import TRANSACTION_PREPARED
+from runtime.env import Disk
+from store.files.epoch_file import EpochEntry
+from store.files.index import Index
+from store.files.index_file import IndexFile
+from store.files.record import BadRecord, DispatchParser, Record, whole
+from store.heal.agreement import Copy, decide
+from store.offline.directory import StoreDirectory
+from store.offline.entries import EntryCheck
+from store.offline.index_check import Shape
+
+_BATCH_BYTES: Final = 1 << 20
+RUN_BYTES_MAX: Final = 1 << 20
+"""More that differs in one row is another history."""
+Span = tuple[int, int]
+"""A record's [begin, until) in the log."""
+
+
+@dataclass(slots=True)
+class Difference:
+    """Bytes [``begin``, ``begin`` + size of ``data``) should be ``data``, as ``source`` has them; without
+    ``data`` nothing is decided about [``begin``, ``until``), and ``why`` says why."""
+
+    begin: int
+    until: int
+    data: bytes = b""
+    source: str = ""
+    why: str = ""
+
+
+class Replica:
+    """One store to compare with; ``at`` says in which epoch an offset lies there."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.store = StoreDirectory(disk, root)
+        self.epochs = self.store.epochs()
+        confirmed = self.store.checkpoint().confirm_offset
+        self.limit = confirmed if confirmed > 0 else 1 << 62
+
+    def at(self, offset: int) -> EpochEntry | None:
+        place = bisect_right(self.epochs, offset, key=lambda entry: entry.start) - 1
+        return self.epochs[place] if place >= 0 else None
+
+
+class Comparison:
+    """Compares one log with its replicas'. Of its ``records``, ``compared`` have been with a replica.
+
+    Raises DiskError, here and on: a store or its epoch file cannot be read.
+    """
+
+    def __init__(
+        self, disk: Disk, root: str, peers: Sequence[str], parser: DispatchParser, shape: Shape
+    ) -> None:
+        self.records = 0
+        self.compared = 0
+        self._replicas: list[Replica] = []
+        try:
+            for path in (root, *peers):
+                self._replicas.append(Replica(disk, path))
+        except DiskError:
+            self.close()
+            raise
+        self._own = self._replicas[0]
+        self._parser = parser
+        self._entries = EntryCheck(self._own.store, parser)
+        self._index = Index(disk, f"{root}/index", shape.slots, shape.entries, lambda: 0)
+        for path in self._own.store.index_files():
+            file = IndexFile(disk, path, shape.slots, shape.entries)
+            try:
+                file.load()
+            except DiskError:
+                file.close()
+            else:
+                self._index.files.append(file)
+
+    def close(self) -> None:
+        for replica in self._replicas:
+            replica.store.close()
+        if hasattr(self, "_index"):
+            self._index.close()
+
+    def differences(self) -> Iterator[Difference]:
+        """What has to be changed, or cannot be decided, in log order; adjacent places are one."""
+        run: Difference | None = None
+        records = 0
+        for begin, until, found in self._judged():
+            if run is not None and (found is None or begin != run.until or bool(found.why) != bool(run.why)):
+                yield _closed(run, records, follows=found is None and begin == run.until)
+                run, records = None, 0
+            if found is None:
+                continue
+            if run is None:
+                run, records = found, 1
+                continue
+            run.until, records = until, records + 1
+            if not run.why:
+                run.data += found.data
+                if len(run.data) > RUN_BYTES_MAX:
+                    run.data, run.why = b"", _HISTORY
+        if run is not None:
+            yield _closed(run, records, follows=False)
+
+    def _judged(self) -> Iterator[tuple[int, int, Difference | None]]:
+        """Each record that a replica has as well, with its difference."""
+        for spans in self._batches():
+            begin, until = spans[0][0], spans[-1][1]
+            self.records += len(spans)
+            able = self._able(begin, until)
+            if len(able) < 2:
+                continue
+            self.compared += len(spans)
+            copies = [(peer, peer.store.log_bytes(begin, until)) for peer in able]
+            if all(data == copies[0][1] for _, data in copies):
+                yield begin, until, None
+                continue
+            for first, stop in spans:
+                parts = [(peer, data[first - begin : stop - begin]) for peer, data in copies]
+                yield first, stop, self._difference(first, stop, parts)
+
+    def _able(self, begin: int, until: int) -> list[Replica]:
+        epoch = self._own.at(begin)
+        return [r for r in self._replicas if until <= r.limit and r.at(begin) == epoch]
+
+    def _batches(self) -> Iterator[list[Span]]:
+        """Whole records that lie one behind another, of one epoch everywhere, and below the same limits."""
+        edges: set[int] = {entry.start for replica in self._replicas for entry in replica.epochs}
+        edges |= {replica.limit for replica in self._replicas}
+        batch: list[Span] = []
+        for item in self._own.store.records():
+            if not isinstance(item, Record):
+                continue
+            at, until = item.physical_offset, item.physical_offset + item.size
+            if batch and (at != batch[-1][1] or at in edges or until - batch[0][0] > _BATCH_BYTES):
+                yield batch
+                batch = []
+            batch.append((at, until))
+        if batch:
+            yield batch
+
+    def _difference(self, begin: int, until: int, parts: list[tuple[Replica, bytes]]) -> Difference | None:
+        own = parts[0][1]
+        if all(data == own for _, data in parts):
+            return None
+        copies = [self._copy(data, begin) for _, data in parts]
+        right = decide(copies)
+        if right == own:
+            return None
+        if right is None:
+            whole_ones = sum(copy.whole for copy in copies)
+            why = f"{whole_ones} copies differ, and neither their number nor queue and index decide"
+            return Difference(begin, until, why=why)
+        source = next(peer.store.root for peer, data in parts if data == right)
+        return Difference(begin, until, right, source)
+
+    def _copy(self, data: bytes, offset: int) -> Copy:
+        try:
+            is_whole = bool(data) and whole(data, 0, offset, prop_crc=False) == len(data)
+        except BadRecord:
+            is_whole = False
+        return Copy(data, is_whole, is_whole and self._named(data))
+
+    def _named(self, data: bytes) -> bool:
+        """Do our queue and index say of the record what ``data`` says?"""
+        item = self._parser.one(data, 0, len(data))
+        if not item.sys_flag & TRANSACTION_PREPARED:
+            entry = self._entries.entry(item.topic, item.queue_id, item.queue_offset)
+            if entry != (item.offset, item.size, item.tags_code):
+                return False
+        return not (self._index.files and self._index.missing(item))
+
+
+_HISTORY: Final = "no record behind them is the same everywhere: another history, or the log's end rotted"
+
+
+def _closed(run: Difference, records: int, *, follows: bool) -> Difference:
+    if records > 1 and not follows and not run.why:
+        run.data, run.why = b"", _HISTORY
+    return run
