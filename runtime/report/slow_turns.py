@@ -51,7 +51,7 @@ class SlowTurns:
         self.by_what: Counter[str] = Counter()
         self.answers = Answers()
         self._name = name
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._complaints = Complaints(log, lambda: now_ms() / 1000)
 
@@ -70,7 +70,7 @@ class SlowTurns:
     @coroutine
     def steps(self, work: Coroutine[Any, Any, T], what: str, peer: str) -> Generator[Any, Any, T]:
         """Run ``work``, timing each piece between two waits; its result."""
-        now_ms = self._now_ms
+        now_ms = self.now_ms
         thrown: BaseException | None = None
         while True:
             began_ms = now_ms()

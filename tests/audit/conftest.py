@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,10 @@ def engine() -> Iterator[object]:
     pytest.importorskip("pyspark")
     from audit.engines.spark import SparkEngine
 
+    names = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS")
+    before = [os.environ.get(name) for name in names]
     made = SparkEngine("local[2]")
+    after = [os.environ.get(name) for name in names]
+    assert after == before, "what this process starts later would run with what was Spark's alone"
     yield made
     made.close()

@@ -20,6 +20,7 @@ from model.errors import PeerError, Refused
 from remoting import codec
 from remoting.codec import Command, decode
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from runtime.report.slow_turns import SlowTurns
 from tests.broker.helpers import client_of, golden_exchanges, running
 
 ODD_TEXTS = ['"queueOffset":"5', "\0\x0bqueueOffset\0\0\0\x011", "Ünïcode", "a b", "x" * 300, ""]
@@ -184,7 +185,10 @@ def reads(refused: Refused | None = None) -> FastReads:
         return at, left
 
     sends = SimpleNamespace(process=split, config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX))
-    guard = SimpleNamespace(starts=SimpleNamespace(take=lambda: True), made=SimpleNamespace(size=0))
+    slow = SlowTurns("broker", lambda: 0.0)
+    guard = SimpleNamespace(
+        starts=SimpleNamespace(take=lambda: True), made=SimpleNamespace(size=0), slow=slow
+    )
     return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(answer=answer)), cast(Any, guard))
 
 

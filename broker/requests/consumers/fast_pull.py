@@ -272,8 +272,8 @@ class FastReads:
 
     def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
         """False: the consumer is to be asked what it wants, for which the ordinary way waits."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        slow = self._guard.slow
+        began_ms = slow.now_ms()
         try:
             answer = self._pulls.answer(connection, request, header)
         except Refused as refused:
@@ -284,8 +284,8 @@ class FastReads:
             log.exception("a pull from %s failed", connection.remote)
             answer = request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
-            self._guard.slow.answers.observe(_NAME_OF[request.code], loop.time() - began)
+            slow.answers.observe(_NAME_OF[request.code], (slow.now_ms() - began_ms) / 1000)
             connection.send(answer)
             if len(answer.body) >= LONG_ANSWER_BYTES:
-                self._guard.made.add(len(answer.body), loop)
+                self._guard.made.add(len(answer.body), asyncio.get_running_loop())
         return True
