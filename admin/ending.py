@@ -41,7 +41,7 @@ class _Ending:
         self.begun = True
         if not self.quiet:
             with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-                os.write(sys.stderr.fileno(), b"ending what was started; once more kills it\n")
+                os.write(sys.stderr.fileno(), b"ending in order; a second signal ends it at once\n")
         if self.task is not None and self.loop is not None:
             # In a signal handler only this wakes a loop that waits for its sockets.
             self.loop.call_soon_threadsafe(self.task.cancel)

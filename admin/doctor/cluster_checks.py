@@ -118,17 +118,25 @@ def _routes_agree(nameservers: Sequence[Answer]) -> list[Finding]:
     return [warning("routes", where, "they know different brokers", todo)]
 
 
+def _leader_of(one: Answer) -> str:
+    return str(one.said.get("controllerLeaderAddress") or "")
+
+
 def _one_leader(seen: Cluster) -> list[Finding]:
     told = [one for one in seen.controllers if not one.problem]
     if not seen.controllers:
         return []
-    leaders = {str(one.said.get("controllerLeaderAddress") or "") for one in told}
+    leaders = {_leader_of(one) for one in told}
     where = ", ".join(one.address for one in seen.controllers)
     if len(leaders) == 1 and "" not in leaders:
         found = [ok("Controllers", where, f"all follow {leaders.pop()}")]
     elif leaders - {""}:
-        names = ", ".join(sorted(one or "nobody" for one in leaders))
-        todo = "look again in 5 s; then: do they reach each other at their Raft ports (docs/raft.md)?"
+        names = ", ".join(f"{one.address} follows {_leader_of(one) or 'nobody'}" for one in told)
+        todo = (
+            "look again in 5 s; then: do they reach each other at their Raft ports? Has 'controller replace' "
+            "given the seat of one that follows nobody to another machine (/status, replaced)? Then end it "
+            "for good and name the new address here (docs/raft.md)"
+        )
         found = [failed("Controllers", where, f"they do not agree who leads: {names}", todo)]
     elif not told:
         todo = "mend that first: nothing is known of their leader"

@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 STRANGERS_MAX: Final = 16  # accepted connections that have not proven their id
 
 
+UNLINKED_S: Final = 5.0
+"""A member that is linked to no other for so long says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Times in seconds."""
@@ -147,6 +151,14 @@ class Transport:
     def peers(self) -> list[str]:
         """Ids of the members there is a link to."""
         return sorted(self._links)
+
+    def unlinked(self) -> str:
+        """Why a member that has no link to any other cannot know a leader."""
+        own = self.identity.node_id
+        return (
+            f"no leader among the Controllers: no other one is linked to {own}, whose Raft address here is "
+            f"{self.addresses[own]} (a seat that was replaced has the address given to 'controller replace')"
+        )
 
     def send(self, peer: str, body: bytes) -> bool:
         """Whether ``body`` was handed to a link; that says nothing about its arrival."""
@@ -269,13 +281,19 @@ class Transport:
 
     async def _watch(self) -> None:
         """Signs of life on quiet links; an end to links that give none."""
-        looked = asyncio.get_running_loop().time()
+        looked = linked = asyncio.get_running_loop().time()
+        told = False
 
         async def look() -> None:
-            nonlocal looked
+            nonlocal looked, linked, told
             before, looked = looked, asyncio.get_running_loop().time()
             # A process that stood still cannot say whether others were silent.
             stood_still = looked - before > self.limits.silence_s / 2
+            if self._links:
+                linked, told = looked, False
+            elif not told and looked - linked > UNLINKED_S:
+                told = True
+                log.warning("Controller %s: %s", self.node_id, self.unlinked())
             for link in list(self._links.values()):
                 if stood_still:
                     link.heard = looked

@@ -185,7 +185,7 @@ class Raft:
         if seat is not None and incarnation is not None and incarnation < seat.incarnation:
             return f"this Controller was replaced by the one at {seat.address}: end it for good"
         if self.leader_id is None:
-            return "no leader among the Controllers"
+            return "no leader among the Controllers" if self.peers else self._transport.unlinked()
         if not self.admitted:
             return "this Controller may have forgotten what it promised and waits for the leader to admit it"
         return self._vitals.behind(self.progress)

@@ -224,4 +224,7 @@ class Scrub:
         if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.queue_offset < queue.first_offset:
             return
         if item.queue_offset < queue.max_offset and self._repairer.enter(queue, item):
-            log.error("%s/%d: entry %d was wrong", item.topic, item.queue_id, item.queue_offset)
+            log.warning(
+                "%s/%d: queue entry %d was wrong, and was made from its record at %d",
+                *(item.topic, item.queue_id, item.queue_offset, item.offset),
+            )

@@ -172,7 +172,7 @@ def test_a_sound_cluster_is_in_order() -> None:
             replace(WELL, controllers=[replace(WELL.controllers[0], said={}), *WELL.controllers[1:]]),
             Level.FAILED,
             "Controllers",
-            "c:0, nobody",
+            "c:0 follows nobody, c:1 follows c:0",
         ),
         (replace(WELL, states_problem="it refuses"), Level.FAILED, "Controllers", "it refuses"),
         (replace(WELL, groups={"a": {2: "h:20"}}), Level.FAILED, "groups", "no master: messages"),
@@ -426,6 +426,16 @@ def test_controllers_that_nobody_reached_are_not_said_to_have_no_leader() -> Non
     assert [text for _, check, text in wrong(cluster_checks.judge(seen)) if check == "Controllers"] == [
         "none of them was reached"
     ]
+
+
+def test_who_follows_nobody_is_named_and_a_replaced_seat_is_thought_of() -> None:
+    leads = {"controllerLeaderAddress": "h:3"}
+    seen = Cluster(
+        controllers=[Answer("Controller", "h:1", said=leads), Answer("Controller", "h:2", said={})],
+    )
+    (found,) = [one for one in cluster_checks.judge(seen) if one.check == "Controllers"]
+    assert found.text == "they do not agree who leads: h:1 follows h:3, h:2 follows nobody"
+    assert "controller replace" in found.todo
 
 
 def test_a_file_with_a_mistake_is_a_finding_beside_the_others(

@@ -452,7 +452,7 @@ def test_health_names_a_missing_majority(tmp_path: Path) -> None:
         for name in [name for name, c in world.running.items() if c is not leader]:
             await world.kill(name)
         await wait_for(lambda: leader.health() is not None)
-        assert leader.health() == "no leader among the Controllers"
+        assert "no leader among the Controllers" in (leader.health() or "")
 
     run(tmp_path, main, count=3)
 
