@@ -8,7 +8,11 @@ from typing import Final
 
 from chaos.checks import masters, messages, order, replicas
 from chaos.checks.violation import Violation
+from chaos.faults import FAULTS
 from chaos.history import Finished, History, HistoryEvent, Ok, Read, Unknown
+
+_STANDING_STILL: Final = frozenset(("pause", "resume", "look", "heal", "restart"))
+"""What gives no master a reason to drop a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,9 @@ def _controllers_agree(evidence: Evidence) -> Iterable[Violation]:
 def _set_kept(evidence: Evidence) -> Iterable[Violation]:
     if not evidence.set_kept:
         return ()
-    died = [e.at_ms for e in evidence.history.happened() if e.name in ("kill", "power_fail", "stop")]
-    return masters.set_kept(evidence.history.asked(), until_ms=min(died, default=float("inf")))
+    causes = FAULTS.keys() - _STANDING_STILL
+    struck = [e.at_ms for e in evidence.history.happened() if e.name in causes]
+    return masters.set_kept(evidence.history.asked(), until_ms=min(struck, default=float("inf")))
 
 
 def _replicas_identical(evidence: Evidence) -> Iterable[Violation]:

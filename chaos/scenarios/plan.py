@@ -36,7 +36,7 @@ class Plan:
     """Longest time without an acknowledged send while there is a master, and nothing is broken but that other
     brokers were killed."""
     set_kept: bool = False
-    """Until the first node dies no master has a reason to drop a member of its SyncStateSet."""
+    """Until a fault other than standing still no master has a reason to drop a member of its SyncStateSet."""
     errors_expected: bool = False
     """Nodes will log errors: that is what a broken disk is for."""
     brokers: int = 3

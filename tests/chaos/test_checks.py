@@ -241,8 +241,12 @@ def test_a_member_that_left_the_set_is_found_where_nothing_excuses_it() -> None:
     for answers in ([first_seen, left, returned], [first_seen, returned], [first_seen, elected, left]):
         evidence.history.events = list(answers)
         assert [v.checker for v in check_all(evidence) if v.checker == "set_kept"] == ["set_kept"]
-        evidence.history.events.insert(1, Happened(4.0, "b2", "kill", {}))
-        assert "set_kept" not in names(evidence), "after a death it may"
+        evidence.history.events.insert(1, Happened(4.0, "b2", "resume", {}))
+        assert "set_kept" in names(evidence), "who stood still is no cause"
+        # A stop of a process that stands still does nothing: what came next is the cause.
+        for fault in ("kill", "isolate"):
+            evidence.history.events[1] = Happened(4.0, "b2", fault, {})
+            assert "set_kept" not in names(evidence), "after another fault it may"
     evidence.history.events = [first_seen, elected, changed(elected, at_ms=8.0, set_epoch=5, members=(1, 2))]
     assert names(evidence) == set(), "an election may begin anew"
 
