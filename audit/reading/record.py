@@ -245,6 +245,13 @@ def indexed_words(data: bytes) -> Words:
     return Words(tuple(key for key in keys.split(" ") if key), tags)
 
 
+def ends_whole(data: bytes) -> bool:
+    """Is the record that ``data`` is written to its end? Its bytes come in their order, and properties do not
+    end in zero."""
+    fields = _fields(data, 0, len(data), int.from_bytes(data[4:8]), int.from_bytes(data[36:40]))
+    return not isinstance(fields, str) and (fields.name_end + 2 == len(data) or data[-1] != 0)
+
+
 def text_property(data: bytes, mark: bytes, begin: int, end: int) -> str:
     at = data.find(mark, begin, end)
     while at > begin and data[at - 1] != 2:  # part of another name or value

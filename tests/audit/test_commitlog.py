@@ -61,7 +61,7 @@ def test_each_table_has_what_the_store_has(session: Any, stores: list[Path]) -> 
 
 @pytest.mark.more
 def test_filters_leave_segments_out(session: Any, stores: list[Path]) -> None:
-    from audit.engines.commitlog import TableReader, Wanted
+    from audit.engines.tables import TableReader, Wanted
 
     (stores[0] / "commitlog" / f"{0:020d}").write_bytes(b"nobody reads this file" * 186 + bytes(4))
     source = session.read.format("commitlog").option("offsetFrom", "4096").option("queueId", "1")
