@@ -80,7 +80,7 @@ async def run_campaign(
     queues = [Queue(topic, world.group, queue_id) for queue_id in range(each.queues)]
     await make_topic(env, world, topic, each.queues)
     load = DrillLoad(env_of, world, each, queues, 0, chance)
-    result = Campaign([], Drill())
+    result, full = Campaign([], Drill()), True
     await load.start()
     try:
         await asyncio.sleep(each.warm_s)
@@ -94,7 +94,7 @@ async def run_campaign(
             try:
                 drill = await _one(env, world, each, load, chance, tell)
             except MqError as error:
-                result.total.unfinished = f"drill {number + 1}: {error}"
+                result.total.unfinished, full = f"drill {number + 1}: {error}", False
                 break
             result.drills.append(drill)
             done(number, drill)
@@ -112,7 +112,7 @@ async def run_campaign(
         await load.close()
         gc.unfreeze()
     tell("judging")
-    judge(result.total, load.history)
+    judge(result.total, load.history, full=full)
     result.seconds = (env.monotonic_ms() - begun_ms) / 1000
     return result, load.history
 

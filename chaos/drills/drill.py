@@ -92,7 +92,7 @@ async def run_drill(
     finally:
         await load.close()
     measure(drill, load.history, queues, strike)
-    judge(drill, load.history)
+    judge(drill, load.history, full=drill.full_again_ms is not None)
     return drill, load.history
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from chaos.checks import messages, order
 from chaos.checks.violation import Violation
-from chaos.history import History, Ok
+from chaos.history import History, Ok, Read, Send
 from chaos.worlds.live import Timeline, Victim
 from client.message import Queue
 
@@ -164,8 +164,12 @@ def longest_gap(times_ms: Sequence[float], fault_ms: float, until_ms: float) -> 
     return round(max(b - a for a, b in pairwise(marks)), 1)
 
 
-def judge(drill: Drill, history: History) -> None:
-    """Count outcomes and broken promises."""
+def judge(drill: Drill, history: History, *, full: bool = True) -> None:
+    """Count outcomes and broken promises.
+
+    ``full``: the group was whole when everything was read back. Else what could not be read may lie where
+    nobody leads, or beyond what is confirmed: it is told with the reason in ``unfinished``, and is no loss.
+    """
     sends = history.sends()
     for send in sends:
         if send.outcome == "ok":
@@ -176,7 +180,9 @@ def judge(drill: Drill, history: History) -> None:
             drill.unknown += 1
     final, early = history.reads(final=True), history.reads(final=False)
     drill.read_back = len(final)
-    read_back = bool(final) or drill.unfinished is None
+    if not full:
+        _not_full(drill, sends, final)
+    read_back = full and (bool(final) or drill.unfinished is None)
     found: dict[str, list[Violation]] = {
         # A reading that failed is said elsewhere; an empty one that did not has lost all.
         "lost": list(messages.lost(sends, final)) if read_back else [],
@@ -195,6 +201,14 @@ def judge(drill: Drill, history: History) -> None:
         setattr(drill, name, len(violations))
     everything = [violation.to_json() for violations in found.values() for violation in violations]
     drill.violations = everything[:VIOLATIONS_SHOWN]
+
+
+def _not_full(drill: Drill, sends: Sequence[Send], final: Sequence[Read]) -> None:
+    """Neither lost nor fine: say how many acknowledged messages nobody could show."""
+    drill.unfinished = drill.unfinished or "the group is not full"
+    missing = len(list(messages.lost(sends, final)))
+    if final and missing:
+        drill.unfinished += f"; {missing} acknowledged messages could not be read"
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:

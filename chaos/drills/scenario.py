@@ -199,7 +199,7 @@ def _judge(drill: Drill, history: History, queues: Sequence[Queue], until_ms: fl
         ]
         drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
         drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
-    judge(drill, history)
+    judge(drill, history, full=drill.full_again_ms is not None)
     evidence = Evidence(
         history,
         complete=drill.unfinished is None,

@@ -61,6 +61,8 @@ def verdict(drill: Drill) -> str:
     broken = [f"{count:,} {text}" for name, text in _PROMISES.items() if (count := getattr(drill, name))]
     if broken:
         return f"[red]{', '.join(broken)}[/red]"
+    if drill.unfinished is not None:
+        return f"[yellow]{drill.read_back:,} messages read back, which says nothing of losses[/yellow]"
     return f"[green]{drill.read_back:,} messages: none lost, none twice, all in order[/green]"
 
 
@@ -70,7 +72,8 @@ def show_campaign(console: Console, result: Mapping[str, Any]) -> None:
     broken = [
         f"{result[f'{name}_total']:,} {text}" for name, text in _PROMISES.items() if result[f"{name}_total"]
     ]
-    verdict = f"[red]{', '.join(broken)}[/red]" if broken else "none lost, none twice, all in order"
+    fine = "none lost, none twice, all in order" if result["unfinished"] is None else "not judged for losses"
+    verdict = f"[red]{', '.join(broken)}[/red]" if broken else fine
     console.print(
         f"{result['acked_total']:,} acknowledged, {result['failed_total']:,} failed, "
         f"{result['unknown_total']:,} unknown in {result['seconds']:,.0f} s; "

@@ -6,6 +6,7 @@ from chaos.drills.commands import exit_code
 from chaos.drills.drill import acked_again, summary
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, Strike, judge, longest_gap, measure, percentile
+from chaos.drills.screen import verdict
 from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
 from chaos.worlds.live import Timeline, Victim
 from client.message import Queue
@@ -159,6 +160,30 @@ def test_an_empty_reading_with_acknowledged_messages_is_a_loss() -> None:
     failed = Drill(unfinished="could not be read")
     judge(failed, story.history)
     assert failed.lost == 0
+
+
+def test_what_a_group_that_is_not_full_does_not_show_is_neither_lost_nor_fine() -> None:
+    story = Story()
+    story.ok(QUEUES[0], 1, 2, OLD)
+    story.ok(QUEUES[1], 3, 4, OLD, kept=False)
+    drill = Drill(unfinished="not full again: two of three")
+    judge(drill, story.history, full=False)
+    assert (drill.lost, drill.read_then_gone, drill.violations) == (0, 0, [])
+    assert drill.unfinished == "not full again: two of three; 1 acknowledged messages could not be read"
+    unsaid = Drill()
+    judge(unsaid, story.history, full=False)
+    assert unsaid.unfinished is not None, "never fine"
+    assert "none lost" not in verdict(drill)
+    assert exit_code([drill], 1) == exit_code([unsaid], 1) == 3
+
+
+def test_a_message_stored_twice_is_one_also_while_the_group_is_not_full() -> None:
+    story = Story()
+    story.ok(QUEUES[0], 1, 2, OLD)
+    story.history.add(Read(99_999, "c", "k1", QUEUES[0], 1, 7, final=True))
+    drill = Drill(unfinished="not full")
+    judge(drill, story.history, full=False)
+    assert drill.duplicates == 1
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

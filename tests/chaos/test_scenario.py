@@ -89,7 +89,10 @@ def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history
         Invoke(300.0, "p0", "k2", queue, 7),
         Ok(302.0, "p0", "k2", queue, 1, 100, "127.0.0.1:1"),
     ]
-    drill = Drill()
+    stuck = Drill(unfinished="not full")
+    _judge(stuck, History(events), [queue], 400.0, Plan([]))
+    assert (stuck.lost, {v["checker"] for v in stuck.violations}) == (0, {"one_master_per_epoch"})
+    drill = Drill(full_again_ms=9.0)
     _judge(drill, History(events), [queue], 400.0, Plan([]))
     assert drill.lost == 2
     assert {v["checker"] for v in drill.violations} == {"lost", "one_master_per_epoch"}
