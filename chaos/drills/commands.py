@@ -340,6 +340,10 @@ drill = LazyGroup(
             "chaos.drills.scenario_commands:replay",
             "Carry out the plan of a result again.",
         ),
+        "matrix": (
+            "chaos.drills.matrix:matrix",
+            "Carry out kinds of faults in each mode, many times; one table.",
+        ),
         "report": (
             "cli.drill_report:report",
             "Make one page of a drill's result.",

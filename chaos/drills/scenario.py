@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from chaos.checks import Evidence, check_all
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
-from chaos.drills.timeline import timeline
+from chaos.drills.timeline import availability, timeline
 from chaos.history import Happened, History, Ok
 from chaos.live.executor import Executor, Outcome
 from chaos.live.ground import Ground
@@ -38,13 +39,15 @@ NO_FAULT: Final = (faults.Look, faults.Heal)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """One plan to be carried out, where it came from, and how. ``settings``: ``ROLE.KEY=VALUE``, which win
-    over the plan's."""
+    over the plan's. ``one_by_one``: once nothing is broken any more, the next step waits for the full group.
+    """
 
     scenario: str
     seed: int
     plan: Plan
     scale: float = 1.0
     settings: Sequence[str] = ()
+    one_by_one: bool = False
 
     def __post_init__(self) -> None:
         """Raises CannotDrill for a plan that no local cluster is made for."""
@@ -64,6 +67,7 @@ class Asked:
             "seed": self.seed,
             "scale": self.scale,
             "settings": list(self.settings),
+            "one_by_one": self.one_by_one,
             "plan": self.plan.to_json(),
         }
 
@@ -77,6 +81,7 @@ class Asked:
                 plan=Plan.from_json(data["plan"]),
                 scale=float(data.get("scale", 1.0)),
                 settings=tuple(map(str, data.get("settings", ()))),
+                one_by_one=bool(data.get("one_by_one", False)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
@@ -92,10 +97,12 @@ class Told:
     lacks: dict[str, str]
     until_ms: float = 0.0
     """When the load's time was over and everything was healed."""
+    broken: Mapping[str, int] = field(default_factory=dict)
+    """Violations by check; ``drill.violations`` has the first of them."""
 
     def to_json(self, asked: Asked) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
-        drill = self.drill
+        drill, seen = self.drill, timeline(self.history, self.until_ms)
         return {
             **asked.to_json(),
             "target": "keelmq",
@@ -103,12 +110,14 @@ class Told:
             "faults": self.outcome.to_json(),
             "refused_total": len(self.outcome.refused),
             "lacks": self.lacks,
-            "timeline": timeline(self.history, self.until_ms),
+            "timeline": seen,
+            "availability": availability(seen),
             "rto_p50_ms": drill.rto_ms,
             "rto_p99_ms": drill.rto_ms,
             "rto_max_ms": drill.rto_ms,
             **{f"{name}_total": getattr(drill, name) for name in COUNTS},
             "violations": drill.violations,
+            "broken": dict(self.broken),
             "unfinished_total": int(drill.unfinished is not None),
         }
 
@@ -162,21 +171,30 @@ async def _broken(
         stack.push_async_callback(executor.stop)
         tell("load runs, faults strike")
         begun_ms = load.clock()
-        await executor.run(plan.steps, asked.scale)
+        try:
+            await executor.run(plan.steps, asked.scale, _wait_full(cluster) if asked.one_by_one else None)
+        except ClusterNotReady as error:
+            drill.unfinished = f"the cluster is not full again after a fault: {error}"
         await asyncio.sleep((begun_ms + plan.load_ms * asked.scale - load.clock()) / 1000)
         until_ms = load.clock()
         tell("healing")
         await executor.revive()
-        drill.unfinished = await _settled(cluster, asked)
-        drill.full_again_ms = round(load.clock() - until_ms, 1) if drill.unfinished is None else None
+        not_full = await _settled(cluster, asked)
+        drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
+        drill.unfinished = drill.unfinished or not_full
         await load.stop(shape.recover_s)
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
-    _judge(drill, load.history, queues, until_ms, plan)
+    broken = _judge(drill, load.history, queues, until_ms, plan)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
-    return Told(drill, executor.outcome, load.history, ground.lacks, until_ms)
+    return Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
+
+
+def _wait_full(cluster: LocalCluster) -> Callable[[], Awaitable[object]]:
+    """Waits until every replica is in the SyncStateSet. Raises ClusterNotReady."""
+    return lambda: cluster.wait_ready(timeout_s=READY_S)
 
 
 async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:
@@ -188,8 +206,10 @@ async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:
     return None
 
 
-def _judge(drill: Drill, history: History, queues: Sequence[Queue], until_ms: float, plan: Plan) -> None:
-    """Times and counts as every drill has them, and every check that needs no logs."""
+def _judge(
+    drill: Drill, history: History, queues: Sequence[Queue], until_ms: float, plan: Plan
+) -> Mapping[str, int]:
+    """Times and counts as every drill has them, and every check that needs no logs: violations by check."""
     struck = [e.at_ms for e in history.events if isinstance(e, Happened) and e.name in faults.FAULTS]
     acks = [event for event in history.events if isinstance(event, Ok)]
     if struck:
@@ -199,15 +219,17 @@ def _judge(drill: Drill, history: History, queues: Sequence[Queue], until_ms: fl
         ]
         drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
         drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
-    judge(drill, history, full=drill.full_again_ms is not None)
+    full = drill.full_again_ms is not None
+    judge(drill, history, full=full)
     evidence = Evidence(
         history,
-        complete=drill.unfinished is None,
+        complete=full and (drill.unfinished is None or bool(history.reads(final=True))),
         power_failures=plan.power_failures,
         set_kept=plan.set_kept,
     )
     found = [violation.to_json() for violation in check_all(evidence)]
     drill.violations = found[:VIOLATIONS_SHOWN]
+    return Counter(str(violation["checker"]) for violation in found)
 
 
 def _all_refused(plan: Plan, outcome: Outcome) -> bool:

@@ -173,19 +173,15 @@ def heal_(directory: Path | None) -> int:
 
 def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None) -> int:
     console = Console(stderr=out is not None and str(out) == "-")
-    own = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         asked = ask()
-        with ending.in_order():
-            told = ending.run(_run(asked, own, console), loop_factory())
+        told = carried_out(asked, console)
     except ConfigError:
         raise
     except MqError as error:
         console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
         return UNFINISHED
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-    _show(console, asked, told)
+    show(console, asked, told)
     code = exit_code(told)
     try:
         if history is not None:
@@ -200,6 +196,16 @@ def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None)
         click.echo(f"keelmq drill: {error}", err=True)
         return code or UNFINISHED
     return code
+
+
+def carried_out(asked: Asked, console: Console) -> Told:
+    """One plan on a cluster of its own, in a directory that is removed after. Raises MqError."""
+    own = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with ending.in_order():
+            return ending.run(_run(asked, own, console), loop_factory())
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 async def _run(asked: Asked, own: Path, console: Console) -> Told:
@@ -227,7 +233,8 @@ def exit_code(told: Told) -> int:
     return WARNINGS if told.outcome.refused else DONE
 
 
-def _show(console: Console, asked: Asked, told: Told) -> None:
+def show(console: Console, asked: Asked, told: Told) -> None:
+    """What came of a run, on a screen."""
     drill, outcome = told.drill, told.outcome
     done = ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())) or "none"
     console.print(f"{asked.scenario}, seed {asked.seed}: faults {done}", highlight=False)

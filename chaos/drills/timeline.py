@@ -16,6 +16,7 @@ from chaos.history import Happened, History, Observed
 BIN_MS: Final = 20.0
 GAP_MS: Final = 50.0
 """A time without any acknowledgement that is worth a mark."""
+WINDOW_MS: Final = 100.0
 SILENT_MS: Final = 1500.0
 """A server that said nothing for so long has no role that anybody knows."""
 AGAIN: Final = ("restart",)
@@ -59,6 +60,18 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
         "faults": _faults(history, until_ms),
         "roles": _roles(history.observed(), until_ms),
     }
+
+
+def availability(told: Mapping[str, Any]) -> float | None:
+    """The share of windows of WINDOW_MS in which something was acknowledged, from the first fault on until
+    the load's end. ``told``: a ``timeline``. None without a fault."""
+    if not told["faults"]:
+        return None
+    begun = int(min(fault["from_ms"] for fault in told["faults"]) // BIN_MS)
+    # The last window may be cut short by the load's end.
+    acks, width = told["acks"][begun:], int(WINDOW_MS // BIN_MS)
+    served = [any(acks[at : at + width]) for at in range(0, len(acks) - width + 1, width)]
+    return round(sum(served) / len(served), 4) if served else None
 
 
 def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:

@@ -81,6 +81,11 @@ class Executor:
         self._state: dict[str, str] = {}
         """``ending``: told to end, and not started since; ``off``: without power; ``paused``."""
         self._tracers: dict[str, Tracer] = {}
+        self._full: set[str] = set()
+        """Whose disks are full."""
+        self._cut_now: list[list[str]] = []
+        """Pairs that the step under way has cut: what a shape comes to."""
+        self._starting: set[asyncio.Task[None]] = set()
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
         self.outcome = Outcome()
@@ -88,13 +93,28 @@ class Executor:
         kinds = [kind for kind in FAULTS.values() if kind is not faults.Heal]
         self._acts: dict[type[Fault], Act] = {kind: getattr(self, f"_{kind.name}") for kind in kinds}
 
-    async def run(self, steps: Sequence[Step], scale: float) -> None:
+    async def run(
+        self, steps: Sequence[Step], scale: float, whole: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
         """Each step at its time, or when the one before is done. ``scale``: real milliseconds to one of the
-        plan."""
-        begun_ms = self._clock()
+        plan. ``whole``, if given, is awaited before each step at which nothing is broken any more: the times
+        of that step and of later ones are moved by what it took."""
+        begun_ms, before_ms = self._clock(), 0
         for step in steps:
+            if whole is not None and before_ms and await self._mended():
+                await whole()
+                begun_ms = self._clock() - before_ms * scale
             await asyncio.sleep(max(0.0, begun_ms + step.at_ms * scale - self._clock()) / 1000)
             await self.act(step)
+            before_ms = step.at_ms
+
+    async def _mended(self) -> bool:
+        """Whether every fault has ended."""
+        if self._starting:
+            await asyncio.wait(self._starting)
+        await self._operator.wait()
+        cut = self._ground.network is not None and self._ground.network.harmed
+        return not (self._state or self._full or self._tracers or cut)
 
     async def act(self, step: Step) -> None:
         """Carry out one step now."""
@@ -123,6 +143,8 @@ class Executor:
             self._bound[step.bind] = node
         self.outcome.done[fault.name] += 1
         values = {key: value for key, value in fault.to_json().items() if key not in ("fault", "target")}
+        if self._cut_now:
+            values["pairs"], self._cut_now = self._cut_now, []
         self._history.add(Happened(begun_ms, node.name if node else "", fault.name, values))
 
     async def revive(self) -> None:
@@ -141,6 +163,7 @@ class Executor:
         for name, disk in self._ground.disks.items():
             if self._state.get(name) != "off":
                 disk.fill(False)
+        self._full.clear()
 
     async def stop(self) -> None:
         """End what still works in the background, and let the servers hear each other: they stop in order."""
@@ -212,7 +235,9 @@ class Executor:
             except (MqError, OSError) as error:
                 self.outcome.refuse(0, fault, error)
 
-        self._tasks.spawn(start(), name=f"start-{node.name}")
+        task = self._tasks.spawn(start(), name=f"start-{node.name}")
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
         return True
 
     async def _start(self, node: Node) -> None:
@@ -250,10 +275,8 @@ class Executor:
     # Links
 
     async def _isolate(self, node: Node, fault: faults.Isolate) -> bool:
-        network = self._network()
-        others = [name for name in network.machines if name != node.name]
-        await network.cut_all([(node.name, other) for other in others], fault.direction)
-        return True
+        others = [name for name in self._network().machines if name != node.name]
+        return await self._cut_all([(node.name, other) for other in others], fault.direction)
 
     async def _cut(self, node: Node, fault: faults.Cut) -> bool:
         if fault.other in ("brokers", "namesrvs"):
@@ -262,13 +285,16 @@ class Executor:
         else:
             others = [other for other in (self.resolve(fault.other),) if other is not None]
         pairs = [(node.name, other.name) for other in others if other is not node]
-        await self._network().cut_all(pairs, fault.direction)
-        return bool(pairs)
+        return await self._cut_all(pairs, fault.direction)
 
     async def _partition(self, node: Node, fault: faults.Partition) -> bool:
         kinds = {one.name: one.role for one in self._cluster.layout.nodes} | {CLIENTS: "client"}
         pairs = links_to_cut(fault.shape, node.name, kinds, self._chance)
-        await self._network().cut_all(pairs, fault.direction)
+        return await self._cut_all(pairs, fault.direction)
+
+    async def _cut_all(self, pairs: Sequence[tuple[str, str]], direction: str) -> bool:
+        await self._network().cut_all(pairs, direction)
+        self._cut_now = [list(pair) for pair in pairs]
         return bool(pairs)
 
     async def _slow_network(self, node: Node, fault: faults.SlowNetwork) -> bool:
@@ -306,6 +332,9 @@ class Executor:
         async def watch() -> None:
             await tracer.watch(count)
             await tracer.end()
+            if self._tracers.get(node.name) is tracer:
+                del self._tracers[node.name]
+                self._note_tracers()
 
         self._tasks.spawn(watch(), name=f"trace-{node.name}")
         return True
@@ -319,6 +348,7 @@ class Executor:
         if disk is None:
             raise Refused(self._ground.lacks.get("loop disk", f"{node.name} has no disk of its own"))
         await asyncio.to_thread(disk.fill, fault.full)
+        (self._full.add if fault.full else self._full.discard)(node.name)
         return True
 
     async def _flip_bit(self, node: Node, fault: faults.FlipBit) -> bool:

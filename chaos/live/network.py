@@ -90,6 +90,11 @@ class Network:
         return network
 
     @property
+    def harmed(self) -> bool:
+        """Whether some packet is dropped or late."""
+        return bool(self._dark) or any(rule != Rule() for rule in self._rules.values())
+
+    @property
     def switch_pid(self) -> int:
         return self._switch.pid
 

@@ -133,6 +133,29 @@ async def test_a_target_that_nobody_is_counts_as_missed(tmp_path: Path) -> None:
     assert not world.struck
 
 
+async def test_one_by_one_the_next_fault_waits_for_a_whole_group_once_nothing_is_broken(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, stops_after=3)
+    waited: list[list[tuple[str, str]]] = []
+
+    async def whole() -> None:
+        waited.append(list(world.struck))
+
+    steps = [
+        Step(1, faults.Pause("b1")),
+        Step(2, faults.Kill("b2")),
+        Step(3, faults.Resume("b1")),
+        Step(4, faults.Restart("b2")),
+        Step(5, faults.Kill("b3")),
+        Step(6, faults.Look("b1")),
+    ]
+    await world.executor.run(steps, 1.0, whole)
+    assert [[name for _, name in seen] for seen in waited] == [["pause", "kill", "resume", "restart"]]
+    assert world.cluster.started == ["broker-a-1"], "it was started before anybody asked for the whole group"
+    await world.executor.stop()
+
+
 @pytest.mark.parametrize("fault", [faults.Isolate("master"), faults.Heal(), faults.PowerFail("master")])
 async def test_what_cannot_be_done_here_is_refused_with_the_reason(
     fault: faults.Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +193,9 @@ async def test_links_are_cut_by_name_shape_and_direction(
     assert cut[1] == ([("broker-a-1", "clients")], "both")
     assert cut[2] == ([("namesrv-2", name) for name in sorted(machines) if name != "namesrv-2"], "in")
     assert cut[3] == "healed"
+    noted = [event.fields.get("pairs") for event in world.history.happened()]
+    assert noted[1] == [["broker-a-1", "clients"]], "what a shape came to is in the history"
+    assert noted[3] is None
 
 
 async def test_only_a_dead_broker_is_wiped(tmp_path: Path) -> None:

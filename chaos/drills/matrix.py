@@ -1,0 +1,210 @@
+"""``keelmq drill matrix``: kinds of faults by modes of replication on real processes, counted in one table.
+
+A directory keeps one result for each run, as ``drill run --json`` writes them; the same command once more
+carries out only those that are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.outfile import OutFile, write_whole
+from chaos.drills.scenario import Asked, Told
+from chaos.drills.scenario_commands import carried_out, exit_code, show
+from chaos.scenarios.matrix import KINDS, MODES, plan
+from model.errors import ConfigError, MqError
+
+NAME: Final = "matrix/{}/{}"
+HEAD: Final = (
+    "| fault | mode | runs | strikes | without a target | skipped | not finished | acknowledged | lost "
+    "| order violations | offsets twice | two masters | other violations | available | worst stall, ms |"
+)
+TWICE: Final = ("offset_reuse", "acknowledged_twice")
+ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
+KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
+
+
+@click.command("matrix")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--kinds", default=",".join(KINDS), show_default=True, help="Kinds of faults, by commas.")
+@click.option("--modes", default=",".join(MODES), show_default=True, help="Modes of replication, by commas.")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Runs of each pair.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
+@click.option("--strikes", type=click.IntRange(1), default=4, show_default=True, help="Faults in each run.")
+@click.option("--limit", "limit_s", type=click.FloatRange(0), help="Begin no run after so many seconds.")
+@click.option("--histories", is_flag=True, help="Keep every history, not only those of violations.")
+@click.option("--markdown", type=OutFile(), help="Write the table here [stdout].")
+def matrix(
+    directory: Path,
+    kinds: str,
+    modes: str,
+    count: int,
+    seed: int,
+    strikes: int,
+    limit_s: float | None,
+    histories: bool,
+    markdown: Path | None,
+) -> int:
+    """Strike a cluster by each kind of fault in each mode of replication, and count what came.
+
+    DIRECTORY keeps the result of each run; the same command once more carries out those that are missing.
+    Exit code: the worst of the runs.
+
+    \b
+    Example: keelmq drill matrix results --kinds kill,pause,partition --count 3 --markdown live.md
+    """
+    wanted, chosen = _names(kinds, KINDS, "kind"), _names(modes, MODES, "mode")
+    directory.mkdir(parents=True, exist_ok=True)
+    console, begun_s, code = Console(stderr=True), time.monotonic(), DONE
+    for kind, mode, number in _cells(wanted, chosen, range(seed, seed + count)):
+        path = directory / f"{kind}-{mode}-{number}.json"
+        if path.exists():
+            continue
+        if limit_s is not None and time.monotonic() - begun_s > limit_s:
+            code = _worse(code, UNFINISHED)
+            break
+        name = NAME.format(kind, mode)
+        asked = Asked(scenario=name, seed=number, plan=plan(kind, mode, number, strikes), one_by_one=True)
+        code = _worse(code, _one(asked, path, console, histories))
+    text = table(read(directory)) + "\n"
+    if markdown is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(markdown, text)
+    return code
+
+
+def _one(asked: Asked, path: Path, console: Console, histories: bool) -> int:
+    """One run; its result is kept, and with a violation, or for ``histories``, its history, too."""
+    try:
+        told = carried_out(asked, console)
+    except ConfigError:
+        raise
+    except MqError as error:
+        console.print(
+            f"{asked.scenario}, seed {asked.seed}: [red]cannot go on[/red]: {error}", highlight=False
+        )
+        write_whole(path, json.dumps(_never_began(asked, error)) + "\n")
+        return UNFINISHED
+    show(console, asked, told)
+    write_whole(path, json.dumps(told.to_json(asked)) + "\n")
+    code = exit_code(told)
+    if histories or code == FAILED:
+        _keep_history(told, path.with_suffix(".jsonl"))
+    return code
+
+
+def _never_began(asked: Asked, error: MqError) -> dict[str, Any]:
+    return {**asked.to_json(), "drills": [{"unfinished": str(error)}], "unfinished_total": 1}
+
+
+def _keep_history(told: Told, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        told.history.write(file)
+
+
+def _names(given: str, known: Mapping[str, object], what: str) -> list[str]:
+    found = [name.strip() for name in given.split(",") if name.strip()]
+    for name in found:
+        if name not in known:
+            raise click.UsageError(f"no {what} {name}; there are {', '.join(known)}")
+    return found
+
+
+def _cells(
+    kinds: Sequence[str], modes: Sequence[str], seeds: Iterable[int]
+) -> Iterator[tuple[str, str, int]]:
+    """A run of each pair before the second of any: whatever time there is, all are met alike."""
+    return ((kind, mode, seed) for seed in seeds for kind in kinds for mode in modes)
+
+
+def _worse(one: int, other: int) -> int:
+    order = (DONE, WARNINGS, UNFINISHED, FAILED)
+    return max(one, other, key=order.index)
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    """Every result of a directory. Raises ConfigError for a file that is none."""
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            found.append({**data, "scenario": str(data["scenario"]), "drills": list(data["drills"])})
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise ConfigError(f"{path} is no result of a drill: {error!r}") from None
+    return found
+
+
+def table(results: Iterable[Mapping[str, Any]]) -> str:
+    """One row for each fault and mode, in the order of the kinds; a last one for all."""
+    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for result in results:
+        _, _, pair = result["scenario"].partition("/")
+        kind, _, mode = pair.partition("/")
+        cells.setdefault((kind, mode), []).append(result)
+    places = {name: at for at, name in enumerate((*KINDS, *MODES))}
+    rows = sorted(cells, key=lambda pair: (places.get(pair[0], len(places)), places.get(pair[1], 0)))
+    lines = [HEAD, "|" + "---|" * HEAD.count(" | ") + "---|"]
+    lines += [_row(kind, mode, cells[kind, mode], [kind]) for kind, mode in rows]
+    everything = [result for results in cells.values() for result in results]
+    lines.append(_row("all", "", everything, list(KINDS)))
+    return "\n".join([*lines, *_reasons(everything)])
+
+
+def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    done = sum(_part(result, "done", name) for result in results for name in names)
+    missed = sum(_part(result, "missed", name) for result in results for name in names)
+    skipped = sum(int(result.get("refused_total", 0)) for result in results)
+    broken: Counter[str] = Counter()
+    for result in results:
+        broken.update(result.get("broken") or {})
+    served = [result["availability"] for result in results if result.get("availability") is not None]
+    stalls = [drill.get("stall_ms") for result in results for drill in result["drills"]]
+    worst = max((stall for stall in stalls if stall is not None), default=None)
+    values = [
+        kind,
+        mode,
+        len(results),
+        done,
+        missed,
+        skipped,
+        sum(int(result.get("unfinished_total", 0)) for result in results),
+        f"{sum(int(result.get('acked_total', 0)) for result in results):,}",
+        broken["lost"],
+        sum(broken[name] for name in ORDER),
+        sum(broken[name] for name in TWICE),
+        broken["one_master_per_epoch"],
+        sum(count for name, count in broken.items() if name not in KNOWN),
+        f"{sum(served) / len(served):.1%}" if served else "-",
+        "-" if worst is None else f"{worst:,.0f}",
+    ]
+    return f"| {' | '.join(map(str, values))} |"
+
+
+def _part(result: Mapping[str, Any], what: str, fault: str) -> int:
+    return int(((result.get("faults") or {}).get(what) or {}).get(fault, 0))
+
+
+def _reasons(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Why faults were skipped, and runs did not finish."""
+    skipped: Counter[str] = Counter()
+    lines: list[str] = []
+    for result in results:
+        for one in (result.get("faults") or {}).get("refused", ()):
+            skipped[f"{one['fault']}: {one['reason']}"] += 1
+        for drill in result["drills"]:
+            if drill.get("unfinished"):
+                lines.append(
+                    f"- not finished, {result['scenario']} seed {result['seed']}: {drill['unfinished']}"
+                )
+    lines = [f"- skipped {count} times, {reason}" for reason, count in sorted(skipped.items())] + lines
+    return ["", *lines] if lines else []

@@ -1,0 +1,154 @@
+"""One kind of fault, in one mode of replication, again and again: the plans of ``keelmq drill matrix``.
+
+Each strike hits one server and is mended; the next one waits for the full group. What is lost then, no mode
+promises away: a single server was hit, and in mode *counted* 2 another one has each acknowledged message.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from chaos import faults
+from chaos.faults import Fault, Step, then
+from chaos.partitions import SHAPES
+from chaos.scenarios.draws import ground
+from chaos.scenarios.plan import Plan
+from chaos.workload import Load
+
+MODES: Final[Mapping[str, Mapping[str, str]]] = {
+    "default": {},
+    "majority": {"allAckInSyncStateSet": "false", "majorityAck": "true"},
+    "counted": {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"},
+}
+ONE_CUT_OFF: Final = ("clients", "controllers", "slaves", "servers", "peers")
+"""Shapes that part one server from others. Of two rooms, the one that has both copies may be left behind in
+mode *counted*."""
+TAIL_MS: Final = 1500
+GAP_MS: Final = (300, 1500)
+
+Draw = Callable[[random.Random, int, str], list[Step]]
+"""One strike that begins ``at_ms``, and what mends it; the third argument is the mode."""
+
+
+def plan(kind: str, mode: str, seed: int, strikes: int) -> Plan:
+    """``strikes`` faults of one kind, drawn from the seed. Raises KeyError."""
+    rng = random.Random(f"{kind}/{mode}/{seed}")
+    steps: list[Step] = []
+    at_ms = 1000
+    for number in range(strikes):
+        own = [_named(step, number) for step in KINDS[kind](rng, at_ms, mode)]
+        steps += own
+        at_ms = own[-1].at_ms + rng.randint(*GAP_MS)
+    return Plan(
+        steps,
+        load=Load(producers=4, per_second=25.0, queues=4),
+        load_ms=at_ms + TAIL_MS,
+        broker=dict(MODES[mode]),
+        power_failures=kind == "power_fail",
+        errors_expected=kind in ("disk_full", "sync_error"),
+        **ground(rng),
+    )
+
+
+def _named(step: Step, number: int) -> Step:
+    """A strike's own names: a node that an earlier one hit is not meant."""
+    target = f"{step.fault.target}{number}" if step.fault.target.startswith("=") else step.fault.target
+    bind = f"{step.bind}{number}" if step.bind else ""
+    return Step(step.at_ms, replace(step.fault, target=target), bind)
+
+
+def _whom(rng: random.Random) -> str:
+    return rng.choice(("master", "master", "master", "slave", "leader"))
+
+
+def _broker(rng: random.Random) -> str:
+    return rng.choice(("master", "master", "slave"))
+
+
+def _ended(fault: Callable[[str], Fault], repair: type[Fault], low_ms: int, high_ms: int) -> Draw:
+    def draw(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+        return then(at_ms, fault(_whom(rng)), rng.randint(low_ms, high_ms), repair, "hit")
+
+    return draw
+
+
+def _partition(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    shape = rng.choice(ONE_CUT_OFF if mode == "counted" else SHAPES)
+    way = rng.choice(("both", "both", "out", "in"))
+    cut = faults.Partition(_whom(rng), shape, way)
+    return [Step(at_ms, cut, "hit"), Step(at_ms + rng.randint(1500, 6000), faults.Heal())]
+
+
+def _wipe(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    return [
+        Step(at_ms, faults.Kill(_broker(rng)), "hit"),
+        Step(at_ms + 800, faults.Wipe("=hit")),
+        Step(at_ms + 900, faults.Restart("=hit")),
+    ]
+
+
+def _disk_full(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    end_ms = at_ms + rng.randint(1500, 5000)
+    return [
+        Step(at_ms, faults.DiskFull(_whom(rng)), "hit"),
+        Step(end_ms, faults.DiskFull("=hit", full=False)),
+    ]
+
+
+def _sync_error(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    """A broker whose sync failed serves no more until an operator restarts it."""
+    stop_ms = at_ms + rng.randint(1500, 4000)
+    return [
+        Step(at_ms, faults.SyncError(_broker(rng), rng.randint(1, 3)), "hit"),
+        Step(stop_ms, faults.Kill("=hit")),
+        Step(stop_ms + 200, faults.Restart("=hit")),
+    ]
+
+
+def _slow_disk(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    slow = faults.SlowDisk(_broker(rng), float(rng.randint(20, 400)))
+    end_ms = at_ms + rng.randint(1500, 4000)
+    return [Step(at_ms, slow, "hit"), Step(end_ms, faults.SlowDisk("=hit", 0.0))]
+
+
+def _slow_network(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    slow = faults.SlowNetwork(_whom(rng), float(rng.randint(5, 300)))
+    return [Step(at_ms, slow, "hit"), Step(at_ms + rng.randint(1500, 4000), faults.Heal())]
+
+
+def _once(fault: Callable[[str], Fault]) -> Draw:
+    def draw(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+        return [Step(at_ms, fault(_whom(rng)), "hit"), Step(at_ms + 1500, faults.Look("=hit"))]
+
+    return draw
+
+
+def _clock_jump(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    jump = faults.ClockJump(_whom(rng), rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+    back = faults.ClockJump("=hit", -jump.by_ms)
+    return [Step(at_ms, jump, "hit"), Step(at_ms + 2000, back)]
+
+
+def _rolling(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    return [Step(at_ms, faults.RollingChange("master", dict(MODES[mode])))]
+
+
+KINDS: Final[Mapping[str, Draw]] = {
+    "kill": _ended(faults.Kill, faults.Restart, 200, 3000),
+    "stop": _ended(faults.Stop, faults.Restart, 200, 3000),
+    "pause": _ended(faults.Pause, faults.Resume, 300, 5000),
+    "partition": _partition,
+    "slow_network": _slow_network,
+    "reset_links": _once(faults.ResetLinks),
+    "power_fail": _ended(faults.PowerFail, faults.Restart, 300, 3000),
+    "wipe": _wipe,
+    "disk_full": _disk_full,
+    "sync_error": _sync_error,
+    "slow_disk": _slow_disk,
+    "clock_jump": _clock_jump,
+    "rolling_change": _rolling,
+    "hand_over": _once(faults.HandOver),
+}

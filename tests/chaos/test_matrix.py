@@ -1,0 +1,145 @@
+"""The promise of the matrix: each kind in each mode is met alike, and the table says what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.local.layout import Layout
+from chaos.drills import matrix as drills
+from chaos.drills.measure import Drill
+from chaos.drills.scenario import Asked, Told
+from chaos.drills.timeline import availability, timeline
+from chaos.faults import FAULTS
+from chaos.history import Happened, History, Invoke, Ok
+from chaos.live.executor import Outcome
+from chaos.scenarios.matrix import KINDS, MODES, ONE_CUT_OFF, plan
+from client.message import Queue
+from model.errors import MqError
+from tests.live.commands import Shell
+
+PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
+
+
+@pytest.mark.parametrize(("kind", "mode"), PAIRS)
+def test_a_plan_strikes_as_often_as_asked_and_is_the_same_again(kind: str, mode: str) -> None:
+    found = plan(kind, mode, 3, 5)
+    struck = [step for step in found.steps if step.fault.name == kind]
+    assert kind in FAULTS
+    assert len(struck) % 5 == 0
+    assert struck
+    assert [step.at_ms for step in found.steps] == sorted(step.at_ms for step in found.steps)
+    bound = [step.bind for step in found.steps if step.bind]
+    assert len(bound) == len(set(bound)), "a strike means the node that it hit, not an earlier one"
+    used = {step.fault.target[1:] for step in found.steps if step.fault.target.startswith("=")}
+    assert used <= set(bound)
+    asked = Asked(scenario="x", seed=3, plan=found, one_by_one=True)
+    again = Asked.from_json(json.loads(json.dumps(asked.to_json())))
+    assert (again.plan.to_json(), again.one_by_one) == (plan(kind, mode, 3, 5).to_json(), True)
+    Layout.make(base_port=20_000).add_settings(asked.cluster_settings())
+
+
+def test_where_two_copies_are_enough_no_room_holds_both_alone() -> None:
+    shapes = {
+        s.fault.to_json().get("shape") for n in range(20) for s in plan("partition", "counted", n, 4).steps
+    }
+    assert shapes - {None} == set(ONE_CUT_OFF)
+
+
+class Worlds:
+    """Runs that are told instead of carried out."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.fails: Exception | None = None
+        self.told = Told(Drill(acked=1000, full_again_ms=5.0), Outcome(), History(), {})
+
+    def __call__(self, asked: Asked, console: object) -> Told:
+        self.asked.append((asked.scenario, asked.seed))
+        if self.fails is not None:
+            raise self.fails
+        return self.told
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Worlds:
+    found = Worlds()
+    monkeypatch.setattr(drills, "carried_out", found)
+    return found
+
+
+def test_each_pair_is_met_before_any_a_second_time_and_what_is_there_is_not_run_again(
+    worlds: Worlds, tmp_path: Path
+) -> None:
+    asked = ("drill", "matrix", str(tmp_path), "--kinds", "kill,wipe", "--modes", "default,counted")
+    Shell()(*asked, "--count", "2")
+    first = [("matrix/kill/default", 1), ("matrix/kill/counted", 1), ("matrix/wipe/default", 1)]
+    assert worlds.asked[:3] == first
+    assert [seed for _, seed in worlds.asked] == [1] * 4 + [2] * 4
+    Shell()(*asked, "--count", "3")
+    assert [seed for _, seed in worlds.asked[8:]] == [3] * 4
+
+
+def test_the_worst_run_is_the_exit_code_and_a_violation_keeps_its_history(
+    worlds: Worlds, tmp_path: Path
+) -> None:
+    worlds.fails = MqError("no root here")
+    one = ("drill", "matrix", str(tmp_path), "--kinds", "kill", "--modes", "default")
+    assert "no root here" in Shell()(*one, code=3)
+    worlds.fails, worlds.told.drill.lost = None, 1
+    Shell()(*one, "--seed", "2", code=2)
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["kill-default-2.jsonl"]
+    Shell()(*one, "--seed", "9", "--limit", "0", code=3)
+    assert not (tmp_path / "kill-default-9.json").exists(), "its time was over"
+
+
+def test_wrong_names_are_told(tmp_path: Path) -> None:
+    said = Shell()("drill", "matrix", str(tmp_path), "--kinds", "meteor", code=64)
+    assert "no kind meteor" in said
+    (tmp_path / "x.json").write_text("{}")
+    said = Shell()("drill", "matrix", str(tmp_path), "--limit", "0", code=64)
+    assert "x.json" in said
+
+
+def result(kind: str, mode: str, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "scenario": f"matrix/{kind}/{mode}",
+        "seed": 1,
+        "drills": [asdict(Drill(stall_ms=80.0))],
+        "faults": {"done": {kind: 3, "restart": 3}, "missed": {kind: 1}, "refused": []},
+        "acked_total": 1500,
+        "availability": 0.99,
+    }
+    return found | more
+
+
+def test_a_table_counts_what_each_fault_cost() -> None:
+    bad = {"lost": 2, "one_master_per_epoch": 1, "offset_reuse": 3, "dense_offsets": 4, "phantom": 5}
+    refused = {"done": {}, "missed": {}, "refused": [{"fault": "wipe", "reason": "needs root"}]}
+    rows = drills.table(
+        [
+            result("wipe", "default", faults=refused, refused_total=1, unfinished_total=1, availability=None),
+            result("kill", "majority", broken=bad, availability=0.97),
+            result("kill", "majority"),
+        ]
+    ).splitlines()
+    assert rows[2] == "| kill | majority | 2 | 6 | 2 | 0 | 0 | 3,000 | 2 | 4 | 3 | 1 | 5 | 98.0% | 80 |"
+    assert rows[3].startswith("| wipe | default | 1 | 0 | 0 | 1 | 1 | 1,500 |")
+    assert rows[4].startswith("| all |  | 3 | 6 | 2 | 1 | 1 | 4,500 | 2 | 4 | 3 | 1 | 5 |")
+    assert rows[-1] == "- skipped 1 times, wipe: needs root"
+    assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
+
+
+def test_availability_is_the_share_of_windows_with_an_acknowledgement_since_the_first_fault() -> None:
+    queue = Queue("t", "g", 0)
+    events: list[Any] = []
+    for at in [*range(0, 1000, 20), *range(1500, 2000, 20)]:
+        events += [Invoke(at, "p", f"k{at}", queue, 1), Ok(at + 1.0, "p", f"k{at}", queue, at, at)]
+    struck = [Happened(1000.0, "b", "kill"), Happened(1400.0, "b", "restart")]
+    told = timeline(History([*events, *struck]), 2000.0)
+    assert availability(told) == 0.5
+    assert availability(timeline(History(events), 2000.0)) is None
