@@ -161,15 +161,13 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    done = sum(_part(result, "done", name) for result in results for name in names)
-    missed = sum(_part(result, "missed", name) for result in results for name in names)
+    done, missed = (
+        sum(_part(result, what, name) for result in results for name in names) for what in ("done", "missed")
+    )
     skipped = sum(int(result.get("refused_total", 0)) for result in results)
     broken: Counter[str] = Counter()
     for result in results:
         broken.update(result.get("broken") or {})
-    served = [result["availability"] for result in results if result.get("availability") is not None]
-    stalls = [drill.get("stall_ms") for result in results for drill in result["drills"]]
-    worst = max((stall for stall in stalls if stall is not None), default=None)
     values = [
         kind,
         mode,
@@ -184,10 +182,17 @@ def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]], names: Sequ
         sum(broken[name] for name in TWICE),
         broken["one_master_per_epoch"],
         sum(count for name, count in broken.items() if name not in KNOWN),
-        f"{sum(served) / len(served):.1%}" if served else "-",
-        "-" if worst is None else f"{worst:,.0f}",
+        *_served(results),
     ]
     return f"| {' | '.join(map(str, values))} |"
+
+
+def _served(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The mean availability, and the longest time without an acknowledgement, ms."""
+    served = [result["availability"] for result in results if result.get("availability") is not None]
+    stalls = [drill.get("stall_ms") for result in results for drill in result["drills"]]
+    worst = max((stall for stall in stalls if stall is not None), default=None)
+    return f"{sum(served) / len(served):.1%}" if served else "-", "-" if worst is None else f"{worst:,.0f}"
 
 
 def _part(result: Mapping[str, Any], what: str, fault: str) -> int:

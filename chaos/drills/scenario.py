@@ -210,15 +210,7 @@ def _judge(
     drill: Drill, history: History, queues: Sequence[Queue], until_ms: float, plan: Plan
 ) -> Mapping[str, int]:
     """Times and counts as every drill has them, and every check that needs no logs: violations by check."""
-    struck = [e.at_ms for e in history.events if isinstance(e, Happened) and e.name in faults.FAULTS]
-    acks = [event for event in history.events if isinstance(event, Ok)]
-    if struck:
-        drill.rto_queues_ms = [
-            longest_gap([ack.at_ms for ack in acks if ack.queue == queue], min(struck), until_ms)
-            for queue in queues
-        ]
-        drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
-        drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
+    _times(drill, history, queues, until_ms)
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
     evidence = Evidence(
@@ -230,6 +222,19 @@ def _judge(
     found = [violation.to_json() for violation in check_all(evidence)]
     drill.violations = found[:VIOLATIONS_SHOWN]
     return Counter(str(violation["checker"]) for violation in found)
+
+
+def _times(drill: Drill, history: History, queues: Sequence[Queue], until_ms: float) -> None:
+    """How long which queue was without an acknowledgement, from the first fault on."""
+    struck = [e.at_ms for e in history.events if isinstance(e, Happened) and e.name in faults.FAULTS]
+    acks = [event for event in history.events if isinstance(event, Ok)]
+    if struck:
+        drill.rto_queues_ms = [
+            longest_gap([ack.at_ms for ack in acks if ack.queue == queue], min(struck), until_ms)
+            for queue in queues
+        ]
+        drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
+        drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
 
 
 def _all_refused(plan: Plan, outcome: Outcome) -> bool:

@@ -38,6 +38,8 @@ GONE_S: Final = 20.0
 ENDED: Final = ("ending", "off")
 """States in which a process may still be there for a moment."""
 
+LINKS_CUT: Final = (faults.Isolate, faults.Cut, faults.Partition)
+
 Act = Callable[[Node, Any], Awaitable[bool]]
 
 
@@ -81,10 +83,6 @@ class Executor:
         self._state: dict[str, str] = {}
         """``ending``: told to end, and not started since; ``off``: without power; ``paused``."""
         self._tracers: dict[str, Tracer] = {}
-        self._full: set[str] = set()
-        """Whose disks are full."""
-        self._cut_now: list[list[str]] = []
-        """Pairs that the step under way has cut: what a shape comes to."""
         self._starting: set[asyncio.Task[None]] = set()
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
@@ -114,7 +112,8 @@ class Executor:
             await asyncio.wait(self._starting)
         await self._operator.wait()
         cut = self._ground.network is not None and self._ground.network.harmed
-        return not (self._state or self._full or self._tracers or cut)
+        full = any(disk.full for disk in self._ground.disks.values())
+        return not (self._state or self._tracers or full or cut)
 
     async def act(self, step: Step) -> None:
         """Carry out one step now."""
@@ -143,8 +142,8 @@ class Executor:
             self._bound[step.bind] = node
         self.outcome.done[fault.name] += 1
         values = {key: value for key, value in fault.to_json().items() if key not in ("fault", "target")}
-        if self._cut_now:
-            values["pairs"], self._cut_now = self._cut_now, []
+        if isinstance(fault, LINKS_CUT):
+            values["pairs"] = self._network().cut_last
         self._history.add(Happened(begun_ms, node.name if node else "", fault.name, values))
 
     async def revive(self) -> None:
@@ -163,7 +162,6 @@ class Executor:
         for name, disk in self._ground.disks.items():
             if self._state.get(name) != "off":
                 disk.fill(False)
-        self._full.clear()
 
     async def stop(self) -> None:
         """End what still works in the background, and let the servers hear each other: they stop in order."""
@@ -294,7 +292,6 @@ class Executor:
 
     async def _cut_all(self, pairs: Sequence[tuple[str, str]], direction: str) -> bool:
         await self._network().cut_all(pairs, direction)
-        self._cut_now = [list(pair) for pair in pairs]
         return bool(pairs)
 
     async def _slow_network(self, node: Node, fault: faults.SlowNetwork) -> bool:
@@ -348,7 +345,6 @@ class Executor:
         if disk is None:
             raise Refused(self._ground.lacks.get("loop disk", f"{node.name} has no disk of its own"))
         await asyncio.to_thread(disk.fill, fault.full)
-        (self._full.add if fault.full else self._full.discard)(node.name)
         return True
 
     async def _flip_bit(self, node: Node, fault: faults.FlipBit) -> bool:

@@ -57,6 +57,11 @@ class LoopDisk:
         subprocess.run(["losetup", "-d", self.device], capture_output=True)
         self._image.unlink()
 
+    @property
+    def full(self) -> bool:
+        """Whether ``fill`` has taken what was left."""
+        return (self.mount / FILLER).exists()
+
     def fill(self, full: bool) -> None:
         """Take every block that is left, or give them back. Raises OSError."""
         filler = self.mount / FILLER

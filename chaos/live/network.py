@@ -54,6 +54,8 @@ class Network:
         self.machines: dict[str, int] = {CLIENTS: CLIENT_HOST}
         self._rules: dict[tuple[str, str], Rule] = {}
         self._dark: set[str] = set()
+        self.cut_last: list[list[str]] = []
+        """The pairs that were cut last: what a shape came to."""
         self._asking = asyncio.Lock()
 
     @classmethod
@@ -122,7 +124,8 @@ class Network:
 
     async def cut_all(self, pairs: Iterable[tuple[str, str]], direction: str = "both") -> None:
         """All at the same moment."""
-        for one, other in pairs:
+        self.cut_last = [list(pair) for pair in pairs]
+        for one, other in self.cut_last:
             if direction in ("both", "out"):
                 self._change(one, other, cut=True)
             if direction in ("both", "in"):

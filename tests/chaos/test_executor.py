@@ -177,13 +177,14 @@ async def test_links_are_cut_by_name_shape_and_direction(
     cut: list[Any] = []
 
     async def cut_all(pairs: list[tuple[str, str]], direction: str) -> None:
+        network.cut_last = [list(pair) for pair in pairs]
         cut.append((sorted(pairs), direction))
 
     async def heal() -> None:
         cut.append("healed")
 
     machines = {node.name: at for at, node in enumerate(world.cluster.layout.nodes)} | {"clients": 250}
-    network = SimpleNamespace(machines=machines, cut_all=cut_all, heal=heal)
+    network = SimpleNamespace(machines=machines, cut_all=cut_all, heal=heal, cut_last=[])
     world.ground.network = cast(Any, network)
     await world.do(faults.Cut("master", "brokers", "out"))
     await world.do(faults.Partition("master", "clients"))
