@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chaos.checks import masters, messages, order, replicas
+from chaos.checks import liveness, masters, messages, order, replicas
 from chaos.checks.violation import Violation
 from chaos.faults import FAULTS
 from chaos.history import Finished, History, HistoryEvent, Ok, Read, Unknown
@@ -47,6 +47,8 @@ class Evidence:
     """Until the first node died no master had a reason to drop a member of its SyncStateSet."""
     errors: Sequence[str] = field(default_factory=list)
     """What no one caught while the nodes ran."""
+    group: liveness.Group | None = None
+    """Whose writes are to be answered while a majority is well; None: that is not asked."""
     forgiven: Promised = Promised()
     """What the replication mode and the faults of this run promise away."""
 
@@ -114,6 +116,14 @@ def _set_kept(evidence: Evidence) -> Iterable[Violation]:
     return masters.set_kept(evidence.history.asked(), until_ms=min(struck, default=float("inf")))
 
 
+def _serves_with_a_majority(evidence: Evidence) -> Iterable[Violation]:
+    if evidence.group is None:
+        return ()
+    history = evidence.history
+    sends, happened, observed = history.sends(), history.happened(), history.observed()
+    return liveness.serves_with_a_majority(sends, happened, observed, evidence.group)
+
+
 def _replicas_identical(evidence: Evidence) -> Iterable[Violation]:
     return replicas.replicas_identical(evidence.logs)
 
@@ -140,6 +150,7 @@ CHECKERS: Final[dict[str, Checker]] = {
     "confirmed_never_back": _confirmed_never_back,
     "controllers_agree": _controllers_agree,
     "set_kept": _set_kept,
+    "serves_with_a_majority": _serves_with_a_majority,
     "replicas_identical": _replicas_identical,
     "replicas_converged": _replicas_converged,
     "no_errors": _no_errors,

@@ -18,6 +18,7 @@ from typing import Any, Final
 from admin.local.cluster import ClusterNotReady, LocalCluster
 from chaos import faults
 from chaos.checks import Evidence, check_all
+from chaos.checks.liveness import Group
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
@@ -33,6 +34,7 @@ from client.message import Queue
 from runtime.env import Env
 
 READY_S: Final = 60.0
+COPIES: Final = ("inSyncReplicas", "minInSyncReplicas")
 NO_FAULT: Final = (faults.Look, faults.Heal)
 
 
@@ -182,11 +184,12 @@ async def _broken(
         not_full = await _settled(cluster, asked)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
+        group = _group(cluster, asked, load.clock())
         await load.stop(shape.recover_s)
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
-    broken = _judge(drill, load.history, queues, until_ms, plan)
+    broken = _judge(drill, load.history, queues, until_ms, plan, group)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
     return Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
@@ -206,8 +209,25 @@ async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:
     return None
 
 
+def _group(cluster: LocalCluster, asked: Asked, until_ms: float) -> Group:
+    """Who has to answer writes, and how many brokers one needs, until the load's end."""
+    layout = cluster.layout
+    copies = [int(value) for key in COPIES if (value := layout.settings.get("broker", {}).get(key))]
+    return Group(
+        brokers=[node.name for node in layout.broker_nodes],
+        controllers=[node.name for node in layout.namesrvs],
+        enough=max(asked.plan.brokers // 2 + 1, *copies, 0),
+        until_ms=until_ms,
+    )
+
+
 def _judge(
-    drill: Drill, history: History, queues: Sequence[Queue], until_ms: float, plan: Plan
+    drill: Drill,
+    history: History,
+    queues: Sequence[Queue],
+    until_ms: float,
+    plan: Plan,
+    group: Group | None = None,
 ) -> Mapping[str, int]:
     """Times and counts as every drill has them, and every check that needs no logs: violations by check."""
     _times(drill, history, queues, until_ms)
@@ -218,6 +238,7 @@ def _judge(
         complete=full and (drill.unfinished is None or bool(history.reads(final=True))),
         power_failures=plan.power_failures,
         set_kept=plan.set_kept,
+        group=group,
     )
     found = [violation.to_json() for violation in check_all(evidence)]
     drill.violations = found[:VIOLATIONS_SHOWN]

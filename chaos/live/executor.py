@@ -20,6 +20,7 @@ from typing import Any, Final
 from admin.local.cluster import POLL_S, LocalCluster
 from admin.local.layout import Node
 from chaos import faults
+from chaos.checks.liveness import FULL
 from chaos.faults import FAULTS, Fault, Step
 from chaos.history import Happened, History
 from chaos.live.ground import Ground
@@ -101,6 +102,7 @@ class Executor:
         for step in steps:
             if whole is not None and before_ms and await self._mended():
                 await whole()
+                self._history.add(Happened(round(self._clock(), 1), "", FULL))
                 begun_ms = self._clock() - before_ms * scale
             await asyncio.sleep(max(0.0, begun_ms + step.at_ms * scale - self._clock()) / 1000)
             await self.act(step)

@@ -252,7 +252,13 @@ def test_a_member_that_left_the_set_is_found_where_nothing_excuses_it() -> None:
 
 
 def test_every_checker_has_a_way_to_fail_in_these_tests() -> None:
-    tests_of_their_own = {"replicas_identical", "replicas_converged", "no_errors", "set_kept"}
+    tests_of_their_own = {
+        "replicas_identical",
+        "replicas_converged",
+        "no_errors",
+        "set_kept",
+        "serves_with_a_majority",
+    }
     assert {checker for checker, _ in SPOILED} | tests_of_their_own == set(CHECKERS)
 
 
