@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import ROOT
-from tests.compiled import compile_tests
+from tests.compiled import compile_tests, keep_compiled
 from tests.stand_still import Plugin
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
 ON_SPARK: Final = (
     "tests/audit/test_spark",
     "tests/audit/test_commitlog",
+    "tests/audit/test_bounded.py::test_of_a_long_queue_spark_collects_the_breaks",
     "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
     "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",
     "tests/cli/test_demo",
@@ -123,6 +124,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             places = tuple(f for f, of in FOLDERS.items() if of == mark) + ELSEWHERE.get(mark, ())
             if mark in marks and not item.nodeid.startswith(places):
                 raise pytest.UsageError(f"{item.nodeid} is marked {mark}: such tests lie in {places}")
+        if "spark" in marks and not item.nodeid.startswith(ON_SPARK):
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked spark: name it in ON_SPARK, or it starts another"
+            )
         slow = marks & {"live", "interop", "spark", "sim", "slow"}
         if "seeds" in marks or (not slow and item.nodeid.startswith(QUICK)):
             item.add_marker("quick")
@@ -171,6 +176,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(STAND_STILL):
         config.pluginmanager.register(Plugin(), STAND_STILL)
+    keep_compiled(config)
     compile_tests(config)
     if config.option.markexpr == "quick":
         settings.load_profile("quick")

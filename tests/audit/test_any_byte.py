@@ -36,7 +36,7 @@ class _Trio:
 TRIO = _Trio()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(place=st.integers(0, len(TRIO.bytes) - 1), mask=st.integers(1, 255), victim=st.integers(0, 2))
 def test_any_changed_byte_is_found_on_its_replica(place: int, mask: int, victim: int) -> None:
     offset = TRIO.bytes[place]

@@ -54,8 +54,9 @@ def same(a: Report, b: Report) -> tuple[list[Finding], list[Finding]]:
     "name",
     [
         "flipped bit",
-        "removed message",
         "divergent suffix",
+        # Gaps by Spark: those carried across a border. Losses by Spark: those that are counted.
+        pytest.param("removed message", marks=pytest.mark.more),
         pytest.param("missing segment", marks=pytest.mark.more),
     ],
 )
@@ -67,7 +68,14 @@ def test_a_planted_fault_gives_the_same_rows(name: str, engine: object, tmp_path
     assert local == spark
 
 
-@pytest.mark.parametrize(("name", "state"), [("ha-81", "after"), ("ha-allack-91", "after")])
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("ha-81", "after"),
+        # Nothing is wrong in it: that Spark finds nothing there is what tx-41 and the demo look at, too.
+        pytest.param("ha-allack-91", "after", marks=pytest.mark.more),
+    ],
+)
 def test_the_real_brokers_trios_give_the_same_rows(
     name: str, state: str, engine: object, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 SOON_S = 60.0
 """For a wait on a busy machine; what is promised is that it happens at all."""
+BEGUN_CPU_S = 0.7
+"""A worker that took so much has read its modules and computes; the process beside them hardly takes any."""
 
 
 @contextmanager
@@ -80,7 +82,14 @@ def test_cluster_up_that_is_interrupted_ends_what_it_started(tmp_path: Path, sig
         assert servers(where) == {}
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGHUP], [signal.SIGINT, signal.SIGINT]])
+@pytest.mark.parametrize(
+    "signals",
+    [
+        # The same handler as of ``cluster up``, which is hung up in every run.
+        pytest.param([signal.SIGHUP], marks=pytest.mark.more),
+        [signal.SIGINT, signal.SIGINT],
+    ],
+)
 def test_a_demo_that_is_interrupted_leaves_no_server(tmp_path: Path, signals: list[int]) -> None:
     out = tmp_path / "demo"
     with command(tmp_path, "demo", "--seconds", "600", "--rate", "50", "--out", str(out)) as process:
@@ -102,7 +111,7 @@ def test_a_simulation_that_is_ended_takes_its_workers_with_it(tmp_path: Path, nu
 
         def workers() -> list[psutil.Process]:
             children = parent.children(recursive=True)
-            return [child for child in children if child.cpu_times().user > 1.5]
+            return [child for child in children if child.cpu_times().user > BEGUN_CPU_S]
 
         until(lambda: len(workers()) == 2, lambda: told(tmp_path))
         children = parent.children(recursive=True)
