@@ -7,10 +7,11 @@ once. Every method may be called from any thread, and from a listener.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pop.consumer import PopConsumer
@@ -20,14 +21,22 @@ from client.message import Message, Queue, Received, SendResult
 from client.sending.options import SendOptions
 from client.sending.producer import REQUEST_S, Producer
 from client.sending.request_reply import Reply
+from client.sending.transactions import Decision, Transaction
 from runtime.env import Env
-from runtime.loop_thread import LoopThread
+from runtime.loop_thread import Future, LoopThread
 from runtime.os_env import OsEnv
 
 C = TypeVar("C", bound=Lifecycle)
 
 PlainListener = Callable[[list[Received]], bool | None]
 """Handles messages. False or an exception = not handled: they come again later."""
+PlainWork = Callable[[SendResult], Decision]
+"""Done once the message of a transaction is prepared."""
+PlainCheck = Callable[[Received], Decision]
+"""What became of the work of a message prepared earlier, perhaps by another producer of the group."""
+
+WORKERS: Final = 4
+"""Threads of a producer, for the work of transactions and the checks of them."""
 
 
 class Blocking(ABC, Generic[C]):
@@ -83,7 +92,7 @@ class Blocking(ABC, Generic[C]):
 
 
 class BlockingProducer(Blocking[Producer]):
-    """``Producer``, whose methods say what they raise."""
+    """``Producer``, whose methods say what they raise. ``check``: a plain function."""
 
     def __init__(
         self,
@@ -91,10 +100,11 @@ class BlockingProducer(Blocking[Producer]):
         namesrv: str | Sequence[str],
         options: SendOptions | None = None,
         *,
+        check: PlainCheck | None = None,
         env: Env | None = None,
     ) -> None:
-        super().__init__(group, env)
-        self._with = (group, namesrv, options)
+        super().__init__(group, env, WORKERS)
+        self._with = (group, namesrv, options, self._thread.worker(check) if check is not None else None)
 
     async def _make(self) -> Producer:
         return Producer(self._env, *self._with)
@@ -109,6 +119,48 @@ class BlockingProducer(Blocking[Producer]):
     ) -> SendResult:
         return self._thread.run(
             self.client.send(message, queue=queue, sharding_key=sharding_key, timeout_s=timeout_s)
+        )
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[SendResult]:
+        """Return when the send has begun. While too many are out already, this waits (``Producer.room``)."""
+        producer = self.client
+
+        async def begin() -> asyncio.Future[SendResult]:
+            await producer.room(message)
+            return producer.send_async(message, queue=queue, timeout_s=timeout_s)
+
+        async def end(begun: asyncio.Future[SendResult]) -> SendResult:
+            return await begun
+
+        return self._thread.begin(end(self._thread.run(begin())))
+
+    def send_oneway(self, message: Message, *, queue: Queue | None = None) -> None:
+        self._thread.run(self.client.send_oneway(message, queue=queue))
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        work: PlainWork,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Transaction:
+        """``work`` is called on a thread of the producer."""
+        return self._thread.run(
+            self.client.send_in_transaction(
+                message,
+                self._thread.worker(work),
+                queue=queue,
+                sharding_key=sharding_key,
+                timeout_s=timeout_s,
+            )
         )
 
     def send_batch(

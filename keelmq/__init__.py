@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from client.admin import AdminClient
     from client.blocking import BlockingPopConsumer, BlockingProducer, BlockingPushConsumer
+    from client.consuming.allocate import average, average_by_circle
     from client.consuming.consumer import ConsumeOptions, PushConsumer
     from client.consuming.pop.consumer import PopConsumer
     from client.consuming.pop.options import PopOptions
     from client.message import Message, Queue, Received, SendFailed, SendResult, SendStatus, SendUnknown
-    from client.sending.options import SendOptions
+    from client.sending.options import Gather, SendOptions
     from client.sending.producer import Producer
     from client.sending.request_reply import NoReply, Reply
     from client.sending.transactions import Decision, Transaction
@@ -37,6 +38,7 @@ _HOMES: Final = {
     "ConsumeOptions": "client.consuming.consumer",
     "Credentials": "remoting.auth",
     "Decision": "client.sending.transactions",
+    "Gather": "client.sending.options",
     "Message": "client.message",
     "MqError": "model.errors",
     "NoReply": "client.sending.request_reply",
@@ -57,6 +59,8 @@ _HOMES: Final = {
     "TlsNetwork": "runtime.tls.network",
     "TlsState": "runtime.tls.state",
     "Transaction": "client.sending.transactions",
+    "average": "client.consuming.allocate",
+    "average_by_circle": "client.consuming.allocate",
 }
 
 __all__ = [
@@ -67,6 +71,7 @@ __all__ = [
     "ConsumeOptions",
     "Credentials",
     "Decision",
+    "Gather",
     "Message",
     "MqError",
     "NoReply",
@@ -87,6 +92,8 @@ __all__ = [
     "TlsNetwork",
     "TlsState",
     "Transaction",
+    "average",
+    "average_by_circle",
 ]
 
 

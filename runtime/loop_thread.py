@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future as Future  # what begin returns
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -23,18 +24,24 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` returns or raises. A KeyboardInterrupt of the caller ends it."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """A future of what ``work`` returns or raises. Raises RuntimeError on the loop's thread, and
+        when it is stopped.
+        """
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("the event loop's own thread cannot wait for it")
         if self._loop.is_closed():
             work.close()
             raise RuntimeError("it is stopped")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def worker(self, function: Callable[[A], T]) -> Callable[[A], Coroutine[Any, Any, T]]:
         """``function`` to be awaited: it is called on a thread of its own."""

@@ -16,7 +16,7 @@ from runtime.tasks import Tasks
 log = logging.getLogger(__name__)
 
 HELD_MAX: Final = 256
-"""Messages pulled and not yet handled, per queue; beyond it the queue is not asked for more."""
+HELD_BYTES_MAX: Final = 64 << 20
 AGAIN_S: Final = 0.2
 """After a pull that failed, and between two tries of a message in order."""
 GIVE_BACK_AGAIN_S: Final = 1.0
@@ -27,12 +27,15 @@ EMPTY_S: Final = 0.05
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``concurrency`` calls per queue at once, ``batch_max`` messages per call, ``retry_max`` returns of one
-    message.
+    message. ``held_max`` messages, ``held_bytes_max`` bytes of bodies: pulled and not yet handled, per queue;
+    beyond it the queue is not asked for more.
     """
 
     concurrency: int
     batch_max: int
     retry_max: int
+    held_max: int = HELD_MAX
+    held_bytes_max: int = HELD_BYTES_MAX
 
 
 class Progress:
@@ -88,6 +91,7 @@ class QueueWorker:
         self.queue = queue
         self.committed = -1
         self._progress = Progress(offset)
+        self._held_bytes = 0
         self._limits = limits
         self._orderly = orderly
         self._pull = pull
@@ -143,12 +147,13 @@ class QueueWorker:
 
     async def _hand_out(self, pulled: Pulled) -> None:
         self._progress.took([message.queue_offset for message in pulled.messages], pulled.next_offset)
+        self._held_bytes += sum(len(message.body) for message in pulled.messages)
         size = self._limits.batch_max
         for begin in range(0, len(pulled.messages), size):
             part = pulled.messages[begin : begin + size]
             await self._slots.acquire()
             self._calls.spawn(self._consume(part), name="call")
-        while self._progress.held >= HELD_MAX:
+        while self._progress.held >= self._limits.held_max or self._held_bytes >= self._limits.held_bytes_max:
             self._room.clear()
             await self._room.wait()
 
@@ -162,6 +167,7 @@ class QueueWorker:
                 await asyncio.sleep(AGAIN_S)
             for message in messages:
                 self._progress.done(message.queue_offset)
+                self._held_bytes -= len(message.body)
             self._room.set()
         finally:
             self._slots.release()

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from client.consuming.allocate import average
-from client.consuming.consume import Limits, QueueWorker
+from client.consuming.allocate import Allocate, average
+from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, Limits, QueueWorker
 from client.consuming.pull import PullConsumer, Pulled, PullStatus
 from client.consuming.refused import Refusals
 from client.consuming.subscriptions import consumer_data, tags_of
@@ -54,9 +54,11 @@ class ConsumeOptions:
     """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
     message not handled is tried again before the next one. Otherwise up to ``concurrency`` calls per queue
     run at once (1 keeps the order while nothing fails). ``from_first``: where a new group begins.
-    ``retry_max``: after so many returns a message goes to the dead letters. ``trace``: tell of each message
-    consumed in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed, as a cluster with ACL wants
-    it.
+    ``retry_max``: after so many returns a message goes to the dead letters. ``held_max`` messages and
+    ``held_bytes_max`` bytes (and one answer of 32 messages) are in hand per queue at most. ``allocate``: how
+    members share the queues, ``average`` or ``average_by_circle``, the same for all of them. ``trace``: tell
+    of each message consumed in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed, as a
+    cluster with ACL wants it.
     """
 
     orderly: bool = False
@@ -64,6 +66,9 @@ class ConsumeOptions:
     batch_max: int = 1
     from_first: bool = False
     retry_max: int = 16
+    held_max: int = HELD_MAX
+    held_bytes_max: int = HELD_BYTES_MAX
+    allocate: Allocate = average
     poll_ms: int = POLL_MS
     rebalance_s: float = REBALANCE_S
     commit_s: float = COMMIT_S
@@ -72,7 +77,8 @@ class ConsumeOptions:
 
     @property
     def limits(self) -> Limits:
-        return Limits(1 if self.orderly else self.concurrency, self.batch_max, self.retry_max)
+        concurrency = 1 if self.orderly else self.concurrency
+        return Limits(concurrency, self.batch_max, self.retry_max, self.held_max, self.held_bytes_max)
 
 
 class PushConsumer(Lifecycle):
@@ -188,7 +194,7 @@ class PushConsumer(Lifecycle):
         route = self._routes.cached(topic) or await self._routes.refresh(topic)
         queues = sorted(route.readable)
         members = await self._members(route)
-        mine = dict.fromkeys(average(queues, members, self.session.client_id))
+        mine = dict.fromkeys(self._options.allocate(queues, members, self.session.client_id))
         await self._release([q for q in self._workers if q.topic == topic and q not in mine])
         fresh = [queue for queue in mine if queue not in self._workers]
         if self._options.orderly:

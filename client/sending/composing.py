@@ -67,7 +67,13 @@ class Composer:
         code = Request.SEND_REPLY_MESSAGE_V2 if is_reply else Request.SEND_MESSAGE_V2
         return self._sending(code, ext, body, message.topic, msg_id, queue, sharding_key, timeout_s)
 
-    def batch(self, messages: Sequence[Message], queue: Queue | None, timeout_s: float | None) -> Sending:
+    def batch(
+        self,
+        messages: Sequence[Message],
+        queue: Queue | None,
+        timeout_s: float | None,
+        sharding_key: str | None = None,
+    ) -> Sending:
         """Several as one request: stored one after the other, or not at all."""
         if not messages:
             raise ValueError("a batch needs at least one message")
@@ -90,7 +96,7 @@ class Composer:
         header = whole.wire_properties(self._ids.next(self._env.now_ms()))
         ext = self._header(whole, header, 0, batch=True)
         return self._sending(
-            Request.SEND_BATCH_MESSAGE, ext, body, topic, ",".join(ids), queue, None, timeout_s
+            Request.SEND_BATCH_MESSAGE, ext, body, topic, ",".join(ids), queue, sharding_key, timeout_s
         )
 
     def _check(self, message: Message) -> None:

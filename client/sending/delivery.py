@@ -17,6 +17,7 @@ from client.message import Attempt, NoMaster, NoRoute, Queue, SendFailed, SendRe
 from client.refusals import is_acl_1
 from client.routes import Route
 from client.sending.composing import Sending
+from client.sending.latency import Latencies
 from client.sending.outcome import check, is_per_broker, may_retry
 from client.sending.targets import Targets
 from client.session import Session
@@ -41,10 +42,17 @@ OnSent = Callable[[SendResult, str, int], None]
 
 
 class Delivery:
-    """The sends of one producer on their way. ``attempt_timeout_s``: for one answer."""
+    """The sends of one producer on their way. ``attempt_timeout_s``: for one answer. ``latencies``: brokers
+    that answered slowly are avoided."""
 
     def __init__(
-        self, env: Env, session: Session, targets: Targets, attempt_timeout_s: float, on_sent: OnSent | None
+        self,
+        env: Env,
+        session: Session,
+        targets: Targets,
+        attempt_timeout_s: float,
+        on_sent: OnSent | None,
+        latencies: Latencies | None = None,
     ) -> None:
         self._env = env
         self._remoting = session.remoting
@@ -52,6 +60,7 @@ class Delivery:
         self._targets = targets
         self._attempt_timeout_s = attempt_timeout_s
         self._on_sent = on_sent
+        self._latencies = latencies
         self._turn = env.random.randrange(1 << 16)
         self._in_flight: dict[int, tuple[str, Queue, float]] = {}
         self._attempt_number = 0
@@ -149,15 +158,19 @@ class Delivery:
             return route.writable[java_hash(sending.sharding_key) % len(route.writable)]
         self._turn += 1
         count = len(route.writable)
-        fallback = None
+        fallback = slow = None
         for step in range(count):
             queue = route.writable[(self._turn + step) % count]
             address = route.master(queue.broker_name)
             if address is None:
                 continue
-            if not self._routes.is_suspect(address):
+            if self._routes.is_suspect(address):
+                fallback = fallback or queue
+            elif self._latencies is not None and self._latencies.is_slow(address):
+                slow = slow or queue
+            else:
                 return queue
-            fallback = fallback or queue
+        fallback = slow or fallback
         if fallback is None:
             raise NoMaster(f"no group of topic {sending.topic} has a master")
         return fallback
@@ -199,6 +212,8 @@ class Delivery:
             raise
         finally:
             del self._in_flight[number]
+            if self._latencies is not None:
+                self._latencies.note(address, self._env.monotonic_ms() - started_ms)
 
     async def watch(self) -> None:
         """A master that went silent: learn of its successor while the answers are awaited, not after."""

@@ -7,13 +7,17 @@ not stored) or ``SendUnknown`` (perhaps stored). Each lists its attempts.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from client.message import Message, Queue, Received, SendFailed, SendResult, SendUnknown
-from client.sending.composing import Composer, Sending
+from client.message import Attempt, Message, Queue, Received, SendFailed, SendResult, SendUnknown
+from client.sending.composing import Composer
 from client.sending.delivery import Delivery
+from client.sending.gathering import Gatherer
+from client.sending.in_flight import InFlight
+from client.sending.latency import Latencies
 from client.sending.options import SendOptions
 from client.sending.outcome import may_retry
 from client.sending.recall import Recalling
@@ -65,10 +69,16 @@ class Producer(Recalling):
         self._compose = Composer(env, group, options)
         self._tasks = Tasks(f"producer {group}")
         self._targets = Targets(self.session.routes, self._tasks, options.default_topic_queues)
-        self._tracer = Tracer(env, group, self.send) if options.trace else None
+        self._tracer = Tracer(env, group, self._send_alone) if options.trace else None
         on_sent = self._tracer.on_sent if self._tracer is not None else None
-        self._delivery = Delivery(env, self.session, self._targets, options.attempt_timeout_s, on_sent)
-        self._futures: dict[asyncio.Future[SendResult], None] = {}
+        latencies = Latencies(env) if options.avoid_slow else None
+        self._delivery = Delivery(
+            env, self.session, self._targets, options.attempt_timeout_s, on_sent, latencies
+        )
+        self._gatherer: Gatherer | None = None
+        if options.gather is not None:
+            self._gatherer = Gatherer(options, options.gather, self._compose, self._delivery.deliver)
+        self._in_flight = InFlight(options.in_flight_max, options.in_flight_bytes_max)
         self._requests = Requests(env, self.session, options.requests_max)
         self._transactions = Transactions(self.session, group, check)
         self._running = False
@@ -88,7 +98,9 @@ class Producer(Recalling):
         if not self._running:
             return
         self._running = False
-        out: list[asyncio.Future[Any]] = [*self._futures, *self._requests.waiting]
+        if self._gatherer is not None:
+            await self._gatherer.stop(DRAIN_S)
+        out: list[asyncio.Future[Any]] = [*self._in_flight.futures, *self._requests.waiting]
         if out:
             await asyncio.wait(out, timeout=DRAIN_S)
         await self._requests.stop()
@@ -115,7 +127,12 @@ class Producer(Recalling):
 
         Raises SendFailed (not stored), SendUnknown (perhaps stored), ValueError (cannot be encoded).
         """
+        if self._gatherer is not None and timeout_s is None and self._gatherer.takes(message):
+            return await self._gatherer.send(message, queue, sharding_key)
         return await self._delivery.deliver(self._compose.single(message, queue, sharding_key, timeout_s))
+
+    async def _send_alone(self, message: Message) -> SendResult:
+        return await self._delivery.deliver(self._compose.single(message, None, None, None))
 
     async def send_in_transaction(
         self,
@@ -147,15 +164,23 @@ class Producer(Recalling):
     def send_async(
         self, message: Message, *, queue: Queue | None = None, timeout_s: float | None = None
     ) -> asyncio.Future[SendResult]:
-        """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many are out already."""
-        if len(self._futures) >= self._options.in_flight_max:
-            raise SendFailed(f"{self._options.in_flight_max} sends are in flight", Response.SYSTEM_BUSY, ())
+        """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many, or too many bytes,
+        are out already (``room`` waits for that), and ValueError."""
         sending = self._compose.single(message, queue, None, timeout_s)
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._futures[future] = None
-        future.add_done_callback(lambda done: self._futures.pop(done, None))
-        self._tasks.spawn(self._fulfil(sending, future), name="send")
+        future = self._in_flight.add(len(message.body))
+        gatherer = self._gatherer
+        if gatherer is not None and timeout_s is None and gatherer.takes(message):
+            self._tasks.spawn(
+                self._fulfil(lambda: gatherer.send(message, queue, None), [], future), name="send"
+            )
+        else:
+            work = functools.partial(self._delivery.deliver, sending)
+            self._tasks.spawn(self._fulfil(work, sending.attempts, future), name="send")
         return future
+
+    async def room(self, message: Message) -> None:
+        """Return when ``send_async`` of ``message`` would not be refused for those that are out already."""
+        await self._in_flight.room(len(message.body))
 
     async def send_oneway(self, message: Message, *, queue: Queue | None = None) -> None:
         """Write the message to the master's link and expect no answer: whether it was stored stays unknown.
@@ -230,9 +255,14 @@ class Producer(Recalling):
             await asyncio.sleep(wait_s)
         raise AssertionError("count ends never")
 
-    async def _fulfil(self, sending: Sending, future: asyncio.Future[SendResult]) -> None:
+    async def _fulfil(
+        self,
+        work: Callable[[], Awaitable[SendResult]],
+        attempts: list[Attempt],
+        future: asyncio.Future[SendResult],
+    ) -> None:
         try:
-            result = await self._delivery.deliver(sending)
+            result = await work()
         except MqError as error:
             if not future.done():
                 future.set_exception(error)
@@ -240,7 +270,7 @@ class Producer(Recalling):
             # Stopped, or a mistake of our own: whoever waits for the future must not wait for ever.
             if not future.done():
                 text = f"the send was broken off ({type(error).__name__})"
-                future.set_exception(SendUnknown(text, tuple(sending.attempts)))
+                future.set_exception(SendUnknown(text, tuple(attempts)))
             raise
         else:
             if not future.done():

@@ -12,8 +12,10 @@ import pytest
 from client.blocking import BlockingPopConsumer, BlockingProducer, BlockingPushConsumer
 from client.consuming.consumer import ConsumeOptions
 from client.consuming.pop.options import PopOptions
-from client.message import Message, Received
+from client.message import Message, Received, SendResult
+from client.sending.options import SendOptions
 from client.sending.producer import Producer
+from client.sending.transactions import Decision
 from tests.client.servers import Pair, run
 from tests.waiting import until
 
@@ -56,6 +58,41 @@ def test_plain_functions_send_and_consume_on_threads_of_their_own(tmp_path: Path
         await until(lambda: not [t.name for t in threading.enumerate() if t.name.startswith("keelmq ")])
 
     run(tmp_path, work, revive_interval_ms=100)
+
+
+def test_sends_that_are_not_waited_for_end_in_futures_and_wait_for_room(tmp_path: Path) -> None:
+    def program(namesrv: str) -> None:
+        options = SendOptions(in_flight_bytes_max=2)
+        with BlockingProducer("pg", namesrv, options) as producer:
+            futures = [producer.send_async(Message(topic="Letters", body=b"%d" % n)) for n in range(5)]
+            results = [future.result(timeout=20) for future in futures]
+            producer.send_oneway(Message(topic="Letters", body=b"and gone"))
+        assert len({result.msg_id for result in results}) == 5
+
+    async def work(servers: Pair) -> None:
+        await asyncio.to_thread(program, servers.namesrv)
+
+    run(tmp_path, work)
+
+
+def test_the_work_of_a_transaction_is_a_plain_function_that_may_send(tmp_path: Path) -> None:
+    def program(namesrv: str) -> None:
+        names: list[str] = []
+
+        def work(prepared: SendResult) -> Decision:
+            names.append(threading.current_thread().name)
+            producer.send(Message(topic="Letters", body=b"meanwhile"))
+            return Decision.COMMIT
+
+        with BlockingProducer("pg", namesrv, check=lambda message: Decision.ROLLBACK) as producer:
+            done = producer.send_in_transaction(Message(topic="Letters", body=b"booked"), work)
+        assert (done.decision, done.told) == (Decision.COMMIT, True)
+        assert [name.startswith("keelmq pg worker") for name in names] == [True]
+
+    async def work(servers: Pair) -> None:
+        await asyncio.to_thread(program, servers.namesrv)
+
+    run(tmp_path, work)
 
 
 def test_what_fails_is_raised_and_a_stopped_one_says_so() -> None:

@@ -1,4 +1,4 @@
-"""The promise of docs/client.md: each block runs as it stands, and prints what it says."""
+"""The promise of docs/client/index.md: each block runs as it stands, and prints what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from tests import ROOT
 from tests.client.servers import Pair, run
 
-PAGE = ROOT / "docs/client.md"
+PAGE = ROOT / "docs/client/index.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
