@@ -344,6 +344,10 @@ drill = LazyGroup(
             "chaos.drills.matrix:matrix",
             "Carry out kinds of faults in each mode, many times; one table.",
         ),
+        "compare": (
+            "chaos.drills.compare:compare",
+            "Hold two results, or directories of them, against each other.",
+        ),
         "report": (
             "cli.drill_report:report",
             "Make one page of a drill's result.",

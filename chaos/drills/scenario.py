@@ -177,7 +177,10 @@ async def _broken(
             await executor.run(plan.steps, asked.scale, _wait_full(cluster) if asked.one_by_one else None)
         except ClusterNotReady as error:
             drill.unfinished = f"the cluster is not full again after a fault: {error}"
-        await asyncio.sleep((begun_ms + plan.load_ms * asked.scale - load.clock()) / 1000)
+        left_ms = begun_ms + plan.load_ms * asked.scale - load.clock()
+        if asked.one_by_one:  # the waits for the full group moved the end, too
+            left_ms = (plan.load_ms - max(step.at_ms for step in plan.steps)) * asked.scale
+        await asyncio.sleep(left_ms / 1000)
         until_ms = load.clock()
         tell("healing")
         await executor.revive()

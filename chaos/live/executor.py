@@ -84,7 +84,7 @@ class Executor:
         self._state: dict[str, str] = {}
         """``ending``: told to end, and not started since; ``off``: without power; ``paused``."""
         self._tracers: dict[str, Tracer] = {}
-        self._starting: set[asyncio.Task[None]] = set()
+        self._starting: dict[str, asyncio.Lock] = {node.name: asyncio.Lock() for node in cluster.layout.nodes}
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
         self.outcome = Outcome()
@@ -110,8 +110,10 @@ class Executor:
 
     async def _mended(self) -> bool:
         """Whether every fault has ended."""
-        if self._starting:
-            await asyncio.wait(self._starting)
+        await asyncio.sleep(0)  # a start that was asked for begins
+        for lock in self._starting.values():
+            async with lock:
+                pass
         await self._operator.wait()
         cut = self._ground.network is not None and self._ground.network.harmed
         full = any(disk.full for disk in self._ground.disks.values())
@@ -235,13 +237,16 @@ class Executor:
             except (MqError, OSError) as error:
                 self.outcome.refuse(0, fault, error)
 
-        task = self._tasks.spawn(start(), name=f"start-{node.name}")
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        self._tasks.spawn(start(), name=f"start-{node.name}")
         return True
 
     async def _start(self, node: Node) -> None:
-        """Start a node that does not run, or that ends; one that goes on running is left alone."""
+        """Start a node that does not run, or that ends; one that goes on running is left alone. Two who ask
+        start it once: the other would find a machine that is being switched on, and a port that is taken."""
+        async with self._starting[node.name]:
+            await self._start_alone(node)
+
+    async def _start_alone(self, node: Node) -> None:
         until_ms = self._clock() + GONE_S * 1000
         while self._cluster.is_running(node):
             if self._state.get(node.name) not in ENDED:

@@ -124,6 +124,33 @@ async def test_a_machine_gets_its_power_back_when_its_process_is_gone(
     await world.executor.stop()
 
 
+async def test_a_machine_that_is_being_switched_on_is_started_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world = World(tmp_path)
+    begun: list[str] = []
+
+    async def darken(name: str, dark: bool) -> None:
+        begun.append("dark" if dark else f"lit, {len(world.cluster.started)} started")
+        await asyncio.sleep(0.01)
+
+    async def heal() -> None: ...
+
+    (tmp_path / "boot").mkdir()
+    world.ground.network = cast(Any, SimpleNamespace(darken=darken, heal=heal))
+    world.ground.disks["broker-a-0"] = cast(
+        Any, SimpleNamespace(power_off=lambda: None, power_on=lambda: None, fill=lambda full: None)
+    )
+    await world.do(faults.PowerFail("b1"))
+    await world.do(faults.Restart("b1"))
+    await asyncio.sleep(0)
+    await world.executor.revive()
+    assert begun == ["dark", "lit, 0 started"]
+    assert world.cluster.started == ["broker-a-0"]
+    await world.executor.stop()
+
+
 async def test_a_target_that_nobody_is_counts_as_missed(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.onlooker.views.clear()

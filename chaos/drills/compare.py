@@ -1,0 +1,190 @@
+"""``keelmq drill compare A B``: two runs, or two directories of runs, side by side: what became worse?
+
+Each side is a JSON result of any drill, or a directory of them. Rows are faults; a fault that only one side
+has is listed and judged by nobody. Sides may have different targets: keelmq against RocketMQ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.outfile import OutFile, write_whole
+from chaos.drills.measure import COUNTS, percentile
+from model.errors import ConfigError
+
+PROMISES: Final = tuple(name for name in COUNTS if name not in ("acked", "unknown", "failed"))
+NOTICED_MS: Final = 50.0
+"""Times that differ by less are alike, whatever the ratio."""
+NOTICED_SHARE: Final = 0.01
+"""Of availability."""
+COLUMNS: Final[Mapping[str, str]] = {
+    "runs": "runs",
+    "acked": "acknowledged",
+    "lost": "lost",
+    "broken": "other violations",
+    "unfinished": "not finished",
+    "availability": "available",
+    "rto_p50_ms": "RTO p50, ms",
+    "rto_max_ms": "RTO max, ms",
+    "latency_p99_ms": "latency p99, ms",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one side measured of one fault; None: not measured. ``runs``: drills, those not finished too."""
+
+    runs: int
+    acked: int
+    lost: int
+    broken: int
+    unfinished: int
+    availability: float | None
+    rto_p50_ms: float | None
+    rto_max_ms: float | None
+    latency_p99_ms: float | None
+
+
+@click.command("compare")
+@click.argument("before", type=click.Path(exists=True, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=0.5,
+    show_default=True,
+    help="By which share a time may grow.",
+)
+@click.option("--json", "out", type=OutFile(), help="Write both sides and what became worse here.")
+def compare(before: Path, after: Path, tolerance: float, out: Path | None) -> int:
+    """Hold two results of drills, or two directories of results, against each other.
+
+    Exit code 2: AFTER breaks a promise more often than BEFORE. 3: it finishes less often, or they have no
+    fault in common. 1: it is slower, or less available. 0: nothing became worse.
+
+    \b
+    Example: keelmq drill compare before/ after/ --tolerance 0.3
+    """
+    one, other = _load(before), _load(after)
+    sides = [(name, _side(one.get(name)), _side(other.get(name))) for name in sorted({*one, *other})]
+    worse = [
+        {"fault": name, "code": code, "text": text}
+        for name, a, b in sides
+        if a is not None and b is not None
+        for code, text in regressions(a, b, tolerance)
+    ]
+    if not set(one) & set(other):
+        worse.append({"fault": "", "code": UNFINISHED, "text": "the two have no fault in common"})
+    names = (_title(before, one), _title(after, other))
+    _show(names, sides, worse)
+    if out is not None:
+        rows = [{"fault": n, "before": a and asdict(a), "after": b and asdict(b)} for n, a, b in sides]
+        write_whole(out, json.dumps({"sides": names, "faults": rows, "worse": worse}) + "\n")
+    order = (DONE, WARNINGS, UNFINISHED, FAILED)
+    return max((int(str(each["code"])) for each in worse), key=order.index, default=DONE)
+
+
+def regressions(before: Side, after: Side, tolerance: float) -> Iterable[tuple[int, str]]:
+    """What became worse: an exit code and words. Counts are held against the number of runs."""
+    for name, code in (("lost", FAILED), ("broken", FAILED), ("unfinished", UNFINISHED)):
+        a, b = getattr(before, name), getattr(after, name)
+        if b * max(1, before.runs) > a * max(1, after.runs):
+            yield code, f"{COLUMNS[name]}: {a} in {before.runs} runs, now {b} in {after.runs}"
+    a, b = before.availability, after.availability
+    if a is not None and b is not None and b < a - NOTICED_SHARE:
+        yield WARNINGS, f"available: {a:.1%}, now {b:.1%}"
+    for name in ("rto_p50_ms", "latency_p99_ms"):
+        a, b = getattr(before, name), getattr(after, name)
+        if a is not None and b is not None and b > max(a * (1 + tolerance), a + NOTICED_MS):
+            yield WARNINGS, f"{COLUMNS[name]}: {a:,.0f}, now {b:,.0f}"
+
+
+def _load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
+    """Results by fault. Raises ConfigError for what is none."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            name = str(data["scenario"]).removeprefix("matrix/")
+            if not all(isinstance(drill, dict) for drill in data["drills"]):
+                raise TypeError("its drills are none")
+            found.setdefault(name, []).append(data)
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise ConfigError(f"{file} is no result of a drill: {error!r}") from None
+    return found
+
+
+def _side(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
+    if results is None:
+        return None
+    drills = [drill for result in results for drill in result["drills"]]
+    times = sorted(drill["rto_ms"] for drill in drills if drill.get("rto_ms") is not None)
+    served = [result["availability"] for result in results if result.get("availability") is not None]
+    slow = sorted(
+        value
+        for result in results
+        if (value := (result.get("timeline") or {}).get("latency_p99_ms")) is not None
+    )
+    return Side(
+        runs=len(drills),
+        acked=_total(results, "acked"),
+        lost=_total(results, "lost"),
+        broken=sum(_broken(result) for result in results),
+        unfinished=sum(int(result.get("unfinished_total", 0)) for result in results),
+        availability=sum(served) / len(served) if served else None,
+        rto_p50_ms=percentile(times, 50),
+        rto_max_ms=times[-1] if times else None,
+        latency_p99_ms=percentile(slow, 50),
+    )
+
+
+def _total(results: Iterable[Mapping[str, Any]], name: str) -> int:
+    return sum(int(result.get(f"{name}_total", 0)) for result in results)
+
+
+def _broken(result: Mapping[str, Any]) -> int:
+    """Violations but losses: by check, where a result has them so, else by the counts of every drill."""
+    by_check = result.get("broken")
+    if by_check is not None:
+        return sum(count for name, count in by_check.items() if name != "lost")
+    return sum(_total([result], name) for name in PROMISES if name != "lost")
+
+
+def _title(path: Path, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    targets = {str(one.get("target", "keelmq")) for own in results.values() for one in own}
+    return f"{path.name} ({', '.join(sorted(targets)) or 'nothing'})"
+
+
+def _show(
+    names: tuple[str, str],
+    sides: Sequence[tuple[str, Side | None, Side | None]],
+    worse: Sequence[Mapping[str, Any]],
+) -> None:
+    console = Console()
+    table = Table(title=f"{names[0]} | {names[1]}", title_justify="left")
+    table.add_column("fault")
+    for text in COLUMNS.values():
+        table.add_column(text, justify="right")
+    for fault, before, after in sides:
+        table.add_row(fault, *(f"{_cell(before, name)} | {_cell(after, name)}" for name in COLUMNS))
+    console.print(table)
+    for each in worse:
+        console.print(f"[red]worse[/red] {each['fault']}: {each['text']}", highlight=False, soft_wrap=True)
+    if not worse:
+        console.print("nothing became worse")
+
+
+def _cell(side: Side | None, name: str) -> str:
+    value = None if side is None else getattr(side, name)
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if name == "availability" else f"{value:,.0f}"

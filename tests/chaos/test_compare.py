@@ -1,0 +1,105 @@
+"""The promise of compare: what became worse decides the exit code, what nobody measured decides nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.drills.compare import Side, regressions
+from tests.live.commands import Shell
+
+GOOD: dict[str, Any] = {
+    "runs": 4,
+    "acked": 1000,
+    "lost": 0,
+    "broken": 0,
+    "unfinished": 0,
+    "availability": 0.99,
+    "rto_p50_ms": 200.0,
+    "rto_max_ms": 400.0,
+    "latency_p99_ms": 20.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({}, None),
+        ({"lost": 1}, 2),
+        ({"broken": 1}, 2),
+        ({"unfinished": 1}, 3),
+        ({"availability": 0.97}, 1),
+        ({"availability": 0.985}, None),
+        ({"rto_p50_ms": 320.0}, 1),
+        ({"rto_p50_ms": 290.0}, None),
+        ({"rto_p50_ms": None}, None),
+        ({"latency_p99_ms": 60.0}, None),
+        ({"latency_p99_ms": 90.0}, 1),
+        ({"rto_max_ms": 9000.0}, None),
+    ],
+)
+def test_what_became_worse_has_a_code(changed: dict[str, Any], code: int | None) -> None:
+    found = list(regressions(Side(**GOOD), Side(**GOOD | changed), 0.5))
+    assert [one for one, _ in found] == ([] if code is None else [code])
+
+
+def test_counts_are_held_against_the_number_of_runs() -> None:
+    before = Side(**GOOD | {"unfinished": 1})
+    assert not list(regressions(before, Side(**GOOD | {"unfinished": 2, "runs": 8}), 0.5))
+    assert list(regressions(before, Side(**GOOD | {"unfinished": 2}), 0.5))
+
+
+def kept(path: Path, scenario: str, **more: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {
+        "scenario": scenario,
+        "target": "keelmq",
+        "drills": [{"rto_ms": 100.0, "unfinished": None}],
+        "acked_total": 500,
+        "lost_total": 0,
+        "unfinished_total": 0,
+    }
+    path.write_text(json.dumps(result | more))
+    return path
+
+
+def test_two_directories_are_compared_fault_by_fault(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        kept(tmp_path / name / "1.json", "matrix/kill/default")
+    kept(tmp_path / "a" / "2.json", "matrix/wipe/default", lost_total=3)
+    a, b, out = str(tmp_path / "a"), str(tmp_path / "b"), tmp_path / "out.json"
+    assert "nothing became worse" in Shell()("drill", "compare", a, b, "--json", str(out))
+    told = json.loads(out.read_text())
+    assert [row["fault"] for row in told["faults"]] == ["kill/default", "wipe/default"]
+    assert told["faults"][1]["after"] is None, "what one side lacks is shown, and judged by nobody"
+    kept(tmp_path / "b" / "2.json", "matrix/kill/default", broken={"lost": 0, "phantom": 2})
+    kept(tmp_path / "b" / "3.json", "matrix/wipe/default", lost_total=4)
+    said = Shell()("drill", "compare", a, b, code=2)
+    assert "worse kill/default: other violations" in said
+    assert "worse wipe/default: lost: 3 in 1 runs, now 4 in 1" in said
+
+
+def test_both_systems_are_compared_by_the_drills_they_share(tmp_path: Path) -> None:
+    ours = kept(tmp_path / "ours.json", "kill-master")
+    theirs = kept(
+        tmp_path / "theirs.json",
+        "kill-master",
+        target="rocketmq",
+        drills=[{"rto_ms": 15_000.0}],
+        lost_total=0,
+    )
+    said = Shell()("drill", "compare", str(ours), str(theirs), code=1)
+    assert "(rocketmq)" in said
+    assert "RTO p50, ms: 100, now 15,000" in said
+    Shell()("drill", "compare", str(theirs), str(ours), code=0)
+    other = kept(tmp_path / "other.json", "freeze-master")
+    assert "no fault in common" in Shell()("drill", "compare", str(ours), str(other), code=3)
+
+
+def test_what_is_no_result_is_told(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("[]")
+    assert "no result of a drill" in Shell()("drill", "compare", str(wrong), str(wrong), code=64)
