@@ -196,13 +196,14 @@ def _from_parquet(path: str) -> Ledger:
         count = found.count_rows()
     except (pa.ArrowInvalid, FileNotFoundError) as error:
         raise ConfigError(f"{path}: {error}") from None
+    return Ledger(of_parquet(path, found), count // _PART_LINES + 1)
+
+
+def of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:
+    """LEDGER rows of a Parquet ledger. Raises ConfigError naming a column that cannot be right."""
     missing = [name for name in _NEEDED if name not in found.schema.names]
     if missing:
         raise ConfigError(f"{path}: column {missing[0]} is missing")
-    return Ledger(_of_parquet(path, found), count // _PART_LINES + 1)
-
-
-def _of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:
     names = [name for name in LEDGER.names[1:] if name in found.schema.names]
     line = 0
     # One file after the other: rows have no other order, and more of them would be in memory.

@@ -6,7 +6,7 @@ only rows that are wrong; where these may be as many as messages, they come one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -300,27 +300,39 @@ def run_digests(task: Task) -> pa.RecordBatch:
 
 def run_scan(task: Task) -> Iterator[pa.RecordBatch]:
     """One task's LOG rows, in batches of bounded size. Raises OSError."""
+    ended = yield from _converted(task.replica, scanned_records(task))
+    yield _other_batch(task.replica, *ended)
+
+
+def _converted(
+    replica: int, rows: Generator[list[Record], None, tuple[Chunk, list[Damage]]]
+) -> Generator[pa.RecordBatch, None, tuple[Chunk, list[Damage]]]:
+    while True:
+        try:
+            batch = next(rows)
+        except StopIteration as stop:
+            ended: tuple[Chunk, list[Damage]] = stop.value
+            return ended
+        yield _record_batch(replica, batch)
+
+
+def scanned_records(task: Task) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
+    """One task's records, in batches of bounded size; returns its seams and damage. Raises OSError."""
     storage = open_storage(task.location)
     try:
-        rows = scan(
-            _reader(storage, task),
-            task.start,
-            task.end,
-            task.segment_base,
-            task.segment_end,
-            task.log_end,
-            aligned=task.aligned,
-            plain=task.plain,
-            batch=BATCH_ROWS,
+        return (
+            yield from scan(
+                _reader(storage, task),
+                task.start,
+                task.end,
+                task.segment_base,
+                task.segment_end,
+                task.log_end,
+                aligned=task.aligned,
+                plain=task.plain,
+                batch=BATCH_ROWS,
+            )
         )
-        while True:
-            try:
-                batch = next(rows)
-            except StopIteration as stop:
-                chunk, damage = stop.value
-                break
-            yield _record_batch(task.replica, batch)
-        yield _other_batch(task.replica, chunk, damage)
     finally:
         storage.close()
 

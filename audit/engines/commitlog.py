@@ -6,9 +6,10 @@
 A path is a store's ``storePathRootDir``, or several with commas between: directories or URLs that each worker
 can read. Nothing is written. What a running broker has written when the table is planned is what it has.
 
-Options that read less than all, whole segments where they can: ``offsetFrom`` and ``offsetUntil`` (physical),
-``topic``, ``queueId``. With ``pushFilters`` = ``true`` and Spark's own
-``spark.sql.python.filterPushdown.enabled`` filters on these columns do the same.
+Options that read less than all, whole segments where they can: ``offsetFrom`` and ``offsetUntil``
+(physical), ``timeFrom`` and ``timeUntil`` (when it was stored, ms), ``topic``, ``queueId``; ``columns``: only
+these are made. With ``pushFilters`` = ``true`` and Spark's own ``spark.sql.python.filterPushdown.enabled``
+filters on these columns do the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.stream import EVENT, StreamReader, fails_on_loss
-from audit.engines.tables import NAME, TABLES, PushingReader, TableReader, Wanted
+from audit.engines.tables import NAME, TABLES, PushingReader, TableReader, Wanted, schema_of
 from model.errors import ConfigError
 
 
@@ -43,7 +44,7 @@ class CommitLogSource(DataSource):
         return table
 
     def schema(self) -> Any:
-        table = TABLES[self._table()]
+        table = schema_of(self._table(), Wanted.of(self.options).columns)
         return from_arrow_schema(table if fails_on_loss(self.options) else table.append(EVENT))
 
     def _paths(self) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from audit.engines.tables import NAME, TABLES, TableReader, Wanted
+from audit.engines.tables import NAME, TableReader, Wanted, schema_of
 from audit.reading.layout import Replica, find_ends, load
 from audit.reading.live import CONFIRMED, WRITTEN, Position, look, proven
 from audit.reading.storage import StoreSpec, parse_stores
@@ -90,8 +90,8 @@ class StreamReader(DataSourceStreamReader):
         if "event" in told:
             kind, begin, until = told["event"]
             row = {"store": store, "offset": begin, "until": until, "event": kind}
-            schema = TABLES[self._tables.table].append(EVENT)
-            yield pa.RecordBatch.from_pylist([row], schema=schema)
+            schema = schema_of(self._tables.table, self._tables.wanted.columns)
+            yield pa.RecordBatch.from_pylist([row], schema=schema.append(EVENT))
             return
         for batch in self._tables.read(partition):
             if self._fails:

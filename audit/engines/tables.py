@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,25 +20,31 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from audit.intervals import in_both
+from audit.engines.lines import LINES, ranges, read_lines
+from audit.intervals import Interval, in_both
 from audit.plan import CHUNK_BYTES_MIN, covered, tasks
 from audit.reading.beside import look_beside
-from audit.reading.layout import Replica, find_ends, load
+from audit.reading.index_rows import INDEXED, index_parts, read_index
+from audit.reading.layout import Replica, Segment, bytes_at, find_ends, load
 from audit.reading.queue_files import ENTRIES, QueueFile, look, read_entries
-from audit.reading.storage import parse_stores
-from audit.tables import DAMAGE, DIGEST, LOG, RECORD, Task, run_digests, run_scan
+from audit.reading.record import RECORD_BYTES_MAX, Record, parse
+from audit.reading.storage import StoreSpec, parse_stores
+from audit.tables import DAMAGE, DIGEST, LOG, Task, run_digests, run_scan, scanned_records
 from model.errors import ConfigError
 
 NAME: Final = "commitlog"
 _STORE: Final = pa.field("store", pa.string())
 _MESSAGE: Final = ("offset", "until", "topic", "queue_id", "queue_offset", "uniq_key")
 _OF_RECORDS: Final = (*_MESSAGE, "body_crc", "plain_crc", "sys_flag", "advance", "tags_code")
+_STORED: Final = pa.field("stored_ms", pa.int64())
 _OF_DAMAGE: Final = (*_MESSAGE, "kind", "expected", "found")
 TABLES: Final = {
-    "records": pa.schema([_STORE, *(LOG.field(name) for name in _OF_RECORDS)]),
+    "records": pa.schema([_STORE, *(LOG.field(name) for name in _OF_RECORDS), _STORED]),
     "damage": pa.schema([_STORE, *(LOG.field(name) for name in _OF_DAMAGE)]),
     "digests": pa.schema([_STORE, *(field for field in DIGEST if field.name != "replica")]),
     "consumequeue": pa.schema([_STORE, *ENTRIES]),
+    "index": pa.schema([_STORE, *INDEXED]),
+    "ledger": pa.schema([_STORE, *LINES]),
     "epochs": pa.schema([_STORE, ("epoch", pa.int64()), ("offset", pa.int64())]),
     "offsets": pa.schema(
         [
@@ -50,27 +57,43 @@ TABLES: Final = {
     ),
 }
 _END: Final = 1 << 62
+CLOCKS_MS: Final = 10 * 60 * 1000
+"""By so much the clocks of a group's masters differ at most: a log's times ascend but for that."""
+_NUMBERS: Final = {"offset": ("begin", "end"), "stored_ms": ("since_ms", "until_ms")}
+"""Columns of which a range is read, and its bounds in ``Wanted``."""
+_OPTIONS: Final = {
+    "offsetfrom": "begin",
+    "offsetuntil": "end",
+    "queueid": "queue_id",
+    "timefrom": "since_ms",
+    "timeuntil": "until_ms",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which part of a table is read; ``topic`` and ``queue_id`` None: any."""
+    """Which part of a table is read; ``topic`` and ``queue_id`` None: any. ``columns`` empty: all."""
 
     begin: int = 0
     end: int = _END
     topic: str | None = None
     queue_id: int | None = None
+    since_ms: int = -_END
+    until_ms: int = _END
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Wanted:
         """Raises ConfigError on what is no number."""
         given = {name.lower(): value for name, value in options.items()}
         try:
-            queue_id = int(given["queueid"]) if "queueid" in given else None
-            begin, end = int(given.get("offsetfrom", 0)), int(given.get("offsetuntil", _END))
+            numbers: dict[str, Any] = {
+                field: int(given[name]) for name, field in _OPTIONS.items() if name in given
+            }
         except ValueError as error:
             raise ConfigError(f"format {NAME}: {error}") from None
-        return cls(begin, end, given.get("topic"), queue_id)
+        columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
+        return cls(**numbers, topic=given.get("topic"), columns=columns)
 
     def within(self, found: Filter) -> Wanted | None:
         """With one of Spark's filters as well; None when it is of another kind."""
@@ -79,25 +102,86 @@ class Wanted:
             return replace(self, topic=value)
         if column == ("queue_id",) and isinstance(found, EqualTo) and self.queue_id in (None, value):
             return replace(self, queue_id=value)
-        if column != ("offset",) or not isinstance(value, int):
+        if column is None or len(column) != 1 or column[0] not in _NUMBERS or not isinstance(value, int):
             return None
         begin = {GreaterThan: value + 1, GreaterThanOrEqual: value, EqualTo: value}.get(type(found))
         end = {LessThan: value, LessThanOrEqual: value + 1, EqualTo: value + 1}.get(type(found))
         if begin is None and end is None:
             return None
-        end = _END if end is None else end
-        return replace(self, begin=max(self.begin, begin or 0), end=min(self.end, end))
+        low, high = _NUMBERS[column[0]]
+        narrower: dict[str, Any] = {}
+        if begin is not None:
+            narrower[low] = max(getattr(self, low), begin)
+        if end is not None:
+            narrower[high] = min(getattr(self, high), end)
+        return replace(self, **narrower)
+
+    @property
+    def timed(self) -> bool:
+        return self.since_ms > -_END or self.until_ms < _END
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those of a table with these columns."""
         keep = None
-        if "offset" in batch.schema.names:
-            keep = pc.and_(pc.greater_equal(batch["offset"], self.begin), pc.less(batch["offset"], self.end))
+        for name, (low, high) in _NUMBERS.items():
+            if name in batch.schema.names:
+                from_, until = getattr(self, low), getattr(self, high)
+                same = pc.and_(pc.greater_equal(batch[name], from_), pc.less(batch[name], until))
+                keep = same if keep is None else pc.and_(keep, same)
         for name, value in (("topic", self.topic), ("queue_id", self.queue_id)):
             if value is not None and name in batch.schema.names:
                 same = pc.fill_null(pc.equal(batch[name], value), False)
                 keep = same if keep is None else pc.and_(keep, same)
         return batch if keep is None else batch.filter(keep)
+
+
+def schema_of(table: str, columns: Sequence[str] = ()) -> pa.Schema:
+    """Of a table, or of these columns of it, in their order there. Raises ConfigError on others."""
+    schema = TABLES[table]
+    if unknown := [name for name in columns if name not in schema.names]:
+        raise ConfigError(f"format {NAME}: table {table} has no column {unknown[0]!r}")
+    return pa.schema([field for field in schema if field.name in columns]) if columns else schema
+
+
+def _then(replica: Replica, wanted: Wanted) -> list[Interval]:
+    """The segments that may hold records stored then, by the first record of each."""
+    first = [(segment.base, _first_ms(replica, segment)) for segment in replica.segments]
+    found = []
+    for at, (base, begins_ms) in enumerate(first):
+        later = [ms for _, ms in first[at + 1 :] if ms >= 0]
+        over = bool(later) and max(later[0], begins_ms) + CLOCKS_MS < wanted.since_ms
+        if not over and begins_ms - CLOCKS_MS < wanted.until_ms:
+            found.append((base, base + replica.segment_bytes))
+    return found
+
+
+def _first_ms(replica: Replica, segment: Segment) -> int:
+    """When its first record was stored; -1 when that cannot be told."""
+    head = bytes_at(replica, segment.base, 4)
+    data = bytes_at(replica, segment.base, min(int.from_bytes(head), RECORD_BYTES_MAX))
+    parsed = parse(data, 0, segment.base, replica.segment_end(segment))
+    return parsed.record.store_timestamp_ms if parsed.record is not None and parsed.damage is None else -1
+
+
+_TYPES: Final = {field.name: field.type for field in TABLES["records"]}
+_FIELD_OF: Final = {
+    **{name: name for name in _OF_RECORDS if name != "until"},
+    "stored_ms": "store_timestamp_ms",
+}
+
+
+def _records(task: Task, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The columns that are asked for, and those by which rows are told."""
+    names = schema_of("records", wanted.columns).names
+    names = [name for name in _TYPES if name != "store" and (name in names or name in _TOLD_BY)]
+    for rows in scanned_records(task):
+        fields: dict[str, Any] = dict(zip(Record._fields, zip(*rows, strict=True), strict=True))
+        fields["until"] = [row.offset + row.size for row in rows] if "until" in names else ()
+        columns = [pa.array(fields[_FIELD_OF.get(name, name)], _TYPES[name]) for name in names]
+        yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+_TOLD_BY: Final = ("offset", "stored_ms", "topic", "queue_id")
 
 
 class TableReader(DataSourceReader):
@@ -107,20 +191,26 @@ class TableReader(DataSourceReader):
         self.table, self.paths, self.wanted = table, list(paths), wanted
 
     def partitions(self) -> list[InputPartition]:
+        if self.table == "ledger":
+            parts = [(os.path.basename(path), part) for path in self.paths for part in ranges(path)]
+            return [InputPartition(part) for part in parts]
         specs = parse_stores(self.paths)
-        found: list[tuple[str, dict[str, Any]]] = []
-        if self.table in ("records", "damage", "digests"):
+        if self.table in ("records", "damage", "digests", "index"):
             replicas = [load(spec) for spec in specs]
             find_ends(replicas)
-            return self.stretches(replicas)
-        elif self.table == "consumequeue":
-            for spec in specs:
-                folder = look(spec.location)
-                files = folder.files if folder is not None else ()
-                found += [(spec.name, file.to_json()) for file in files if self._names(file)]
-        else:
-            found = [(spec.name, {"name": spec.name, "location": spec.location}) for spec in specs]
-        return [InputPartition(part) for part in found]
+            if self.table != "index":
+                return self.stretches(replicas)
+            return [
+                InputPartition((replica.name, part)) for replica in replicas for part in index_parts(replica)
+            ]
+        if self.table == "consumequeue":
+            return [InputPartition((spec.name, file)) for spec in specs for file in self._queue_files(spec)]
+        return [InputPartition((spec.name, {"name": spec.name, "location": spec.location})) for spec in specs]
+
+    def _queue_files(self, spec: StoreSpec) -> list[dict[str, Any]]:
+        folder = look(spec.location)
+        files = folder.files if folder is not None else ()
+        return [file.to_json() for file in files if self._names(file)]
 
     def stretches(self, replicas: list[Replica], begin: int = 0) -> list[InputPartition]:
         """Of the logs from ``begin`` on, which is where a record does."""
@@ -133,6 +223,8 @@ class TableReader(DataSourceReader):
             for at, replica in enumerate(replicas)
             if not replica.empty
         }
+        if self.wanted.timed and self.table == "records":
+            wanted = {at: in_both(rows, _then(replicas[at], self.wanted)) for at, rows in wanted.items()}
         planned = tasks(replicas, wanted, chunk=CHUNK_BYTES_MIN)
         # A stretch that was cut out need not begin where a record does: then the first one is looked for.
         return [
@@ -149,17 +241,24 @@ class TableReader(DataSourceReader):
         store, told = partition.value
         for batch in self._batches(told):
             rows = self.wanted.rows(batch)
-            names = TABLES[self.table].names[1:]
-            columns = [pa.array([store] * len(rows), pa.string()), *(rows[name] for name in names)]
-            yield pa.RecordBatch.from_arrays(columns, schema=TABLES[self.table])
+            schema = schema_of(self.table, self.wanted.columns)
+            stores = pa.array([store] * len(rows), pa.string())
+            columns = [stores if name == "store" else rows[name] for name in schema.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _batches(self, told: dict[str, Any]) -> Iterable[pa.RecordBatch]:
         if self.table == "digests":
             yield run_digests(Task.from_json(told))
-        elif self.table in ("records", "damage"):
-            row = RECORD if self.table == "records" else DAMAGE
+        elif self.table == "records":
+            yield from _records(Task.from_json(told), self.wanted)
+        elif self.table == "damage":
             for batch in run_scan(Task.from_json(told)):
-                yield batch.filter(pc.equal(batch["row"], row))
+                yield batch.filter(pc.equal(batch["row"], DAMAGE))
+        elif self.table == "index":
+            yield from read_index(told)
+        elif self.table == "ledger":
+            for table in read_lines(told):
+                yield from table.to_batches()
         elif self.table == "consumequeue":
             yield from read_entries(QueueFile.from_json(told))
         elif self.table == "epochs":

@@ -30,10 +30,10 @@ from model.message import java_hash
 
 HEADER: Final = struct.Struct(">qqqqii")
 ENTRY_BYTES: Final = 20
-_HEADER_BYTES: Final = 40
+HEADER_BYTES: Final = 40
 _FIRST: Final = struct.Struct(">qii")
-_ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
-assert (HEADER.size, _ENTRY.itemsize) == (_HEADER_BYTES, ENTRY_BYTES)
+ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
+assert (HEADER.size, ENTRY.itemsize) == (HEADER_BYTES, ENTRY_BYTES)
 _DEFAULT_SLOTS: Final = 5_000_000
 _DEFAULT_ENTRIES: Final = 20_000_000
 _ROLLBACK: Final = 0xC
@@ -111,14 +111,14 @@ def heads(storage: Storage) -> list[Head]:
     for name in storage.listdir("index"):
         if len(name) == _NAME_CHARS and name.isdigit():
             file = f"index/{name}"
-            raw = storage.read(file, 0, _HEADER_BYTES).ljust(_HEADER_BYTES, b"\0")
+            raw = storage.read(file, 0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
             found.append(Head(file, storage.size(file), *HEADER.unpack(raw)))
     return found
 
 
 def entries_max(size: int, slots: int) -> int:
     """How many entries, entry 0 too, a file of ``size`` bytes has; 0 when it cannot have these slots."""
-    room, rest = divmod(size - _HEADER_BYTES - 4 * slots, ENTRY_BYTES)
+    room, rest = divmod(size - HEADER_BYTES - 4 * slots, ENTRY_BYTES)
     return room if rest == 0 and room > 0 else 0
 
 
@@ -128,13 +128,13 @@ def slots_of(storage: Storage, head: Head, hashes: frozenset[int]) -> int:
     ``hashes``: of the record the file begins with; empty when the log has it no more."""
     if head.following <= 1:
         return 0
-    if head.size == _HEADER_BYTES + 4 * _DEFAULT_SLOTS + ENTRY_BYTES * _DEFAULT_ENTRIES:
+    if head.size == HEADER_BYTES + 4 * _DEFAULT_SLOTS + ENTRY_BYTES * _DEFAULT_ENTRIES:
         return _DEFAULT_SLOTS
     raw = storage.read(head.file, 0, min(head.size, _SEARCHED_BYTES_MAX))
     first = _FIRST.pack(head.begin_offset, 0, 0)
-    at = raw.find(first, _HEADER_BYTES + 4 + ENTRY_BYTES + 4)
+    at = raw.find(first, HEADER_BYTES + 4 + ENTRY_BYTES + 4)
     while at >= 0:
-        slots, rest = divmod(at - 4 - ENTRY_BYTES - _HEADER_BYTES, 4)
+        slots, rest = divmod(at - 4 - ENTRY_BYTES - HEADER_BYTES, 4)
         number = entries_max(head.size, slots)
         value = int.from_bytes(raw[at - 4 : at])
         known = value in hashes if hashes else head.begin_offset > 0 and value > 0
@@ -145,8 +145,8 @@ def slots_of(storage: Storage, head: Head, hashes: frozenset[int]) -> int:
 
 
 def _fits(raw: bytes, slots: int, number: int) -> bool:
-    table = np.frombuffer(raw, ">i4", slots, _HEADER_BYTES)
-    end = _HEADER_BYTES + 4 * slots
+    table = np.frombuffer(raw, ">i4", slots, HEADER_BYTES)
+    end = HEADER_BYTES + 4 * slots
     return bool(((table >= 0) & (table < number)).all()) and not any(raw[end : end + ENTRY_BYTES])
 
 
@@ -155,8 +155,8 @@ def last_offset(storage: Storage, head: Head, slots: int, low: int, high: int) -
     count = min(head.following, entries_max(head.size, slots))
     if count <= 1:
         return -1
-    raw = storage.read(head.file, _HEADER_BYTES + 4 * slots, ENTRY_BYTES * count)
-    offsets = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], _ENTRY)["offset"][1:]
+    raw = storage.read(head.file, HEADER_BYTES + 4 * slots, ENTRY_BYTES * count)
+    offsets = np.frombuffer(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES], ENTRY)["offset"][1:]
     offsets = offsets[(offsets >= low) & (offsets < high)]
     return int(offsets.max()) if len(offsets) else -1
 
@@ -199,20 +199,20 @@ class _Check:
             for logged in self._records.values():
                 self._missing(logged, logged.must)
             return self._rows
-        raw = self._storage.read(task.file, 0, _HEADER_BYTES)
+        raw = self._storage.read(task.file, 0, HEADER_BYTES)
         size = self._storage.size(task.file)
         room = entries_max(size, task.slots)
         if not task.slots or not room:
             self._wrong("a file of the size and shape of the others", f"{size} bytes")
-            entries, head = np.zeros(0, _ENTRY), Head(task.file, size, 0, 0, 0, 0, 0, 1)
+            entries, head = np.zeros(0, ENTRY), Head(task.file, size, 0, 0, 0, 0, 0, 1)
         else:
             head = Head(task.file, size, *HEADER.unpack(raw))
             count = min(max(head.following, 1), room)
             if count != head.following:
                 self._wrong(f"1 to {room} entries", f"{head.following}")
-            table = _HEADER_BYTES + 4 * task.slots
+            table = HEADER_BYTES + 4 * task.slots
             raw = self._storage.read(task.file, table, ENTRY_BYTES * count)
-            entries = np.frombuffer(raw, _ENTRY)[1:]
+            entries = np.frombuffer(raw, ENTRY)[1:]
         self._judge(entries, head)
         return self._rows
 
@@ -253,10 +253,10 @@ class _Check:
         task = self._task
         held: dict[int, set[int]] = {}
         if task.before:
-            at, room = _HEADER_BYTES + 4 * task.slots, self._storage.size(task.before)
+            at, room = HEADER_BYTES + 4 * task.slots, self._storage.size(task.before)
             room = entries_max(room, task.slots)
             raw = self._storage.read(task.before, at, ENTRY_BYTES * room)
-            entries = np.frombuffer(raw, _ENTRY)
+            entries = np.frombuffer(raw, ENTRY)
             held[task.begin] = set(entries["hash"][entries["offset"] == task.begin].tolist())
         return held
 
@@ -272,7 +272,7 @@ class _Check:
             newest[slot] = number
         for slot, number in newest.items():
             table[slot] = number
-        raw = self._storage.read(self._task.file, _HEADER_BYTES, 4 * slots)
+        raw = self._storage.read(self._task.file, HEADER_BYTES, 4 * slots)
         wrong += int((np.frombuffer(raw, ">i4", len(raw) // 4) != table[: len(raw) // 4]).sum())
         if wrong:
             self._wrong("slots and chains that follow from the hashes", f"{wrong} that do not")
