@@ -60,7 +60,7 @@ async def over(base: Path, one: str, other: str) -> None:
         found = await peer.until("all", TOPIC, 0, 3)
     keys = [decode_properties(record.properties)["KEYS"].split()[0] for record in found]
     assert keys == ["key-0", "key-4", "key-12"], "each once, and not the one taken back"
-    assert 0 <= second.store_timestamp_ms - begun_ms - LATER_MS < 3000
+    assert 0 <= second.store_timestamp_ms - begun_ms - LATER_MS < LATER_MS / 4, "when it was due"
     for record in found:
         names = set(decode_properties(record.properties))
         assert names >= NAMES
