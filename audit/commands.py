@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -83,6 +85,19 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
     metavar="FILE",
     help="Also write the result as metrics: NAME.prom for node_exporter's textfile collector.",
 )
+@click.option(
+    "--continuous",
+    is_flag=True,
+    help="Audit a running group as its segments are sealed, until SIGTERM or SIGINT.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --continuous: how often to look for sealed segments.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of text.")
 def audit(
     stores: tuple[str, ...],
@@ -93,6 +108,8 @@ def audit(
     out: str,
     full: bool,
     textfile: Path | None,
+    continuous: bool,
+    every: float,
     as_json: bool,
 ) -> int:
     """Check that the stores of one broker group hold the same log, and every acknowledged message.
@@ -103,16 +120,14 @@ def audit(
     \b
     keelmq audit /data/b0 /data/b1 /data/b2 --ledger acked.jsonl --out report
     keelmq audit a=/mnt/a b=s3://bucket/b --engine spark --master spark://host:7077
+    keelmq audit /data/b0 /data/b1 /data/b2 --continuous --out report
     keelmq audit diff reports/sunday reports/monday
     """
-    if master and engine != "spark":
-        raise click.UsageError("--master needs --engine spark")
-    if conf and engine != "spark":
-        raise click.UsageError("--conf needs --engine spark")
-    if wrong := [pair for pair in conf if not pair.partition("=")[1]]:
-        raise click.UsageError(f"--conf {wrong[0]}: KEY=VALUE is expected")
-    if ledger and not Path(ledger).exists():
-        raise click.UsageError(f"--ledger {ledger}: no such file")
+    if continuous:
+        if ledger or engine != "local" or as_json:
+            raise click.UsageError("--continuous has no ledger, the local engine, and text")
+        return watch(parse_stores(list(stores)), Path(out), every, textfile)
+    _refuse_unfit(engine, master, conf, ledger)
     directory = Path(out)
     specs = parse_stores(list(stores))
     report: Report | None = None
@@ -136,6 +151,59 @@ def audit(
             click.echo(line)
         click.echo(f"report: {directory / 'index.html'}")
     return EXIT_CODES[report.verdict]
+
+
+def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...], ledger: str | None) -> None:
+    """Raises UsageError on options that do not fit."""
+    if master and engine != "spark":
+        raise click.UsageError("--master needs --engine spark")
+    if conf and engine != "spark":
+        raise click.UsageError("--conf needs --engine spark")
+    if wrong := [pair for pair in conf if not pair.partition("=")[1]]:
+        raise click.UsageError(f"--conf {wrong[0]}: KEY=VALUE is expected")
+    if ledger and not Path(ledger).exists():
+        raise click.UsageError(f"--ledger {ledger}: no such file")
+
+
+class Stop:
+    """SIGTERM and SIGINT, while entered, are a wish to end in order."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __enter__(self) -> Self:
+        signals = (signal.SIGTERM, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._told) for number in signals}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _told(self, number: int, frame: object) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether to stop."""
+        return self._event.wait(seconds)
+
+
+def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Path | None) -> int:
+    """Audit continuously until a signal. The exit code is the verdict. Raises ConfigError, OSError."""
+    from audit.continuous import Continuous
+    from audit.pages import report as shown
+    from audit.pages import textfile as metrics
+
+    def keep(report: Report) -> None:
+        shown.save(report, directory)
+        if textfile is not None:
+            metrics.write(textfile, report)
+
+    with Stop() as stop:
+        made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, click.echo, keep)
+        verdict = made.run(every_s)
+    click.echo(f"{verdict}; report: {directory / 'index.html'}")
+    return EXIT_CODES[verdict]
 
 
 def run(

@@ -87,16 +87,21 @@ def compare(old: Audit, new: Audit) -> Change:
     """Findings about the same place, message or file are one; they changed if anything else of them did."""
     change = Change(old, new)
     before, after = _by_subject(old.findings), _by_subject(new.findings)
-    for subject, row in after.items():
-        former = before.get(subject)
+    for about, row in after.items():
+        former = before.get(about)
         if former is None:
             change.appeared.append(row)
         elif former != row:
             change.changed.append((former, row))
         else:
             change.same += 1
-    change.gone = [row for subject, row in before.items() if subject not in after]
+    change.gone = [row for about, row in before.items() if about not in after]
     return change
+
+
+def subject(row: Row) -> tuple[Any, ...]:
+    """What a finding is about: the same in several audits."""
+    return tuple(row[name] for name in _ABOUT)
 
 
 def _by_subject(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
@@ -104,17 +109,17 @@ def _by_subject(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
     found: dict[tuple[Any, ...], Row] = {}
     seen: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        subject = tuple(row[name] for name in _ABOUT)
-        seen[subject] = seen.get(subject, 0) + 1
-        found[*subject, seen[subject]] = row
+        about = subject(row)
+        seen[about] = seen.get(about, 0) + 1
+        found[*about, seen[about]] = row
     return found
 
 
 def lines(change: Change) -> list[str]:
     """The change for a terminal: what is new first, then one line that sums up."""
-    out = [f"+ {_line(row)}" for row in change.appeared]
-    out += [f"! {_line(new)} ({_differences(old, new)})" for old, new in change.changed]
-    out += [f"- {_line(row)}" for row in change.gone]
+    out = [f"+ {line(row)}" for row in change.appeared]
+    out += [f"! {line(new)} ({_differences(old, new)})" for old, new in change.changed]
+    out += [f"- {line(row)}" for row in change.gone]
     verdicts = f"{change.old.summary['verdict']} -> {change.new.summary['verdict']}"
     out.append(
         f"{verdicts}: {len(change.appeared)} new, {len(change.gone)} gone, "
@@ -123,7 +128,8 @@ def lines(change: Change) -> list[str]:
     return out
 
 
-def _line(row: Row) -> str:
+def line(row: Row) -> str:
+    """One finding for a terminal."""
     place = f" [{row['phys_offset']}, {row['until']})" if row["phys_offset"] >= 0 else f" {row['segment']}"
     message = (
         f" {row['topic']}/{row['queue_id']}@{row['queue_offset']} {row['uniq_key']}" if row["topic"] else ""
