@@ -35,7 +35,7 @@ class LazyGroup(click.Group):
             missing = error.name or module_name
             raise click.ClickException(
                 f"{cmd_name} needs the package {missing}, which is not installed: "
-                "install keelmq with its extras (pip install 'keelmq[audit,proxy]')"
+                "install keelmq with its extras (pip install 'keelmq[audit,console,proxy]')"
             ) from error
         command = getattr(module, attribute)
         if not isinstance(command, click.Command):

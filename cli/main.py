@@ -36,6 +36,10 @@ COMMANDS: Final = {
     ),
     "producer": ("admin.commands.messaging.producer:producer", "Producers that are online: list, describe."),
     "top": ("admin.commands.top:top", "A cluster live: roles, rates, lag, disks."),
+    "console": (
+        "admin.commands.console:console",
+        "A cluster in a browser: map, topics, groups, messages.",
+    ),
     "bench": ("admin.commands.bench:bench", "Load from the shell: send, consume."),
     "send": ("admin.commands.messaging.message:send", "Send messages from the shell."),
     "tail": ("admin.commands.messaging.message:tail", "Show messages of a topic as they come."),

@@ -7,20 +7,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from aiohttp import web
 
+from admin.host.door import Door
 from admin.host.metrics import Metrics, Observable
 from admin.host.visitors import Visitor, Visitors
 from runtime.report.histogram import Histogram
-
-SHUTDOWN_S: Final = 1.0
 
 
 @web.middleware
@@ -40,11 +37,13 @@ class Endpoint:
     ) -> None:
         self._role = role
         self._server = server
-        self._link = link
         self._metrics = Metrics(role, server, delays)
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
-        self.visitors: Visitors | None = None
+        self._door = Door(link)
+
+    @property
+    def visitors(self) -> Visitors | None:
+        """The connections, once it is started."""
+        return self._door.visitors
 
     async def start(self) -> None:
         """Answer what came on the socket, and what comes. Raises OSError."""
@@ -52,22 +51,10 @@ class Endpoint:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._show_metrics)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        self._runner = runner
-        assert runner.server is not None, "it is set up"
-        self.visitors = Visitors(runner.server)
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.visitors.welcome, sock=self._link)
+        await self._door.open(app)
 
     async def stop(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-        self._link.close()
+        await self._door.close()
 
     async def _healthz(self, request: web.Request) -> web.Response:
         reason = self._server.health()

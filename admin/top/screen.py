@@ -55,7 +55,7 @@ def _group(group: GroupRow) -> str:
     words.append("NO MASTER" if group.master is None else f"master {group.master}")
     if group.sync_state_set is not None:
         words.append(f"in sync {{{','.join(map(str, group.sync_state_set))}}} of {len(group.brokers)}")
-    return "  ".join([*words, f"in {_rate(taken)}/s", f"out {_rate(given)}/s"])
+    return "  ".join([*words, f"in {rate(taken)}/s", f"out {rate(given)}/s"])
 
 
 def _sum(rates: Iterable[float | None]) -> float | None:
@@ -69,8 +69,8 @@ def _broker(row: BrokerRow) -> str:
     if row.problem:
         return f"  {who:<26} SILENT  {row.problem}{mark}"
     return (
-        f"  {who:<26} {row.role:<7} {_rate(row.in_tps):>9} {_rate(row.out_tps):>9}"
-        f" {_count(row.end):>16} {_size(row.behind_bytes):>10} {_part(row.disk):>5}{mark}"
+        f"  {who:<26} {row.role:<7} {rate(row.in_tps):>9} {rate(row.out_tps):>9}"
+        f" {count(row.end):>16} {size(row.behind_bytes):>10} {part(row.disk):>5}{mark}"
     )
 
 
@@ -88,37 +88,42 @@ def _consumers(view: View, groups_max: int) -> list[str]:
 
 def _consumer(row: ConsumerRow) -> str:
     return (
-        f"{row.group:<36} {row.topics:>6} {row.lag:>12,} {_time(row.behind_ms, row.lag):>8}"
-        f" {_rate(row.out_tps):>9}"
+        f"{row.group:<36} {row.topics:>6} {row.lag:>12,} {time(row.behind_ms, row.lag):>8}"
+        f" {rate(row.out_tps):>9}"
     )
 
 
-def _rate(value: float | None) -> str:
+def rate(value: float | None) -> str:
+    """Messages a second; ``-``: not known."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-def _count(value: int | None) -> str:
+def count(value: int | None) -> str:
+    """``-``: not known."""
     return "-" if value is None else f"{value:,}"
 
 
-def _size(value: int | None) -> str:
+def size(value: int | None) -> str:
+    """Bytes for people; ``-``: not known."""
     if value is None:
         return "-"
-    size = float(value)
+    amount = float(value)
     for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
 
 
-def _part(value: float | None) -> str:
+def part(value: float | None) -> str:
+    """A part of 1 in percent; ``-``: not known."""
     return "-" if value is None else f"{value:.0%}"
 
 
-def _time(behind_ms: int | None, lag: int) -> str:
+def time(behind_ms: int | None, lag: int) -> str:
+    """How old what a group read last is; ``-``: it has a ``lag`` and nothing says it."""
     if behind_ms is None:
         return "-" if lag else "0s"
     seconds = behind_ms / 1000

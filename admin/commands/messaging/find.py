@@ -11,7 +11,7 @@ import click
 from admin.commands.messaging.altering import need_name
 from admin.commands.messaging.consumer import moment_ms
 from admin.commands.messaging.message import CONSUMER_GROUP
-from admin.commands.reach import Site, as_json, reaches, site, tell
+from admin.commands.reach import as_json, reaches, site, tell
 from admin.commands.shown import in_full, received_json, short_line
 from admin.exits import DONE, UNFINISHED, WARNINGS
 from admin.group import group_of
@@ -66,7 +66,9 @@ def find(
         if msg_id is not None:
             return await Finder(admin).by_id(topic, msg_id)
         if key is None:
-            return await _by_time(where, topic, begin_ms, end_ms, most)
+            consumer = PullConsumer(client_env(), CONSUMER_GROUP, where.namesrv, credentials=where.key)
+            async with consumer:
+                return await by_time(consumer, topic, begin_ms, end_ms, most)
         found = await Finder(admin).by_key(topic, key, begin_ms, end_ms - 1)
         if len(found.messages) >= MOST:
             click.echo(f"keelmq: brokers show their newest {MOST} only: --until may show others", err=True)
@@ -99,11 +101,10 @@ def _say(found: Found, most: int, *, as_json: bool, full: bool) -> int:
     return WARNINGS
 
 
-async def _by_time(where: Site, topic: str, begin_ms: int, end_ms: int, most: int) -> Found:
+async def by_time(consumer: PullConsumer, topic: str, begin_ms: int, end_ms: int, most: int) -> Found:
     """The first messages that were stored in this time; one more than ``most`` says that there are others."""
-    async with PullConsumer(client_env(), CONSUMER_GROUP, where.namesrv, credentials=where.key) as consumer:
-        queues = await consumer.queues(topic)
-        read = await asyncio.gather(*(_stored(consumer, q, begin_ms, end_ms, most + 1) for q in queues))
+    queues = await consumer.queues(topic)
+    read = await asyncio.gather(*(_stored(consumer, q, begin_ms, end_ms, most + 1) for q in queues))
     every = sorted((m for found in read for m in found), key=in_log_order)
     return Found(every[: most + 1])
 

@@ -28,13 +28,7 @@ def list_(
     Example: keelmq topic list --namesrv 10.0.0.1:9876
     """
 
-    async def work(admin: AdminClient) -> list[str]:
-        info = await admin.cluster_info()
-        own = {*info.clusters, *info.brokers}  # each has a topic of its name, as with RocketMQ
-        own |= {f"{cluster}_REPLY_TOPIC" for cluster in info.clusters}
-        return [t for t in await admin.topics() if whole or not (t in own or _is_internal(t))]
-
-    found = site(directory, namesrv, credentials_file).ask(work)
+    found = site(directory, namesrv, credentials_file).ask(lambda admin: topic_names(admin, whole))
     if as_json:
         say_json(found)
     else:
@@ -158,6 +152,14 @@ def delete(name: str, yes: bool, directory: Path, namesrv: str | None, credentia
 
     where.ask(work)
     click.echo(f"{name} is deleted, and {messages:,} messages with it")
+
+
+async def topic_names(admin: AdminClient, whole: bool = False) -> list[str]:
+    """Those that users made; ``whole``: every one. Raises as AdminClient does."""
+    info = await admin.cluster_info()
+    own = {*info.clusters, *info.brokers}  # each has a topic of its name, as with RocketMQ
+    own |= {f"{cluster}_REPLY_TOPIC" for cluster in info.clusters}
+    return [t for t in await admin.topics() if whole or not (t in own or _is_internal(t))]
 
 
 def _is_internal(name: str) -> bool:

@@ -1,0 +1,131 @@
+"""``keelmq console``: a cluster in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import click
+
+from admin import ending
+from admin.commands.reach import reaches, site
+from admin.console.access import Pairs, of_file, of_key
+from admin.console.asking import Cluster
+from admin.console.service import Console
+from admin.exits import DONE
+from admin.host.serve import bind
+from admin.local.cluster import LocalCluster
+from admin.tls import client_env
+from model.errors import ConfigError
+from model.settings import addresses, is_loopback
+from remoting.keys import Signer
+
+PORT = 9880
+
+
+@click.command(short_help="A cluster in a browser: map, topics, groups, messages, handovers.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where it listens.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+@click.option(
+    "--password-file", metavar="FILE", help="Who may log in: lines of name:password, the owner's alone."
+)
+@click.option("--https-cert", type=click.Path(dir_okay=False), help="Serve over HTTPS: certificate, PEM.")
+@click.option("--https-key", type=click.Path(dir_okay=False), help="Its key, PEM.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.5, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks, however many watch.",
+)
+@click.option(
+    "--reports",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Links to the pages of drills and audits there.",
+)
+@click.option("--read-only", is_flag=True, help="Only show: no handovers.")
+@click.option("--controllers", metavar="HOST:PORT;...", help="Its Controllers, beside --namesrv.")
+@reaches
+def console(
+    address: str,
+    port: int,
+    password_file: str | None,
+    https_cert: str | None,
+    https_key: str | None,
+    every_s: float,
+    reports: Path | None,
+    read_only: bool,
+    controllers: str | None,
+    directory: Path,
+    namesrv: str | None,
+    credentials_file: str | None,
+) -> int:
+    """Show a cluster in a browser: its map live, topics, consumers, messages, reports; hand groups over.
+
+    On loopback nobody logs in, unless there is a password file, or a key that the console signs with. Beyond
+    loopback everybody does: with a name of the password file, else with the key. Ctrl-C ends it.
+
+    Example: keelmq console --port 9880
+    """
+    where = site(directory, namesrv, credentials_file)
+    pairs = _pairs(address, password_file, where.key)
+    https = _https(https_cert, https_key)
+    if controllers is not None:
+        asked = addresses(controllers, "--controllers")
+    elif namesrv is None:
+        asked = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
+    else:
+        asked = []
+    link = bind(port, address)
+    if https is None and not is_loopback(address):
+        click.echo("keelmq: passwords travel readable: give --https-cert, or put HTTPS before it", err=True)
+
+    async def work() -> None:
+        cluster = Cluster(client_env(), where.namesrv, asked, where.key)
+        served = Console(
+            cluster, link, pairs=pairs, every_s=every_s, reports=reports, read_only=read_only, https=https
+        )
+        await served.start()
+        try:
+            click.echo(f"console {served.url}")
+            await asyncio.Event().wait()
+        finally:
+            await served.stop()
+
+    with ending.in_order(quiet=True):
+        try:
+            ending.run(work())
+        except KeyboardInterrupt:  # the usual end: nothing to say
+            pass
+    return DONE
+
+
+def _pairs(address: str, password_file: str | None, key: Signer | None) -> Pairs | None:
+    """Who may log in; None: nobody has to. Raises ConfigError where it would be open to all."""
+    if password_file is not None:
+        return of_file(password_file)
+    if key is not None:
+        return of_key(key)
+    if is_loopback(address):
+        return None
+    raise ConfigError(
+        f"--address {address} is not loopback: give --password-file, or --credentials, to log in with"
+    )
+
+
+def _https(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Raises ConfigError for files that cannot be used."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("--https-cert and --https-key go together")
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        made.load_cert_chain(cert, key)
+    except OSError as error:  # ssl.SSLError too
+        raise ConfigError(f"--https-cert {cert}, --https-key {key}: {error}") from None
+    return made

@@ -1,0 +1,1 @@
+"""A cluster in a browser: its map live, topics, groups, messages, handovers, reports."""

@@ -1,0 +1,121 @@
+"""Who may use the console? By a password file, or by the key with which it signs what it asks.
+
+A password file has a line ``name:password`` for each person, and is its owner's alone (mode 0600).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from admin.credentials import open_to_others
+from model.errors import ConfigError
+from remoting.auth import Credentials
+from remoting.keys import OPERATORS, Keyring, Signer
+
+PASSWORD_CHARS_MIN: Final = 12
+SESSION_MS: Final = 12 * 3600 * 1000
+SESSIONS_MAX: Final = 256
+WAIT_MS: Final = 1000
+"""After a wrong password its address waits so long; what it tries meanwhile is not looked at."""
+WAITING_MAX: Final = 1024
+
+Pairs = Callable[[], Iterable[tuple[str, str]]]
+"""The names and passwords that are good now."""
+
+
+def of_file(path: str) -> Pairs:
+    """Read once. Raises ConfigError, which names the file and the line."""
+    where = f"--password-file {path}"
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if open_to_others(path):
+        raise ConfigError(f"{where}: others may read it: chmod 600 {path}")
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, colon, password = line.partition(":")
+        if not colon or not name.strip():
+            raise ConfigError(f"{where}, line {number}: expected name:password")
+        if len(password) < PASSWORD_CHARS_MIN:
+            raise ConfigError(
+                f"{where}, line {number}: a password has at least {PASSWORD_CHARS_MIN} characters"
+            )
+        found[name.strip()] = password
+    if not found:
+        raise ConfigError(f"{where}: it names nobody; expected lines of name:password")
+    return found.items
+
+
+def of_key(signer: Signer) -> Pairs:
+    """The access and secret keys of operators: a key for peers alone is none. A file is read again when it
+    changed."""
+
+    def pairs() -> Iterable[tuple[str, str]]:
+        signer.look()
+        if isinstance(signer, Keyring):
+            return [(key.access_key, key.secret_key) for key in signer.keys if key.fits(OPERATORS)]
+        return [(signer.access_key, signer.secret_key)] if isinstance(signer, Credentials) else []
+
+    return pairs
+
+
+def proves(pairs: Pairs, name: str, password: str) -> bool:
+    """Whether they go together; it takes the same time for a name that nobody has."""
+
+    def digest(one: str, other: str) -> bytes:
+        parts = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in (one, other)]
+        return b"".join(parts)
+
+    given = digest(name, password)
+    return sum(hmac.compare_digest(digest(*pair), given) for pair in pairs()) > 0
+
+
+class Sessions:
+    """Who is logged in: at most ``SESSIONS_MAX``, each for ``SESSION_MS``; the oldest gives way."""
+
+    def __init__(self) -> None:
+        self._ends_ms: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def begin(self, name: str, now_ms: float) -> str:
+        """Returns the new session's token."""
+        token = secrets.token_urlsafe(32)
+        self._ends_ms[token] = name, now_ms + SESSION_MS
+        while len(self._ends_ms) > SESSIONS_MAX:
+            self._ends_ms.popitem(last=False)
+        return token
+
+    def name(self, token: str, now_ms: float) -> str | None:
+        """Whose session it is, or None."""
+        name, end_ms = self._ends_ms.get(token, ("", 0.0))
+        if end_ms > now_ms:
+            return name
+        self._ends_ms.pop(token, None)
+        return None
+
+    def end(self, token: str) -> None:
+        self._ends_ms.pop(token, None)
+
+
+class Waits:
+    """Which addresses gave a wrong password just now; at most ``WAITING_MAX`` are remembered."""
+
+    def __init__(self) -> None:
+        self._until_ms: OrderedDict[str, float] = OrderedDict()
+
+    def wrong(self, address: str, now_ms: float) -> None:
+        self._until_ms.pop(address, None)
+        self._until_ms[address] = now_ms + WAIT_MS
+        while len(self._until_ms) > WAITING_MAX:
+            self._until_ms.popitem(last=False)
+
+    def must(self, address: str, now_ms: float) -> bool:
+        return self._until_ms.get(address, 0.0) > now_ms

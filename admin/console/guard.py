@@ -1,0 +1,175 @@
+"""Which requests does the console take? Those of people who may, made on its own pages, a few at a time.
+
+A page elsewhere cannot make a browser ask in its user's name: cookies are SameSite=Lax and no GET changes
+anything, each form carries a token, and its Origin is looked at. On loopback, without a log-in, the Host has
+to be loopback's, too: a name that somebody else's DNS points there is none (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from admin.console.access import SESSION_MS, Pairs, Sessions, Waits, proves
+from admin.host.visitors import Visitor
+from model.settings import is_loopback
+from runtime.env import Env
+
+AT_ONCE: Final = 4
+"""Pages that ask the cluster at the same time; so many more wait, the others are told to come again."""
+WAITING_MAX: Final = 32
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+OPEN: Final = ("/login", "/static/")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Of one request: its browser's cookie, and who is logged in, if anybody is."""
+
+    token: str
+    user: str
+
+
+_visit: ContextVar[Visit] = ContextVar("visit")
+
+
+class Guard:
+    """``pairs``: the names and passwords that may log in; None: nobody has to. ``secure``: over HTTPS."""
+
+    def __init__(self, env: Env, pairs: Pairs | None, *, port: int, secure: bool) -> None:
+        self._env = env
+        self._pairs = pairs
+        self._secure = secure
+        self._sessions = Sessions()
+        self._waits = Waits()
+        self._secret = secrets.token_bytes(32)
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
+        # A browser sends a host's cookies to each of its ports.
+        self._cookie = f"keelmq_console_{port}"
+
+    @property
+    def asks(self) -> bool:
+        """Whether one has to log in."""
+        return self._pairs is not None
+
+    async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if isinstance(request.protocol, Visitor):
+            request.protocol.on_asked()
+        if not self.asks and not _is_of_loopback(request.host):
+            raise web.HTTPForbidden(text=f"the console is not known as {request.host[:100]!r}\n")
+        held = request.cookies.get(self._cookie, "")
+        token = held if 16 <= len(held) <= 64 else secrets.token_urlsafe(32)
+        name = self._sessions.name(token, self._env.monotonic_ms()) if self.asks else ""
+        _visit.set(Visit(token, name or ""))
+        if request.method == "POST":
+            await self._need_own_page(request, token)
+        if name is None and not request.path.startswith(OPEN):
+            if request.path == "/live" or request.method == "POST":
+                raise web.HTTPUnauthorized(text="log in first\n")
+            raise web.HTTPSeeOther("/login")
+        response = await handler(request)
+        if token != held and self._cookie not in response.cookies:
+            self._give(response, token)
+        return response
+
+    @property
+    def user(self) -> str:
+        """Who made this request; empty: nobody is logged in."""
+        return _visit.get().user
+
+    @property
+    def csrf(self) -> str:
+        """What each form of this request's browser has to carry."""
+        return self._proof(_visit.get().token)
+
+    def log_in(self, request: web.Request, name: str, password: str, then: web.StreamResponse) -> str:
+        """Begin a session, whose cookie goes with ``then``; returns why not, or nothing."""
+        address, now_ms = request.remote or "", self._env.monotonic_ms()
+        if self._waits.must(address, now_ms):
+            return "Too early after a wrong password: wait a second."
+        if self._pairs is None or not proves(self._pairs, name, password):
+            self._waits.wrong(address, now_ms)
+            return "This name and password do not go together."
+        self._sessions.end(_visit.get().token)
+        self._give(then, self._sessions.begin(name, now_ms))
+        return ""
+
+    def log_out(self, then: web.StreamResponse) -> None:
+        self._sessions.end(_visit.get().token)
+        then.del_cookie(self._cookie, path="/")
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A place among the pages that ask the cluster. Raises HTTPServiceUnavailable when too many wait."""
+        if self._waiting >= WAITING_MAX:
+            raise web.HTTPServiceUnavailable(
+                text="too many pages are asked for: try again\n", headers={"Retry-After": "2"}
+            )
+        self._waiting += 1
+        try:
+            await self._room.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._room.release()
+
+    async def _need_own_page(self, request: web.Request, token: str) -> None:
+        origin = urlsplit(request.headers.get("Origin", ""))
+        if origin.scheme not in ("http", "https") or origin.netloc.lower() != request.host.lower():
+            raise web.HTTPForbidden(text="the form is of another page than the console's\n")
+        given = str((await request.post()).get("csrf", ""))
+        if not hmac.compare_digest(given.encode(errors="replace"), self._proof(token).encode()):
+            raise web.HTTPForbidden(text="the form is too old: load its page again\n")
+
+    def _proof(self, token: str) -> str:
+        return hmac.new(self._secret, token.encode(), hashlib.sha256).hexdigest()
+
+    def _give(self, response: web.StreamResponse, token: str) -> None:
+        response.set_cookie(
+            self._cookie,
+            token,
+            max_age=SESSION_MS // 1000,
+            httponly=True,
+            samesite="Lax",
+            secure=self._secure,
+            path="/",
+        )
+
+
+def _is_of_loopback(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    return name == "localhost" or is_loopback(name)
+
+
+async def harden(_: web.Request, response: web.StreamResponse) -> None:
+    """For ``on_response_prepare``: each answer has the headers, errors too."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.pop("Server", None)

@@ -1,0 +1,45 @@
+"""The promise of ``keelmq console``: beyond loopback nobody gets in without a log-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from admin.commands.console import _https, _pairs
+from admin.console.access import proves
+from model.errors import ConfigError
+from remoting.auth import Credentials
+
+KEY = Credentials("op", "a rather long secret")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "console.example"])
+def test_beyond_loopback_it_does_not_start_without_a_log_in(address: str) -> None:
+    with pytest.raises(ConfigError, match="--password-file"):
+        _pairs(address, None, None)
+    pairs = _pairs(address, None, KEY)
+    assert pairs is not None
+    assert proves(pairs, "op", "a rather long secret")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "127.0.0.2"])
+def test_on_loopback_one_logs_in_where_the_console_has_a_key(address: str, tmp_path: Path) -> None:
+    """Whoever else is on the machine does not get the key's rights by a browser."""
+    assert _pairs(address, None, None) is None
+    assert _pairs(address, None, KEY) is not None
+    people = tmp_path / "people"
+    people.write_text("ann:a long password\n")
+    people.chmod(0o600)
+    pairs = _pairs(address, str(people), KEY)
+    assert pairs is not None
+    assert not proves(pairs, "op", "a rather long secret")
+    assert proves(pairs, "ann", "a long password")
+
+
+def test_files_for_https_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    assert _https(None, None) is None
+    with pytest.raises(ConfigError, match="go together"):
+        _https("cert.pem", None)
+    with pytest.raises(ConfigError, match="nowhere"):
+        _https(str(tmp_path / "nowhere.pem"), str(tmp_path / "key.pem"))
