@@ -2,7 +2,8 @@
 
 Read from the faults of a history, and on the safe side: a server that any fault hit, and two that any cut
 parted, are well again only when all replicas were members of the SyncStateSet again (``group_full``). So no
-claim rests on how long a server takes to come back.
+claim rests on how long a server takes to come back. A wiped broker never is: its former identity stays a
+replica that nobody has, until an operator has it forgotten.
 """
 
 from __future__ import annotations
@@ -99,16 +100,18 @@ def _spans(
 ) -> Iterator[tuple[float, float, list[tuple[str, ...]]]]:
     """From one full group until no majority is well, or the next full group: from, to, and the majorities
     that are well to the end."""
-    harm = _Harm()
+    harm, wiped = _Harm(), set[str]()
     last = harm.majorities(group)
     until_ms: float | None = None
     for event in sorted(happened, key=lambda one: one.at_ms):
         if event.name == FULL:
             yield begun_ms, event.at_ms if until_ms is None else until_ms, last
-            harm, begun_ms, until_ms = _Harm(), event.at_ms, None
+            harm, begun_ms, until_ms = _Harm(set(wiped)), event.at_ms, None
             last = harm.majorities(group)
         elif event.name in FAULTS:
             harm.add(event)
+            if event.name == "wipe":
+                wiped.add(event.node)
             now = harm.majorities(group)
             if now:
                 last = now

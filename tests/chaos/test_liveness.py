@@ -74,6 +74,7 @@ def test_a_majority_that_is_well_and_answers_nothing_for_five_seconds_is_told(fa
         [Happened(2000.0, "n0", "kill"), Happened(2000.0, "n1", "kill")],
         [cut(2000.0, ("b0", "clients"))],
         [cut(1000.0, ("b1", "b2")), Happened(1500.0, "", "heal"), Happened(2000.0, "b0", "kill")],
+        [Happened(500.0, "b1", "wipe"), Happened(1500.0, "", FULL), Happened(2000.0, "b0", "kill")],
         [Happened(2000.0, "b0", "kill"), cut(4000.0, *apart("b1")), Happened(8000.0, "", FULL)],
     ],
 )

@@ -125,11 +125,13 @@ def test_a_table_counts_what_each_fault_cost() -> None:
             result("wipe", "default", faults=refused, refused_total=1, unfinished_total=1, availability=None),
             result("kill", "majority", broken=bad, availability=0.97),
             result("kill", "majority"),
+            result("disk_full", "default", faults={"done": {"disk_full": 4, "kill": 9}}),
         ]
     ).splitlines()
     assert rows[2] == "| kill | majority | 2 | 6 | 2 | 0 | 0 | 3,000 | 2 | 4 | 3 | 1 | 5 | 98.0% | 80 |"
     assert rows[3].startswith("| wipe | default | 1 | 0 | 0 | 1 | 1 | 1,500 |")
-    assert rows[4].startswith("| all |  | 3 | 6 | 2 | 1 | 1 | 4,500 | 2 | 4 | 3 | 1 | 5 |")
+    assert rows[4].startswith("| disk_full | default | 1 | 2 | 0 |"), "each was switched on and off"
+    assert rows[5].startswith("| all |  | 4 | 8 | 2 | 1 | 1 | 6,000 | 2 | 4 | 3 | 1 | 5 |")
     assert rows[-1] == "- skipped 1 times, wipe: needs root"
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
 
