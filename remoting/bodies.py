@@ -45,6 +45,10 @@ class Bound(NamedTuple):
     depth: int | None = DEPTH_MAX
     """Levels of nesting. The parser's own limit is the interpreter's recursion limit, which is not ours."""
 
+    def checked(self) -> "Bound":
+        """For a body that ``check`` has let through: what is looked at while it is parsed is left."""
+        return self._replace(size=None, tokens=None, depth=None)
+
     def check(self, data: bytes | bytearray | memoryview) -> None:
         """Raises PeerError."""
         if self.size is not None and len(data) > self.size:
@@ -199,8 +203,8 @@ def _made(value: ObjectKey | Members | Items) -> dict[Any, Any] | list[Any]:
 def _write_map(value: Mapping[Any, Any], strict: bool, line: str) -> str:
     inner = line + "\t" if line else ""
     kinds = set(map(type, value))
-    if kinds == _INTEGERS and not line and _is_numbers(value):
-        return _write_numbers(value, strict)
+    if kinds == _INTEGERS and not (line and strict) and _is_numbers(value):
+        return _write_numbers(value, strict, line)
     texts = kinds <= _TEXTS
     members = [
         f"{inner}{_encode(key).decode() if texts else _key(key, strict)}:"
@@ -221,12 +225,15 @@ def _is_numbers(value: Mapping[Any, Any]) -> bool:
     )
 
 
-def _write_numbers(value: Mapping[int, int], strict: bool) -> str:
+def _write_numbers(value: Mapping[int, int], strict: bool, line: str = "") -> str:
     """Integer keys and values, of a group's offsets for instance: a topic has up to 65,535 queues."""
     keys = list(value)
     ordered = sorted(keys)
-    written = _encode(dict(value) if keys == ordered else {key: value[key] for key in ordered})
-    return (written if strict else written.replace(b'"', b"")).decode()
+    written = _encode(dict(value) if keys == ordered else {key: value[key] for key in ordered}).decode()
+    text = written if strict else written.replace('"', "")
+    if not line:
+        return text
+    return "{" + (line + "\t" + text[1:-1].replace(",", f",{line}\t")) + line + "}"
 
 
 def entry(key: str, value: Any, depth: int) -> str:
@@ -242,48 +249,67 @@ def joined(entries: list[str], depth: int) -> Raw:
     return Raw("{" + ",".join(entries) + ("\n" + "\t" * (depth - 1) if depth else "") + "}")
 
 
-def pieces(value: Any, *, strict: bool = True, ordered: bool = True, depth: int = 2) -> Iterator[str]:
-    """The text of ``dumps`` (``strict``) or ``dumps_dialect`` in pieces, for an answer made in slices: no
+def pieces(
+    value: Any, *, strict: bool = True, ordered: bool = True, depth: int = 2, line: str = ""
+) -> Iterator[str]:
+    """The text of ``dumps`` (``strict``) or ``dumps_dialect`` in pieces, for what is made in slices: no
     piece is longer than one member ``depth`` levels down. ``ordered`` off: members come in the map's own
-    order, as sorting a large map is one long step; those of ``Members`` always do."""
+    order, as sorting a large map is one long step; those of ``Members`` always do. ``line`` as for a value
+    with indentation: what begins a line at its depth, a newline for the whole."""
+    form = _Form(strict, ordered)
     if isinstance(value, Members):
-        yield from _map_pieces(value.pairs, strict, ordered, depth)
+        yield from _map_pieces(value.pairs, form, depth, line)
     elif isinstance(value, Items):
-        yield from _list_pieces(value.items, strict, ordered, depth)
+        yield from _list_pieces(value.items, form, depth, line)
     elif depth > 0 and isinstance(value, Entries):
-        before = "{"
-        for at in range(0, len(value.texts), ENTRIES_A_PIECE):
-            yield before + ",".join(value.texts[at : at + ENTRIES_A_PIECE])
-            before = ","
-        yield "{}" if before == "{" else "}"
+        yield from _entry_pieces(value)
     elif (
         depth > 0 and isinstance(value, Mapping) and not (isinstance(value, ObjectKey) or _is_numbers(value))
     ):
         pairs = sorted(value.items(), key=_order) if ordered else value.items()
-        yield from _map_pieces(pairs, strict, ordered, depth)
+        yield from _map_pieces(pairs, form, depth, line)
     elif depth > 0 and isinstance(value, list | tuple) and not isinstance(value, ObjectKey):
-        yield from _list_pieces(value, strict, ordered, depth)
+        yield from _list_pieces(value, form, depth, line)
     else:
-        yield _write(value, strict=strict, line="")
+        yield _write(value, strict=strict, line=line)
 
 
-def _map_pieces(pairs: Iterable[tuple[Any, Any]], strict: bool, ordered: bool, depth: int) -> Iterator[str]:
+def _entry_pieces(value: Entries) -> Iterator[str]:
     before = "{"
+    for at in range(0, len(value.texts), ENTRIES_A_PIECE):
+        yield before + ",".join(value.texts[at : at + ENTRIES_A_PIECE])
+        before = ","
+    end = "\n" + "\t" * (value.depth - 1) if value.depth else ""
+    yield "{}" if before == "{" else end + "}"
+
+
+class _Form(NamedTuple):
+    """As ``pieces`` takes them."""
+
+    strict: bool
+    ordered: bool
+
+    def of(self, value: Any, depth: int, line: str) -> Iterator[str]:
+        return pieces(value, strict=self.strict, ordered=self.ordered, depth=depth, line=line)
+
+
+def _map_pieces(pairs: Iterable[tuple[Any, Any]], form: _Form, depth: int, line: str) -> Iterator[str]:
+    before, inner = "{", line and line + "\t"
     for key, member in pairs:
         if member is not None:
-            yield f"{before}{_key(key, strict)}:"
-            yield from pieces(member, strict=strict, ordered=ordered, depth=depth - 1)
+            yield f"{before}{inner}{_key(key, form.strict)}:"
+            yield from form.of(member, depth - 1, inner)
             before = ","
-    yield "{}" if before == "{" else "}"
+    yield "{}" if before == "{" else line + "}"
 
 
-def _list_pieces(items: Iterable[Any], strict: bool, ordered: bool, depth: int) -> Iterator[str]:
-    before = "["
+def _list_pieces(items: Iterable[Any], form: _Form, depth: int, line: str) -> Iterator[str]:
+    before, inner = "[", line and line + "\t"
     for item in items:
-        yield before
-        yield from pieces(item, strict=strict, ordered=ordered, depth=depth - 1)
+        yield before + inner
+        yield from form.of(item, depth - 1, inner)
         before = ","
-    yield "[]" if before == "[" else "]"
+    yield "[]" if before == "[" else line + "]"
 
 
 def _order(member: tuple[Any, Any]) -> tuple[int, Any]:

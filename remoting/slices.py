@@ -21,7 +21,8 @@ def loop_slice() -> Slice:
 
 PIECES_A_PART: Final = 1024
 CHARS_A_PART: Final = 256 << 10
-TEXTS_A_RUN: Final = 4096
+TEXTS_A_RUN: Final = 512
+"""Looked for and sorted in one go, 2 us each where a topic's flags are looked at."""
 
 
 async def in_order(found: Iterable[str | None], slice_: Slice) -> Iterator[str]:

@@ -22,7 +22,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.moving import moved
@@ -93,6 +93,7 @@ class Transactions:
         self._ended: dict[int, str | None] = {}  # their op record is confirmed
         self._ending: dict[int, str | None] = {}  # their op record was written here, confirmed or not
         self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
+        self._former: dict[int, list[int]] = {}  # such a copy -> the halves whose place it took
         self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
         self._known = asyncio.Event()  # the op records that were there at our promotion are read
         self._waiting = 0  # ends that came before
@@ -322,6 +323,7 @@ class Transactions:
         self._ended.clear()
         self._ending.clear()
         self._renewed.clear()
+        self._former.clear()
         self._asked_in_place.clear()
         taken_over = store.log.end
         while True:
@@ -329,7 +331,7 @@ class Transactions:
                 await asyncio.sleep(KNOWN_STEP_S)
                 continue
             try:
-                self._read_ops()
+                await self._read_ops()
                 self._known.set()
                 if self._context.refuse_write() is None:
                     await self.check()
@@ -355,13 +357,15 @@ class Transactions:
                 yield from records_in(chunk)
             offset = got.next_offset
 
-    def _read_ops(self) -> None:
+    async def _read_ops(self) -> None:
+        slice_ = Slice(self._context.env.monotonic_ms)
         for op in self._records(OP_HALF_TOPIC, self._next_op):
             named = _named(op)
             ended_as = property_of(op.properties, ENDED_AS)
             self._ended |= {offset: ended_as for offset in named if offset >= self._next_half}
             self._ops.append((op.queue_offset, max(named, default=-1)))
             self._next_op = op.queue_offset + 1
+            await slice_.breathe()
 
     async def check(self) -> None:
         """Ask about every half that is old enough. Raises Refused or DiskError; the rest comes next time.
@@ -369,36 +373,41 @@ class Transactions:
         Others have their turn in between: without its producers a broker may hold very many halves, and a
         master that does nothing else for seconds loses its lease to one that would do the same.
         """
-        looked = 0
         slice_ = Slice(self._context.env.monotonic_ms)
+        try:
+            await self._look_at_halves(slice_)
+        except Exception:  # not when it is cancelled: the next master, perhaps this one, begins at once
+            await self._forget(slice_)
+            raise
+        await self._forget(slice_)
+
+    async def _look_at_halves(self, slice_: Slice) -> None:
+        looked = 0
         end = self._context.store.max_queue_offset(HALF_TOPIC, 0)
         passing = True  # every half so far has ended: progress follows
-        try:
-            for half in self._records(HALF_TOPIC, self._next_half):
-                offset = half.queue_offset
-                if offset >= end:
-                    break
-                looked += 1
-                if looked % _COUNT == 0 or slice_.is_over():
-                    await slice_.pause()
-                    refused = self._context.refuse_write()
-                    if refused is not None:
-                        raise refused
-                if offset in self._ended:
-                    if passing:
-                        self._next_half = offset + 1
-                    continue
-                passing = False
-                if offset in self._ending:
-                    continue
-                if self._is_due(half):
-                    self._ask(half)
-                elif self._age_ms(half) < self._context.config.transaction_timeout_ms:
-                    break  # and so are those behind it
-                else:
-                    self._put_back(half)
-        finally:
-            self._forget()
+        for half in self._records(HALF_TOPIC, self._next_half):
+            offset = half.queue_offset
+            if offset >= end:
+                break
+            looked += 1
+            if looked % _COUNT == 0 or slice_.is_over():
+                await slice_.pause()
+                refused = self._context.refuse_write()
+                if refused is not None:
+                    raise refused
+            if offset in self._ended:
+                if passing:
+                    self._next_half = offset + 1
+                continue
+            passing = False
+            if offset in self._ending:
+                continue
+            if self._is_due(half):
+                self._ask(half)
+            elif self._age_ms(half) < self._context.config.transaction_timeout_ms:
+                break  # and so are those behind it
+            else:
+                self._put_back(half)
 
     async def resume(self, connection: Connection, request: Command) -> Command | None:
         """Ask again about a half that was given up (RESUME_CHECK_HALF_MESSAGE): it is a half anew."""
@@ -469,8 +478,9 @@ class Transactions:
         put = self._sender.put([again, self._op(half.queue_offset)], stored_before=True)[0]
         self._ending[half.queue_offset] = None
         copy = (put.queue_offset, put.physical_offset)
-        same = [old for old, (queue_offset, _) in self._renewed.items() if queue_offset == half.queue_offset]
-        self._renewed.update(dict.fromkeys([*same, half.queue_offset], copy))
+        former = [*self._former.pop(half.queue_offset, ()), half.queue_offset]
+        self._former[put.queue_offset] = former
+        self._renewed.update(dict.fromkeys(former, copy))
         return put
 
     def _question(self, half: NewMessage, physical_offset: int, queue_offset: int) -> None:
@@ -513,24 +523,29 @@ class Transactions:
             return
         member.connection.oneway(Command(int(Request.CHECK_TRANSACTION_STATE), ext, body))
 
-    def _forget(self) -> None:
-        """Drop what lies behind, and note how far the queues are done with, if that is still ours to say."""
+    async def _forget(self, slice_: Slice) -> None:
+        """Drop what lies behind, in slices, and note how far the queues are done with, if that is still ours
+        to say."""
+        done_to = self._next_half
+        known: tuple[dict[int, Any], ...] = (self._ended, self._asked_in_place, self._ending)
+        for halves in known:
+            for offset in list(halves):
+                if offset < done_to or (halves is self._ending and offset in self._ended):
+                    halves.pop(offset, None)
+                await slice_.breathe()
+        for old, (queue_offset, _) in list(self._renewed.items()):
+            if queue_offset < done_to:
+                self._renewed.pop(old, None)
+                self._former.pop(queue_offset, None)
+            await slice_.breathe()
         if not self._context.role_state.is_master:
             return
-        offsets = self._context.offsets
-        self._ended = {offset: how for offset, how in self._ended.items() if offset >= self._next_half}
-        self._ending = {
-            offset: how
-            for offset, how in self._ending.items()
-            if offset >= self._next_half and offset not in self._ended
-        }
-        self._asked_in_place = {o: times for o, times in self._asked_in_place.items() if o >= self._next_half}
-        self._renewed = {old: copy for old, copy in self._renewed.items() if copy[0] >= self._next_half}
-        while self._ops and self._ops[0][1] < self._next_half:
+        while self._ops and self._ops[0][1] < done_to:
             self._ops.popleft()
         done = self._ops[0][0] if self._ops else self._next_op
-        if self._next_half:
-            offsets.commit(GROUP, HALF_TOPIC, 0, self._next_half)
+        if done_to:
+            offsets = self._context.offsets
+            offsets.commit(GROUP, HALF_TOPIC, 0, done_to)
             offsets.commit(GROUP, OP_HALF_TOPIC, 0, done)
 
 

@@ -8,9 +8,11 @@ its snapshots: one in 10 s for a minute, one in 10 min for an hour, one in an ho
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from runtime.turns import Slice
 
 SPANS: Final = ((10_000, 7), (600_000, 7), (3_600_000, 25))
 """(ms between two samples, samples kept) of minute, hour and day; the first one is where a sum begins."""
@@ -91,7 +93,8 @@ class Counters:
         10 s, after all queues were looked at."""
         self._looked = True
         self._ends, self._ends_now = self._ends_now, {}
-        for key, counter in list(self._counters.items()):
+        for key in list(self._counters):
+            counter = self._counters[key]
             if now_ms - counter.moved_ms > SILENT_MS:
                 del self._counters[key]
             else:
@@ -111,9 +114,16 @@ class Counters:
         minute, hour, day = (_span(ring, counter.total) for ring in counter.rings)
         return minute, hour, day
 
-    def totals(self, name: str) -> dict[str, int]:
-        """All counters of a name, by key, since each began to count."""
-        return {key: held.total for (of, key), held in self._counters.items() if of == name}
+    async def totals(self, names: Collection[str], slice_: Slice) -> dict[str, dict[str, int]]:
+        """All counters of each name, by key, since each began to count; looked at in slices. Raises as
+        ``slice_``."""
+        found: dict[str, dict[str, int]] = {name: {} for name in names}
+        for counter in list(self._counters):
+            name, key = counter
+            if name in found and (held := self._counters.get(counter)) is not None:
+                found[name][key] = held.total
+            await slice_.breathe()
+        return found
 
     def tps(self, name: str, key: str) -> float:
         """By second over the last minute; 0 for a counter that never moved."""

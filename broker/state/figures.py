@@ -8,9 +8,11 @@ largest have. The rest is one row named ``OTHERS``, which no topic or group can 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from runtime.turns import Slice
 
 ROWS_MAX: Final = 50
 OTHERS: Final = "(others)"
@@ -62,13 +64,57 @@ class Rows:
 
     def of(self, totals: Mapping[str, int]) -> dict[str, int]:
         """``totals`` in at most ``rows_max`` rows and one for the rest."""
+        own = self._own_of(totals)
+        return self._told(totals, own, sum(totals.values()) - sum(own.values()))
+
+    async def of_many(self, totals: Mapping[str, int], slice_: Slice) -> dict[str, int]:
+        """As ``of``, of a hundred thousand that do not change meanwhile. Raises as ``slice_``."""
+        own, whole = self._own_of(totals), 0
+        for total in totals.values():
+            whole += total
+            await slice_.breathe()
+        return self._told(totals, own, whole - sum(own.values()))
+
+    def _own_of(self, totals: Mapping[str, int]) -> dict[str, int]:
         for name in totals:
             if len(self._own) >= self._max:
                 break
             self._own.setdefault(name)
-        found = {name: totals[name] for name in self._own if name in totals}
-        rest = sum(total for name, total in totals.items() if name not in self._own)
-        return {**found, OTHERS: rest} if len(totals) > len(found) else found
+        return {name: totals[name] for name in self._own if name in totals}
+
+    @staticmethod
+    def _told(totals: Mapping[str, int], own: dict[str, int], rest: int) -> dict[str, int]:
+        return {**own, OTHERS: rest} if len(totals) > len(own) else own
+
+
+class Lags:
+    """Of lags that are met one after the other the largest, and the sum of all others; pure.
+
+    Holds: it keeps less than twice as many as it shows.
+    """
+
+    def __init__(self, rows_max: int = ROWS_MAX) -> None:
+        self._max = rows_max
+        self._kept: list[Lag] = []
+        self._rest = 0
+        self._met = 0
+
+    def add(self, lag: Lag) -> None:
+        self._met += 1
+        self._kept.append(lag)
+        if len(self._kept) >= 2 * self._max:
+            self._cut()
+
+    def shown(self) -> tuple[list[Lag], Lag | None]:
+        """The largest lags, and all others in one."""
+        self._cut()
+        others = Lag(OTHERS, OTHERS, self._rest) if self._met > len(self._kept) else None
+        return list(self._kept), others
+
+    def _cut(self) -> None:
+        self._kept.sort(key=lambda one: (-one.messages, one.group, one.topic))
+        self._rest += sum(one.messages for one in self._kept[self._max :])
+        del self._kept[self._max :]
 
 
 def largest_queues(lags: Iterable[QueueLag], rows_max: int = ROWS_MAX) -> list[QueueLag]:
@@ -76,11 +122,3 @@ def largest_queues(lags: Iterable[QueueLag], rows_max: int = ROWS_MAX) -> list[Q
     return heapq.nsmallest(
         rows_max, lags, key=lambda one: (-one.messages, one.group, one.topic, one.queue_id)
     )
-
-
-def largest(lags: Iterable[Lag], rows_max: int = ROWS_MAX) -> tuple[list[Lag], Lag | None]:
-    """The largest lags, and all others in one."""
-    ranked: Sequence[Lag] = sorted(lags, key=lambda one: (-one.messages, one.group, one.topic))
-    rest = ranked[rows_max:]
-    others = Lag(OTHERS, OTHERS, sum(one.messages for one in rest)) if rest else None
-    return list(ranked[:rows_max]), others

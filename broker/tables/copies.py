@@ -70,6 +70,7 @@ class _Table:
     content: Content
     prepare: Prepare
     gathered: bool
+    apart: bool
     revision: int = 0  # of its last change
 
 
@@ -116,10 +117,17 @@ class Copies:
         role_state.on_change.append(self._role_changed)
 
     def add(
-        self, name: str, content: Content, prepare: Prepare = _nothing, *, gathered: bool = False
+        self,
+        name: str,
+        content: Content,
+        prepare: Prepare = _nothing,
+        *,
+        gathered: bool = False,
+        apart: bool = False,
     ) -> None:
-        """Copy this table, too. ``gathered``: its changes may wait ``GATHER_MS`` for others."""
-        self._tables[name] = _Table(content, prepare, gathered)
+        """Copy this table, too. ``gathered``: its changes may wait ``GATHER_MS`` for others. ``apart``: it
+        is copied as a whole, and stands for itself: it may be newer than the others of an answer."""
+        self._tables[name] = _Table(content, prepare, gathered, apart)
 
     def changed(self, name: str) -> None:
         """``name`` changed."""
@@ -246,11 +254,14 @@ class Copies:
         if long:
             await slice_.pause()
         self._need_mine(slave, mine)
-        # All tables are as of one moment, that of ``revision``: the answer is written in slices, and what
-        # changes meanwhile goes with the next one.
+        # All tables are as of one moment, that of ``revision``, but those that stand for themselves: they are
+        # as of then or later. The answer is written in slices; what changes meanwhile goes with the next one.
         answer, body = self._answer(connection, request, slave)
         if long:
             await slice_.pause()  # of full tables that moment takes as long as two slices
+        for name in [name for name, part in body.items() if part is None]:
+            body[name], _ = self._tables[name].content(None)
+            await slice_.breathe()
         answer.body = await joined(bodies.pieces(body, strict=False, ordered=False, depth=DEPTH), slice_)
         self._need_mine(slave, mine)
         return answer
@@ -312,12 +323,15 @@ class Copies:
     def _answer(
         self, connection: Connection, request: Command, slave: _Slave
     ) -> tuple[Command, dict[str, Any]]:
-        """The answer without its body, and that. From here on the slave counts as told."""
+        """The answer without its body, and that, with None for what is looked at later. From here on the
+        slave counts as told."""
         body: dict[str, Any] = {}
         marks: dict[str, int] = {}
         for name, table in self._tables.items():
             known = self._known(slave, name, table)
-            if table.revision > slave.seen:
+            if table.revision > slave.seen and table.apart:
+                body[name] = None
+            elif table.revision > slave.seen:
                 body[name], marks[name] = table.content(known)
             elif known is not None:
                 marks[name] = known

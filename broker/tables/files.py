@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from broker.tables.change_file import UP_TO, ChangeFile
 from model.errors import DiskError, PeerError
 from remoting import bodies
+from remoting.slices import joined
 from runtime.env import Env
 from runtime.tasks import Tasks
 from runtime.turns import Slice, Turns
@@ -30,19 +31,24 @@ MERGE_S: Final = 60.0
 MERGE_BYTES: Final = 1 << 20
 """Changes stand beside the table for so long, or until they have so many bytes, or a quarter of its own."""
 
+DEPTH: Final = 4
+"""Of a file: down to one mode of one group, and one policy of one user."""
+
 
 @dataclass(frozen=True)
 class Source:
     """Where the content of a file comes from.
 
-    ``content`` gives the table as JSON values; before, ``prepare`` does what takes long in slices. ``mark``
-    counts the table's changes, and ``since`` gives those after a mark, None when that cannot be told.
+    ``content`` gives the table as JSON values that do not change with it: they are written in slices. Before,
+    ``prepare`` does in slices what takes long. ``mark`` counts the table's changes, and ``since`` gives those
+    after a mark, None when that cannot be told; ``prepare_since`` goes before it as ``prepare`` does.
     """
 
     content: Callable[[], dict[str, Any]]
     prepare: Callable[[Slice], Awaitable[None]] | None = None
     mark: Callable[[], int] = lambda: 0
     since: Callable[[int], dict[str, Any] | None] = lambda mark: None
+    prepare_since: Callable[[int, Slice], Awaitable[None]] | None = None
 
 
 class _Pace(NamedTuple):
@@ -192,6 +198,9 @@ class ConfigFile:
             return False
         if self._changes.size > max(MERGE_BYTES, on_disk.size // 4) or not on_disk.numbered:
             return False
+        if self._source.prepare_since is not None:
+            # Not in turn: a change that is waited for would stand behind a whole table.
+            await self._source.prepare_since(on_disk.mark, Slice(self._env.monotonic_ms))
         mark = self._source.mark()
         change = self._source.since(on_disk.mark)
         if change is None:
@@ -209,12 +218,12 @@ class ConfigFile:
                 await self._source.prepare(turn)
             mark, content = self._source.mark(), self._source.content()
             self._dirty = False
-            await asyncio.sleep(0)
+            await turn.pause()
             number = self._changes.covered()
             numbered = number > 0 or self._on_disk.size >= WHOLE_BYTES  # others stay as RocketMQ writes them
             if numbered:
                 content = {**content, UP_TO: number}
-            text = bodies.dumps_dialect(content, indent=True)
+            text = await joined(bodies.pieces(content, strict=False, depth=DEPTH, line="\n"), turn)
         await self._offload(lambda: self._write(seal(text)))
         self._on_disk = _OnDisk(mark=mark, size=len(text), numbered=numbered)
 

@@ -44,10 +44,10 @@ class Groups:
         self._now_ms = now_ms
         self._quota = Quota(config.auto_groups_rate, config.auto_groups_max, now_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
-        self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
+        self.text = TableText(lambda: list(self.table), lambda name: self.table[name].to_json())
         self._moved = Moved()
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
-        self._forbidden_text = TableText(lambda: self._forbidden, lambda name: self._forbidden[name])
+        self._forbidden_text = TableText(lambda: list(self._forbidden), lambda name: self._forbidden[name])
         self.version = DataVersion()
         self.modes = RequestModes()
         self.epoch = 0
@@ -165,6 +165,11 @@ class Groups:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
         mark of now."""
         return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+
+    async def prepare_since(self, mark: int, slice_: Slice) -> None:
+        """Write in slices what ``changed_since`` would have to. Raises as ``slice_``."""
+        await self.text.prepare_part(self._moved.since(mark) or (), slice_)
+        await self._forbidden_text.prepare(slice_)
 
     @property
     def mark(self) -> int:

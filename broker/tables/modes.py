@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.tables.moved import MOVED_MAX, forget_oldest
 from remoting.bodies import Members
 
 PULL: Final = "PULL"
@@ -31,7 +32,10 @@ class RequestModes:
     def __init__(self) -> None:
         self._table: dict[str, dict[str, RequestMode]] = {}  # by topic; what is in it is never changed
         self._count = 0
+        self._moved: dict[tuple[str, str], int] = {}  # the revision of its last change, oldest first
+        self._first = 0  # before this revision nothing is known of what changed
         self.revision = 0
+        """Counts the changes; ``since`` takes one of its values."""
         self.on_change: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
@@ -44,7 +48,7 @@ class RequestModes:
         groups = self._table.get(topic, {})
         self._count += group not in groups
         self._table[topic] = {**groups, group: mode}
-        self._changed()
+        self._changed((topic, group))
 
     def load(self, stored: dict[str, Any] | None) -> None:
         """Raises ValueError, TypeError, AttributeError for what is no such table."""
@@ -52,16 +56,37 @@ class RequestModes:
             self._replace(_parse(stored))
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
-        """Replace the table by a master's; True when it differed."""
+        """Replace the table by a master's, or with ``part`` only the modes it names; True when that changed
+        anything."""
         table = _parse(wrapper)
+        if wrapper.get("part"):
+            found = [(t, g, m) for t, groups in table.items() for g, m in groups.items()]
+            changed = [(t, g, m) for t, g, m in found if self.get(t, g) != m]
+            for topic, group, mode in changed:
+                self.put(topic, group, mode)
+            return bool(changed)
         if table == self._table:
             return False
         self._replace(table)
         self._changed()
+        self._first = self.revision
         return True
+
+    def since(self, mark: int) -> dict[str, Any] | None:
+        """What ``adopt`` of a table as of ``mark`` needs to become this one; None when that cannot be
+        told."""
+        if not self._first <= mark <= self.revision:
+            return None
+        changed: dict[str, dict[str, RequestMode]] = {}
+        for topic, group in reversed(self._moved):
+            if self._moved[topic, group] <= mark:
+                break
+            changed.setdefault(topic, {})[group] = self._table[topic][group]
+        return {"messageRequestModeMap": Members(_topics(changed)), "part": True}
 
     def _replace(self, table: dict[str, dict[str, RequestMode]]) -> None:
         self._table = table
+        self._moved.clear()
         self._count = sum(map(len, table.values()))
 
     def to_json(self) -> dict[str, Any]:
@@ -75,8 +100,13 @@ class RequestModes:
         """``to_json`` as of this moment, each entry of which is made when it is written."""
         return {"messageRequestModeMap": Members(_topics(dict(self._table)))}
 
-    def _changed(self) -> None:
+    def _changed(self, *pairs: tuple[str, str]) -> None:
         self.revision += 1
+        for pair in pairs:
+            self._moved.pop(pair, None)
+            self._moved[pair] = self.revision
+        if len(self._moved) > MOVED_MAX:
+            self._first = forget_oldest(self._moved)
         for hook in self.on_change:
             hook()
 

@@ -6,7 +6,7 @@ offset}}}``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from broker.tables.moved import MOVED_MAX, forget_oldest
@@ -33,8 +33,10 @@ class OffsetTable:
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
         self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
         self._groups: dict[str, dict[str, None]] = {}  # topic -> its groups
-        self.text = TableText(lambda: map(SEPARATOR.join, self._table), lambda name: self._table[_key(name)])
-        self._topics_text = TableText(lambda: self._topics, lambda group: list(self._topics[group]))
+        self.text = TableText(
+            lambda: map(SEPARATOR.join, list(self._table)), lambda name: self._table[_key(name)]
+        )
+        self._topics_text = TableText(lambda: list(self._topics), lambda group: list(self._topics[group]))
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
         self.mark = 0
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
@@ -117,6 +119,10 @@ class OffsetTable:
     def queues(self, group: str, topic: str) -> dict[int, int]:
         return dict(self._table.get((topic, group), {}))
 
+    def read_by(self, group: str) -> list[str]:
+        """As ``topics_of``, in no order: sorting 20,000 takes 5 ms."""
+        return list(self._topics.get(group, ()))
+
     def topics_of(self, group: str) -> list[str]:
         return sorted(self._topics.get(group, ()))
 
@@ -197,12 +203,31 @@ class OffsetTable:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
         if mark is None or not self._first <= mark <= self.mark:
             return self.to_text()
-        changed: dict[str, dict[int, int]] = {}
+        changed = {SEPARATOR.join(key): dict(self._table.get(key, {})) for key in self._since(mark)}
+        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
+
+    def since(self, mark: int) -> dict[str, Any] | None:
+        """As ``changed_since`` a mark, of texts that ``prepare_since`` made; None for the whole table."""
+        if not self._first <= mark <= self.mark:
+            return None
+        here: list[str] = []
+        gone: list[str] = []
+        for key in self._since(mark):
+            (here if key in self._table else gone).append(SEPARATOR.join(key))
+        changed = self.text.part(here, gone)
+        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
+
+    def _since(self, mark: int) -> Iterator[tuple[str, str]]:
+        """What changed after ``mark``, the newest first."""
         for key in reversed(self._moved):
             if self._moved[key] <= mark:
-                break
-            changed[SEPARATOR.join(key)] = dict(self._table.get(key, {}))
-        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
+                return
+            yield key
+
+    async def prepare_since(self, mark: int, slice_: Slice) -> None:
+        """Write in slices what ``since`` would have to. Raises as ``slice_``."""
+        if self._first <= mark <= self.mark:
+            await self.text.prepare_part(map(SEPARATOR.join, list(self._since(mark))), slice_)
 
     async def prepare(self, slice_: Slice, indent: bool = False) -> None:
         """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""

@@ -11,13 +11,11 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.tables.files import ConfigFile, Source
+from broker.tables.users import UserTable
 from broker.timers.files import TimerCheckFile
 from broker.timers.progress import TimerProgress
 from broker.upkeep.delay import DelayOffsets
-from model.acl.directory import Directory
-from model.acl.policies import acl_to_json
 from model.errors import DiskError
-from remoting.bodies import Members
 from runtime.tasks import Tasks
 from runtime.turns import Turns
 
@@ -35,6 +33,7 @@ class TableFiles:
         self._context = context
         self._tasks = Tasks(f"broker {context.config.broker_name} files")
         self._loaded = False
+        self._users = UserTable(context.trust.directory)
         env, config = context.env, context.config
         self.timercheck = TimerCheckFile(env, config, timed, self._tasks)
         topics, groups, offsets = context.topics, context.groups, context.offsets
@@ -49,6 +48,7 @@ class TableFiles:
                     lambda slice_: topics.prepare(slice_, indent=True),
                     lambda: topics.mark,
                     topics.since,
+                    topics.prepare_since,
                 ),
                 self._tasks,
                 turns=writing,
@@ -61,6 +61,7 @@ class TableFiles:
                     lambda slice_: groups.prepare(slice_, indent=True),
                     lambda: groups.mark,
                     lambda mark: _part(groups.changed_since(mark)[0]),
+                    groups.prepare_since,
                 ),
                 self._tasks,
                 turns=writing,
@@ -72,18 +73,20 @@ class TableFiles:
                     lambda: offsets.to_text(indent=True),
                     lambda slice_: offsets.prepare(slice_, indent=True),
                     lambda: offsets.mark,
-                    lambda mark: _part(offsets.changed_since(mark)),
+                    offsets.since,
+                    offsets.prepare_since,
                 ),
                 self._tasks,
                 delay_s=config.flush_offsets_ms / 1000,
                 turns=writing,
             ),
-            **self._small(directory),
+            **self._others(directory),
         }
 
-    def _small(self, directory: str) -> dict[str, ConfigFile]:
-        """Tables that are written as a whole."""
-        env, users = self._context.env, self._context.trust.directory
+    def _others(self, directory: str) -> dict[str, ConfigFile]:
+        """Tables whose text is not kept: they change seldom, or are small. They wait for no other's turn, and
+        none for theirs: of a million entries it takes seconds."""
+        env, users = self._context.env, self._users
         delays, modes = self.delays, self._context.groups.modes
         return {
             "delays": ConfigFile(
@@ -96,11 +99,14 @@ class TableFiles:
             "modes": ConfigFile(
                 env,
                 f"{directory}/messageRequestMode.json",
-                Source(modes.to_json, mark=lambda: modes.revision),
+                Source(modes.shown, mark=lambda: modes.revision, since=modes.since),
                 self._tasks,
             ),
             "auth": ConfigFile(
-                env, f"{directory}/auth.json", Source(users.to_json, mark=lambda: users.revision), self._tasks
+                env,
+                f"{directory}/auth.json",
+                Source(users.shown, mark=lambda: users.mark, since=users.since),
+                self._tasks,
             ),
         }
 
@@ -121,6 +127,8 @@ class TableFiles:
                 ("topics", topics.apply),
                 ("groups", groups.adopt),
                 ("offsets", offsets.adopt),
+                ("modes", groups.modes.adopt),
+                ("auth", context.trust.directory.load_part),
             ):
                 for change in files[name].later:
                     apply(change)
@@ -171,8 +179,8 @@ class TableFiles:
             offsets.prepare,
             gathered=True,
         )
-        copies.add("modes", lambda known: (context.groups.modes.shown(), 0))
-        copies.add("auth", lambda known: (shown_users(context.trust.directory), 0))
+        copies.add("modes", lambda known: (context.groups.modes.shown(), 0), apart=True)
+        copies.add("auth", lambda known: (self._users.shown(), 0), apart=True)
         copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
         copies.add("timers", lambda known: (self.timed.to_json(), 0), gathered=True)
         self.timed.on_change.append(lambda: copies.changed("timers"))
@@ -210,15 +218,6 @@ class TableFiles:
         except OSError as error:
             log.error("cannot write %s at the stop: %s", self.timercheck.path, error)
         await self._tasks.cancel()
-
-
-def shown_users(users: Directory) -> dict[str, Any]:
-    """``Directory.to_json`` as of this moment, each entry of which is made when it is written."""
-    return {
-        "revision": users.revision,
-        "users": Members((name, user.to_json()) for name, user in list(users.users.items())),
-        "acls": Members((name, acl_to_json(name, policies)) for name, policies in list(users.acls.items())),
-    }
 
 
 def _part(content: dict[str, Any]) -> dict[str, Any] | None:

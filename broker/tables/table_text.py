@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from remoting.bodies import Entries, entry
+from remoting.slices import in_order
 from runtime.turns import Slice
 
 DEPTH: Final = 2
@@ -19,7 +20,8 @@ DEPTH: Final = 2
 
 
 class TableText:
-    """``keys`` gives the table's keys, ``value`` the JSON value of one. Pure but for ``prepare``.
+    """``keys`` gives the table's keys as of this moment, ``value`` the JSON value of one. Pure but for what
+    is done in slices.
 
     Holds: no text is older than its entry, as each change is told by ``changed`` or ``clear``.
     """
@@ -28,15 +30,20 @@ class TableText:
         self._keys = keys
         self._value = value
         self._order: list[str] | None = None
+        self._meanwhile: list[dict[str, bool]] = []  # what changes while keys are put in order
         self._texts: tuple[dict[str, str], dict[str, str]] = ({}, {})  # compact, indented
 
     def changed(self, key: str, present: bool) -> None:
         """The entry of ``key`` is new, another one, or gone."""
         for texts in self._texts:
             texts.pop(key, None)
-        order = self._order
-        if order is None:
-            return
+        for changes in self._meanwhile:
+            changes[key] = present
+        if self._order is not None:
+            self._place(self._order, key, present)
+
+    @staticmethod
+    def _place(order: list[str], key: str, present: bool) -> None:
         at = bisect_left(order, key)
         known = at < len(order) and order[at] == key
         if present and not known:
@@ -52,6 +59,7 @@ class TableText:
     def clear(self) -> None:
         """The table is another one."""
         self._order = None
+        self._meanwhile = []  # those that put keys in order begin anew
         for texts in self._texts:
             texts.clear()
 
@@ -59,26 +67,50 @@ class TableText:
         """The table as ``bodies.dumps_dialect`` writes it; it stays as it is when the table changes."""
         return self._written(self._sorted(), indent)
 
-    def part(self, keys: Iterable[str]) -> Entries:
-        """The entries of ``keys`` alone."""
-        return self._written(sorted(keys), False)
+    def part(self, keys: Iterable[str], empty: Iterable[str] = ()) -> Entries:
+        """The entries of ``keys`` alone, and an empty one for each of ``empty``."""
+        found = self._written(sorted(keys), False)
+        found.texts.extend(entry(key, {}, 0) for key in empty)
+        return found
 
     def _written(self, keys: list[str], indent: bool) -> Entries:
-        texts = self._texts[indent]
-        found = list(map(texts.get, keys))
-        if None in found:
-            return Entries([self._entry(key, indent) for key in keys], DEPTH if indent else 0)
-        return Entries(found, DEPTH if indent else 0)  # type: ignore[arg-type]  # looked at just before
+        try:
+            found = list(map(self._texts[indent].__getitem__, keys))
+        except KeyError:  # some are not written yet
+            found = [self._entry(key, indent) for key in keys]
+        return Entries(found, DEPTH if indent else 0)
 
     async def prepare(self, slice_: Slice, indent: bool = False) -> None:
         """Write in slices what ``whole`` would have to. Raises as ``slice_``."""
-        texts = self._texts[indent]
-        if len(texts) == len(self._sorted()):
-            return
-        for key in list(self._sorted()):
-            if key not in texts and self._has(key):
+        await self._put_in_order(slice_)
+        if len(self._texts[indent]) < len(self._sorted()):
+            await self.prepare_part(list(self._sorted()), slice_, indent)
+
+    async def prepare_part(self, keys: Iterable[str], slice_: Slice, indent: bool = False) -> None:
+        """Write in slices what ``part`` of these would have to. Raises as ``slice_``."""
+        await self._put_in_order(slice_)
+        for key in keys:
+            if key not in self._texts[indent] and self._has(key):
                 self._entry(key, indent)
             await slice_.breathe()
+
+    async def _put_in_order(self, slice_: Slice) -> None:
+        """In slices; what comes and goes meanwhile is put in its place at the end."""
+        while self._order is None:
+            changes: dict[str, bool] = {}
+            watching = self._meanwhile
+            watching.append(changes)
+            try:
+                order = []
+                for key in await in_order(self._keys(), slice_):
+                    order.append(key)
+                    await slice_.breathe()
+            finally:
+                watching[:] = [one for one in watching if one is not changes]
+            if watching is self._meanwhile and self._order is None:
+                for key, present in changes.items():
+                    self._place(order, key, present)
+                self._order = order
 
     def check_invariants(self) -> None:
         assert self._order is None or len(self._order) == len(list(self._keys())), (

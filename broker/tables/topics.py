@@ -75,10 +75,10 @@ class Topics:
         self._now_ms = now_ms
         self._quota = Quota(config.auto_topics_rate, config.auto_topics_max, now_ms)
         self.table: dict[str, TopicConfig] = {}
-        self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
+        self.text = TableText(lambda: list(self.table), lambda name: self.table[name].to_json())
         self._moved = Moved()
         self._deleted: dict[str, dict[int, int]] = {}
-        self._deleted_text = TableText(lambda: self._deleted, lambda name: _ends(self._deleted[name]))
+        self._deleted_text = TableText(lambda: list(self._deleted), lambda name: _ends(self._deleted[name]))
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
         self._unconfirmed: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
@@ -284,6 +284,10 @@ class Topics:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
         mark of now."""
         return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+
+    async def prepare_since(self, mark: int, slice_: Slice) -> None:
+        """Write in slices what ``since`` would have to. Raises as ``slice_``."""
+        await self.text.prepare_part(self._moved.since(mark) or (), slice_)
 
     @property
     def mark(self) -> int:

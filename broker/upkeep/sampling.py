@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.state.figures import ROWS_MAX, Lag, QueueLag, Rows, largest, largest_queues
+from broker.state.figures import ROWS_MAX, Lag, Lags, QueueLag, Rows, largest_queues
 from model.errors import MqError
 from model.message import DLQ_PREFIX
 from runtime.tasks import every
@@ -60,13 +60,16 @@ class Sampling:
             await turn.breathe()
 
     async def _look_at_figures(self, turn: Slice) -> None:
-        context, counters = self._context, self._context.stats.counters
-        lags, queues = await self._lags(turn) if context.role_state.is_master else ([], [])
-        shown, others = largest(lags)
+        context = self._context
+        lags, queues = await self._lags(turn) if context.role_state.is_master else (Lags(), [])
+        shown, others = lags.shown()
         timed = [replace(lag, behind_ms=await self._behind_ms(lag, turn)) for lag in shown]
+        totals = await context.stats.counters.totals(_ROWS.values(), turn)
+        counted = {name: await rows.of_many(totals[_ROWS[name]], turn) for name, rows in self._rows.items()}
+        dead = await _dead_letters(totals["TOPIC_PUT_NUMS"], turn)
         self._figures = {
-            **{name: rows.of(counters.totals(_ROWS[name])) for name, rows in self._rows.items()},
-            "dead": self._dead.of(_dead_letters(counters.totals("TOPIC_PUT_NUMS"))),
+            **counted,
+            "dead": await self._dead.of_many(dead, turn),
             "queueLags": [lag.to_json() for lag in queues],
             "lags": [lag.to_json() for lag in (*timed, *([others] if others else []))],
             "topicNumber": len(context.topics.table),
@@ -77,36 +80,43 @@ class Sampling:
             "disk": self._disk(),
         }
 
-    async def _lags(self, turn: Slice) -> tuple[list[Lag], list[QueueLag]]:
+    async def _lags(self, turn: Slice) -> tuple[Lags, list[QueueLag]]:
         """Of every consumer group in every topic that it has offsets of; and of the queues the largest."""
-        context, found, queues = self._context, [], list[QueueLag]()
+        context, found, queues = self._context, Lags(), list[QueueLag]()
         for group in list(context.groups.table):
-            for topic in context.offsets.topics_of(group):
-                if topic in context.topics.table:
-                    rows = [QueueLag(group, topic, i, end - at) for i, at, end in self._places(group, topic)]
-                    found.append(Lag(group, topic, sum(row.messages for row in rows)))
-                    full = len(queues) >= ROWS_MAX
-                    if rows and (not full or max(row.messages for row in rows) > queues[-1].messages):
-                        queues = largest_queues([*queues, *rows])
+            for topic in context.offsets.read_by(group):
+                if topic not in context.topics.table:
+                    continue
+                messages, rows = 0, list[QueueLag]()
+                for queue_id, at, end in self._places(group, topic):
+                    if at is not None and end > at:
+                        messages += end - at
+                        rows.append(QueueLag(group, topic, queue_id, end - at))
+                    if len(rows) >= 2 * ROWS_MAX:
+                        rows = largest_queues(rows)
+                    await turn.breathe()
+                found.add(Lag(group, topic, messages))
+                full = len(queues) >= ROWS_MAX
+                if rows and (not full or max(row.messages for row in rows) > queues[-1].messages):
+                    queues = largest_queues([*queues, *rows])
                 await turn.breathe()
         return found, queues
 
-    def _places(self, group: str, topic: str) -> Iterator[tuple[int, int, int]]:
-        """Queue id, the group's offset and the end of each queue where the group is behind."""
+    def _places(self, group: str, topic: str) -> Iterator[tuple[int, int | None, int]]:
+        """Queue id, the group's offset (None: it has none) and the end of each queue."""
         context = self._context
         for queue_id in context.store.queues_of(topic):
             at = context.offsets.get(group, topic, queue_id)
-            end = context.store.max_queue_offset(topic, queue_id)
-            if at is not None and end > at:
-                yield queue_id, at, end
+            yield queue_id, at, context.store.max_queue_offset(topic, queue_id)
 
     async def _behind_ms(self, lag: Lag, turn: Slice) -> int | None:
         """How long ago the oldest message that was not read was stored."""
         oldest: int | None = None
-        for queue_id, at, _ in self._places(lag.group, lag.topic):
-            stored = self._context.store.queue_store_time(lag.topic, queue_id, at)
-            if stored is not None:
-                oldest = stored if oldest is None else min(oldest, stored)
+        for queue_id, at, end in self._places(lag.group, lag.topic):
+            if at is not None and end > at:
+                stored = self._context.store.queue_store_time(lag.topic, queue_id, at)
+                if stored is not None:
+                    oldest = stored if oldest is None else min(oldest, stored)
             await turn.breathe()
         return None if oldest is None else max(0, self._context.env.now_ms() - oldest)
 
@@ -154,5 +164,10 @@ class Sampling:
         stats.on_day(datetime.fromtimestamp(context.env.now_ms() / 1000).date())
 
 
-def _dead_letters(totals: dict[str, int]) -> dict[str, int]:
-    return {topic: total for topic, total in totals.items() if topic.startswith(DLQ_PREFIX)}
+async def _dead_letters(totals: dict[str, int], turn: Slice) -> dict[str, int]:
+    found = {}
+    for topic, total in totals.items():
+        if topic.startswith(DLQ_PREFIX):
+            found[topic] = total
+        await turn.breathe()
+    return found

@@ -36,6 +36,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "put_acl",
         "delete_acl",
         "load",
+        "load_part",
     ),
     "runtime.report.slow_turns.SlowTurns": ("note",),
     "remoting.guard.Guard": ("_enter", "_leave"),

@@ -45,6 +45,8 @@ class Directory:
         self.acls: dict[str, Policies] = {}
         self.revision = 0
         self.on_change: list[Callable[[], None]] = []
+        self.on_moved: list[Callable[[str | None], None]] = []
+        """Before ``on_change``: the user whose entry or policies are others; None: any may be."""
         self._users_max = users_max
         self._verdicts: dict[tuple[str, Need, str], str | None] = {}
         self._lookups: dict[str, Lookup] = {}
@@ -118,7 +120,7 @@ class Directory:
         if len(self.users) >= self._users_max:
             raise Refused(f"there are {self._users_max} users: no more", Response.SYSTEM_ERROR)
         self.users[name] = User(name, password).changed(raw)
-        self._changed()
+        self._changed(name)
 
     def update_user(self, name: str | None, raw: Any, by_super: bool) -> None:
         raw = _asked(name, raw)
@@ -129,7 +131,7 @@ class Directory:
             raise denied("The user is not exist")
         _need_super(old, by_super)
         self.users[old.name] = old.changed(raw)
-        self._changed()
+        self._changed(old.name)
 
     def delete_user(self, name: str | None, by_super: bool) -> None:
         if not (name or "").strip():
@@ -140,7 +142,7 @@ class Directory:
         _need_super(user, by_super)
         del self.users[user.name]
         self.acls.pop(user.name, None)
-        self._changed()
+        self._changed(user.name)
 
     def get_user(self, name: str | None) -> User | None:
         if not (name or "").strip():
@@ -156,7 +158,7 @@ class Directory:
         if name in self.users:
             return False
         self.users[name] = User(name, password, "Super")
-        self._changed()
+        self._changed(name)
         return True
 
     # Policies
@@ -172,7 +174,7 @@ class Directory:
         if sum(map(len, found.values())) > ENTRIES_MAX:
             raise Refused(f"a user has at most {ENTRIES_MAX} entries", Response.SYSTEM_ERROR)
         self.acls[name] = found
-        self._changed()
+        self._changed(name)
 
     def delete_acl(self, name: str | None, kind: str, resource: Resource | None) -> None:
         """The entry of one resource, or all that the user has."""
@@ -185,7 +187,7 @@ class Directory:
             self.acls[name] = left
         else:
             del self.acls[name]
-        self._changed()
+        self._changed(name)
 
     def get_acl(self, name: str | None) -> Policies | None:
         if name is None:
@@ -227,20 +229,37 @@ class Directory:
         self.users, self.acls, self.revision = users, acls, int(raw.get("revision") or 0)
         if same:
             return False
-        self._verdicts.clear()
-        self._lookups.clear()
-        for hook in self.on_change:
-            hook()
+        self._tell(None)
         return True
+
+    def load_part(self, raw: Mapping[str, Any]) -> None:
+        """Take the entries of the users named in ``part``; one without an entry has none any more. Raises
+        ValueError, KeyError, TypeError."""
+        users = _parsed("users", raw.get("users"), User.from_json)
+        acls = _parsed("acls", raw.get("acls"), policies_of)
+        for name in map(str, raw["part"]):
+            self.users.pop(name, None)
+            self.acls.pop(name, None)
+            if name in users:
+                self.users[name] = users[name]
+                if name in acls:
+                    self.acls[name] = acls[name]
+            self._tell(name)
+        self.revision = int(raw["revision"])
 
     def check_invariants(self) -> None:
         assert self.acls.keys() <= self.users.keys(), "policies belong to users that exist"
         assert all(name and user.password for name, user in self.users.items()), "a user has a password"
 
-    def _changed(self) -> None:
+    def _changed(self, name: str) -> None:
         self.revision += 1
+        self._tell(name)
+
+    def _tell(self, name: str | None) -> None:
         self._verdicts.clear()
         self._lookups.clear()
+        for moved in self.on_moved:
+            moved(name)
         for hook in self.on_change:
             hook()
 

@@ -8,16 +8,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.state.figures import OTHERS, Lag, QueueLag, Rows, largest, largest_queues
+from broker.state.figures import OTHERS, Lag, Lags, QueueLag, Rows, largest_queues
+from runtime.turns import Slice
 from tests.broker.helpers import client_of, running
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9), max_size=6), max_size=6))
-def test_counters_are_bounded_and_sum_to_the_whole(looks: list[dict[str, int]]) -> None:
-    rows = Rows(3)
+async def test_counters_are_bounded_and_sum_to_the_whole(looks: list[dict[str, int]]) -> None:
+    rows, many, slice_ = Rows(3), Rows(3), Slice(lambda: 0.0)
     own: set[str] = set()
     for totals in looks:
         found = rows.of(totals)
+        assert await many.of_many(totals, slice_) == found
         assert sum(found.values()) == sum(totals.values())
         named = set(found) - {OTHERS}
         own |= named
@@ -27,8 +29,11 @@ def test_counters_are_bounded_and_sum_to_the_whole(looks: list[dict[str, int]]) 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(0, 9)), max_size=12))
 def test_of_lags_the_largest_are_named_and_the_rest_is_one(rows: list[tuple[str, str, int]]) -> None:
-    lags = [Lag(group, topic, messages) for group, topic, messages in rows]
-    shown, others = largest(lags, 4)
+    lags, kept = [Lag(group, topic, messages) for group, topic, messages in rows], Lags(4)
+    for one in lags:
+        kept.add(one)
+        assert len(kept._kept) < 8, "whatever comes, it keeps a few"
+    shown, others = kept.shown()
     assert len(shown) == min(4, len(lags))
     rest = others.messages if others is not None else 0
     assert sum(lag.messages for lag in shown) + rest == sum(lag.messages for lag in lags)

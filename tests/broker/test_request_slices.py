@@ -20,7 +20,7 @@ from broker.service import Broker
 from broker.state.clients import Client as Member
 from broker.tables.topics import QUEUES_MAX
 from model.codes import Request, Response
-from model.errors import Refused
+from model.errors import PeerError, Refused
 from model.settings import CHANGES_BYTES_MAX
 from model.topic import TopicConfig
 from remoting import bodies
@@ -197,6 +197,30 @@ async def test_heartbeats_locks_and_unlocks_go_one_entry_a_look(tmp_path: Path, 
             await ask(broker, code, body=body)
             assert slices.looks >= 1000
         assert not broker.context.locks.group_has_locks("g", broker.env.monotonic_ms())
+
+
+async def test_a_heartbeat_is_looked_at_and_parsed_in_turns_of_their_own(
+    tmp_path: Path, slices: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        looks: dict[str, int] = {}
+        check, parse = bodies.Bound.check, bodies._decode
+
+        def checked(self: bodies.Bound, data: bytes) -> None:
+            check(self, data)
+            if self.size is not None:
+                looks["checked"] = slices.looks
+
+        def parsed(data: bytes) -> object:
+            looks["parsed"] = slices.looks
+            return parse(data)
+
+        monkeypatch.setattr(bodies.Bound, "check", checked)
+        monkeypatch.setattr(bodies, "_decode", parsed)
+        await ask(broker, Request.HEART_BEAT, body={"clientID": "c", "producerDataSet": [{"groupName": "p"}]})
+        assert looks["checked"] < looks["parsed"] < slices.looks
+        with pytest.raises(PeerError, match="parts"):
+            await ask(broker, Request.HEART_BEAT, body=b'{"x":[' + b"1," * 150_000 + b"1]}")
 
 
 async def test_the_members_of_each_producer_group_are_written_one_a_look(

@@ -105,7 +105,12 @@ def test_offsets_are_written_and_copied_in_parts_as_they_would_be_whole(changes:
         elif what == "group":
             ours.drop_group(group)
         else:
-            answer, known = ours.changed_since(known), ours.mark
+            answer = ours.changed_since(known)
+            if known is not None:
+                part = ours.since(known)
+                assert part is not None
+                assert sent(part) == sent(answer), "what is written is what is copied"
+            known = ours.mark
             theirs.adopt(sent(answer))
             ours.check_invariants()
             theirs.check_invariants()

@@ -79,7 +79,7 @@ async def test_transactions_are_looked_at_again_after_an_operation_that_cannot_b
     reads: list[int] = []
     checks: list[int] = []
 
-    def read() -> None:
+    async def read() -> None:
         reads.append(1)
         if len(reads) == 1:
             raise error

@@ -15,12 +15,13 @@ from model.codes import Request, Response
 from model.errors import DiskError, PeerError, Refused
 from model.topic import DataVersion
 from namesrv.codec import parse_registration
-from namesrv.core import TOPICS_A_STEP, KvTable, Queues, Registration
+from namesrv.core import TOPICS_A_STEP, KvTable, Queues, Registration, RouteTable
 from namesrv.service import SHORT_MAX
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from remoting.long_objects import WINDOW_BYTES
 from remoting.service import Connection, RemotingClient, RemotingServer
+from remoting.slices import TEXTS_A_RUN
 from runtime.turns import Slice
 from tests import GOLDEN
 from tests.fakes.at_once import ENDLESS, at_once
@@ -488,6 +489,37 @@ def test_a_long_registration_is_taken_in_slices_and_its_goodbye_behind_it_counts
             assert [answer.code for answer in await asyncio.gather(asked, goodbye)] == [0, 0]
             assert await w.route("T1") is None, "what was said last holds"
             await until(lambda: w.server._table.topic_count() == 0)
+
+    run(work)
+
+
+def test_lists_of_topics_are_looked_through_and_sorted_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with world() as w:
+            many = {f"T{n}": {**topic(f"T{n}"), "topicSysFlag": 3} for n in range(3000)}
+            long = registration("10.0.0.1:10911", bodyCrc32="0")
+            long.body = dumps({"topicConfigSerializeWrapper": {"topicConfigTable": many}})
+            assert (await w.client.call(w.server.address, long)).code == 0
+            looked: list[int] = []
+            is_unit = RouteTable._is_unit
+
+            def counted(self: RouteTable, *given: Any) -> bool:
+                looked[-1] += 1
+                return is_unit(self, *given)
+
+            def is_over(self: Slice) -> bool:
+                looked.append(0)
+                return True
+
+            monkeypatch.setattr(RouteTable, "_is_unit", counted)
+            monkeypatch.setattr(Slice, "is_over", is_over)
+            looked.append(0)
+            answer = await w.ask(Request.GET_HAS_UNIT_SUB_TOPIC_LIST, {})
+            assert loads(answer.body) == {"topicList": sorted(many)}
+            assert sum(looked) == len(many)
+            assert max(looked) <= TEXTS_A_RUN <= 1000, "1,000 and their order take 4 ms"
 
     run(work)
 

@@ -154,6 +154,17 @@ def test_entries_made_while_they_are_written_read_as_those_that_were_there(
     assert loads(made.encode()) == loads(whole.encode())
 
 
+@given(VALUES, st.integers(0, 4))
+def test_pieces_with_indentation_are_what_is_written_in_one_go(value: Any, depth: int) -> None:
+    whole = dumps_dialect(value, indent=True).decode()
+    assert "".join(pieces(value, strict=False, depth=depth, line="\n")) == whole
+
+
+def test_numbers_with_indentation_stand_one_a_line() -> None:
+    written = dumps_dialect({"t": {2: 5, 0: -1}, "empty": {}}, indent=True)
+    assert written == b'{\n\t"empty":{},\n\t"t":{\n\t\t0:-1,\n\t\t2:5\n\t}\n}'
+
+
 @given(st.binary(max_size=60) | st.text('{}[]:,"0123a\\ ', max_size=60).map(str.encode))
 def test_arbitrary_bytes_raise_nothing_but_peer_errors(data: bytes) -> None:
     try:

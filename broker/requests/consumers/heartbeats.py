@@ -21,7 +21,7 @@ from model.message import retry_topic
 from remoting.codec import Command
 from remoting.headers import need
 from remoting.named import consumers_in
-from remoting.request_bodies import request_object
+from remoting.request_bodies import long_request_object, request_object
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import PeerLeft, Slice
@@ -46,8 +46,7 @@ class ClientProcessor:
                 Response.SYSTEM_ERROR,
             )
         slice_ = Slice(self._context.env.monotonic_ms)
-        data = request_object(request)
-        await slice_.breathe()
+        data = await long_request_object(request, slice_)
         try:
             consumers = consumers_in(data)
             producers: list[dict[str, Any]] = data.get("producerDataSet") or []
