@@ -92,6 +92,7 @@ class Background:
         self._stopping.set()
         self.flusher.stop()
         self.housekeeping.stop()
+        self._flow.indexer.stop()
         self._files.log.ahead.look()
         await asyncio.gather(*self._running, return_exceptions=True)
 

@@ -192,14 +192,14 @@ class Index:
             file.add(part)
             at += len(part)
 
-    def put_packed(self, block: Block, first: int, until: int) -> bool:
-        """``put_many`` of the messages in these places, if they fit the newest file and none are owed; False:
-        nothing has happened."""
+    def put_packed(self, block: Block, first: int, until: int, most: int) -> bool:
+        """``put_many`` of the messages in these places if they have at most ``most`` keys, fit the
+        newest file and none are owed; False: nothing has happened."""
         last = self.files[-1] if self.files else None
         if last is None or self._owed or last.table is None:
             return False
         seen = last.head.end_offset if last.head.count > 1 else self.end_offset
-        return last.add_packed(block, first, until, seen)
+        return last.add_packed(block, first, until, seen, most)
 
     def add_late(self, dispatches: Iterable[Dispatch]) -> None:
         """Index messages behind which others were indexed already, as far as they are not in it yet.

@@ -243,9 +243,9 @@ class IndexFile:
         head.slots_used += new_slots
         _, head.end_offset, head.end_timestamp_ms = items[-1]
 
-    def add_packed(self, block: Block, first: int, until: int, seen: int) -> bool:
+    def add_packed(self, block: Block, first: int, until: int, seen: int, most: int) -> bool:
         """``add`` of the keys of the messages in these places of ``block`` that begin behind ``seen``; False:
-        they do not fit, nothing has changed. The slots are in memory."""
+        they do not fit, or are more than ``most``, and nothing has changed. The slots are in memory."""
         head = self.head
         empty = head.count == 1
         found = block.index_entries(
@@ -254,7 +254,7 @@ class IndexFile:
             seen,
             self.table,
             head.count,
-            self.entries_max - head.count,
+            min(self.entries_max - head.count, most),
             -1 if empty else head.begin_timestamp_ms,
             self.dirty_pages,
             _PAGE_SLOTS_SHIFT,

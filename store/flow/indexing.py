@@ -37,6 +37,10 @@ AT_ONCE_BYTES: Final = 1 << 20
 AT_ONCE_SLOTS: Final = 1 << 16
 STEP_BYTES: Final = 1 << 14
 """Of the log, between two turns of the loop: at most a millisecond even of the shortest records."""
+KEYS_AT_ONCE: Final = 4096
+"""So many keys are placed in one go: about 10 ms in Python."""
+PACKED_KEYS_AT_ONCE: Final = 1 << 15
+"""The same for the compiled path."""
 GROWN_BYTES_MAX: Final = 1 << 16
 """Up to so much more when more is dispatched than a step makes up: else it would never be level."""
 
@@ -57,6 +61,8 @@ class Indexer:
         self._health = files.health
         self._throttle = throttle
         self._waiters: list[asyncio.Future[None]] = []
+        self._fell_behind = asyncio.Event()
+        self._stopped = False
 
     def start_at(self, offset: int, *, behind: bool = False) -> None:
         """Where the index was found to end; ``behind``: ``run`` makes up what lacks."""
@@ -70,15 +76,25 @@ class Indexer:
     def take(self, batch: Sequence[Dispatch], end: int) -> None:
         """The messages of ``batch``, up to log offset ``end``, are in their queues now."""
         if self.caught_up:
-            self._put(batch)
-            self.at = PhysicalOffset(end)
+            self._take(batch, end)
+
+    def _take(self, batch: Sequence[Dispatch], end: int) -> None:
+        if _within(batch, KEYS_AT_ONCE) < len(batch) > 1:
+            # What was dispatched is for the task of ``run``.
+            self.caught_up = False
+            self._fell_behind.set()
+            return
+        self._put(batch)
+        self.at = PhysicalOffset(end)
 
     def take_packed(self, block: Block, first: int, until: int, end: int) -> None:
         """``take`` of the messages in these places of ``block``."""
-        if self.caught_up:
-            if self._index is not None and not self._index.put_packed(block, first, until):
-                self._put(block.items(first, until))
+        if not self.caught_up:
+            return
+        if self._index is None or self._index.put_packed(block, first, until, PACKED_KEYS_AT_ONCE):
             self.at = PhysicalOffset(end)
+        else:  # the newest file has no room for all, or there are too many
+            self._take(block.items(first, until), end)
 
     def _put(self, batch: Sequence[Dispatch]) -> None:
         if self._index is None or not batch:
@@ -105,8 +121,9 @@ class Indexer:
         """Index about ``size`` bytes of the log, none behind ``until``."""
         self.at = max(self.at, self._log.min_offset)
         for found, end in self._walker.parsed(self.at, until, stop_bad=True, read_bytes=size):
-            self._put(found)
-            self.at = PhysicalOffset(end)
+            fit = max(_within(found, KEYS_AT_ONCE), 1)
+            self._put(found[:fit])
+            self.at = PhysicalOffset(end if fit >= len(found) else found[fit].offset)
             return
         if self.at < until:
             bad = BadRecord("unreadable_region", f"no record starts at {self.at}")
@@ -115,12 +132,30 @@ class Indexer:
     async def run(
         self, env: Env, dispatched: Callable[[], int], pause: Callable[[float], Awaitable[bool]]
     ) -> None:
-        """Make the index level with ``dispatched()``, then end; or once ``pause`` (seconds) says that the
-        store closes. Raises DiskError."""
-        if self._index is None or (self.caught_up and not self._index.unproven):
-            return
+        """Make the index level with ``dispatched()`` whenever it is behind, until ``stop`` or until
+        ``pause`` (seconds) says that the store closes. Raises DiskError."""
+        while self._index is not None and not self._stopped:
+            self._fell_behind.clear()
+            if not self.caught_up or self._index.unproven:
+                await self._make_level(env, self._index, dispatched, pause)
+            if not self.caught_up:
+                return  # the store closes, or is broken
+            await self._fell_behind.wait()
+
+    def stop(self) -> None:
+        """Let ``run`` end."""
+        self._stopped = True
+        self._fell_behind.set()
+
+    async def _make_level(
+        self,
+        env: Env,
+        index: Index,
+        dispatched: Callable[[], int],
+        pause: Callable[[float], Awaitable[bool]],
+    ) -> None:
         begin = self.at
-        if not await self._read_slots(env, self._index, pause):
+        if not await self._read_slots(env, index, pause):
             self._tell()
             return
         clock = asyncio.get_running_loop().time
@@ -175,3 +210,13 @@ class Indexer:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _within(batch: Sequence[Dispatch], most: int) -> int:
+    """How many messages, from the first on, have at most ``most`` keys together."""
+    total = 0
+    for at, item in enumerate(batch):
+        total += 1 + (item.keys.count(" ") + 1 if item.keys else 0)
+        if total > most:
+            return at
+    return len(batch)

@@ -21,7 +21,7 @@ from store.files.record import records_in
 from tests.broker.send_frames import Way, any_frame, broken, plain_frame
 from tests.fakes.broker.send_path import HAS_COMPILED, WAYS
 
-FRAMES: Final = int(os.environ.get("KEELMQ_BOTH_PATHS_FRAMES", "12000"))
+FRAMES: Final = int(os.environ.get("KEELMQ_BOTH_PATHS_FRAMES", "20000"))
 FRAMES_PER_EXAMPLE: Final = 200
 
 

@@ -255,3 +255,53 @@ def test_a_cut_while_a_flush_copies_is_durable(monkeypatch: pytest.MonkeyPatch) 
         ]
 
     _life(disk, read, **keys)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_batch_of_very_many_keys_is_indexed_in_pieces_and_no_otherwise(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lawful batch may have a million keys; files fill within it."""
+    pieces: list[int] = []
+
+    def written(most: int) -> list[bytes]:
+        monkeypatch.setattr(indexing, "KEYS_AT_ONCE", most)
+        monkeypatch.setattr(indexing, "PACKED_KEYS_AT_ONCE", most if compiled else 0)
+        pieces.clear()
+        loop, env = SimLoop(0), FaultyEnv()
+
+        async def live() -> None:
+            store = MessageStore(env, config(segment_bytes=1 << 20, index_entries=500))
+            put = store.flow.indexer._put
+
+            def counting(batch: Sequence[Dispatch]) -> None:
+                pieces.append(sum(1 + len(item.keys.split()) for item in batch))
+                put(batch)
+
+            monkeypatch.setattr(store.flow.indexer, "_put", counting)
+            await store.open()
+            await fill(store, 3)
+            store.put(
+                [message(b"", uniq=f"V{n}", keys=" ".join(f"k{w}" for w in range(n))) for n in range(50)]
+            )
+            store.confirm(store.log.end)
+            await store.caught_up()
+            assert (store.indexing_bytes > 0) is (most < 1000)
+            await fill(store, 3)
+            await store.indexed()
+            assert not store.indexing_bytes
+            await fill(store, 3)
+            await store.caught_up()
+            assert not store.indexing_bytes, "few keys are placed at once, again"
+            assert len(store.query("T", "k7", 99, 0, ALL_MS)) == 42
+            await store.close()
+
+        _run(loop, live())
+        names = sorted(env.disk.listdir("/store/index"))
+        return [read_file(env.disk, f"/store/index/{name}") for name in names]
+
+    in_pieces = written(60)
+    assert max(pieces) <= 60
+    whole = written(10_000)
+    assert len(whole) == 3
+    assert in_pieces == whole

@@ -452,6 +452,7 @@ async def test_a_key_that_many_messages_share_holds_neither_a_scrub_nor_a_query(
             store.put(message(b"x", uniq=f"U{number}", keys="tenant"))
         store.confirm(store.log.end)
         await store.caught_up()
+        await store.indexed()
         looked_at = 0
         real = IndexFile.entry
 
