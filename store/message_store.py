@@ -340,6 +340,14 @@ class MessageStore:
         queue = self.files.queues.get(topic, queue_id)
         return QueueOffset(queue.max_offset if queue is not None else 0)
 
+    def place_of(self, topic: str, queue_id: int, queue_offset: int) -> PhysicalOffset | None:
+        """Where in the log the record of a queue offset lies, as its queue says; None: it does not."""
+        queue = self.files.queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        entry = queue.entry(queue_offset)
+        return PhysicalOffset(entry[0]) if entry is not None else None
+
     def sizes_of(self, topic: str, queue_id: int, begin: int, count_max: int) -> list[int]:
         """Bytes of the records of a queue from ``begin`` on, up to ``count_max`` and not beyond a file's end;
         0 for an entry that stands for none. Empty for an unknown queue."""

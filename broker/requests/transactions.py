@@ -74,8 +74,10 @@ COPIES_MAX: Final = 1000
 _COUNT: Final = 32
 _BYTES: Final = 1 << 20
 WAITING_MAX: Final = 1000
-"""Ends that may wait for the log of the former master; beyond, the producer is asked later."""
+"""Ends that may wait for the log of the former master, or for their half to be confirmed; beyond, the
+producer is asked later."""
 KNOWN_STEP_S: Final = 0.05
+ENTERED_STEP_S: Final = 0.005
 OPS_LOOKED_AT_MAX: Final = 100_000
 """How many op records are read for one end; more means that its half is hours old."""
 
@@ -120,6 +122,7 @@ class Transactions:
         if not self._known.is_set():
             await self._until_known()
         half = self._half(header)
+        await self._need_entered(half)
         self._need_right(connection, request, half, ("Pub",))
         made: Prepared | None = None
         made_of = -1
@@ -258,6 +261,27 @@ class Transactions:
         if record.queue_offset != header.queue_offset:
             raise Refused("the transaction state table offset wrong", Response.SYSTEM_ERROR)
         return record
+
+    async def _need_entered(self, record: Record) -> None:
+        """Raises Refused unless its queue has the record: a message's body may hold the bytes of a whole one,
+        whose numbers its sender chose.
+
+        A half that its producer was told of may not be confirmed yet; it is entered in a moment.
+        """
+        store, env = self._context.store, self._context.env
+        deadline_ms = env.monotonic_ms() + self._context.config.slave_timeout_ms
+        while store.dispatched <= record.physical_offset:
+            if self._waiting >= WAITING_MAX or env.monotonic_ms() >= deadline_ms:
+                raise Refused(
+                    "this transaction is not confirmed yet: the producer will be asked", Response.SYSTEM_BUSY
+                )
+            self._waiting += 1
+            try:
+                await asyncio.sleep(ENTERED_STEP_S)
+            finally:
+                self._waiting -= 1
+        if store.place_of(record.topic, record.queue_id, record.queue_offset) != record.physical_offset:
+            raise Refused("the message at this offset is not a prepared one", Response.SYSTEM_ERROR)
 
     def _newest(self, half: Record) -> Record:
         """``half``, or the copy that took its place when its producer was asked: an end that crossed the
@@ -425,6 +449,7 @@ class Transactions:
                 f" {message} names no message of {DISCARDED_TOPIC}",
                 Response.SYSTEM_ERROR,
             )
+        await self._need_entered(record)
         self._need_right(connection, request, record, ("Update",))
         properties = changed(record.properties, {CHECK_TIMES: "0"})
         puts = await self._sender.put_moved([self._copy(record, HALF_TOPIC, 0, properties)])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import re
 from pathlib import Path
 
 import pytest
 
+from broker.requests.moving import moved
 from broker.requests.transactions import GROUP
 from broker.service import Broker
 from model.codes import Request
 from model.errors import Refused
+from model.ids import PhysicalOffset
 from model.message import PROPERTIES_BYTES_MAX, decode_properties, property_of
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
-from store.files.record import Record, decode
+from store.files.record import Record, decode, encode
 from tests.broker.halves import COMMIT, GIVEN_UP, HALF, HALVES, ROLLBACK, SOON, UNKNOWN, begin, end, of_topic
 from tests.broker.helpers import (
     client_of,
@@ -32,6 +35,7 @@ from tests.broker.helpers import (
 from tests.plain import broker_ids
 
 LOOKS_OFTEN = {"transactionCheckInterval": "20"}
+OPS = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REAL = {"REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
@@ -159,6 +163,35 @@ async def test_an_end_that_does_not_fit_its_half_is_refused(tmp_path: Path, wron
         answer = await end(client, half, COMMIT, "other" if wrong == "group" else "pg")
         assert answer.code == 1
         assert len(of_topic(broker, "T")) == 1
+
+
+async def test_bytes_of_a_half_in_a_body_end_nobodys_transaction(tmp_path: Path) -> None:
+    """A sender knows where its message will lie, and which queue offset the next half will have."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        store, told = broker.store, await begin(client)
+        theirs = int(told.ext["queueOffset"])
+
+        def forged(physical_offset: int) -> bytes:
+            (half,) = of_topic(broker, HALVES)
+            properties = half.properties.replace("REAL_TOPIC\x01T", "REAL_TOPIC\x01MT")
+            message = dataclasses.replace(moved(half, (HALVES, 0), properties, half.store_host), body=b"mine")
+            return encode(message, theirs, physical_offset, 1)
+
+        first = store.log.end
+        await client.send("MT", forged(0))
+        second = store.log.end
+        place = second + bytes(store.log.read(first, second - first)).index(forged(0))
+        await client.send("MT", forged(place))
+        planted = store.lookup(PhysicalOffset(place))
+        assert planted is not None
+        assert decode(planted).topic == HALVES, "the store cannot tell it from a record"
+        ops = len(of_topic(broker, OPS))
+        header = EndTransactionHeader("pg", theirs, place, ROLLBACK, "")
+        answer = await client.call(Request.END_TRANSACTION, header.to_ext())
+        assert (answer.code, answer.remark) == (1, "the message at this offset is not a prepared one")
+        assert len(of_topic(broker, OPS)) == ops
+        assert (await end(client, told, COMMIT)).code == 0
+        assert [record.body for record in of_topic(broker, "T")] == [b"half"]
 
 
 async def test_a_producer_is_asked_as_the_real_broker_asks_and_its_answer_counts(tmp_path: Path) -> None:
