@@ -7,7 +7,9 @@ this stays on its way: a plain connection costs nothing more per message.
 A connection that says nothing, or does not end its handshake, holds nothing but a descriptor: it ends after
 ``FIRST_BYTE_S`` or ``HANDSHAKE_S``, and the oldest silent one gives way when ``places`` are taken. A
 handshake is a millisecond or two of computing in the event loop: ``STARTS_A_TURN`` begin in one turn and
-``SHAKING_MAX`` are under way; when others wait, one that is older than ``GIVE_WAY_S`` ends.
+``SHAKING_MAX`` are under way; when others wait, one that is older than ``GIVE_WAY_S`` ends. While more wait
+than may be under way, the newest begins first: a flood of begun handshakes keeps its own waiting, and who
+comes behind it is served as soon as one gives way. What waited for ``HANDSHAKE_S`` ends.
 """
 
 from __future__ import annotations
@@ -186,6 +188,7 @@ class Door:
         if choice is Choice.TLS:
             self._hush(knock)
             self._queued[knock] = None
+            knock.timer = self._loop.call_later(HANDSHAKE_S, self._waited, knock)
             self._pump_soon()
         elif choice is Choice.PLAIN:
             self._hush(knock)
@@ -209,8 +212,12 @@ class Door:
         for _ in range(STARTS_A_TURN):
             if not self._queued or (len(self._shaking) >= SHAKING_MAX and not self._make_room()):
                 return
-            knock = next(iter(self._queued))
+            flooded = len(self._queued) > SHAKING_MAX
+            knock = next(reversed(self._queued) if flooded else iter(self._queued))
             del self._queued[knock]
+            if knock.timer is not None:
+                knock.timer.cancel()
+                knock.timer = None
             self._shaking[knock] = None
             knock.began = self._loop.time()
             knock.task = self._tasks.spawn(self._begin(knock, self._state.server), name="shake")
@@ -256,6 +263,10 @@ class Door:
             ssl_shutdown_timeout=SHUTDOWN_S,
         )
         self._state.handshakes["ok"] += 1
+
+    def _waited(self, knock: _Knock) -> None:
+        self._fail(knock, f"others came before it for {HANDSHAKE_S:.0f} s")
+        self._end(knock)
 
     def _fail(self, knock: _Knock, why: str) -> None:
         self._state.handshakes["failed"] += 1

@@ -212,7 +212,9 @@ def test_slow_handshakes_give_way_to_those_that_wait(
     monkeypatch.setattr(doors, "GIVE_WAY_S", 0.2)
 
     async def work() -> None:
-        async with serving(TlsState(site.server())) as (_, address):
+        async with serving(TlsState(site.server())) as (server, address):
+            (listener,) = server._listeners
+            door = listener.door  # type: ignore[attr-defined]
             slow = [await asyncio.open_connection(*split_address(address)) for _ in range(6)]
             for _, writer in slow:
                 writer.write(b"\x16\x03")
@@ -221,7 +223,57 @@ def test_slow_handshakes_give_way_to_those_that_wait(
             assert await ask(address, site.client()) == b"x"
             assert time.monotonic() - began < 2.5
             for _, writer in slow:
+                writer.transport.abort()
+            await until(lambda: not door.waiting)
+
+    run_on(loop, work)
+
+
+def test_a_flood_of_begun_handshakes_keeps_its_own_waiting(
+    site: Site, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one address, too: many clients may be behind one."""
+    monkeypatch.setattr(doors, "SHAKING_MAX", 2)
+    monkeypatch.setattr(doors, "GIVE_WAY_S", 0.1)
+
+    async def work() -> None:
+        state = TlsState(site.server())
+        async with serving(state) as (server, address):
+            (listener,) = server._listeners
+            door = listener.door  # type: ignore[attr-defined]
+            slow = [await asyncio.open_connection(*split_address(address)) for _ in range(300)]
+            for _, writer in slow:
+                writer.write(b"\x16\x03")
+            assert await ask(address, site.client()) == b"x"
+            assert state.handshakes["failed"] < 250, "the one behind them did not wait for all of them"
+            for _, writer in slow:
+                writer.transport.abort()
+            await until(lambda: not door.waiting)
+
+    run_on(loop, work)
+
+
+def test_a_handshake_that_waits_for_its_turn_ends(
+    site: Site, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "SHAKING_MAX", 1)
+    monkeypatch.setattr(doors, "GIVE_WAY_S", 60.0)
+    monkeypatch.setattr(doors, "HANDSHAKE_S", 0.3)
+
+    async def work() -> None:
+        state = TlsState(site.server())
+        async with serving(state) as (_, address):
+            slow = [await asyncio.open_connection(*split_address(address)) for _ in range(3)]
+            for _, writer in slow:
+                writer.write(b"\x16\x03")
+            for reader, _ in slow:
+                with suppress(OSError):
+                    assert await reader.read() == b""
+            await until(lambda: state.handshakes["failed"] == 3)
+            for _, writer in slow:
                 writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
 
     run_on(loop, work)
 
