@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ import click
 from audit import diff as diffs
 from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES
-from audit.reading.storage import StoreSpec, parse_stores
+from audit.reading.storage import StoreSpec, parse_stores, shown
 from audit.run import Report
 from audit.run import audit as run_audit
 from audit.tables import Engine
@@ -134,7 +135,8 @@ def audit(
     try:
         made = make_engine(engine, master, dict(pair.split("=", 1) for pair in conf))
         try:
-            report = run(specs, made, ledger, directory, full=full, quiet=as_json)
+            more = [*(["--master", master] if master else []), *_without_values(conf)]
+            report = run(specs, made, ledger, directory, full=full, quiet=as_json, more=more)
         finally:
             made.close()
     finally:
@@ -145,9 +147,9 @@ def audit(
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
-        from audit.pages import report as shown
+        from audit.pages import report as pages
 
-        for line in shown.lines(report):
+        for line in pages.lines(report):
             click.echo(line)
         click.echo(f"report: {directory / 'index.html'}")
     return EXIT_CODES[report.verdict]
@@ -214,9 +216,11 @@ def run(
     *,
     full: bool = True,
     quiet: bool = False,
+    more: Sequence[str] = (),
 ) -> Report:
-    """Audit and write the report into ``directory``. Raises ConfigError, AuditError, OSError."""
-    from audit.pages import report as shown
+    """Audit and write the report into ``directory``; ``more`` are options that the report's command line
+    names too. Raises ConfigError, AuditError, OSError."""
+    from audit.pages import report as pages
 
     def progress(text: str) -> None:
         if not quiet and sys.stderr.isatty():
@@ -227,8 +231,17 @@ def run(
     report = run_audit(
         specs, engine, ledger_path=ledger, state=state, unlisted=directory / UNLISTED, progress=progress
     )
-    shown.save(report, directory)
+    options = ["--ledger", ledger] if ledger else []
+    options += ["--engine", engine.name, *more, "--out", str(directory), *([] if full else ["--incremental"])]
+    stores = [f"{spec.name}={shown(spec.location)}" for spec in specs]
+    report.command = shlex.join(["keelmq", "audit", *stores, *options])
+    pages.save(report, directory)
     return report
+
+
+def _without_values(conf: Sequence[str]) -> list[str]:
+    """Spark's settings may hold passwords: their names only."""
+    return [part for pair in conf for part in ("--conf", f"{pair.partition('=')[0]}=***")]
 
 
 def make_engine(name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> Engine:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from audit.findings import ERROR, EXIT_CODES, INFO, WARN
+from audit.findings import ERROR, EXIT_CODES, INFO, SCHEMA_VERSION, WARN
 from model.errors import ConfigError
 
 Row = dict[str, Any]
@@ -56,6 +56,7 @@ class Change:
 
     def to_json(self) -> Row:
         return {
+            "schemaVersion": SCHEMA_VERSION,
             "old": {"verdict": self.old.summary["verdict"], "findings": len(self.old.findings)},
             "new": {"verdict": self.new.summary["verdict"], "findings": len(self.new.findings)},
             "appeared": self.appeared,
@@ -66,21 +67,35 @@ class Change:
 
 
 def read(directory: Path) -> Audit:
-    """The audit whose report is in a folder. Raises ConfigError when there is none."""
+    """The audit whose report is in a folder. Raises ConfigError when there is none, or one whose columns may
+    mean something else."""
     try:
         summary = json.loads((directory / "summary.json").read_text())
+        _same_version(directory / "summary.json", summary)
         lines = (directory / "findings.jsonl").read_text().splitlines()
         findings = [json.loads(line) for line in lines]
+        for row in findings:
+            _same_version(directory / "findings.jsonl", row)
         whole = summary["verdict"] in EXIT_CODES and all(
             row["severity"] in _RANK and all(name in row for name in _ABOUT) for row in findings
         )
     except FileNotFoundError as error:
         raise ConfigError(f"{directory}: no report of an audit: {error.filename} is missing") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{directory}: not the report of an audit: {error}") from None
     if not whole:
         raise ConfigError(f"{directory}: not the report of an audit")
     return Audit(summary, findings)
+
+
+def _same_version(file: Path, row: Row) -> None:
+    found = row.get("schemaVersion", row.get("schema_version"))
+    if found != SCHEMA_VERSION:
+        told = "no schema version" if found is None else f"schema version {found}"
+        raise ConfigError(
+            f"{file}: {told}, this keelmq compares version {SCHEMA_VERSION}: audit again, or compare by the "
+            "release that wrote it"
+        )
 
 
 def compare(old: Audit, new: Audit) -> Change:

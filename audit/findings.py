@@ -78,7 +78,7 @@ class Finding:
         return f"{self.kind}@{self.replica}:{self.phys_offset}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, **asdict(self)}
+        return {"schema_version": SCHEMA_VERSION, "id": self.id, **asdict(self)}
 
     def follows(self, cause: Finding) -> Finding:
         return replace(self, severity=INFO, caused_by=cause.id)
@@ -110,8 +110,12 @@ def spans_of(findings: Iterable[Finding]) -> dict[str, Spans[Finding]]:
     return {name: Spans((f.phys_offset, f.until, f) for f in rows) for name, rows in of.items()}
 
 
+SCHEMA_VERSION: Final = 1
+"""Of findings and summaries. It counts up when a name changes its meaning or goes, not when one comes."""
+
 SCHEMA: Final = pa.schema(
     [
+        ("schema_version", pa.int32()),
         ("id", pa.string()),
         ("kind", pa.string()),
         ("severity", pa.string()),
@@ -130,7 +134,8 @@ SCHEMA: Final = pa.schema(
         ("copies", pa.int32()),
         ("records", pa.int64()),
         ("caused_by", pa.string()),
-    ]
+    ],
+    metadata={"keelmq.audit.schema_version": str(SCHEMA_VERSION)},
 )
 
 

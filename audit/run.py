@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +21,8 @@ from audit import incremental, plan
 from audit.bounded import Unlisted
 from audit.carried import Carried
 from audit.compare import Ranges, compare_digests, drill_down
-from audit.findings import Finding, order, verdict
+from audit.evidence import Evidence, evidence
+from audit.findings import SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
 from audit.kinds import acked, beside, causes, entries, index, queues
@@ -31,6 +33,7 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.ledger import Ledger, read_ledger
+from audit.losses import Window, windows
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside, look_beside
 from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
@@ -38,6 +41,7 @@ from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, Task, View
 from model.errors import MqError
+from runtime.version import version
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,10 @@ class Report:
     expired: int = 0
     trust: Trusted = field(default_factory=Trusted)
     seconds: float = 0.0
+    started_ms: int = 0  # since 1970
+    command: str = ""  # as it was given; secrets left out
+    windows: list[Window] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
 
     @property
     def lost(self) -> int:
@@ -79,6 +87,10 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """``summary.json``."""
         return {
+            "schemaVersion": SCHEMA_VERSION,
+            "version": version(),
+            "command": self.command,
+            "startedMs": self.started_ms,
             "verdict": self.verdict,
             "findings": dict(sorted(Counter(f.kind for f in self.findings).items())),
             "severities": dict(sorted(Counter(f.severity for f in self.findings).items())),
@@ -107,6 +119,7 @@ class Report:
             "ledger": {"file": self.ledger, "lines": self.ledger_lines, "expired": self.expired},
             "trusted": self.trust.segments,
             "trust": self.trust.to_json(),
+            "windows": [w.to_json() for w in self.windows],
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
         }
@@ -127,7 +140,7 @@ def audit(
     Raises ConfigError on a bad ledger or URL, AuditError when reading fails half-way. A store that cannot
     be read at all is listed in ``unreadable``; the rest is audited.
     """
-    started = perf_counter()
+    started, started_ms = perf_counter(), int(datetime.now(UTC).timestamp() * 1000)
     # The ledger first: what it lists was acknowledged before the bounds below are taken.
     ledger = read_ledger(ledger_path) if ledger_path else None
     try:
@@ -137,6 +150,9 @@ def audit(
             ledger.close()
     report.findings = order(report.findings)
     report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
+    report.windows = windows(report.findings, report.replicas)
+    report.evidence = evidence(report.windows, report.replicas)
+    report.started_ms = started_ms
     report.seconds = perf_counter() - started
     return report
 

@@ -10,13 +10,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from audit.ledger import Ledger
 from audit.reading.index_files import IndexTask
+from audit.reading.plain import Plain
 from audit.reading.queue_files import Queue, QueueFile
 from audit.reading.record import Damage, Record
-from audit.reading.scan import Chunk, digests, scan
+from audit.reading.scan import Chunk, digests, scan, scan_columns
 from audit.reading.storage import open_storage
 from model.errors import MqError
 
@@ -300,41 +302,39 @@ def run_digests(task: Task) -> pa.RecordBatch:
 
 def run_scan(task: Task) -> Iterator[pa.RecordBatch]:
     """One task's LOG rows, in batches of bounded size. Raises OSError."""
-    ended = yield from _converted(task.replica, scanned_records(task))
-    yield _other_batch(task.replica, *ended)
-
-
-def _converted(
-    replica: int, rows: Generator[list[Record], None, tuple[Chunk, list[Damage]]]
-) -> Generator[pa.RecordBatch, None, tuple[Chunk, list[Damage]]]:
-    while True:
-        try:
-            batch = next(rows)
-        except StopIteration as stop:
-            ended: tuple[Chunk, list[Damage]] = stop.value
-            return ended
-        yield _record_batch(replica, batch)
+    storage = open_storage(task.location)
+    try:
+        told = {"aligned": task.aligned, "plain": task.plain}
+        rows = scan_columns(_reader(storage, task), *_bounds(task), **told, batch=BATCH_ROWS)
+        waiting: list[pa.RecordBatch] = []
+        while True:
+            try:
+                waiting.append(_made(task.replica, next(rows)))
+            except StopIteration as stop:
+                chunk, damage = stop.value
+                break
+            if sum(map(len, waiting)) >= BATCH_ROWS // 2:
+                yield _one(waiting)
+                waiting.clear()
+        if waiting:
+            yield _one(waiting)
+        yield _other_batch(task.replica, chunk, damage)
+    finally:
+        storage.close()
 
 
 def scanned_records(task: Task) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
     """One task's records, in batches of bounded size; returns its seams and damage. Raises OSError."""
     storage = open_storage(task.location)
     try:
-        return (
-            yield from scan(
-                _reader(storage, task),
-                task.start,
-                task.end,
-                task.segment_base,
-                task.segment_end,
-                task.log_end,
-                aligned=task.aligned,
-                plain=task.plain,
-                batch=BATCH_ROWS,
-            )
-        )
+        told = {"aligned": task.aligned, "plain": task.plain}
+        return (yield from scan(_reader(storage, task), *_bounds(task), **told, batch=BATCH_ROWS))
     finally:
         storage.close()
+
+
+def _bounds(task: Task) -> tuple[int, int, int, int, int]:
+    return task.start, task.end, task.segment_base, task.segment_end, task.log_end
 
 
 def _reader(storage: Any, task: Task) -> Callable[[int, int], bytes]:
@@ -342,6 +342,37 @@ def _reader(storage: Any, task: Task) -> Callable[[int, int], bytes]:
         return bytes(storage.read(task.file, offset - task.segment_base, size))
 
     return read
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+def _made(replica: int, rows: list[Record] | Plain) -> pa.RecordBatch:
+    return _plain_batch(replica, rows) if isinstance(rows, Plain) else _record_batch(replica, rows)
+
+
+def _plain_batch(replica: int, rows: Plain) -> pa.RecordBatch:
+    n = len(rows)
+    none, text = pa.nulls(n, pa.int64()), pa.nulls(n, pa.string())
+    columns: dict[str, Any] = {
+        "row": np.full(n, RECORD, np.int8),
+        "replica": np.full(n, replica, np.int32),
+        "offset": rows.offset,
+        "until": rows.offset + rows.size,
+        "topic": rows.topic,
+        "queue_id": rows.queue_id,
+        "queue_offset": rows.queue_offset,
+        "uniq_key": rows.uniq_key,
+        "body_crc": rows.body_crc,
+        "plain_crc": np.full(n, -1, np.int64),
+        "sys_flag": rows.sys_flag,
+        "advance": np.ones(n, np.int32),
+        "tags_code": rows.tags_code,
+    }
+    rest = {"kind": text, "expected": text, "found": text, "first": none, "last_end": none, "records": none}
+    return pa.RecordBatch.from_arrays([pa.array(a) for a in (columns | rest).values()], schema=LOG)
 
 
 def _record_batch(replica: int, rows: list[Record]) -> pa.RecordBatch:

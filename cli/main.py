@@ -18,6 +18,7 @@ import click
 
 from admin.exits import run
 from admin.group import LazyGroup
+from runtime.version import version
 
 COMMANDS: Final = {
     "namesrv": ("admin.commands.server:namesrv", "Run a NameServer (and a Controller inside it)."),
@@ -58,16 +59,6 @@ COMMANDS: Final = {
     "demo": ("cli.demo:demo", "The whole story in about a minute."),
 }
 COMPLETION_VARIABLE: Final = "_KEELMQ_COMPLETE"
-
-
-def version() -> str:
-    """The installed version; a checkout that is not installed has none."""
-    from importlib import metadata  # only here: it costs a server's start as much as asyncio does
-
-    try:
-        return metadata.version("keelmq")
-    except metadata.PackageNotFoundError:
-        return "0+checkout"
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from audit.findings import Finding, Spans, spans_of
@@ -138,13 +139,11 @@ def fold(findings: list[Finding]) -> list[Finding]:
             out.append(first)
             continue
         out.append(
-            Finding(
-                **{
-                    **{k: v for k, v in first.to_json().items() if k != "id"},
-                    "until": max(f.until for f in rows),
-                    "copies": min(f.copies for f in rows),
-                    "records": sum(f.records for f in rows),
-                }
+            replace(
+                first,
+                until=max(f.until for f in rows),
+                copies=min(f.copies for f in rows),
+                records=sum(f.records for f in rows),
             )
         )
     return out

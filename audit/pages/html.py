@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from audit.evidence import stamp
 from audit.reading.storage import shown
 
 
@@ -43,5 +44,5 @@ def page(template: str, values: dict[str, Any], *, beside: Path | None = None) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(number=number, size=size, ms=ms, place=place, shown=shown)
+    made.filters.update(number=number, size=size, ms=ms, place=place, shown=shown, stamp=stamp)
     return made.get_template(template).render(values)

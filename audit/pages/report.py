@@ -7,22 +7,20 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from audit.evidence import stamp
 from audit.findings import ERROR, INFO, KINDS, Finding, write
 from audit.incremental import Trusted
-from audit.pages import html
+from audit.pages import html, sentence
 from audit.pages.html import number, size
 from audit.reading.layout import Replica
+from audit.repair import steps
 from audit.run import Report
+from runtime.version import version
 
 ROWS_MAX: Final = 200
 """Findings shown per kind and replica; the files hold all of them."""
 
-HEADLINES: Final = {
-    "clean": "The replicas hold the same log.",
-    "warnings": "The replicas hold the same log, with something to look at.",
-    "diverged": "The replicas differ, or something acknowledged is missing.",
-    "unfinished": "Not everything could be read, so this is no clean bill.",
-}
+WINDOWS_MAX: Final = 100
 
 
 def save(report: Report, directory: Path) -> None:
@@ -42,23 +40,37 @@ def page(report: Report) -> str:
         shown[f.kind, f.replica] += 1
         if shown[f.kind, f.replica] <= ROWS_MAX:
             rows.append(f)
-    kinds = {f.kind for f in report.findings}
     return html.page(
         "audit.html",
         {
             "report": report,
             "tone": report.verdict,
             "word": report.verdict,
-            "headline": HEADLINES[report.verdict],
+            "headline": sentence.of(report.verdict, report.windows),
             "story": " ".join(_story(report)),
+            "started": stamp(report.started_ms),
+            "version": version(),
             "numbers": _numbers(report),
+            "steps": steps(report.findings, report.replicas),
+            "windows_max": WINDOWS_MAX,
             "replicas": _replicas(report),
             "rows": rows,
+            "ids": {f.id: at for at, f in reversed(list(enumerate(rows, 1)))},
+            "choices": _choices(rows),
             "hidden": [(*key, count - ROWS_MAX) for key, count in counts.items() if count > ROWS_MAX],
-            "legend": [(kind, text) for kind, text in KINDS.items() if kind in kinds],
+            "legend": [(kind, text) for kind, text in KINDS.items() if any(f.kind == kind for f in rows)],
+            "legend_of": KINDS,
             "compared": _compared(report),
         },
     )
+
+
+def _choices(rows: list[Finding]) -> list[tuple[str, list[str]]]:
+    """What each filter offers."""
+    return [
+        (name, sorted({getattr(f, name) for f in rows} - {""}))
+        for name in ("severity", "kind", "replica", "topic")
+    ]
 
 
 def _story(report: Report) -> list[str]:
@@ -73,9 +85,7 @@ def _story(report: Report) -> list[str]:
         if rest:
             parts.append(f"{rest} leave no good copy, or no vote says which copy is good")
         told.append(f"{severities[ERROR]} errors: {'; '.join(parts)}.")
-    if report.lost:
-        told.append(f"{number(report.lost)} acknowledged messages are on no replica.")
-    elif report.ledger:
+    if report.ledger and not report.lost:
         told.append(f"{number(report.ledger_lines)} acknowledged messages were looked up.")
     return told + [f"{name} could not be read: {why}" for name, why in report.unreadable.items()]
 
@@ -169,7 +179,8 @@ def lines(report: Report) -> list[str]:
     """The result for a terminal: findings that count, then one verdict line."""
     out = []
     for f in report.findings[:ROWS_MAX]:
-        place = f" [{f.phys_offset}, {f.until})" if f.phys_offset >= 0 else ""
+        # What is about a file and no place in the log has to name the file.
+        place = f" [{f.phys_offset}, {f.until})" if f.phys_offset >= 0 else f" {f.segment}".rstrip()
         message = f" {f.topic}/{f.queue_id}@{f.queue_offset} {f.uniq_key}" if f.topic else ""
         cause = f" (follows from {f.caused_by})" if f.caused_by else ""
         detail = f": expected {f.expected}, found {f.found}" if f.expected or f.found else ""
@@ -179,6 +190,8 @@ def lines(report: Report) -> list[str]:
     for name, why in report.unreadable.items():
         out.append(f"error {name} could not be read: {why}")
     out += _trusted(report.trust)
+    if report.windows:
+        out.append(sentence.of(report.verdict, report.windows))
     counts = Counter(f.severity for f in report.findings)
     summary = ", ".join(f"{n} {word}" for word, n in sorted(counts.items())) or "no findings"
     out.append(

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
+from audit.reading import plain as columns
+from audit.reading.plain import Plain
 from audit.reading.record import (
     MAGIC_PREFIX,
     MAGIC_V1,
@@ -38,6 +40,10 @@ DIGEST_BYTES: Final = 1024 * 1024
 _HEAD: Final = struct.Struct(">iIIi4xqqi16xq20xi")
 assert _HEAD.size == 88, "the fixed part of a record with IPv4 hosts, up to its body"
 _PREFIX: Final = struct.Struct(">iI")
+COLUMNS_MIN: Final = 64
+"""Records that are worth columns."""
+COLUMNS_BYTES_MIN: Final = 65536
+COLUMNS_PATIENCE_MAX: Final = 4096
 _JUMP: Final = struct.Struct(">iI20xq")  # size, magic, physical offset
 
 Read = Callable[[int, int], bytes]
@@ -124,6 +130,23 @@ def find_record(read: Read, begin: int, end: int, segment_end: int) -> int:
 
 
 def scan(
+    read: Read, *bounds: int, aligned: bool = False, plain: bool = False, batch: int = 65536
+) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
+    """As ``scan_columns``, of the same bounds, record by record: slower, and what that is held to."""
+    start, end, *segment = bounds
+    walk = _Walk(read, (start, end), *segment, plain=plain, batch=batch)
+    run = walk.run(aligned=aligned, fast=False)
+    while True:
+        try:
+            found = next(run)
+        except StopIteration as stop:
+            told: tuple[Chunk, list[Damage]] = stop.value
+            return told
+        assert isinstance(found, list), "no columns were asked for"
+        yield found
+
+
+def scan_columns(
     read: Read,
     start: int,
     end: int,
@@ -134,54 +157,118 @@ def scan(
     aligned: bool = False,
     plain: bool = False,
     batch: int = 65536,
-) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
+) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
     """Walk the records whose first byte is in [start, end): yield them in batches, return seams and damage.
 
-    ``aligned``: a record is known to start at ``start``, or damage is; else the first one is searched.
-    A CRC property that does not match is damage only where others match: a store without
-    ``enabledAppendPropCRC`` holds what its clients wrote under that name.
+    Long runs of plain records come as columns, the others record by record. ``aligned``: a record is known to
+    start at ``start``, or damage is; else the first one is searched. A CRC property that does not match is
+    damage only where others match: a store without ``enabledAppendPropCRC`` holds what its clients wrote
+    under that name.
 
     ``segment_end`` is where the file ends, ``log_end`` where the log ends (nothing from there on counts).
     Memory is bounded by one window and one batch, whatever the size of the segment.
     """
-    rows: list[Record] = []
-    damage, topics = _Damages(), dict[bytes, str]()
-    stop, position = min(end, log_end), start
-    if start != segment_base and not aligned:
-        position = find_record(read, start, stop, segment_end)
-        if position < 0:
-            return Chunk(start, end, -1, -1, 0), []
-    first = position if position < stop else -1
-    count, data, base = 0, b"", position
-    filled_at = -1  # a window that begins at the record holds all of it, or the file ends
-    while position < stop:
-        position = _plain_records(data, base, position, stop, batch, rows, topics)
-        if len(rows) >= batch:
-            count += len(rows)
-            yield rows
-            rows = []
-            continue
-        if position >= stop:
-            break
-        at = position - base
-        parsed = parse(data, at, position, segment_end, plain=plain)
-        if parsed.problem in ("incomplete", "fewer than 8 bytes") and filled_at != position:
-            data = window(read, position, segment_end - position)
-            base = filled_at = position
-            continue
+    walk = _Walk(read, (start, end), segment_base, segment_end, log_end, plain=plain, batch=batch)
+    return walk.run(aligned=aligned, fast=True)
+
+
+class _Walk:
+    """One stretch's records, in log order."""
+
+    def __init__(
+        self,
+        read: Read,
+        span: tuple[int, int],
+        segment_base: int,
+        segment_end: int,
+        log_end: int,
+        *,
+        plain: bool,
+        batch: int,
+    ) -> None:
+        self._read, self._span = read, (*span, segment_base)
+        self._segment_end, self._log_end = segment_end, log_end
+        self._plain, self._batch = plain, batch
+        self._rows: list[Record] = []
+        self._count = 0
+        self._damage, self._topics = _Damages(), dict[bytes, str]()
+        self._data, self._base = b"", 0
+        self._filled_at = -1  # a window that begins at the record holds all of it, or the file ends
+        # Columns are not tried again before so many records: where few are plain, trying costs more.
+        self._patience, self._again_at = 0, 0
+
+    def run(
+        self, *, aligned: bool, fast: bool
+    ) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
+        start, end, segment_base = self._span
+        stop, position = min(end, self._log_end), start
+        if start != segment_base and not aligned:
+            position = find_record(self._read, start, stop, self._segment_end)
+            if position < 0:
+                return Chunk(start, end, -1, -1, 0), []
+        first = position if position < stop else -1
+        self._base = position
+        while position < stop:
+            if fast and (taken := self._columns(position, stop)) is not None:
+                if self._rows:
+                    yield self._flushed()
+                self._count += len(taken)
+                position = taken.end
+                yield taken
+                continue
+            position = _plain_records(
+                self._data, self._base, position, stop, self._room(fast), self._rows, self._topics
+            )
+            if len(self._rows) >= self._batch:
+                yield self._flushed()
+                continue
+            if position < stop:
+                position = self._one(position)
+        if self._rows:
+            yield self._flushed()
+        return Chunk(start, end, first, position if first >= 0 else -1, self._count), self._damage.all()
+
+    def _flushed(self) -> list[Record]:
+        rows, self._rows = self._rows, []
+        self._count += len(rows)
+        return rows
+
+    def _room(self, fast: bool) -> int:
+        """How many rows there may be before something else is done."""
+        soon = self._again_at - self._count if fast and self._again_at > self._count else self._batch
+        return max(len(self._rows), min(self._batch, soon))
+
+    def _columns(self, position: int, stop: int) -> Plain | None:
+        """The plain records from here on, if they are many."""
+        left = len(self._data) - (position - self._base)
+        if left < COLUMNS_BYTES_MIN or self._count + len(self._rows) < self._again_at:
+            return None
+        taken = columns.take(self._data, self._base, position, stop)
+        if taken is not None and len(taken) >= COLUMNS_MIN:
+            self._patience = 0
+            return taken
+        self._patience = min(COLUMNS_PATIENCE_MAX, max(COLUMNS_MIN, self._patience * 4))
+        self._again_at = self._count + len(self._rows) + self._patience
+        return None
+
+    def _one(self, position: int) -> int:
+        """The record here, whatever it is; where the next thing begins."""
+        at = position - self._base
+        parsed = parse(self._data, at, position, self._segment_end, plain=self._plain)
+        if parsed.problem in ("incomplete", "fewer than 8 bytes") and self._filled_at != position:
+            self._data = window(self._read, position, self._segment_end - position)
+            self._base = self._filled_at = position
+            return position
         if parsed.record is not None:
-            damage.note(parsed, data.startswith(PROPERTY_CRC, at + parsed.size - 20))
-            rows.append(parsed.record)
+            self._damage.note(parsed, self._data.startswith(PROPERTY_CRC, at + parsed.size - 20))
+            self._rows.append(parsed.record)
         if parsed.size:
-            position += parsed.size
-            continue
+            return position + parsed.size
         # Nothing readable here. The next record may be the neighbour's: the stretch still ends there, once.
-        following = find_record(read, position + 1, log_end, segment_end)
-        position = damage.unreadable(position, following if following >= 0 else log_end, parsed.problem)
-    if rows:
-        count += len(rows)
-        yield rows
-    return Chunk(start, end, first, position if first >= 0 else -1, count), damage.all()
+        following = find_record(self._read, position + 1, self._log_end, self._segment_end)
+        return self._damage.unreadable(
+            position, following if following >= 0 else self._log_end, parsed.problem
+        )
 
 
 class _Damages:

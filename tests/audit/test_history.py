@@ -7,13 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 
 from admin.exits import run as run_command
 from audit.commands import audit
-from audit.findings import KINDS, SCHEMA
+from audit.findings import KINDS, SCHEMA, SCHEMA_VERSION
+from model.errors import ConfigError
 from tests import ROOT
 from tests.audit.plants import PLANTS, make
 
@@ -89,6 +91,34 @@ def test_what_is_no_report_cannot_be_compared(broken: str, tmp_path: Path) -> No
         (Path(new) / broken).write_text("{")
     assert run_command(audit, ["diff", old, new], "keelmq audit") == 64
     assert run_command(audit, ["diff", old], "keelmq audit") == 64
+
+
+@pytest.mark.parametrize("file", ["summary.json", "findings.jsonl"])
+@pytest.mark.parametrize("version", [None, SCHEMA_VERSION + 1])
+def test_results_of_another_schema_are_refused(version: int | None, file: str, tmp_path: Path) -> None:
+    old, new = two_audits(tmp_path, "duplicate")
+    path = Path(new) / file
+    name = "schemaVersion" if file == "summary.json" else "schema_version"
+    assert f'"{name}": {SCHEMA_VERSION}' in path.read_text()
+    told = path.read_text().replace(f'"{name}": {SCHEMA_VERSION}', f'"{name}": {json.dumps(version)}')
+    path.write_text(told)
+    result = CliRunner().invoke(audit, ["diff", old, new])
+    assert isinstance(result.exception, ConfigError)
+    said = f"schema version {version}" if version else "no schema version"
+    assert f"{path}: {said}, this keelmq compares version {SCHEMA_VERSION}" in str(result.exception)
+    assert run_command(audit, ["diff", old, new], "keelmq audit") == 64
+
+
+def test_every_result_has_its_schema_version(tmp_path: Path) -> None:
+    old, new = two_audits(tmp_path, "removed message")
+    table = pq.read_table(Path(new) / "findings.parquet")
+    assert set(table["schema_version"].to_pylist()) == {SCHEMA_VERSION}
+    assert table.schema.metadata[b"keelmq.audit.schema_version"] == str(SCHEMA_VERSION).encode()
+    assert json.loads(call("diff", old, new, "--json").stdout)["schemaVersion"] == SCHEMA_VERSION
+    page = (DOCS / "audit.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page[page.index("## Results") : page.index("## Findings")]))
+    summary = json.loads((Path(new) / "summary.json").read_text())
+    assert set(summary) | set(summary["windows"][0]) <= named
 
 
 def _metrics(file: Path) -> dict[tuple[str, ...], float]:

@@ -27,7 +27,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
 
 READ = {
+    "keelmq/audit/pages/templates/audit.css",
     "keelmq/audit/pages/templates/audit.html",
+    "keelmq/audit/pages/templates/audit.js",
     "keelmq/audit/pages/templates/page.html",
     "keelmq/audit/pages/templates/report.css",
     "keelmq/cli/templates/demo.css",

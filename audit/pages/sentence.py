@@ -1,0 +1,105 @@
+"""What is lost or different, where and since when? One sentence of the worst windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from audit.evidence import stamp
+from audit.findings import ERROR, WARN
+from audit.losses import Window
+from audit.pages.html import number
+
+_WITHOUT: Final = {
+    "clean": "The replicas hold the same log.",
+    "warnings": "The replicas hold the same log, with something to look at.",
+    "diverged": "The replicas differ.",
+    "unfinished": "Not everything could be read, so this is no clean bill.",
+}
+_TOPICS_MAX: Final = 3
+_WHAT: Final = {
+    "crc_mismatch": "{n} damaged {records}",
+    "bytes_differ": "other bytes in {n} {records} than the others",
+    "unreadable_region": "bytes in which no record can be read",
+    "phys_offset_mismatch": "{n} {records} that name another place",
+    "file_unreadable": "a file that cannot be read",
+    "missing_segment": "a log without one of its segments",
+    "missing_start": "a log whose oldest segments were taken away",
+    "divergent_suffix": "another history than the others",
+    "short_tail": "a log that ends before the others'",
+    "extra_tail": "a log that ends behind the others'",
+    "epoch_mismatch": "another epoch than the others",
+    "acked_missing": "no copy of {n} acknowledged {messages}",
+    "acked_mismatch": "{n} acknowledged {messages} with another body or place",
+    "acked_out_of_order": "{n} acknowledged {messages} in an order that their acknowledgements exclude",
+    "queue_gap": "queues that skip {n} {places}",
+    "dup_queue_offset": "{n} {places} of queues taken twice",
+    "queue_order": "queues whose places do not ascend",
+    "dup_message": "{n} {messages} more than once",
+    "cq_wrong": "wrong queue entries",
+    "cq_missing": "records without queue entries",
+    "cq_dangling": "queue entries without records",
+    "consumer_offset_beyond": "a consumer group that is further than its queue",
+}
+
+
+def of(verdict: str, windows: Sequence[Window]) -> str:
+    """The headline. Of several faults the worst is told; the others are counted by kind."""
+    lost = [w for w in windows if w.lost]
+    if lost:
+        return _told(lost, _lost(lost), windows)
+    for severity in (ERROR, WARN):
+        rows = [w for w in windows if w.severity == severity]
+        if rows:
+            first = [w for w in rows if (w.kind, w.replica) == (rows[0].kind, rows[0].replica)]
+            return _told(first, _different(first), windows)
+    return _WITHOUT[verdict]
+
+
+def _lost(lost: Sequence[Window]) -> str:
+    count = sum(w.records for w in lost)
+    verb = "message is" if count == 1 else "messages are"
+    where = "on no replica" if lost[0].replica == "*" else f"not in {lost[0].replica}, the only store"
+    return f"{number(count)} acknowledged {verb} lost, {where}"
+
+
+def _different(rows: Sequence[Window]) -> str:
+    holder = "Every replica has" if rows[0].replica == "*" else f"{rows[0].replica} has"
+    count = sum(w.records for w in rows)
+    words = {name: name[:-1] if count == 1 else name for name in ("records", "messages", "places")}
+    what = _WHAT.get(rows[0].kind, rows[0].kind).format(n=number(count), **words)
+    return f"{holder} {what}"
+
+
+def _told(rows: Sequence[Window], what: str, windows: Sequence[Window]) -> str:
+    kinds = {(w.lost, w.kind, w.replica) for w in windows} - {(w.lost, w.kind, w.replica) for w in rows}
+    parts = [what, *_where(rows), *_since(rows)]
+    more = f"; {len(kinds)} other {'thing' if len(kinds) == 1 else 'things'} to look at" if kinds else ""
+    return ", ".join(parts) + more + "."
+
+
+def _where(rows: Sequence[Window]) -> list[str]:
+    queues = sorted({(w.topic, w.queue_id) for w in rows if w.topic})
+    topics = sorted({topic for topic, _ in queues})
+    told = []
+    if len(queues) == 1 and queues[0][1] >= 0:
+        told.append(f"in queue {queues[0][1]} of {topics[0]}")
+    elif topics:
+        more = f" and {len(topics) - _TOPICS_MAX} more topics" if len(topics) > _TOPICS_MAX else ""
+        told.append(f"in {_joined(topics[:_TOPICS_MAX])}{more}")
+    epochs = sorted({w.epoch for w in rows if w.epoch >= 0})
+    if epochs:
+        told.append(f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}")
+    at = min((w.phys_offset for w in rows if w.phys_offset >= 0), default=-1)
+    return told + ([f"from offset {number(at)} on"] if at >= 0 else [])
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+
+
+def _since(rows: Sequence[Window]) -> list[str]:
+    known = [w for w in rows if w.since_ms >= 0]
+    if not known:
+        return []
+    return [f"since {stamp(min(w.since_ms for w in known))}"]

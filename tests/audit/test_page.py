@@ -1,0 +1,228 @@
+"""The promise of the page: one sentence says it, windows show it, copies prove it, commands mend it."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from audit.commands import audit
+from audit.evidence import RECORDS_MAX
+from audit.findings import SCHEMA_VERSION, Finding
+from audit.losses import stored_ms, windows
+from audit.pages import sentence
+from audit.repair import steps
+from runtime.version import version
+from tests.audit.plants import PLANTS, make, run_local
+from tests.audit.stores import LogWriter, copies, found, look, patch, record
+from tests.audit.browser import CHROMIUM, ask
+
+STAMP = 1_700_000_000_000
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: CHROMIUM names one")
+
+
+def damaged(root: Path) -> tuple[list[Path], list[int], Path]:
+    """Three replicas that lost four messages of one queue, with a record whose copies differ."""
+    writer = LogWriter(root / "origin")
+    for n in range(60):
+        writer.add(b"order %d" % n, key=f"KEY{n:029d}", topic="Orders", queue_id=n % 2, stamp=STAMP + n)
+    at = [int(str(row["phys_offset"])) for row in writer.rows]
+    writer.confirm(epochs=[(1, 0), (2, at[20])])
+    ledger = root / "acked.jsonl"
+    ledger.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
+    stores = copies(writer.root)
+    for n in (40, 42, 44, 46):
+        size = struct.unpack(">i", look(stores[0], at[n], 4))[0]
+        body = b"y" * (size - 91 - 1 - len("UNIQ_KEY\x01other40\x02"))
+        raw = record(at[n], n, body, key=f"other{n}", topic="X", stamp=STAMP + n)
+        for store in stores:
+            patch(store, at[n], raw)
+    patch(stores[1], at[3] + 50, b"\x11")
+    return stores, at, ledger
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(audit, list(arguments), standalone_mode=False)
+
+
+def report_of(tmp_path: Path) -> Path:
+    stores, _, ledger = damaged(tmp_path)
+    out = tmp_path / "out"
+    call(*(str(s) for s in stores), "--ledger", str(ledger), "--out", str(out))
+    return out
+
+
+def test_losses_are_one_window_with_its_place_time_and_keys(tmp_path: Path) -> None:
+    stores, at, ledger = damaged(tmp_path)
+    report = run_local(stores, ledger)
+    lost = [w for w in report.windows if w.lost]
+    assert [(w.topic, w.queue_id, w.epoch, w.records) for w in lost] == [("Orders", 0, 2, 4)]
+    assert (lost[0].first_key, lost[0].last_key) == (f"KEY{40:029d}", f"KEY{46:029d}")
+    assert (lost[0].phys_offset, lost[0].until) == (at[40], at[46] + 1)
+    assert (lost[0].since_ms, lost[0].until_ms) == (STAMP + 40, STAMP + 46)
+    assert report.windows[0] == lost[0]
+    told = sentence.of(report.verdict, report.windows)
+    assert told.startswith("4 acknowledged messages are lost, on no replica, in queue 0 of Orders, epoch 2,")
+    assert "since 2023-11-14 22:13:20.040 UTC" in told
+
+
+def test_what_is_far_apart_is_two_windows() -> None:
+    rows = [
+        Finding("acked_missing", "error", "*", "", 1, at, at + 1, "T", 0, at, records=1)
+        for at in (10, 4000, 9000)
+    ]
+    assert [w.records for w in windows(rows, [])] == [1, 1, 1]
+    [whole] = windows([f for f in rows if f.phys_offset < 11] * 3, [])
+    assert (whole.records, whole.since_ms) == (3, -1)
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        ("flipped bit", "r1 has 1 damaged record, in queue 0 of T, epoch 1, from offset"),
+        ("missing segment", "r0 has a log without one of its segments, epoch"),
+        ("divergent suffix", "r1 has another history than the others, epoch 3, from offset"),
+        ("cut tail", "r2 has a log that ends before the others', epoch 3, from offset"),
+        ("duplicate", "r0 has 1 message more than once, in queue 0 of T, epoch 3"),
+        ("nothing", "The replicas hold the same log."),
+    ],
+)
+def test_the_sentence_says_what_where_and_since_when(plant: str, words: str, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == plant).do(stores, writer)
+    report = run_local(stores, ledger)
+    told = sentence.of(report.verdict, report.windows)
+    assert told.startswith(words)
+    assert ("since 1970-01-01" in told) is (plant != "nothing")
+
+
+def test_a_time_is_that_of_the_record_there_or_next_to_it(tmp_path: Path) -> None:
+    stores, at, _ = damaged(tmp_path)
+    replicas = found(*stores)
+    assert stored_ms(replicas, at[7]) == STAMP + 7
+    assert stored_ms(replicas, at[7] + 1) == STAMP + 8
+    assert stored_ms(replicas, at[7] + 1, last=True) == STAMP + 7
+    assert stored_ms(replicas, 1 << 40) == STAMP + 59
+    assert stored_ms([], 0) == -1
+
+
+def test_copies_stand_beside_each_other_with_what_differs(tmp_path: Path) -> None:
+    stores, at, ledger = damaged(tmp_path)
+    report = run_local(stores, ledger)
+    of = {e.window.kind: e for e in report.evidence}
+    right, wrong = of["bytes_differ"].copies
+    assert (right.replica, right.sound, wrong.replica, wrong.sound) == ("r0, r2", True, "r1", False)
+    marked = [
+        [(row.offset + n, byte) for row in copy.rows for n, (byte, off) in enumerate(row.cells) if off]
+        for copy in (right, wrong)
+    ]
+    assert marked == [[(at[3] + 50, "00")], [(at[3] + 50, "11")]]
+    assert {name: value for name, value, _ in right.fields}["key"] == f"KEY{3:029d}"
+    [gone] = of["acked_missing"].copies
+    assert (gone.replica, gone.sound) == ("r0, r1, r2", False)
+    assert "another message" in gone.said
+
+
+@pytest.mark.parametrize("plant", [p.name for p in PLANTS])
+def test_every_fault_has_a_step_and_the_page_is_made(plant: str, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == plant).do(stores, writer)
+    out = tmp_path / "out"
+    call(*(str(s) for s in stores), "--ledger", str(ledger), "--out", str(out))
+    summary = json.loads((out / "summary.json").read_text())
+    page = (out / "index.html").read_text()
+    assert ("What to do" in page) is bool(summary["windows"]) is (plant != "nothing")
+    assert page.count("<section class=evidence>") <= RECORDS_MAX
+
+
+def test_the_command_that_repairs_names_every_replica(tmp_path: Path) -> None:
+    stores, _, ledger = damaged(tmp_path)
+    report = run_local(stores, ledger)
+    by = {step.command for step in steps(report.findings, report.replicas) if step.replica == "r1"}
+    assert f"keelmq store repair {stores[1]} --from {stores[0]} --from {stores[2]}" in by
+
+
+def test_a_missing_segment_is_brought_back_by_its_command(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == "missing segment").do(stores, writer)
+    report = run_local(stores, ledger)
+    [step] = [s for s in steps(report.findings, report.replicas) if s.command.startswith("cp ")]
+    subprocess.run(step.command, shell=True, check=True)
+    assert run_local(stores, ledger).verdict == "clean"
+
+
+def test_the_page_tells_date_version_and_command_without_secrets(tmp_path: Path) -> None:
+    out = report_of(tmp_path)
+    page = (out / "index.html").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["schemaVersion"] == SCHEMA_VERSION
+    assert summary["version"] == version()
+    assert summary["version"] in page
+    assert summary["startedMs"] > STAMP
+    assert summary["command"].startswith(f"keelmq audit r0={tmp_path}/r0 r1=")
+    assert f"--ledger {tmp_path}/acked.jsonl --engine local --out {out}" in page
+
+
+def test_a_file_that_is_damaged_is_named_on_the_console(tmp_path: Path) -> None:
+    stores, _, ledger = make(tmp_path)
+    (stores[1] / "config").mkdir()
+    (stores[1] / "config" / "topics.json").write_text("{broken")
+    said = call(*(str(s) for s in stores), "--ledger", str(ledger), "--out", str(tmp_path / "out")).stdout
+    assert re.search(r"^warn  file_corrupt r1 config/topics\.json: ", said, re.MULTILINE)
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1400, 390])
+def test_nothing_is_cut_off_at_the_width_of_a_desk_and_of_a_phone(width: int, tmp_path: Path) -> None:
+    script = """
+      const wide = innerWidth, cut = [];
+      for (const node of document.querySelectorAll("body *")) {
+        const box = node.getBoundingClientRect();
+        const scrolls = node.closest("pre, .bar, .scroll");
+        const inside = scrolls && scrolls !== node && scrolls.getBoundingClientRect().right <= wide;
+        if (box.width && !inside && (box.left < -1 || box.right > wide + 1)) cut.push(node.outerHTML);
+      }
+      const cell = document.querySelector("#findings td"), key = document.querySelector("#findings .key");
+      const font = parseFloat(getComputedStyle(cell).fontSize), high = key.getBoundingClientRect().height;
+      return {wide, page: document.documentElement.scrollWidth, cut, lines: Math.round(high / font / 1.5)};
+    """
+    root = tmp_path / ("x" * 80)  # a path that is longer than a line
+    root.mkdir()
+    told = ask(report_of(root) / "index.html", script, width=width, scratch=tmp_path)
+    assert told["wide"] == width
+    assert (told["page"], told["cut"]) == (width, [])
+    assert told["lines"] == 1, "a key of 32 characters stands on one line"
+
+
+@needs_browser
+def test_filters_show_the_rows_they_name(tmp_path: Path) -> None:
+    out = report_of(tmp_path)
+    script = """
+      const form = document.getElementById("filters");
+      const rows = [...document.querySelectorAll("#findings tr[data-kind]")];
+      const shown = () => rows.filter((r) => r.offsetHeight).map((r) => [r.dataset.kind, r.dataset.replica]);
+      const set = (name, value) => {
+        form.elements[name].value = value;
+        form.dispatchEvent(new Event("input"));
+        return shown();
+      };
+      const all = shown(), lost = set("kind", "acked_missing");
+      const one = set("text", "key00000000000000000000000000042");
+      set("kind", ""); set("text", "");
+      const r1 = set("replica", "r1");
+      return {hidden: form.hidden, all, lost, one, r1, said: document.getElementById("count").textContent};
+    """
+    told = ask(out / "index.html", script, width=1400, scratch=tmp_path)
+    rows = [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()]
+    assert told["hidden"] is False
+    assert told["all"] == [[row["kind"], row["replica"]] for row in rows]
+    assert told["lost"] == [row for row in told["all"] if row[0] == "acked_missing"]
+    assert told["one"] == [["acked_missing", "*"]]
+    assert told["r1"] == [row for row in told["all"] if row[1] == "r1"] != []
+    assert told["said"] == f"{len(told['r1'])} of {len(rows)} rows"
