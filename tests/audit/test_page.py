@@ -19,9 +19,9 @@ from audit.losses import stored_ms, windows
 from audit.pages import sentence
 from audit.repair import steps
 from runtime.version import version
+from tests.audit.browser import CHROMIUM, ask
 from tests.audit.plants import PLANTS, make, run_local
 from tests.audit.stores import LogWriter, copies, found, look, patch, record
-from tests.audit.browser import CHROMIUM, ask
 
 STAMP = 1_700_000_000_000
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: CHROMIUM names one")
