@@ -141,7 +141,7 @@ def _sealed(spec: StoreSpec) -> list[tuple[str, int, int]]:
 
 def _finding(row: dict[str, Any]) -> Finding:
     """Raises TypeError on a row that is none."""
-    return Finding(**{name: value for name, value in row.items() if name != "id"})
+    return Finding(**{name: value for name, value in row.items() if name not in ("schema_version", "id")})
 
 
 def _subject(finding: Finding) -> tuple[Any, ...]:
