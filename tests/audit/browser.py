@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-CHROMIUM: Final = os.environ.get("CHROMIUM") or next(
-    filter(
-        None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))
-    ),
-    None,
-)
+from tests.browser import chromium
+
 _TOLD: Final = re.compile(r'<pre id="told">(.*?)</pre>', re.DOTALL)
 _FLAGS: Final = (
     "--headless",
@@ -29,13 +23,12 @@ _FLAGS: Final = (
 
 def ask(page: Path, script: str, *, width: int, scratch: Path) -> Any:
     """What ``script``, a function's body, returns at the end of the page, in a window so wide, in pixels."""
-    assert CHROMIUM is not None, "tests that need it are skipped without"
     told = f"(() => {{ {script} }})()"
     node = "const p = document.createElement('pre'); p.id = 'told'; document.body.append(p);"
     tail = f"<script>{{ const found = {told}; {node} p.textContent = JSON.stringify(found); }}</script>"
     copy = scratch / f"asked-{width}.html"
     copy.write_text(page.read_text().replace("</body>", f"{tail}</body>"))
-    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={scratch / 'profile'}", f"--window-size={width},2000"]
+    command = [chromium(), *_FLAGS, f"--user-data-dir={scratch / 'profile'}", f"--window-size={width},2000"]
     done = subprocess.run(
         [*command, "--dump-dom", copy.as_uri()], capture_output=True, text=True, timeout=60, check=True
     )

@@ -19,12 +19,11 @@ from audit.losses import stored_ms, windows
 from audit.pages import sentence
 from audit.repair import steps
 from runtime.version import version
-from tests.audit.browser import CHROMIUM, ask
+from tests.audit.browser import ask
 from tests.audit.plants import PLANTS, make, run_local
 from tests.audit.stores import LogWriter, copies, found, look, patch, record
 
 STAMP = 1_700_000_000_000
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: CHROMIUM names one")
 
 
 def damaged(root: Path) -> tuple[list[Path], list[int], Path]:
@@ -177,7 +176,7 @@ def test_a_file_that_is_damaged_is_named_on_the_console(tmp_path: Path) -> None:
     assert re.search(r"^warn  file_corrupt r1 config/topics\.json: ", said, re.MULTILINE)
 
 
-@needs_browser
+@pytest.mark.more
 @pytest.mark.parametrize("width", [1400, 390])
 def test_nothing_is_cut_off_at_the_width_of_a_desk_and_of_a_phone(width: int, tmp_path: Path) -> None:
     script = """
@@ -200,7 +199,7 @@ def test_nothing_is_cut_off_at_the_width_of_a_desk_and_of_a_phone(width: int, tm
     assert told["lines"] == 1, "a key of 32 characters stands on one line"
 
 
-@needs_browser
+@pytest.mark.more
 def test_filters_show_the_rows_they_name(tmp_path: Path) -> None:
     out = report_of(tmp_path)
     script = """
