@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import click
 
-from audit import diff as diffs
 from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES
 from audit.reading.storage import StoreSpec, parse_stores, shown
+from audit.results import diff as diffs
 from audit.run import Report
 from audit.run import audit as run_audit
 from audit.tables import Engine

@@ -21,7 +21,6 @@ from audit import incremental, plan
 from audit.bounded import Unlisted
 from audit.carried import Carried
 from audit.compare import Ranges, compare_digests, drill_down
-from audit.evidence import Evidence, evidence
 from audit.findings import SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
@@ -33,12 +32,13 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.ledger import Ledger, read_ledger
-from audit.losses import Window, windows
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside, look_beside
 from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
 from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
+from audit.results.evidence import Evidence, evidence
+from audit.results.losses import Window, windows
 from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, Task, View
 from model.errors import MqError
 from runtime.version import version

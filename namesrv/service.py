@@ -18,7 +18,8 @@ from model.foreign_keys import sort_out
 from model.ids import MASTER_ID
 from model.settings import properties_of
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
-from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
+from namesrv.core import ORDER_NAMESPACE, MasterChange, MinIdChange, Notice, RouteTable
+from namesrv.kv import KvTable
 from remoting.acl.control import StandaloneAccess, own_credentials
 from remoting.bodies import Items, believed_object, dumps, dumps_dialect, pieces
 from remoting.codec import Command

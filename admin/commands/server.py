@@ -29,8 +29,11 @@ def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> 
 @click.group(
     cls=LazyGroup,
     lazy={
-        "transfer": ("admin.commands.transfer:transfer", "Make another Controller leader."),
-        "replace": ("admin.commands.replace:replace", "Give a lost Controller's id to a new machine."),
+        "transfer": ("admin.commands.controllers.transfer:transfer", "Make another Controller leader."),
+        "replace": (
+            "admin.commands.controllers.replace:replace",
+            "Give a lost Controller's id to a new machine.",
+        ),
     },
     invoke_without_command=True,
     no_args_is_help=False,

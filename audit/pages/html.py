@@ -7,8 +7,8 @@ from typing import Any
 
 import jinja2
 
-from audit.evidence import stamp
 from audit.reading.storage import shown
+from audit.results.evidence import stamp
 
 
 def number(value: int) -> str:

@@ -7,13 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from audit.evidence import stamp
 from audit.findings import ERROR, INFO, KINDS, Finding, write
 from audit.incremental import Trusted
 from audit.pages import html, sentence
 from audit.pages.html import number, size
 from audit.reading.layout import Replica
-from audit.repair import steps
+from audit.results.evidence import stamp
+from audit.results.repair import steps
 from audit.run import Report
 from runtime.version import version
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from audit.evidence import stamp
 from audit.findings import ERROR, WARN
-from audit.losses import Window
 from audit.pages.html import number
+from audit.results.evidence import stamp
+from audit.results.losses import Window
 
 _WITHOUT: Final = {
     "clean": "The replicas hold the same log.",

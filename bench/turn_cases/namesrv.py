@@ -17,7 +17,8 @@ from model.codes import Request
 from model.config import NamesrvConfig
 from model.topic import DataVersion
 from namesrv.codec import TOPICS_MAX
-from namesrv.core import KvTable, Queues, Registration
+from namesrv.core import Queues, Registration
+from namesrv.kv import KvTable
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv
 

@@ -329,19 +329,19 @@ drill = LazyGroup(
             "Break a simulated cluster, thousands of times, from seeds.",
         ),
         "list": (
-            "chaos.drills.scenario_commands:list_",
+            "chaos.drills.live.commands:list_",
             "Show the drills and scenarios, and what cannot be done here.",
         ),
         "run": (
-            "chaos.drills.scenario_commands:run",
+            "chaos.drills.live.commands:run",
             "Carry out a simulated scenario on real processes.",
         ),
         "replay": (
-            "chaos.drills.scenario_commands:replay",
+            "chaos.drills.live.commands:replay",
             "Carry out the plan of a result again.",
         ),
         "matrix": (
-            "chaos.drills.matrix:matrix",
+            "chaos.drills.live.matrix:matrix",
             "Carry out kinds of faults in each mode, many times; one table.",
         ),
         "compare": (
@@ -353,7 +353,7 @@ drill = LazyGroup(
             "Make one page of a drill's result.",
         ),
         "heal": (
-            "chaos.drills.scenario_commands:heal_",
+            "chaos.drills.live.commands:heal_",
             "End what a drill left that was killed.",
         ),
         "model": (

@@ -43,9 +43,7 @@ GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AW
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 
-
-_CLOSED: Final = State.CLOSED  # looked at for each answer
-_PROBATION: Final = Standing.PROBATION
+_CLOSED, _PROBATION = State.CLOSED, Standing.PROBATION  # looked at for each answer
 _NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
 
 

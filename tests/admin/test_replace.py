@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.commands import replace, server
+from admin.commands import server
+from admin.commands.controllers import replace
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from client.admin import AdminClient

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from admin.commands import server as commands
-from admin.commands import transfer
+from admin.commands.controllers import transfer
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from remoting.auth import Credentials

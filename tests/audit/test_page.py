@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from audit.commands import audit
-from audit.evidence import RECORDS_MAX
 from audit.findings import SCHEMA_VERSION, Finding
-from audit.losses import stored_ms, windows
 from audit.pages import sentence
-from audit.repair import steps
+from audit.results.evidence import RECORDS_MAX
+from audit.results.losses import stored_ms, windows
+from audit.results.repair import steps
 from runtime.version import version
 from tests.audit.browser import ask
 from tests.audit.plants import PLANTS, make, run_local

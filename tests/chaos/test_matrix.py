@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from admin.local.layout import Layout
-from chaos.drills import matrix as drills
+from chaos.drills.live import matrix as drills
+from chaos.drills.live.scenario import Asked, Told
 from chaos.drills.measure import Drill
-from chaos.drills.scenario import Asked, Told
 from chaos.drills.timeline import availability, timeline
 from chaos.faults import FAULTS
 from chaos.history import Happened, History, Invoke, Ok

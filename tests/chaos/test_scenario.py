@@ -14,9 +14,9 @@ import pytest
 from admin.local import layout as layouts
 from admin.local.layout import Layout
 from chaos import faults
+from chaos.drills.live.commands import exit_code
+from chaos.drills.live.scenario import Asked, Told, _all_refused, _judge
 from chaos.drills.measure import Drill
-from chaos.drills.scenario import Asked, Told, _all_refused, _judge
-from chaos.drills.scenario_commands import exit_code
 from chaos.faults import Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
 from chaos.live.executor import Outcome

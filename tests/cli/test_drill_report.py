@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chaos.drills.drill import summary
+from chaos.drills.live.scenario import Asked, Told
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill
-from chaos.drills.scenario import Asked, Told
 from chaos.drills.timeline import timeline
 from chaos.faults import Isolate, Step
 from chaos.history import Happened, History, Invoke, Observed, Ok

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.drills.scenario_commands import PREFIX
+from chaos.drills.live.commands import PREFIX
 from chaos.live import loop_disk
 from chaos.live.ground import LEDGER
 from chaos.live.loop_disk import LoopDisk

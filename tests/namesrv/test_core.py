@@ -14,7 +14,6 @@ from model.errors import Refused
 from model.topic import DataVersion
 from namesrv.core import (
     TOPICS_A_STEP,
-    KvTable,
     MasterChange,
     MinIdChange,
     Queues,
@@ -22,6 +21,7 @@ from namesrv.core import (
     Registration,
     RouteTable,
 )
+from namesrv.kv import KvTable
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 TOPICS = {"T": Queues(8, 8, 6), "S": Queues(1, 1, 6)}

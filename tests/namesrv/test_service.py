@@ -15,7 +15,8 @@ from model.codes import Request, Response
 from model.errors import DiskError, PeerError, Refused
 from model.topic import DataVersion
 from namesrv.codec import parse_registration
-from namesrv.core import TOPICS_A_STEP, KvTable, Queues, Registration, RouteTable
+from namesrv.core import TOPICS_A_STEP, Queues, Registration, RouteTable
+from namesrv.kv import KvTable
 from namesrv.service import SHORT_MAX
 from remoting.bodies import dumps, loads
 from remoting.codec import Command

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from audit.losses import Window
 from audit.reading.layout import Replica, bytes_at
 from audit.reading.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Parsed, parse
+from audit.results.losses import Window
 
 RECORDS_MAX: Final = 8
 ROW_BYTES: Final = 16

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.outfile import OutFile, write_whole
-from chaos.drills.scenario import Asked, Told
-from chaos.drills.scenario_commands import carried_out, exit_code, show
+from chaos.drills.live.commands import carried_out, exit_code, show
+from chaos.drills.live.scenario import Asked, Told
 from chaos.scenarios.matrix import KINDS, MODES, plan
 from model.errors import ConfigError, MqError
 

@@ -20,7 +20,7 @@ from admin.host.serve import loop_factory
 from admin.local.layout import STATE_FILE
 from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
-from chaos.drills.scenario import Asked, Told, run_scenario
+from chaos.drills.live.scenario import Asked, Told, run_scenario
 from chaos.drills.screen import verdict
 from chaos.live.ground import LEDGER, heal
 from chaos.live.means import refusal

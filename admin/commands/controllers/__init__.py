@@ -1,0 +1,1 @@
+"""The commands that change which Controllers there are, and which of them leads."""

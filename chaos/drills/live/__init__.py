@@ -1,0 +1,1 @@
+"""Plans on real processes: one, or many of them in a table."""
