@@ -138,13 +138,18 @@ def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[s
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{where}: not a JSON object: {error}") from None
-        if not isinstance(row, dict):
-            raise ConfigError(f"{where}: expected a JSON object, found {type(row).__name__}")
-        yield where, row
+        yield where, json_object(line, where)
+
+
+def json_object(line: bytes, where: str) -> dict[str, Any]:
+    """Raises ConfigError, which names ``where``."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where}: not a JSON object: {error}") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    return row
 
 
 def from_rows(rows: Iterable[tuple[str, dict[str, Any]]], first: int = 0) -> pa.Table:

@@ -5,7 +5,6 @@ A range has the lines that begin in it, so that any number of tasks reads a file
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -14,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from audit.ledger import CRC_MASK, LEDGER, from_rows, of_parquet
+from audit.ledger import CRC_MASK, LEDGER, from_rows, json_object, of_parquet
 from model.errors import ConfigError
 
 LINES: Final = LEDGER.remove(0)
@@ -58,25 +57,15 @@ def _objects(path: str, begin: int, end: int) -> Iterator[tuple[str, dict[str, A
             if at >= end:
                 return
             if line.strip():
-                yield f"{path} at byte {at}", _object(line, f"{path} at byte {at}")
+                yield f"{path} at byte {at}", json_object(line, f"{path} at byte {at}")
             at += len(line)
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: not a JSON object: {error}") from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: expected a JSON object, found {type(row).__name__}")
-    return row
 
 
 def _is_history(path: str) -> bool:
     """Its lines are events, each with a type; those of a ledger are messages."""
     with open(path, "rb") as file:
         first: Iterable[bytes] = islice((line for line in file if line.strip()), 1)
-        return any(_object(line, path).get("type") is not None for line in first)
+        return any(json_object(line, path).get("type") is not None for line in first)
 
 
 def _history(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -45,7 +45,7 @@ class Groups:
         self._quota = Quota(config.auto_groups_rate, config.auto_groups_max, now_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self.text = TableText(lambda: list(self.table), lambda name: self.table[name].to_json())
-        self._moved = Moved()
+        self._moved = Moved[str]()
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self._forbidden_text = TableText(lambda: list(self._forbidden), lambda name: self._forbidden[name])
         self.version = DataVersion()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.tables.moved import MOVED_MAX, forget_oldest
+from broker.tables.moved import Moved
 from remoting.bodies import Members
 
 PULL: Final = "PULL"
@@ -32,14 +32,16 @@ class RequestModes:
     def __init__(self) -> None:
         self._table: dict[str, dict[str, RequestMode]] = {}  # by topic; what is in it is never changed
         self._count = 0
-        self._moved: dict[tuple[str, str], int] = {}  # the revision of its last change, oldest first
-        self._first = 0  # before this revision nothing is known of what changed
-        self.revision = 0
-        """Counts the changes; ``since`` takes one of its values."""
+        self._moved = Moved[tuple[str, str]]()
         self.on_change: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def revision(self) -> int:
+        """Counts the changes; ``since`` takes one of its values."""
+        return self._moved.mark
 
     def get(self, topic: str, group: str) -> RequestMode | None:
         return self._table.get(topic, {}).get(group)
@@ -48,7 +50,8 @@ class RequestModes:
         groups = self._table.get(topic, {})
         self._count += group not in groups
         self._table[topic] = {**groups, group: mode}
-        self._changed((topic, group))
+        self._moved.add([(topic, group)])
+        self._tell()
 
     def load(self, stored: dict[str, Any] | None) -> None:
         """Raises ValueError, TypeError, AttributeError for what is no such table."""
@@ -68,25 +71,23 @@ class RequestModes:
         if table == self._table:
             return False
         self._replace(table)
-        self._changed()
-        self._first = self.revision
+        self._moved.forget()
+        self._tell()
         return True
 
     def since(self, mark: int) -> dict[str, Any] | None:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None when that cannot be
         told."""
-        if not self._first <= mark <= self.revision:
+        moved = self._moved.since(mark)
+        if moved is None:
             return None
         changed: dict[str, dict[str, RequestMode]] = {}
-        for topic, group in reversed(self._moved):
-            if self._moved[topic, group] <= mark:
-                break
+        for topic, group in moved:
             changed.setdefault(topic, {})[group] = self._table[topic][group]
         return {"messageRequestModeMap": Members(_topics(changed)), "part": True}
 
     def _replace(self, table: dict[str, dict[str, RequestMode]]) -> None:
         self._table = table
-        self._moved.clear()
         self._count = sum(map(len, table.values()))
 
     def to_json(self) -> dict[str, Any]:
@@ -100,13 +101,7 @@ class RequestModes:
         """``to_json`` as of this moment, each entry of which is made when it is written."""
         return {"messageRequestModeMap": Members(_topics(dict(self._table)))}
 
-    def _changed(self, *pairs: tuple[str, str]) -> None:
-        self.revision += 1
-        for pair in pairs:
-            self._moved.pop(pair, None)
-            self._moved[pair] = self.revision
-        if len(self._moved) > MOVED_MAX:
-            self._first = forget_oldest(self._moved)
+    def _tell(self) -> None:
         for hook in self.on_change:
             hook()
 

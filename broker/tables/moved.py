@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from broker.tables.table_text import TableText
 
@@ -24,7 +24,7 @@ def forget_oldest(marks: dict[Key, int]) -> int:
     return last
 
 
-class Moved:
+class Moved(Generic[Key]):
     """When each key last changed, as a count of changes; pure.
 
     Holds: keys stand in the order of their last change. So the newest are found without a search. At most
@@ -35,9 +35,9 @@ class Moved:
         self.mark = 0
         """Counts the changes since this process began; ``since`` takes one of its values."""
         self._first = 0
-        self._marks: dict[str, int] = {}
+        self._marks: dict[Key, int] = {}
 
-    def add(self, keys: Iterable[str]) -> None:
+    def add(self, keys: Iterable[Key]) -> None:
         self.mark += 1
         for key in keys:
             self._marks.pop(key, None)
@@ -51,7 +51,7 @@ class Moved:
         self._first = self.mark
         self._marks.clear()
 
-    def since(self, mark: int | None) -> list[str] | None:
+    def since(self, mark: int | None) -> list[Key] | None:
         """The keys that changed after ``mark``; None when that is not known."""
         if mark is None or not self._first <= mark <= self.mark:
             return None
@@ -70,7 +70,7 @@ class Moved:
 
 def changed_since(
     mark: int | None,
-    moved: Moved,
+    moved: Moved[str],
     text: TableText,
     present: Container[str],
     wrapped: Callable[[Any], dict[str, Any]],

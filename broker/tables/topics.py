@@ -76,7 +76,7 @@ class Topics:
         self._quota = Quota(config.auto_topics_rate, config.auto_topics_max, now_ms)
         self.table: dict[str, TopicConfig] = {}
         self.text = TableText(lambda: list(self.table), lambda name: self.table[name].to_json())
-        self._moved = Moved()
+        self._moved = Moved[str]()
         self._deleted: dict[str, dict[int, int]] = {}
         self._deleted_text = TableText(lambda: list(self._deleted), lambda name: _ends(self._deleted[name]))
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.

@@ -23,7 +23,7 @@ class UserTable:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._moved = Moved()
+        self._moved = Moved[str]()
         directory.on_moved.append(self._note)
 
     @property

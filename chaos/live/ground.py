@@ -33,7 +33,6 @@ NAMED_BOOT: Final = 'mount --bind "$0" ' + BOOT_ID + ' && exec "$@"'
 OWN_DISK: Final = "for one in {others}; do umount -l $one 2>/dev/null; done; "
 """Else the server would hold the others' file systems: they could not be mounted anew."""
 DISK_MB: Final = 512
-CLEAR_S: Final = 5.0
 
 
 class Ground:

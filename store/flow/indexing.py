@@ -39,6 +39,9 @@ STEP_BYTES: Final = 1 << 14
 """Of the log, between two turns of the loop: at most a millisecond even of the shortest records."""
 KEYS_AT_ONCE: Final = 4096
 """So many keys are placed in one go: about 10 ms in Python."""
+KEYS_A_MESSAGE: Final = 2
+"""What messages have as a rule is placed with them, however many they are: to read them from the log once
+more would cost more, and a file gets full under any load."""
 PACKED_KEYS_AT_ONCE: Final = 1 << 15
 """The same for the compiled path."""
 GROWN_BYTES_MAX: Final = 1 << 16
@@ -79,7 +82,7 @@ class Indexer:
             self._take(batch, end)
 
     def _take(self, batch: Sequence[Dispatch], end: int) -> None:
-        if _within(batch, KEYS_AT_ONCE) < len(batch) > 1:
+        if _within(batch, max(KEYS_AT_ONCE, KEYS_A_MESSAGE * len(batch))) < len(batch) > 1:
             # What was dispatched is for the task of ``run``.
             self.caught_up = False
             self._fell_behind.set()

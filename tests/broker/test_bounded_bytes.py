@@ -297,7 +297,7 @@ def test_locks_that_are_over_go_though_there_is_room() -> None:
 def test_changes_of_names_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("moved", "offsets"):
         monkeypatch.setattr(f"broker.tables.{module}.MOVED_MAX", 10)
-    moved, offsets = Moved(), OffsetTable(lambda: 0)
+    moved, offsets = Moved[str](), OffsetTable(lambda: 0)
     offsets.commit("stays", "T", 0, 1)
     for number in range(100):
         moved.add([f"T{number}"])

@@ -120,7 +120,7 @@ def test_offsets_are_written_and_copied_in_parts_as_they_would_be_whole(changes:
 
 
 def test_what_was_replaced_is_copied_whole() -> None:
-    moved = Moved()
+    moved = Moved[str]()
     moved.add(["a"])
     assert moved.since(0) == ["a"]
     moved.forget()

@@ -18,7 +18,7 @@ from store.flow import housekeeping, indexing
 from store.flow.throttle import POSTPONE_S, STEP_PAUSE_S
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
-from tests.store.support import config, fill, message
+from tests.store.support import config, fill, message, opened
 
 SECOND = {"flush_interval_ms": 500, "flush_queue_interval_ms": 1000}  # as by default
 LIFE_S = 3.0
@@ -305,3 +305,16 @@ def test_a_batch_of_very_many_keys_is_indexed_in_pieces_and_no_otherwise(
     whole = written(10_000)
     assert len(whole) == 3
     assert in_pieces == whole
+
+
+async def test_many_messages_of_few_keys_stay_level_when_a_file_gets_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexing, "KEYS_AT_ONCE", 60)
+    async with opened(FaultyEnv(), segment_bytes=1 << 20, index_entries=500) as store:
+        for first in range(0, 1200, 400):
+            store.put([message(b"", uniq=f"U{first + n}", keys="k") for n in range(400)])
+            store.confirm(store.log.end)
+            await store.caught_up()
+            assert not store.indexing_bytes, "they are not read from the log once more"
+        assert len(store.query("T", "k", 2000, 0, ALL_MS)) == 1200

@@ -33,6 +33,21 @@ from tests.waiting import until
 BODY = bytes(range(256)) * 2048
 
 
+def door_of(server: RemotingServer) -> doors.Door:
+    (listener,) = server._listeners
+    found = listener.door  # type: ignore[attr-defined]
+    assert isinstance(found, doors.Door)
+    return found
+
+
+async def begun(address: str, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """So many handshakes that begin and go no further."""
+    slow = [await asyncio.open_connection(*split_address(address)) for _ in range(count)]
+    for _, writer in slow:
+        writer.write(b"\x16\x03")
+    return slow
+
+
 @pytest.mark.parametrize(
     ("mode", "plain", "tls"),
     [
@@ -213,11 +228,8 @@ def test_slow_handshakes_give_way_to_those_that_wait(
 
     async def work() -> None:
         async with serving(TlsState(site.server())) as (server, address):
-            (listener,) = server._listeners
-            door = listener.door  # type: ignore[attr-defined]
-            slow = [await asyncio.open_connection(*split_address(address)) for _ in range(6)]
-            for _, writer in slow:
-                writer.write(b"\x16\x03")
+            door = door_of(server)
+            slow = await begun(address, 6)
             await asyncio.sleep(0.05)
             began = time.monotonic()
             assert await ask(address, site.client()) == b"x"
@@ -239,11 +251,8 @@ def test_a_flood_of_begun_handshakes_keeps_its_own_waiting(
     async def work() -> None:
         state = TlsState(site.server())
         async with serving(state) as (server, address):
-            (listener,) = server._listeners
-            door = listener.door  # type: ignore[attr-defined]
-            slow = [await asyncio.open_connection(*split_address(address)) for _ in range(300)]
-            for _, writer in slow:
-                writer.write(b"\x16\x03")
+            door = door_of(server)
+            slow = await begun(address, 300)
             assert await ask(address, site.client()) == b"x"
             assert state.handshakes["failed"] < 250, "the one behind them did not wait for all of them"
             for _, writer in slow:
@@ -263,9 +272,7 @@ def test_a_handshake_that_waits_for_its_turn_ends(
     async def work() -> None:
         state = TlsState(site.server())
         async with serving(state) as (_, address):
-            slow = [await asyncio.open_connection(*split_address(address)) for _ in range(3)]
-            for _, writer in slow:
-                writer.write(b"\x16\x03")
+            slow = await begun(address, 3)
             for reader, _ in slow:
                 with suppress(OSError):
                     assert await reader.read() == b""
@@ -336,8 +343,7 @@ def test_whatever_peers_do_what_waits_is_counted(
         state = TlsState(site.server("permissive"))
         async with serving(state, Places(total=40, per_address=30)) as (server, address):
             await asyncio.gather(*(peer(split_address(address)) for _ in range(500)))
-            (listener,) = server._listeners
-            door = listener.door  # type: ignore[attr-defined]
+            door = door_of(server)
             await until(lambda: not door.waiting)
             assert await ask(address, site.client()) == b"x"
             assert checked > 500
