@@ -15,7 +15,7 @@ from client.message import BATCH_HEAD, Message, Queue, SendResult, SendUnknown
 from client.sending.composing import Composer, Sending
 from client.sending.options import Gather, SendOptions
 from model.errors import MqError
-from model.message import RETRY_PREFIX, TRANSACTION_PREPARED_PROPERTY
+from model.message import RETRY_PREFIX, TRANSACTION_PREPARED_PROPERTY, UNIQ_KEY
 from runtime.tasks import Tasks
 
 Where = tuple[str, Queue | None, str | None]
@@ -45,12 +45,14 @@ class Gatherer:
         self._tasks = Tasks("gathered sends")
 
     def takes(self, message: Message) -> bool:
-        """Whether it may wait for others: a batch holds none that is delayed, prepared, or compressed."""
+        """Whether it may wait for others: a batch holds none that is delayed, prepared, or compressed, and
+        parts ids by commas."""
         return (
             len(message.body) <= self._alone_over_bytes
             and not message.is_delayed
             and not message.topic.startswith(RETRY_PREFIX)
             and TRANSACTION_PREPARED_PROPERTY not in message.properties
+            and "," not in message.properties.get(UNIQ_KEY, "")
         )
 
     async def send(self, message: Message, queue: Queue | None, sharding_key: str | None) -> SendResult:
@@ -93,7 +95,7 @@ class Gatherer:
         except TimeoutError:
             self._close(bundle)
         try:
-            results = await self._sent(bundle)
+            results = list(zip(bundle.futures, await self._sent(bundle), strict=True))
         except MqError as error:
             self._fail(bundle, error)
         except BaseException as error:
@@ -101,7 +103,7 @@ class Gatherer:
             self._fail(bundle, SendUnknown(f"the send was broken off ({type(error).__name__})", ()))
             raise
         else:
-            for future, result in zip(bundle.futures, results, strict=True):
+            for future, result in results:
                 if not future.done():
                     future.set_result(result)
 

@@ -161,6 +161,20 @@ def test_no_caller_waits_for_ever_when_the_producer_stops_without_an_answer(
     run(work)
 
 
+def test_an_id_with_a_comma_is_no_two_ids_and_keeps_no_other_caller_waiting() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        async with Producer(env, "pg", nameserver.address, options=options(SLOW)) as producer:
+            asked = [asyncio.create_task(producer.send(message())) for _ in range(2)]
+            odd = Message(topic="T", body=b"odd", properties={"UNIQ_KEY": "a,b"})
+            assert (await producer.send(odd)).msg_id == "a,b"
+            assert sends(broker) == [Request.SEND_MESSAGE_V2]
+        assert all(task.result().status is SendStatus.SEND_OK for task in asked)
+        await stop(nameserver, broker)
+
+    run(work)
+
+
 def test_a_broker_that_names_the_first_id_only_is_understood() -> None:
     batch = SendResult(SendStatus.SEND_OK, Queue("T", "broker-a", 0), 7, "A,B", "first")
     assert [(part.msg_id, part.offset_msg_id, part.queue_offset) for part in parts(batch)] == [
