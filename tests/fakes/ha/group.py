@@ -100,9 +100,10 @@ class Group:
         )
 
     async def full(self) -> None:
-        """Wait until every node is in the SyncStateSet and level."""
+        """Wait until every node is in the SyncStateSet, level, and has the master's epochs."""
         await until(lambda: self.members == frozenset(self.nodes), "the SyncStateSet is full")
         await self.level()
+        await until(self._same_epochs, "every slave has the master's epochs")
 
     async def level(self) -> None:
         master = self.master
@@ -117,5 +118,8 @@ class Group:
     def assert_identical(self) -> None:
         logs = {bytes(node.store.log.data) for node in self.nodes.values()}
         assert len(logs) == 1
+        assert self._same_epochs()
+
+    def _same_epochs(self) -> bool:
         epochs = [node.store.epochs.entries for node in self.nodes.values()]
-        assert all(entries == epochs[0] for entries in epochs)
+        return all(entries == epochs[0] for entries in epochs)
