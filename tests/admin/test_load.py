@@ -47,12 +47,14 @@ class Answers:
 
     def __init__(self, stall_s: float = 0.0, error: Exception | None = None) -> None:
         self.taken: list[Message] = []
+        self.taken_s: list[float] = []
         self._until = time.perf_counter() + stall_s
         self._error = error
         self.out = self.out_max = 0
 
     async def send(self, message: Message) -> SendResult:
         self.taken.append(message)
+        self.taken_s.append(time.perf_counter())
         self.out += 1
         self.out_max = max(self.out_max, self.out)
         await asyncio.sleep(max(0.001, self._until - time.perf_counter()))
@@ -75,10 +77,13 @@ async def test_a_stall_counts_for_every_send_that_was_planned_in_it() -> None:
 
 async def test_as_fast_as_it_goes_keeps_so_many_under_way_and_ends_in_time() -> None:
     answers = Answers()
+    began_s = time.perf_counter()
     sent = await Sending(plan(rate=None, seconds=0.3, in_flight=5), answers.send).run()
     assert answers.out_max == 5
     assert sent.acknowledged == len(answers.taken) > 5
-    assert 0.3 <= sent.seconds < 3
+    assert 0.3 <= sent.seconds <= time.perf_counter() - began_s
+    late = [at_s for at_s in answers.taken_s if at_s > began_s + sent.seconds]
+    assert len(late) <= 5, "none is begun after the end but those that had their place"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +151,9 @@ async def test_reading_counts_all_and_times_what_this_run_planned() -> None:
     reading = Reading(queues, "t", from_begin=True)
     await reading.start()
     await reading.until_end(5)
-    queues.bodies.append(MARK.pack(NAME, time.time_ns()) + b"more")
+    planned_ns = time.time_ns()
+    queues.bodies.append(MARK.pack(NAME, planned_ns) + b"more")
     await reading.until_marked(1, 5)
     read = await reading.stop()
     assert (read.messages, read.marked, read.problems, read.first_error) == (3, 1, 1, "the master is gone")
-    assert 0 <= read.end_to_end.max_ms < 5_000
+    assert 0 <= read.end_to_end.max_ms <= (time.time_ns() - planned_ns) / 1e6

@@ -15,7 +15,7 @@ from remoting import bodies
 from remoting.codec import Command, encode
 from remoting.service import Connection
 from tests.broker.helpers import client_of, eventually, heartbeat, running
-from tests.broker.turn_meter import LIMIT_S, metered
+from tests.broker.turn_meter import metered, tried_again
 from tests.fakes.broker.store import FakeConnection
 
 BIG = "BenchmarkTest"  # 1024 queues, at every broker from its first start
@@ -28,6 +28,7 @@ async def ask(broker: Broker, code: int, ext: dict[str, str], peer: object = Non
     return await broker.processors.handlers[int(code)](connection, Command(int(code), ext))  # type: ignore[arg-type]
 
 
+@tried_again
 async def test_a_topic_named_5000_times_is_answered_once_and_in_slices(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         once = await ask(broker, Request.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": BIG})
@@ -39,9 +40,10 @@ async def test_a_topic_named_5000_times_is_answered_once_and_in_slices(tmp_path:
         assert often is not None
         assert often.body == once.body
         assert len(bodies.believed_object(often.body)["offsetTable"]) == 1024
-        assert meter.longest_s < LIMIT_S
+        meter.check()
 
 
+@tried_again
 async def test_200_questions_at_once_are_answered_one_after_the_other(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         async with metered() as meter:
@@ -55,7 +57,7 @@ async def test_200_questions_at_once_are_answered_one_after_the_other(tmp_path: 
                 ),
             )
         assert all(answer is not None and answer.code == 0 for answer in answers)
-        assert meter.longest_s < LIMIT_S
+        meter.check()
 
 
 async def test_work_ends_with_the_connection_that_asked_for_it(tmp_path: Path) -> None:
@@ -88,6 +90,7 @@ async def test_more_queues_than_one_answer_may_have_are_refused(tmp_path: Path) 
         assert (answer.code, "maxQueuesInStats" in (answer.remark or "")) == (1, True)
 
 
+@tried_again
 async def test_the_progress_of_a_group_in_20_000_queues_is_written_in_slices(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topics = [TopicConfig(f"T{number}", 1000, 1000) for number in range(20)]
@@ -101,7 +104,7 @@ async def test_the_progress_of_a_group_in_20_000_queues_is_written_in_slices(tmp
         assert answer.code == 0, answer.remark
         (found,) = (g["g"] for g in bodies.believed_object(answer.body)["consumeStatsList"] if "g" in g)
         assert sum(len(one["offsetTable"]) for one in found) == 20_000
-        assert meter.longest_s < LIMIT_S
+        meter.check()
 
 
 async def test_what_others_hand_to_a_client_that_does_not_read_ends_nobody(tmp_path: Path) -> None:
@@ -133,6 +136,7 @@ async def ask_named(broker: Broker, request: Command) -> str:
     return "" if answer is None else str(answer.remark)
 
 
+@tried_again
 async def test_a_key_of_2_mb_is_not_looked_up(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T", properties="KEYS\x01k\x02")
@@ -143,5 +147,5 @@ async def test_a_key_of_2_mb_is_not_looked_up(tmp_path: Path) -> None:
                 with pytest.raises(Refused) as refused:
                     await ask(broker, Request.QUERY_MESSAGE, {"topic": name, "key": key, **times})
                 assert refused.value.code == Response.QUERY_NOT_FOUND
-        assert meter.longest_s < LIMIT_S
+        meter.check()
         assert (await client.call(Request.QUERY_MESSAGE, {"topic": "T", "key": "k", **times})).code == 0

@@ -17,11 +17,11 @@ from remoting.codec import Command, encode
 from remoting.headers import SendHeader
 from runtime.turns import SLICE_MS
 from tests.broker.helpers import Client, batch_body, client_of, eventually, log_records, running, topic
-from tests.broker.turn_meter import counted_slices, metered
+from tests.broker.turn_meter import counted_slices, metered, tried_again
 
 MOST = 4096
-LIMIT_S = 0.05
-"""CPU time of a turn, the client's part included: 8 to 20 ms here; it was 16 to 28 in one piece."""
+LIMIT_LOOPS = 20.0
+"""Of a turn, the client's part included: 50 ms; 8 to 20 are measured, and it was 16 to 28 in one piece."""
 ROOM = {"mappedFileSizeCommitLog": str(1 << 23)}
 
 
@@ -38,6 +38,7 @@ async def send_batch(client: Client, count: int, name: str = "T") -> Command:
     return await client.call(Request.SEND_BATCH_MESSAGE, ext_of(name), body_of(count))
 
 
+@tried_again
 async def test_the_longest_batch_is_stored_in_slices(tmp_path: Path) -> None:
     async with running(tmp_path, **ROOM) as broker, client_of(broker) as client:
         await client.send("T")
@@ -47,7 +48,7 @@ async def test_the_longest_batch_is_stored_in_slices(tmp_path: Path) -> None:
         assert answer.code == 0, answer.remark
         assert len(answer.ext["msgId"].split(",")) == MOST
         assert answer.ext["queueOffset"] == "1"
-        assert meter.longest_s < LIMIT_S
+        meter.check(LIMIT_LOOPS)
         records = log_records(broker)[1:]
         assert [r.body for r in records] == [b"%d" % n for n in range(MOST)]
         assert [r.queue_offset for r in records] == list(range(1, MOST + 1))

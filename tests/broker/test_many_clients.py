@@ -21,7 +21,7 @@ from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from remoting.service import Connection
 from store.files.consume_queue import ConsumeQueue
 from tests.broker.helpers import client_of, eventually, running
-from tests.broker.turn_meter import LIMIT_S, metered
+from tests.broker.turn_meter import LIMIT_LOOPS, metered, tried_again
 
 PULLS = 3000
 
@@ -129,6 +129,7 @@ def test_each_connection_is_known_to_be_in_the_groups_it_is_in(steps: list[tuple
 
 
 @pytest.mark.timeout(120)
+@tried_again
 async def test_a_role_change_with_thousands_of_held_pulls_holds_nobody_up(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         assert (await client.send("T")).code == 0
@@ -142,10 +143,11 @@ async def test_a_role_change_with_thousands_of_held_pulls_holds_nobody_up(tmp_pa
             released = pulls.release_all()
             assert pulls.held == 0
             await released
-        assert meter.longest_s < LIMIT_S
+        meter.check()
 
 
 @pytest.mark.timeout(120)
+@tried_again
 async def test_members_that_leave_together_are_told_of_once(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         told = 0
@@ -168,12 +170,13 @@ async def test_members_that_leave_together_are_told_of_once(tmp_path: Path) -> N
             await eventually(lambda: told >= 1000, "the others are told")
         await asyncio.sleep(0.01)
         assert told == 1000
-        assert meter.longest_s < LIMIT_S
+        meter.check()
         for peer in peers[1000:]:
             clients.closed(cast(Connection, peer))
 
 
 @pytest.mark.timeout(120)
+@tried_again
 async def test_who_consumes_a_topic_is_found_without_looking_at_every_offset(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         for n in range(20_000):
@@ -187,9 +190,10 @@ async def test_who_consumes_a_topic_is_found_without_looking_at_every_offset(tmp
         )
         assert broker.offsets.groups_of("T7") == []
         broker.offsets.check_invariants()
-        assert meter.longest_s < LIMIT_S
+        meter.check()
 
 
+@tried_again
 async def test_the_first_messages_of_hundreds_of_queues_hold_nobody_up(tmp_path: Path) -> None:
     """Each queue's directories and file are made by whom writes its entries back: half a ms and more each."""
     async with running(tmp_path, mappedFileSizeCommitLog=str(1 << 23)) as broker, client_of(broker) as client:
@@ -211,4 +215,4 @@ async def test_the_first_messages_of_hundreds_of_queues_hold_nobody_up(tmp_path:
                 await eventually(lambda: not broker.store.files.queues.dirty, "all are written back")
         assert {answer.code for answer in answers} == {0}
         assert rounds
-        assert meter.longest_s < 3 * LIMIT_S, "the client's 600 sends are among it; all at once took 1.2 s"
+        meter.check(3 * LIMIT_LOOPS)  # the client's 600 sends are among it; all at once took 1.2 s

@@ -21,7 +21,7 @@ from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
 from remoting.codec import Command
 from tests.broker.helpers import client_of, eventually, pair, running, topic
-from tests.broker.turn_meter import LIMIT_S, metered
+from tests.broker.turn_meter import metered, tried_again
 from tests.fakes.broker.store import FakeConnection
 
 NAMES = st.sampled_from(["a", "b", "B", "ab", "%RETRY%a", "z", "\u00e9"])
@@ -132,6 +132,7 @@ def test_what_was_replaced_is_copied_whole() -> None:
 
 
 @pytest.mark.timeout(120)
+@tried_again
 async def test_a_change_among_20000_topics_and_groups_holds_nobody_up(tmp_path: Path) -> None:
     """Tables are written, listed and copied while others have their turns."""
     async with running(tmp_path) as broker, client_of(broker) as client:
@@ -143,13 +144,13 @@ async def test_a_change_among_20000_topics_and_groups_holds_nobody_up(tmp_path: 
         async with metered() as meter:
             await asyncio.gather(*(file.flush() for file in files))
             assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("One"))).code == 0
-        assert meter.longest_s < LIMIT_S
+        meter.check()
         async with metered() as meter:
             for n in range(20):
                 assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(f"More{n}"))).code == 0
                 broker.offsets.commit("g1", "T1", 0, n)
                 await asyncio.gather(*(file.flush() for file in files))
-        assert meter.longest_s < LIMIT_S
+        meter.check()
         changes = Path(broker.tables.files["topics"].path + ".changes").read_bytes()
         assert b'"More19"' in changes
 
@@ -163,6 +164,7 @@ async def test_a_change_among_20000_topics_and_groups_holds_nobody_up(tmp_path: 
         Request.GET_ALL_CONSUMER_OFFSET,
     ],
 )
+@tried_again
 async def test_a_table_of_20000_is_listed_in_slices_and_often(tmp_path: Path, code: int) -> None:
     async with running(tmp_path) as broker:
         broker.topics.put(*(TopicConfig(f"T{n}") for n in range(MANY)))
@@ -174,7 +176,7 @@ async def test_a_table_of_20000_is_listed_in_slices_and_often(tmp_path: Path, co
             answers = await asyncio.gather(
                 *(ask(FakeConnection(), Command(int(code))) for _ in range(30))  # type: ignore[arg-type]
             )
-        assert meter.longest_s < LIMIT_S
+        meter.check()
         found = bodies.believed_object(answers[-1].body)  # type: ignore[union-attr]
         table = found.get("topicConfigTable") or found.get("subscriptionGroupTable") or found["offsetTable"]
         assert len(table) >= MANY
@@ -207,6 +209,7 @@ async def test_a_slave_is_sent_the_change_and_not_the_table(tmp_path: Path) -> N
         assert max(sizes) < 4000, "each of them is one entry"
 
 
+@tried_again
 async def test_a_slave_takes_a_table_of_20000_in_slices(tmp_path: Path) -> None:
     """Half a second of parsing: on a busy machine it lost its link for that, and began anew."""
     async with running(tmp_path) as broker:
@@ -218,7 +221,7 @@ async def test_a_slave_takes_a_table_of_20000_in_slices(tmp_path: Path) -> None:
         }
         async with metered() as meter:
             await broker.upkeep.metadata._parse(body)
-        assert meter.longest_s < LIMIT_S
+        meter.check()
         parsed = body["topics"]["topicConfigTable"]
         assert parsed["wrong"] == 5, "it is refused when it is adopted"
         assert {type(parsed[name]) for name in entries} == {TopicConfig}

@@ -8,7 +8,6 @@ import random
 import shutil
 import socket
 import ssl
-import time
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -46,6 +45,14 @@ async def begun(address: str, count: int) -> list[tuple[asyncio.StreamReader, as
     for _, writer in slow:
         writer.write(b"\x16\x03")
     return slow
+
+
+async def ask_again(address: str, values: dict[str, str]) -> bytes:
+    """A handshake that stands still with its machine is a slow one to the door, and gives way as well."""
+    for _ in range(4):
+        with suppress(ConnectionError, Unknown):
+            return await ask(address, values)
+    return await ask(address, values)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +232,16 @@ def test_slow_handshakes_give_way_to_those_that_wait(
 ) -> None:
     monkeypatch.setattr(doors, "SHAKING_MAX", 2)
     monkeypatch.setattr(doors, "GIVE_WAY_S", 0.2)
+    monkeypatch.setattr(doors, "HANDSHAKE_S", 3600.0)  # so none of them ends of itself
 
     async def work() -> None:
-        async with serving(TlsState(site.server())) as (server, address):
+        state = TlsState(site.server())
+        async with serving(state) as (server, address):
             door = door_of(server)
             slow = await begun(address, 6)
-            await asyncio.sleep(0.05)
-            began = time.monotonic()
-            assert await ask(address, site.client()) == b"x"
-            assert time.monotonic() - began < 2.5
+            await until(lambda: len(door._shaking) + len(door._queued) + state.handshakes["failed"] == 6)
+            assert await ask_again(address, site.client()) == b"x"
+            assert state.handshakes["failed"] >= 1, "it was served because a slow one gave way"
             for _, writer in slow:
                 writer.transport.abort()
             await until(lambda: not door.waiting)
@@ -253,7 +261,7 @@ def test_a_flood_of_begun_handshakes_keeps_its_own_waiting(
         async with serving(state) as (server, address):
             door = door_of(server)
             slow = await begun(address, 300)
-            assert await ask(address, site.client()) == b"x"
+            assert await ask_again(address, site.client()) == b"x"
             assert state.handshakes["failed"] < 250, "the one behind them did not wait for all of them"
             for _, writer in slow:
                 writer.transport.abort()
