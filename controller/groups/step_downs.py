@@ -15,8 +15,13 @@ from typing import Final
 from controller.groups.group import Group
 from controller.groups.preview import ElectionRequest
 
-PAUSE_MS: Final = 10_000.0
+PAUSE_MS: Final = 2_000.0
+"""Short: a second fault that soon is mostly another one, not a group that hands itself around."""
+
 PAUSE_MAX_MS: Final = 300_000.0
+QUIET: Final = 4
+"""After so many pauses without a step down the next pause is the first one again. A refused master asks
+again by doubling times, up to twice the pause: that still counts as going on."""
 
 
 class StepDowns:
@@ -33,9 +38,9 @@ class StepDowns:
         return text if left_ms > 0 else None
 
     def note(self, group: str, now_ms: float) -> None:
-        """One is replaced now. The pause doubles if the one before it was over for less than it took."""
+        """One is replaced now. The pause doubles unless the group was quiet for ``QUIET`` pauses."""
         at_ms, pause_ms = self._last.get(group, (now_ms, 0.0))
-        again = pause_ms > 0 and now_ms < at_ms + 2 * pause_ms
+        again = pause_ms > 0 and now_ms < at_ms + QUIET * pause_ms
         self._last[group] = now_ms, min(2 * pause_ms, PAUSE_MAX_MS) if again else PAUSE_MS
 
 

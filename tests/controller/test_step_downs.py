@@ -8,7 +8,7 @@ import pytest
 from controller.groups import signals
 from controller.groups.commands import Answer
 from controller.groups.preview import ElectionRequest
-from controller.groups.step_downs import PAUSE_MAX_MS, PAUSE_MS, StepDowns
+from controller.groups.step_downs import PAUSE_MAX_MS, PAUSE_MS, QUIET, StepDowns
 from model.errors import MqError, Refused
 from tests.fakes.controller.decider import G, Lab
 
@@ -139,7 +139,16 @@ def test_the_pause_between_two_grows_while_they_go_on_and_begins_anew_after_a_qu
             now_ms += 500
         seen.append(now_ms - began_ms)
     assert seen == [min(PAUSE_MS * 2**n, PAUSE_MAX_MS) for n in range(8)]
-    now_ms += 2 * PAUSE_MAX_MS
+    now_ms += QUIET * PAUSE_MAX_MS
     pauses.note(G, now_ms)
     assert pauses.why_not_now(G, now_ms + PAUSE_MS - 1) is not None
     assert pauses.why_not_now(G, now_ms + PAUSE_MS) is None
+
+
+def test_masters_that_ask_again_by_doubling_times_are_given_no_short_pause() -> None:
+    """A refused one asks after 1, 2, 4 ... s (broker/role/replacement): so up to twice the pause passes."""
+    pauses, now_ms = StepDowns(), 0.0
+    for n in range(6):
+        pauses.note(G, now_ms)
+        now_ms += 2 * PAUSE_MS * 2**n
+        assert pauses.why_not_now(G, now_ms - PAUSE_MS * 2**n - 1) is not None

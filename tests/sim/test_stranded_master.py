@@ -99,7 +99,7 @@ async def test_where_no_broker_hears_another_it_is_tried_seldom(world: World, br
             cluster.fabric.reset(cluster.nodes[one].host, cluster.nodes[other].host)
     elections = len(world.times("master_elected"))
     await asyncio.sleep(30)
-    assert len(world.times("master_elected")) - elections <= 3
+    assert len(world.times("master_elected")) - elections <= 5, "after 2, 4, 8 and 16 s"
     cluster.fabric.heal_all()
     assert await cluster.until(cluster.converged, 20.0) is None
     again_ms = cluster.clock()
@@ -143,6 +143,24 @@ async def test_a_master_whose_disk_is_full_hands_over_to_a_slave_that_has_space(
     assert len(world.times("master_elected")) == elections + 1
     cluster.nodes[old].machine.faults.full = False
     assert await cluster.until(cluster.converged, 20.0) is None
+
+
+@simulated(lambda: World(3))
+async def test_a_second_disk_that_fills_soon_after_is_handed_over_from_as_fast(world: World) -> None:
+    """The pause between two handovers was 10 s: writes stood still for 4."""
+    cluster = world.cluster
+    send_to_all(world)
+    for _ in range(2):
+        await asyncio.sleep(1)
+        old = cluster.master()
+        assert old is not None
+        cluster.nodes[old].machine.faults.full = True
+        full_ms = cluster.clock()
+        await asyncio.sleep(3)
+        served = answered_ok(world, full_ms + 1500)
+        assert served, "nobody serves while the disk is full"
+        assert served[0] - full_ms < 2500
+        cluster.nodes[old].machine.faults.full = False
 
 
 @simulated(lambda: World(7))
