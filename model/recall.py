@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import NamedTuple
 
 from model.errors import Refused
@@ -25,7 +24,7 @@ class RecallHandle(NamedTuple):
         """Raises Refused with ``code``."""
         try:
             items = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode().split(" ")
-        except (binascii.Error, ValueError):
+        except ValueError:  # binascii.Error is one
             items = []
         if len(items) < 5 or items[0] != "v1":
             raise Refused("recall handle is invalid", code)

@@ -7,7 +7,6 @@ bytes, the least bit first. Source of the format: Apache RocketMQ 5.x, ``remotin
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +71,7 @@ def _bits(text: Any, span_max: int, count_max: int) -> list[int]:
         raise PeerError(f"a bit set is the base64 text of at most {span_max} bits")
     try:
         bits = int.from_bytes(base64.b64decode(text, validate=True), "little")
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one; text beyond ASCII is none of those
         raise PeerError(f"a bit set is not base64: {error}") from None
     if bits.bit_count() > count_max:
         raise PeerError(f"a pop has at most {count_max} messages")

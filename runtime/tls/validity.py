@@ -8,7 +8,6 @@ Pure: text of a PEM file in, milliseconds since 1970 out.
 
 from __future__ import annotations
 
-import binascii
 import re
 from base64 import b64decode
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ def validity(pem: str) -> Validity:
         raise ValueError("it holds no PEM certificate")
     try:
         return _read(b64decode("".join(block[1].split()), validate=True))
-    except (binascii.Error, IndexError):
+    except (ValueError, IndexError):  # of base64, too, and of text beyond ASCII
         raise ValueError("its certificate is damaged") from None
 
 

@@ -32,6 +32,11 @@ def test_openssl_tells_the_same(site: Site) -> None:
     assert validity(path.read_text()).not_after_ms == found.timestamp() * 1000
 
 
+def test_text_that_is_no_base64_is_told_as_damage() -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        validity("-----BEGIN CERTIFICATE-----\nM\xe9==\n-----END CERTIFICATE-----")
+
+
 @given(cut=st.integers(0, 700), flipped=st.integers(0, 699), bit=st.integers(0, 7))
 def test_damage_is_a_value_error(cut: int, flipped: int, bit: int) -> None:
     import base64

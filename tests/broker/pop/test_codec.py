@@ -119,6 +119,13 @@ def test_a_batch_names_its_offsets_by_bits() -> None:
         BatchAck.parse({**ack.to_json(), "b": "A" * 8192}, 4096, 32)
 
 
+def test_a_bit_set_beyond_ascii_is_refused() -> None:
+    """The fuzzer found it: Python names another error for such text than for bad base64."""
+    whole = BatchAck("g", "T", "0", 100, 1, 2, 1, 5000, [1]).to_json()
+    with pytest.raises(PeerError, match="not base64"):
+        BatchAck.parse({**whole, "b": "Kg=\U0001f600="}, 4096, 32)
+
+
 @given(st.binary(max_size=200))
 def test_other_bytes_are_refused(body: bytes) -> None:
     for parse in (Checkpoint.parse, lambda raw: Ack.parse(raw, batch=True)):
