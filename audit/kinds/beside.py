@@ -12,6 +12,7 @@ from typing import Final
 from audit.findings import WARN, Finding
 from audit.kinds.facts import Facts
 from audit.reading.beside import BOOT, CHECKPOINT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
+from audit.reading.config_tables import SUFFIX
 from audit.reading.queue_files import Queue
 from model.message import LMQ_PREFIX
 
@@ -35,11 +36,12 @@ def _row(facts: Facts, kind: str, at: int, file: str, expected: str, found: str)
 
 
 def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, str]:
-    """What a store that was stopped in order lacks: one of two copies, or what all others like it have."""
-    if not _settled(facts, at):
-        return {}
+    """What a store that was stopped in order lacks: one of two copies, or what all others like it have; and
+    tables of which only the changes are left."""
     own = looked[at]
-    found = _copies(own)
+    if not _settled(facts, at):
+        return _tables(own)
+    found = _copies(own) | _tables(own)
     others = [o for b, o in looked.items() if b != at and _settled(facts, b) and o.ours == own.ours]
     if others:
         for file in frozenset.intersection(*(frozenset(o.present) for o in others)):
@@ -59,6 +61,16 @@ def _copies(own: Beside) -> dict[str, str]:
     if own.ours and IDENTITY in own.present:
         found[f"{IDENTITY}.crc"] = f"copies of {IDENTITY}"
     return found
+
+
+def _tables(own: Beside) -> dict[str, str]:
+    """Tables of which only the changes are left. One that is replaced has a copy meanwhile."""
+    tables = {file.removesuffix(SUFFIX) for file in own.present if file.endswith(SUFFIX)}
+    return {
+        file: "the table that its changes belong to"
+        for file in tables
+        if not {file, f"{file}.bak"} & own.present
+    }
 
 
 def _settled(facts: Facts, at: int) -> bool:

@@ -3,6 +3,7 @@
     file                          what tells
     config/*.json, .bak           keelmq's: the last member, "keelmqCrc32", is the CRC-32 of all before it;
                                   RocketMQ's: they are JSON, whose numbers may be names without quotes
+    config/*.json.changes         a CRC-32 in each line
     checkpoint                    at 64 "KQ02", at 68 the CRC-32 of bytes 0 to 39, 72 to 87; zeros:
                                   RocketMQ's. At 88 "KQS1", the CRC-32 of bytes 64 to 87 and of the
                                   last 8, the log's start
@@ -16,29 +17,32 @@ This decoder is the audit's own, as that of records is. docs/formats/store.md ha
 
 from __future__ import annotations
 
-import json
-import re
 import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeVar
 
+from audit.reading.config_tables import (
+    SUFFIX,
+    changed_table,
+    is_sealed,
+    offsets_of,
+    parsed,
+    problem_of,
+)
 from audit.reading.layout import parse_epochs
 from audit.reading.storage import Storage, open_storage
 
-_BEFORE: Final = b',\n\t"keelmqCrc32":"'
-_AFTER: Final = b'"\n}'
-_SEAL_BYTES: Final = len(_BEFORE) + 8 + len(_AFTER)
-_FLIPS_MAX: Final = 12
 _PAGE_BYTES: Final = 4096
-_NAMED_BY_NUMBER: Final = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "bootId": (str,),
     "doubtful": (bool,),
     "synced": (bool, type(None)),
     "written": (bool, type(None)),
 }
+T = TypeVar("T")
+
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
 CHECKPOINT: Final = "checkpoint"
 TIMERCHECK: Final = "config/timercheck"
@@ -86,14 +90,15 @@ def look_beside(location: str) -> Beside:
     """All that is said of a store beside its log. Raises OSError."""
     storage = open_storage(location)
     try:
-        return _Look(storage).all()
+        return _Look(storage, location).all()
     finally:
         storage.close()
 
 
 class _Look:
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, location: str) -> None:
         self._storage = storage
+        self._location = location
         self._found = Beside()
 
     def all(self) -> Beside:
@@ -101,14 +106,30 @@ class _Look:
         names = [f"config/{name}" for name in self._storage.listdir("config")]
         found.present = {file for file in _ROOT if self._storage.exists(file)} | set(names)
         for file in sorted(found.present):
-            judge = self._judge_of(file)
-            if judge is None:
-                continue
-            # Twice: a running broker may have been writing it.
-            problem = self._judged(file, judge) and self._judged(file, judge)
+            problem = self._problem(file)
             if problem:
                 found.problems[file] = problem
+        found.offsets = self._anew(lambda storage: offsets_of(storage, CONSUMER_OFFSETS))
         return found
+
+    def _problem(self, file: str) -> str:
+        """Twice: a running broker may have been writing it."""
+        if file.endswith(SUFFIX):
+            table = file.removesuffix(SUFFIX)
+            return self._changes(table) and self._changes(table)
+        judge = self._judge_of(file)
+        return self._judged(file, judge) and self._judged(file, judge) if judge is not None else ""
+
+    def _changes(self, table: str) -> str:
+        return self._anew(lambda storage: changed_table(storage, table)[1].problem)
+
+    def _anew(self, read: Callable[[Storage], T]) -> T:
+        """With files as they are now: a table is replaced by another file of its name."""
+        storage = open_storage(self._location)
+        try:
+            return read(storage)
+        finally:
+            storage.close()
 
     def _judge_of(self, file: str) -> Callable[[str, bytes], str] | None:
         if file.startswith("config/") and file.removesuffix(".bak").endswith(".json"):
@@ -120,7 +141,7 @@ class _Look:
             IDENTITY: _identity,
             f"{IDENTITY}.crc": self._copies,
             BOOT: _boot,
-            "damagedRanges": lambda file, raw: "" if isinstance(_parsed(raw), dict) else "not a JSON object",
+            "damagedRanges": lambda file, raw: "" if isinstance(parsed(raw), dict) else "not a JSON object",
         }.get(file)
 
     def _judged(self, file: str, judge: Callable[[str, bytes], str]) -> str:
@@ -131,20 +152,9 @@ class _Look:
             return ""
 
     def _table(self, file: str, raw: bytes) -> str:
-        trailer = raw[-_SEAL_BYTES:]
-        if _seal_distance(trailer) <= _FLIPS_MAX:
+        if is_sealed(raw):
             self._found.sealed.add(file)
-            crc = b"%08x" % zlib.crc32(raw[:-_SEAL_BYTES])
-            if trailer != _BEFORE + crc + _AFTER:
-                return f"its CRC is {crc.decode()}, it ends in {trailer!r}"
-        elif b"keelmqCrc32" in raw:
-            return "its CRC is not its last member"
-        table = _parsed(raw)
-        if not isinstance(table, dict):
-            return f"not a JSON object: {raw[:40]!r}"
-        if file == CONSUMER_OFFSETS:
-            self._found.offsets = _offsets(table)
-        return ""
+        return problem_of(raw)
 
     def _checkpoint(self, file: str, raw: bytes) -> str:
         problem = self._sealed(file, raw, b"KQ02", [(0, 40), (72, 88)], 88)
@@ -189,38 +199,6 @@ class _Look:
         return "three lines that are equal, each behind its CRC, are expected"
 
 
-def _seal_distance(trailer: bytes) -> int:
-    """How many bits of the fixed parts of a table's seal are others."""
-    if len(trailer) < _SEAL_BYTES:
-        return 8 * _SEAL_BYTES
-    own = trailer[: len(_BEFORE)] + trailer[-len(_AFTER) :]
-    return (int.from_bytes(own) ^ int.from_bytes(_BEFORE + _AFTER)).bit_count()
-
-
-def _parsed(raw: bytes) -> Any:
-    """The JSON value, None when it is none."""
-    try:
-        return json.loads(raw)
-    except ValueError:
-        pass
-    try:
-        return json.loads(_NAMED_BY_NUMBER.sub(rb'\1"\2"\3', raw))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _offsets(table: dict[str, Any]) -> dict[tuple[str, str, int], int]:
-    found = {}
-    try:
-        for name, queues in (table.get("offsetTable") or {}).items():
-            topic, _, group = name.partition("@")
-            for queue, offset in queues.items():
-                found[topic, group, int(queue)] = int(offset)
-    except (AttributeError, TypeError, ValueError):
-        return {}
-    return found
-
-
 def _log_start(raw: bytes) -> int:
     """What a sound checkpoint notes; -1 if an older keelmq, which knows no note, wrote the seal before it."""
     mark, crc, start = struct.unpack_from(">4sIq", raw, 88)
@@ -236,7 +214,7 @@ def _identity(file: str, raw: bytes) -> str:
 
 
 def _boot(file: str, raw: bytes) -> str:
-    told = _parsed(raw)
+    told = parsed(raw)
     if not isinstance(told, dict) or "bootId" not in told or "doubtful" not in told:
         return f"not a note of a boot: {raw[:60]!r}"
     wrong = [name for name, value in told.items() if not isinstance(value, _BOOT.get(name, ()))]

@@ -13,7 +13,6 @@ Zeros are no entry. Source: Apache RocketMQ 5.x, ``store/ConsumeQueue``.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -21,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from audit.reading.config_tables import queues_of
 from audit.reading.storage import Storage, open_storage
 
 ENTRY_BYTES: Final = 20
@@ -87,7 +87,7 @@ def look(location: str) -> QueueFolder | None:
         if storage.exists("consumequeue_r"):
             return None
         elsewhere = frozenset(storage.listdir("batchconsumequeue"))
-        return QueueFolder(tuple(_files(storage, location)), _queues_of(storage), elsewhere)
+        return QueueFolder(tuple(_files(storage, location)), queues_of(storage), elsewhere)
     finally:
         storage.close()
 
@@ -111,20 +111,6 @@ def _names(storage: Storage, path: str) -> list[str]:
         return [name for name in storage.listdir(path) if name.isascii() and name.isdigit()]
     except NotADirectoryError:
         return []
-
-
-def _queues_of(storage: Storage) -> dict[str, int]:
-    if not storage.exists("config/topics.json"):
-        return {}
-    raw = storage.read("config/topics.json", 0, storage.size("config/topics.json"))
-    try:
-        topics = json.loads(raw)["topicConfigTable"].items()
-        return {
-            name: max(int(topic.get("readQueueNums", 0)), int(topic.get("writeQueueNums", 0)))
-            for name, topic in topics
-        }
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return {}  # half written, or nobody's: then no topic is expected to have a queue
 
 
 def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The promise of the audit over 49 kinds of damage: each is named at its replica, and nothing else is.
+"""The promise of the audit over all kinds of damage: each is named at its replica, and nothing else is.
 
 ``python -m tests.audit.recall`` has more seeds, five replicas and both engines: docs/results/audit-recall.md.
 """

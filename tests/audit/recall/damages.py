@@ -297,6 +297,16 @@ def a_table_removed(g: Group) -> None:
     (g.store / "config" / "consumerOffset.json").unlink()
 
 
+@damage("file_corrupt")
+def a_change_beside_a_table(g: Group) -> None:
+    for store in g.stores:
+        g.write_changes(store)
+    path = g.store / "config" / "consumerOffset.json.changes"
+    raw = bytearray(path.read_bytes())
+    raw[g.chance.randrange(len(raw))] ^= 1 << g.chance.randrange(7)
+    path.write_bytes(raw)
+
+
 BENIGN: dict[str, Callable[[Group], None]] = {}
 
 
@@ -348,3 +358,12 @@ def a_topic_that_was_created_again(g: Group) -> None:
             patch(store, at, raw)
             enter(store, "T", 0, place, struct.pack(">qiq", at, len(raw), 0), 10)
             at += len(raw)
+
+
+@benign
+def changes_of_one_table_cut_short_by_a_crash(g: Group) -> None:
+    for store in g.stores:
+        (store / "abort").touch()
+    g.write_changes(g.store)
+    path = g.store / "config" / "consumerOffset.json.changes"
+    path.write_bytes(path.read_bytes()[: -1 - g.chance.randrange(20)])

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from broker.tables import change_file
 from tests.audit.stores import LogWriter, copies, enter, look, patch, queue_file, record
 
 MESSAGES = 90
@@ -94,6 +95,14 @@ class Group:
         raw = record(self.writer.end, place, text, key=key, queue_id=0, stamp=3000)
         for store in stores:
             patch(store, self.writer.end, raw)
+
+    def write_changes(self, store: Path) -> None:
+        """Two changes beside the consumers' offsets."""
+        table = store / "config" / "consumerOffset.json"
+        table.write_text(table.read_text().replace("{", f'{{"{change_file.UP_TO}":7,', 1))
+        told = ({"offsetTable": {"T@g": {0: 4 + n}}, "part": True} for n in range(2))
+        lines = [change_file.encode(8 + n, change) for n, change in enumerate(told)]
+        table.with_name(f"{table.name}.changes").write_bytes(b"".join(lines))
 
     def entry(self, n: int) -> tuple[int, int, int]:
         queue_id, place = self.place(n)
