@@ -14,9 +14,10 @@ from collections.abc import Generator
 
 import pytest
 
-LOOK_S = 0.1
-# With a look less than the shortest time that tests give a follower before it stands for election.
-STILL_S = 0.3
+LOOK_S = 0.05
+# With a look less than the shortest time that tests give a follower before it stands for election, and than
+# what an idle connection, a pull or an invisible message have in many: those wait for real time.
+STILL_S = 0.15
 # A cluster that several tests share remembers what happened to it before the test that fails.
 BEFORE_S = 120.0
 TRIES_AGAIN = 2

@@ -15,6 +15,9 @@ from runtime.env import Env
 from tests.fakes.client import FakeBroker, FakeNameServer, cluster, run, stop
 from tests.waiting import until
 
+LONG = SendOptions(timeout_s=600, attempt_timeout_s=600)
+"""A send that waits for any of these to be over outlasts its test (tests.fakes.client.run)."""
+
 
 def message(body: bytes = b"hello", **properties: str) -> Message:
     return Message(topic="T", body=body, properties=dict(properties))
@@ -323,10 +326,9 @@ def test_a_refusal_of_every_broker_that_is_about_no_role_ends_soon_with_its_word
 
         for broker in brokers:
             broker.before = refuse
-        async with Producer(env, "pg", nameserver.address) as producer:
-            async with asyncio.timeout(2):
-                with pytest.raises(SendFailed, match="is forbidden") as failed:
-                    await producer.send(message())
+        async with Producer(env, "pg", nameserver.address, options=LONG) as producer:
+            with pytest.raises(SendFailed, match="is forbidden") as failed:
+                await producer.send(message())
         assert failed.value.code == Response.NO_PERMISSION
         assert len(failed.value.attempts) <= 2 * groups
         await stop(nameserver, *brokers)
@@ -355,10 +357,12 @@ def test_a_silent_nameserver_holds_a_new_topic_up_for_a_moment_and_is_told_of() 
         await silent.start()
         silent.silent = True
         told: list[str] = []
-        async with Producer(env, "pg", [silent.address, "127.0.0.1:1", nameserver.address]) as producer:
-            producer.session.routes.silence.on_silent.append(told.append)
-            async with asyncio.timeout(1):
-                await producer.send(Message(topic="New", body=b"x"))
+        addresses = [silent.address, "127.0.0.1:1", nameserver.address]
+        async with Producer(env, "pg", addresses, options=LONG) as producer:
+            routes = producer.session.routes
+            routes.silence.on_silent.append(told.append)
+            routes._timeout_s = LONG.timeout_s
+            await producer.send(Message(topic="New", body=b"x"))
         assert sorted(told) == sorted(set(told))
         assert any(line.startswith("NameServer 127.0.0.1:1: cannot connect") for line in told)
         assert f"NameServer {silent.address} does not answer, the others are believed" in told
@@ -465,24 +469,23 @@ def test_a_silent_master_is_left_for_its_successor_before_the_answer_times_out()
         nameserver, (old,) = await cluster(env)
         new = FakeBroker(env, "broker-a")
         await new.start()
-        frozen = False
+        frozen, held = False, 0
 
         async def freeze(command: Command) -> Command | None:
+            nonlocal held
             if frozen:
+                held += 1
                 await asyncio.sleep(60)
             return None
 
         old.before = freeze
-        async with Producer(
-            env, "pg", nameserver.address, options=SendOptions(timeout_s=30, attempt_timeout_s=20)
-        ) as producer:
+        async with Producer(env, "pg", nameserver.address, options=LONG) as producer:
             await producer.send(message(b"before"))
             frozen = True
             waiting = producer.send_async(message(b"during"))
-            await asyncio.sleep(0.1)
+            await until(lambda: held, "the old master has it")
             nameserver.masters["broker-a"] = {0: new.address}
-            async with asyncio.timeout(5):
-                result = await waiting
+            result = await waiting
         assert [a.outcome for a in result.attempts] == ["unknown", "ok"]
         await stop(nameserver, old, new)
 
@@ -496,9 +499,9 @@ def test_a_dead_and_a_silent_nameserver_cost_nothing() -> None:
         await silent.start()
         silent.silent = True
         addresses = ["127.0.0.1:1", silent.address, nameserver.address]
-        async with Producer(env, "pg", addresses) as producer:
-            async with asyncio.timeout(2):
-                await producer.send(message())
+        async with Producer(env, "pg", addresses, options=LONG) as producer:
+            producer.session.routes._timeout_s = LONG.timeout_s
+            await producer.send(message())
         await stop(nameserver, silent, broker)
 
     run(work)
