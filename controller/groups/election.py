@@ -25,7 +25,6 @@ from controller.groups.commands import (
     Answer,
     ElectMaster,
 )
-from controller.groups.group import Group
 from controller.groups.lease import Leases
 from controller.groups.liveness import Broker, Heartbeat, Liveness
 from controller.groups.preview import OWN, ElectionPreview, ElectionRequest
@@ -57,7 +56,7 @@ from controller.groups.signals import (
 )
 from controller.groups.step_downs import StepDowns, why_not_for
 from controller.groups.table import ReplicaTable
-from controller.groups.underway import NEVER, Election, Mandate, Phase, Reported
+from controller.groups.underway import NEVER, Election, Mandate, Phase, Reported, Round
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
@@ -71,8 +70,8 @@ BACK_MS: Final = 300.0  # a master whose connection ended, but that its slaves s
 BACK_STEP_MS: Final = 20
 BACK_OFF_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
 BACK_OFF_MAX_MS: Final = 2000
-ANNOUNCEMENTS_MAX: Final = 100  # masters a new leader announces in one look: between two it must be heard
-ANNOUNCEMENTS_STEP_MS: Final = 20
+ANNOUNCEMENTS_MAX: Final = 100  # masters a new leader announces in one step: between two it must be heard
+STEP_MS: Final = 5
 
 
 class ElectionDecider:
@@ -99,7 +98,7 @@ class ElectionDecider:
         self._backoffs: dict[str, tuple[Backoff, float]] = {}  # nobody electable: not again before (ms)
         self._inquiries = 0
         self._now_ms = 0.0  # of this step
-        self._look_ms = 0.0  # when every group is looked at again
+        self._round = Round()
         self._out: list[Action] = []
 
     def step(self, event: Event, now_ms: float) -> list[Action]:
@@ -128,7 +127,7 @@ class ElectionDecider:
                 self._live.lead(self._now_ms)
             case BrokerBack():
                 self._clear_backoff(event.group)
-                self._elect_named_if_needed(event.group)
+                self._elect_if_needed(event.group)
             case SessionsEnded():
                 self._on_sessions_ended(event.brokers)
             case Answered():
@@ -148,8 +147,9 @@ class ElectionDecider:
         self._now_ms, self._out = now_ms, [StopAsking(name) for name in sorted(self.elections)]
         self.elections.clear()
         self._backoffs.clear()
+        self._round.left.clear()
         self._unsettle()
-        self._look_ms = now_ms + self._config.scan_not_active_ms
+        self._round.look_ms = now_ms + self._config.scan_not_active_ms
         self._out.append(WakeAt(self._wake_ms()))
         return self._out
 
@@ -188,17 +188,18 @@ class ElectionDecider:
     # looking
 
     def _look_now(self) -> None:
-        self._look_ms = self._now_ms
+        self._round.look_ms = self._now_ms
 
     def _look_again_by(self, at_ms: float) -> None:
         """Look at every group again at that time, if not before."""
-        self._look_ms = min(self._look_ms, at_ms)
+        self._round.look_ms = min(self._round.look_ms, at_ms)
 
     def _wake_ms(self) -> float:
         """When to come again: the next look, the next end of a session, what elections wait for."""
         expiry_ms = self._live.next_expiry_ms()
         return min(
-            self._look_ms,
+            self._round.look_ms,
+            self._now_ms + (STEP_MS if self._reported.announcements else 0) if self._round.left else NEVER,
             self._now_ms + self._config.scan_not_active_ms,
             NEVER if expiry_ms is None else expiry_ms + 1,
             self.mandate.settle_ms,
@@ -206,24 +207,28 @@ class ElectionDecider:
         )
 
     def _on_tick(self) -> None:
+        self._reported.announcements = 0
         if self._now_ms >= self.mandate.settle_ms:
             self._unsettle()
         self._on_sessions_ended(tuple(self._live.expired(self._now_ms)))
         for name, election in sorted(self.elections.items()):
             if self._now_ms >= election.due_ms:
                 self._go_on(name, election)
-        if self._now_ms >= self._look_ms:
-            self._reported.announcements = 0
-            self._look_ms = self._now_ms + self._config.scan_inactive_master_ms
-            for name, group in sorted(self._table.groups.items()):
-                self._elect_if_needed(name, group)
+        if self._now_ms >= self._round.look_ms and not self._round.left:  # one that began ends first
+            self._round.look_ms = self._now_ms + self._config.scan_inactive_master_ms
+            self._round.begin(self._table.groups)
+        for name in self._round.some():
+            self._elect_if_needed(name)
 
     def _on_sessions_ended(self, brokers: tuple[Broker, ...]) -> None:
+        lost = []
         for name, broker_id in brokers:
             group = self._table.groups.get(name)
             if group is not None and group.master == broker_id:
                 self._clear_backoff(name)
-                self._elect_if_needed(name, group)
+                lost.append(name)
+        for name in self._round.first(lost):
+            self._elect_if_needed(name)
 
     def _clear_backoff(self, name: str) -> None:
         """Something happened in the group that may let somebody be elected: do not wait any longer."""
@@ -239,14 +244,10 @@ class ElectionDecider:
     def _new_backoff(self) -> Backoff:
         return Backoff(self._chance, BACK_OFF_MIN_MS, BACK_OFF_MAX_MS)
 
-    def _elect_named_if_needed(self, name: str) -> None:
-        group = self._table.groups.get(name)
-        if group is not None:
-            self._elect_if_needed(name, group)
-
-    def _elect_if_needed(self, name: str, group: Group) -> None:
+    def _elect_if_needed(self, name: str) -> None:
         """Start an election if the group needs one and this Controller may."""
-        if not self.mandate.decides or name in self.elections:
+        group = self._table.groups.get(name)
+        if group is None or not self.mandate.decides or name in self.elections:
             return
         if group.master is not None:
             self._announce_once(name, group.master, group.epoch)
@@ -290,7 +291,7 @@ class ElectionDecider:
         if self._reported.announced.get(name) == (master, epoch):
             return
         if self._reported.announcements >= ANNOUNCEMENTS_MAX:
-            self._look_again_by(self._now_ms + ANNOUNCEMENTS_STEP_MS)
+            self._round.left.append(name)
             return
         self._reported.announcements += 1
         self._announce(name)
@@ -579,7 +580,9 @@ class ElectionDecider:
         """Raise if a promise of this state is broken."""
         self._check_invariants_of_elections()
         longest_ms = max(self._config.scan_inactive_master_ms, self._config.scan_not_active_ms)
-        assert self._look_ms <= self._now_ms + longest_ms, "there is no time to look at every group again"
+        assert self._round.look_ms <= self._now_ms + longest_ms, (
+            "there is no time to look at every group again"
+        )
         for name, (_, until_ms) in self._backoffs.items():
             assert until_ms <= self._now_ms + BACK_OFF_MAX_MS, f"{name} backs off for longer than it may"
         for name, (master, epoch) in self._reported.announced.items():

@@ -8,8 +8,10 @@ are monotonic milliseconds, given by the caller.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from controller.groups.elect import PRIORITY_LAST, End
@@ -20,6 +22,9 @@ TIMEOUT_MAX_MS: Final = 600_000
 
 FORGOTTEN_MS: Final = 3_600_000
 """After so long a silence nothing of a broker is kept: ids are never given twice, so they would add up."""
+
+ENDS_A_BROKER: Final = 8
+"""Ends of sessions that are kept for each broker, on average: each heartbeat puts an end off."""
 
 Broker = tuple[str, int]
 """(name of the group, broker id)."""
@@ -66,6 +71,9 @@ class Liveness:
         self._over: set[Broker] = set()  # sessions that ended: by close or by expiry
         self._closed: set[Broker] = set()
         self._leading_since_ms: float | None = None
+        self._ends: list[tuple[float, Broker]] = []
+        """A heap of when sessions end. Those that were put off, or are over, stay until they are met."""
+        self._timeouts: Counter[int] = Counter()  # how many brokers have each
 
     def lead(self, now_ms: float) -> None:
         """From now on this Controller decides. What it has not heard, the former leader may have; or it could
@@ -79,9 +87,10 @@ class Liveness:
         fresh = known is None or broker in self._over
         if known is not None and not fresh and beat.session < known.session:
             return False
-        self._beats[broker] = beat
+        self._set(broker, beat)
         self._ids.setdefault(group, set()).add(broker_id)
         self._over.discard(broker)
+        self._note_end(broker, beat.until_ms)
         self._closed.discard(broker)
         return fresh
 
@@ -95,17 +104,43 @@ class Liveness:
     def expired(self, now_ms: float) -> list[Broker]:
         """The brokers that became silent for too long since the last call. Forgets those that have been for
         ``FORGOTTEN_MS``."""
-        silent = [b for b, beat in self._beats.items() if beat.until_ms < now_ms]
-        lost = [b for b in silent if b not in self._over]
-        self._over.update(lost)
-        for broker in silent:
-            if broker not in lost and self._beats[broker].until_ms < now_ms - FORGOTTEN_MS:
-                self.forget(*broker)
+        for broker in [b for b in self._over if self._beats[b].until_ms < now_ms - FORGOTTEN_MS]:
+            self.forget(*broker)
+        lost = []
+        while (until_ms := self.next_expiry_ms()) is not None and until_ms < now_ms:
+            _, broker = heappop(self._ends)
+            self._over.add(broker)
+            lost.append(broker)
         return sorted(lost)
 
     def next_expiry_ms(self) -> float | None:
-        """When, without further heartbeats, the next broker expires."""
-        return min((beat.until_ms for b, beat in self._beats.items() if b not in self._over), default=None)
+        """When, without further heartbeats, the next broker expires. It is asked at each step of the
+        elections: among 20,000 brokers it costs what it does among three."""
+        while self._ends and not self._is_end(*self._ends[0]):
+            heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
+
+    def _is_end(self, until_ms: float, broker: Broker) -> bool:
+        beat = self._beats.get(broker)
+        return beat is not None and beat.until_ms == until_ms and broker not in self._over
+
+    def _note_end(self, broker: Broker, until_ms: float) -> None:
+        heappush(self._ends, (until_ms, broker))
+        if len(self._ends) > ENDS_A_BROKER * len(self._beats):
+            self._ends = [(beat.until_ms, b) for b, beat in self._beats.items() if b not in self._over]
+            heapify(self._ends)
+
+    def _set(self, broker: Broker, beat: Heartbeat | None) -> None:
+        known = self._beats.get(broker)
+        if known is not None:
+            self._timeouts[known.timeout_ms] -= 1
+            if not self._timeouts[known.timeout_ms]:
+                del self._timeouts[known.timeout_ms]
+        if beat is None:
+            self._beats.pop(broker, None)
+        else:
+            self._beats[broker] = beat
+            self._timeouts[beat.timeout_ms] += 1
 
     def is_alive(self, group: str, broker_id: int, now_ms: float) -> bool:
         """Whether its session is open and recent."""
@@ -131,7 +166,7 @@ class Liveness:
         known = self._beats.get((group, broker_id))
         if known is not None:
             return known.timeout_ms
-        return max((beat.timeout_ms for beat in self._beats.values()), default=DEFAULT_TIMEOUT_MS)
+        return max(self._timeouts, default=DEFAULT_TIMEOUT_MS)
 
     def connection_closed(self, group: str, broker_id: int) -> bool:
         """Whether its connection ended, rather than that it fell silent."""
@@ -176,7 +211,7 @@ class Liveness:
     def forget(self, group: str, broker_id: int) -> None:
         """The broker was removed from its group, or silent for very long."""
         broker = (group, broker_id)
-        self._beats.pop(broker, None)
+        self._set(broker, None)
         ids = self._ids.get(group, set())
         ids.discard(broker_id)
         if not ids:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -14,6 +15,8 @@ from controller.groups.outages import Outages
 from controller.groups.preview import OWN, ElectionRequest
 
 NEVER: Final = float("inf")
+GROUPS_AT_ONCE: Final = 100
+"""So many groups are looked at in one step: of thousands each may need an election."""
 
 
 class Phase(StrEnum):
@@ -83,6 +86,29 @@ class Reported:
 
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     announced: dict[str, tuple[int, int]] = field(default_factory=dict)
-    announcements: int = 0  # in this look
+    announcements: int = 0  # since the last tick
 
     outages: Outages = field(default_factory=Outages)
+
+
+@dataclass(slots=True)
+class Round:
+    """A look at every group, a few a step. ``left``: those to come, the next one last. ``look_ms``: when all
+    are looked at again."""
+
+    left: list[str] = field(default_factory=list)
+    look_ms: float = 0.0
+
+    def begin(self, names: Iterable[str]) -> None:
+        self.left = sorted(names, reverse=True)
+
+    def some(self) -> list[str]:
+        """Those of this step."""
+        found = self.left[: -GROUPS_AT_ONCE - 1 : -1]
+        del self.left[-GROUPS_AT_ONCE:]
+        return found
+
+    def first(self, names: list[str]) -> list[str]:
+        """Those of ``names`` to look at now; the others are the next."""
+        self.left += reversed(names[GROUPS_AT_ONCE:])
+        return names[:GROUPS_AT_ONCE]

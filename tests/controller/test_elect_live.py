@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from controller.groups.elect import Ballot, End, choose
-from controller.groups.liveness import DEFAULT_TIMEOUT_MS, FORGOTTEN_MS, Heartbeat, Liveness
+from controller.groups.liveness import (
+    DEFAULT_TIMEOUT_MS,
+    ENDS_A_BROKER,
+    FORGOTTEN_MS,
+    Heartbeat,
+    Liveness,
+)
 
 G = "broker-a"
 IDS = st.frozensets(st.integers(1, 8), max_size=6)
@@ -153,6 +159,9 @@ class Unlisted(dict[tuple[str, int], Heartbeat]):
     def items(self) -> Any:
         return iter(self)
 
+    def values(self) -> Any:
+        return iter(self)
+
 
 def test_who_asks_for_one_group_pays_for_one_group() -> None:
     """A Controller asks this for each group when it looks at all of them: among thousands of groups it would
@@ -168,6 +177,49 @@ def test_who_asks_for_one_group_pays_for_one_group() -> None:
     assert live.alive("g7", 1) == [1, 3]
     assert sorted(live.ends("g7")) == [1, 3]
     assert live.alive("nobody", 1) == []
+
+
+def test_what_each_step_of_the_elections_asks_looks_at_no_other_broker() -> None:
+    live = Liveness()
+    live.lead(0)
+    for number in range(10):
+        live.heartbeat(f"g{number}", 1, beat(number, number, timeout_ms=500))
+    live._beats = Unlisted(live._beats)
+    live.heartbeat("g0", 1, beat(11, 100))
+    assert live.next_expiry_ms() == 501, "of g1, as g0 was heard again"
+    assert live.is_presumed_alive("g0", 2, 1000), "it may have the longest timeout that is in use"
+    assert not live.is_presumed_alive("g0", 2, 1001)
+    assert live.expired(502) == [("g1", 1)]
+    assert live.next_expiry_ms() == 502
+    live.forget("g0", 1)
+    assert not live.is_presumed_alive("g0", 1, 501), "nobody has so long a timeout any more"
+
+
+STEP = st.tuples(
+    st.sampled_from(["beat", "close", "forget", "tick"]), st.integers(1, 4), st.sampled_from([300, 500, 1000])
+)
+
+
+@given(st.lists(STEP, max_size=60))
+def test_the_next_end_of_a_session_and_the_longest_timeout_are_those_of_all(steps: list[Any]) -> None:
+    live, now = Liveness(), 0.0
+    live.lead(0.0)
+    for what, broker_id, ms in steps:
+        if what == "beat":
+            live.heartbeat(G, broker_id, beat(broker_id, now, ms))
+        elif what == "close":
+            live.closed(broker_id)
+        elif what == "forget":
+            live.forget(G, broker_id)
+        else:
+            now += ms
+            due = [b for b, held in live._beats.items() if b not in live._over and held.until_ms < now]
+            assert live.expired(now) == sorted(due)
+        untils = [held.until_ms for b, held in live._beats.items() if b not in live._over]
+        assert live.next_expiry_ms() == min(untils, default=None)
+        timeouts = [held.timeout_ms for held in live._beats.values()]
+        assert live.grace_ms("other", 1) == max(timeouts, default=DEFAULT_TIMEOUT_MS)
+        assert len(live._ends) <= ENDS_A_BROKER * max(len(live._beats), 1), "what was put off goes in time"
 
 
 def test_a_broker_that_is_long_silent_is_forgotten() -> None:

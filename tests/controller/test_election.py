@@ -14,8 +14,9 @@ from controller.groups.commands import (
     SetMaintenance,
 )
 from controller.groups.election import ANNOUNCEMENTS_MAX, ElectionDecider
+from controller.groups.liveness import DEFAULT_TIMEOUT_MS, Heartbeat
 from controller.groups.preview import ElectionRequest
-from controller.groups.underway import NEVER, Election, Phase
+from controller.groups.underway import GROUPS_AT_ONCE, NEVER, Election, Phase
 from model.errors import MqError, Refused, Unknown
 from tests.fakes.controller.decider import G, Lab
 
@@ -173,9 +174,77 @@ def test_a_new_leader_tells_many_groups_in_many_steps() -> None:
     lab.settle()
     seen = lab.run_until(200)
     told = [sum(isinstance(action, signals.Announce) for action in actions) for _, actions in seen]
-    assert max(told) == ANNOUNCEMENTS_MAX
+    assert sorted(told) == [1, ANNOUNCEMENTS_MAX, ANNOUNCEMENTS_MAX], "in one look at the groups"
     assert sorted({name for name, _, _ in lab.announced}) == sorted(names)
     assert len(lab.announced) == len(names)
+
+
+def test_of_many_groups_a_few_are_looked_at_in_a_step_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, steps = Lab(), list[list[str]]()
+    names = [f"g{number:03}" for number in range(2 * GROUPS_AT_ONCE + 1)]
+    for name in names:
+        lab.make_group([1], name=name)
+        lab.make_master(1, [1], name)
+        lab.live.heartbeat(name, 1, Heartbeat(session=1, at_ms=0, timeout_ms=1000))
+    elect = ElectionDecider._elect_if_needed
+
+    def noted(state: ElectionDecider, name: str) -> None:
+        steps[-1].append(name)
+        elect(state, name)
+
+    monkeypatch.setattr(ElectionDecider, "_elect_if_needed", noted)
+
+    def looked(*events: signals.Event) -> list[int]:
+        steps.clear()
+        for event in events:
+            steps.append([])
+            lab.feed(event)
+        assert sorted(name for step in steps for name in step) == names
+        return list(map(len, steps))
+
+    few = [GROUPS_AT_ONCE, GROUPS_AT_ONCE, 1]
+    lab.lead(1)
+    lab.settle()
+    lab.now_ms += 1
+    assert looked(*[signals.Tick()] * 3) == few
+    assert lab.wake_ms > lab.now_ms, "all were looked at"
+    lost = signals.SessionsEnded(tuple(lab.live.closed(1)))
+    assert looked(lost, *[signals.Tick()] * 2) == few, "all masters are lost at once"
+    assert sorted(lab.state.elections) == names
+
+
+def test_a_group_that_was_still_to_be_looked_at_is_not_forgotten_with_the_leadership() -> None:
+    lab = Lab()
+    names = [f"g{number:03}" for number in range(3 * GROUPS_AT_ONCE)]
+    for name in names:
+        lab.make_group([1], name=name)
+        lab.make_master(1, [1], name)
+    lab.lead(1)
+    lab.settle()
+    lab.now_ms += DEFAULT_TIMEOUT_MS + 1  # nobody was heard
+    lab.feed(signals.Tick())
+    assert len(lab.state.elections) == GROUPS_AT_ONCE
+    lab.follow(1)
+    lab.feed(signals.Tick())
+    lab.lead(2)
+    lab.settle()
+    lab.now_ms += 2 * DEFAULT_TIMEOUT_MS
+    for _ in range(4):
+        lab.feed(signals.Tick())
+    assert sorted(lab.state.elections) == names
+
+
+def test_after_a_mistake_nothing_is_left_of_a_round() -> None:
+    """It would go on with it at once, and fail again."""
+    lab = Lab()
+    for number in range(2 * GROUPS_AT_ONCE):
+        lab.make_group([1], name=f"g{number:03}")
+    lab.lead(1)
+    lab.settle()
+    lab.feed(signals.Tick())
+    assert lab.wake_ms == lab.now_ms, "the other half is next"
+    lab.state.abandon(lab.now_ms)
+    assert lab.state._wake_ms() > lab.now_ms
 
 
 def test_a_late_answer_to_an_earlier_question_counts_for_nothing() -> None:
@@ -323,7 +392,7 @@ def test_an_election_of_its_own_under_a_lease_is_a_broken_invariant(monkeypatch:
 def test_groups_that_are_not_looked_at_again_are_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.lead(1)
-    monkeypatch.setattr(ElectionDecider, "_look_now", lambda state: setattr(state, "_look_ms", NEVER))
+    monkeypatch.setattr(ElectionDecider, "_look_now", lambda state: setattr(state._round, "look_ms", NEVER))
     with pytest.raises(AssertionError, match="look at every group again"):
         lab.settle()
 

@@ -15,7 +15,6 @@ from controller.groups.commands import (
 )
 from controller.groups.coordinator import ElectionCoordinator
 from controller.groups.election import ElectionDecider
-from controller.groups.group import Group
 from controller.groups.liveness import Liveness
 from controller.groups.signals import NotCommitted
 from model.codes import Response
@@ -200,12 +199,12 @@ async def test_b19_a_silent_master_is_replaced_and_a_living_one_never(
     assert (cluster.master(), len(world.times("master_elected"))) == (master, 1)
     check = ElectionDecider._elect_if_needed
 
-    def fail_once(self: ElectionDecider, name: str, group: Group) -> None:
+    def fail_once(self: ElectionDecider, name: str) -> None:
         nonlocal checks
         checks += self.mandate.is_raft_leader
         if checks == 1 and self.mandate.is_raft_leader:
             raise ValueError("a mistake in one round")
-        check(self, name, group)
+        check(self, name)
 
     monkeypatch.setattr(ElectionDecider, "_elect_if_needed", fail_once)
     await asyncio.sleep(3)
