@@ -71,7 +71,7 @@ class Broker:
         self.tasks = Tasks(f"broker {config.broker_name}")
         credentials, signing = own_credentials(env, config)
         name = f"broker {config.broker_name}"
-        guard = Guard(name, Limits.of(config), env.monotonic_ms)
+        guard = _guard_of(env, config, self.pending_acks)
         self.acl = access_of(env, config, guard, credentials)
         self.context.trust = Trust(credentials, self.acl.directory, self.acl.gate)
         self.client = RemotingClient(
@@ -336,6 +336,12 @@ class Broker:
             assert ha.epoch in (0, role.epoch), f"master of epoch {role.epoch}, replicates in {ha.epoch}"
         if role.role == "fenced":
             assert not len(self.pending_acks) or self.roles.stopping, "a fenced broker acknowledges nothing"
+
+
+def _guard_of(env: Env, config: BrokerConfig, pending_acks: PendingAcks) -> Guard:
+    guard = Guard(f"broker {config.broker_name}", Limits.of(config), env.monotonic_ms)
+    pending_acks.slow = guard.slow.requests
+    return guard
 
 
 def _context(env: Env, config: BrokerConfig) -> BrokerContext:

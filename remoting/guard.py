@@ -72,7 +72,10 @@ _ALSO_PEERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Caps of one server. Connections and bytes are of its clients; those of peers do not count."""
+    """Caps of one server. Connections and bytes are of its clients; those of peers do not count.
+
+    ``slow_request_ms``: a request is told of from then on; 0 = none is.
+    """
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     idle_s: float = IDLE_S
@@ -81,6 +84,7 @@ class Limits:
     begun_bytes_max: int = 256 << 20
     unread_bytes_per_connection: int = 64 << 20
     unread_bytes_max: int = 512 << 20
+    slow_request_ms: int = 0
 
     @classmethod
     def of(cls, config: ServerConfig) -> Limits:
@@ -92,6 +96,7 @@ class Limits:
             begun_bytes_max=config.begun_bytes_max,
             unread_bytes_per_connection=config.unread_bytes_per_connection,
             unread_bytes_max=config.unread_bytes_max,
+            slow_request_ms=config.slow_request_ms,
         )
 
 
@@ -225,7 +230,7 @@ class Guard:
 
     def __init__(self, name: str, limits: Limits, now_ms: Callable[[], float]) -> None:
         self.limits = limits
-        self.slow = SlowTurns(name, now_ms)
+        self.slow = SlowTurns(name, now_ms, limits.slow_request_ms)
         self.starts = Starts(now_ms)
         self.lines = Lines()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
@@ -365,6 +370,7 @@ class Guard:
             "refused": dict(sorted(self.refused.items())),
             "audit": self.audit.status(),
             "slowTurns": self.slow.status(),
+            "slowRequests": self.slow.requests.status(),
             "answered": self.slow.answers.to_json(),
         }
 

@@ -109,6 +109,13 @@ def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
         yield turns
         worst_s = slow["worstMs"] / 1000
         yield GaugeMetricFamily("keelmq_slow_turn_worst_seconds", "the longest of them", value=worst_s)
+    if isinstance(slow := ports.get("slowRequests"), dict):
+        requests = CounterMetricFamily(
+            "keelmq_slow_requests", "requests answered after slowRequestMillis or more", labels=["request"]
+        )
+        for request, total in sorted(slow["byRequest"].items()):
+            requests.add_metric([request], total)
+        yield requests
 
 
 def _audit(audit: Mapping[str, Any]) -> Iterator[Metric]:

@@ -18,12 +18,15 @@ from remoting import codec
 from remoting.service import Connection
 from runtime.env import Env
 from runtime.report.histogram import Histogram
+from runtime.report.slow_requests import SlowRequests
 
 FLUSH_DISK_TIMEOUT: Final = 10
 FLUSH_SLAVE_TIMEOUT: Final = 12
 PENDING_BYTES_MAX: Final = 1 << 20
 """Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
 _FRAME_BYTES_MAX: Final = 1 << 30
+_SENDS: Final = "SEND_MESSAGE"
+"""What slow ones are told as: the codes of a read's sends are not kept beside their answers."""
 
 
 Answered = Sequence[tuple[Connection, bytes]]
@@ -83,6 +86,7 @@ class PendingAcks:
         self._timer: asyncio.TimerHandle | None = None
         self.waits = Histogram()
         """How long the answers to a read's sends waited for copies and the disk."""
+        self.slow: SlowRequests | None = None
 
     def __len__(self) -> int:
         return len(self._slaves) + len(self._disk)
@@ -253,7 +257,10 @@ class PendingAcks:
     def _waited(self, pending: _PendingAck) -> None:
         if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
             begun_ms = pending.slave_deadline_ms - self._slave_timeout_ms
-            self.waits.observe((self._env.monotonic_ms() - begun_ms) / 1000)
+            took_ms = self._env.monotonic_ms() - begun_ms
+            self.waits.observe(took_ms / 1000)
+            if self.slow is not None and took_ms >= self.slow.least_ms:
+                self.slow.note(_SENDS, pending.connection.remote, took_ms)
 
     def _account(self, pending: _PendingAck) -> None:
         left = self._bytes.get(pending.connection, 0) - len(pending.answers)

@@ -62,6 +62,12 @@ class ServerConfig(Config):
         "bytes of answers that all clients together may leave unread; beyond, the connection with most ends",
         least=1,
     )
+    slow_request_ms: int = key(
+        "slowRequestMillis",
+        1000,
+        "a request that is answered only after so long has a line in the log, ms; 0 = none. What waits for"
+        " messages (pulls, pops, notifications) is held on purpose and has none",
+    )
     peer_credentials_file: str = key(
         "peerCredentialsFile",
         "",

@@ -487,7 +487,7 @@ class Connection(asyncio.BufferedProtocol):
             what = label_of(request.code)
             answer = await guard.slow.steps(self._answer(request), what, self.remote)
             if answer is not None and not request.flag & FLAG_ONEWAY:
-                guard.slow.answers.observe(what, self._loop.time() - began)
+                guard.slow.on_answered(what, self.remote, self._loop.time() - began)
                 answer.opaque = request.opaque
                 answer.flag |= FLAG_RESPONSE
                 self.send(answer)

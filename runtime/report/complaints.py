@@ -7,8 +7,8 @@ what matters.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
-from typing import Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
 
 LINES_AT_ONCE: Final = 10
 PER_S: Final = 1.0
@@ -26,8 +26,8 @@ class Complaints:
         self.left_out = 0
         self.total = 0
 
-    def warn(self, text: str, *values: object) -> None:
-        """``log.warning``, when there is room."""
+    def warn(self, text: str, *values: object, extra: Mapping[str, Any] | None = None) -> None:
+        """``log.warning``, when there is room. ``extra``: for the JSON log, see admin.host.logs."""
         self.total += 1
         if not self._has_room():
             self.left_out += 1
@@ -35,7 +35,7 @@ class Complaints:
         self._left -= 1
         more = f" ({self.left_out} more such lines left out)" if self.left_out else ""
         self.left_out = 0
-        self._log.warning(text + "%s", *values, more)
+        self._log.warning(text + "%s", *values, more, extra=extra)
 
     def tell_left_out(self, text: str, *values: object) -> None:
         """A line about those left out, when there are some and there is room: no other line may follow."""

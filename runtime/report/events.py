@@ -83,7 +83,7 @@ def page() -> str:
         f"| `{name}` | {kind.server} | {kind.meaning} | {', '.join(f'`{one}`' for one in kind.fields)} |"
         for name, kind in KINDS.items()
     ]
-    return "\n".join([_HEAD, *rows, ""])
+    return "\n".join([_HEAD, *rows, _TAIL])
 
 
 _HEAD: Final = """# Events
@@ -95,3 +95,15 @@ time, and `keelmq_events_total` counts them by `kind`. Made from `runtime/report
 
 | event | server | meaning | fields |
 |---|---|---|---|"""
+
+_TAIL: Final = """
+## Lines with a rate
+
+What may be frequent is in the log and counted, and not among the events of `/status`: up to 10 lines at once,
+then one a second, and the next line says how many were left out.
+
+| line | server | meaning | fields | counted by |
+|---|---|---|---|---|
+| `event slow_request` | all | a request was answered only after `slowRequestMillis`: it waited for slaves, a disk, another server or the event loop. Pulls, pops and notifications that wait for messages are held on purpose and are not told | `request`, `client`, `ms` | `keelmq_slow_requests_total` |
+| `held the event loop` | all | a piece of work kept all others waiting for 20 ms or more | the request, the client, ms | `keelmq_slow_turns_total` |
+"""  # noqa: E501

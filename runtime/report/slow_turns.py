@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from runtime.report.complaints import Complaints
 from runtime.report.histogram import Histogram
+from runtime.report.slow_requests import SlowRequests
 
 T = TypeVar("T")
 
@@ -43,13 +44,15 @@ class Answers:
 
 
 class SlowTurns:
-    """Counts and tells what held the loop. ``now_ms``: a clock that counts while code runs."""
+    """Counts and tells what held the loop, and what was answered late. ``now_ms``: a clock that counts while
+    code runs. ``request_ms``: see ``SlowRequests``."""
 
-    def __init__(self, name: str, now_ms: Callable[[], float]) -> None:
+    def __init__(self, name: str, now_ms: Callable[[], float], request_ms: float = 0) -> None:
         self.total = 0
         self.worst_ms = 0.0
         self.by_what: Counter[str] = Counter()
         self.answers = Answers()
+        self.requests = SlowRequests(name, now_ms, request_ms)
         self._name = name
         self.now_ms = now_ms
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)
@@ -66,6 +69,12 @@ class SlowTurns:
         self._complaints.warn(
             "%s: %s from %s held the event loop for %.0f ms", self._name, what, peer, took_ms
         )
+
+    def on_answered(self, request: str, client: str, took_s: float) -> None:
+        """A request has its answer. ``request``: the name of its code."""
+        self.answers.observe(request, took_s)
+        if took_s * 1000 >= self.requests.least_ms:
+            self.requests.note(request, client, took_s * 1000)
 
     @coroutine
     def steps(self, work: Coroutine[Any, Any, T], what: str, peer: str) -> Generator[Any, Any, T]:

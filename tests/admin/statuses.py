@@ -65,6 +65,7 @@ BROKER: dict[str, Any] = {
             "maxUnreadBytesPerConnection": 0,
         },
         "slowTurns": {"total": 1, "worstMs": 21.5, "byWhat": {"GET_CONSUME_STATS": 1}, "last": []},
+        "slowRequests": {"byRequest": {"SEND_MESSAGE": 3}, "last": []},
         "answered": {"PULL_MESSAGE": {"bounds": [0.001], "counts": [4, 5], "sum": 0.1}},
         "audit": {"denied": {"SEND_MESSAGE_V2": 2}, "acts": {"UPDATE_AND_CREATE_TOPIC": 1}},
     },

@@ -187,7 +187,9 @@ def reads(refused: Refused | None = None) -> FastReads:
     sends = SimpleNamespace(process=split, config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX))
     slow = SlowTurns("broker", lambda: 0.0)
     guard = SimpleNamespace(
-        starts=SimpleNamespace(take=lambda: True), made=SimpleNamespace(size=0), slow=slow
+        starts=SimpleNamespace(take=lambda: True),
+        made=SimpleNamespace(size=0),
+        slow=slow,
     )
     return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(answer=answer)), cast(Any, guard))
 

@@ -15,6 +15,7 @@ from remoting import codec
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.os_env import OsEnv
+from runtime.report.slow_requests import SlowRequests
 from tests.broker.helpers import eventually
 from tests.fakes.broker.store import FakeConnection
 
@@ -253,3 +254,18 @@ def test_a_changed_code_keeps_every_answer_of_a_read() -> None:
         (1, 12, "late", "A"),
         (2, 12, "late", "A"),
     ]
+
+
+def test_answers_that_waited_long_are_told_as_slow_sends() -> None:
+    async def body() -> None:
+        marks, connection = Marks(), FakeConnection()
+        parking = parking_of(marks)
+        parking.slow = SlowRequests("b", OsEnv().monotonic_ms, 5)
+        parking.add(conn(connection), answer(1), 100)
+        await asyncio.sleep(0.02)
+        marks.replicated = 100
+        parking.on_replicated(100)
+        parking.add(conn(connection), answer(2), 100)  # at once
+        assert parking.slow.by_request == {"SEND_MESSAGE": 1}
+
+    asyncio.run(body())

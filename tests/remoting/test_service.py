@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from model.codes import Response
+from model.codes import Request, Response
 from model.errors import PeerError, Refused, Unknown
 from remoting.codec import ROCKETMQ, Command, decode, encode, frame_end
-from remoting.service import Connection, RemotingClient
+from remoting.service import Connection, Limits, RemotingClient
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.waiting import until
 
@@ -430,5 +430,22 @@ def test_after_a_reset_nothing_of_what_was_sent_arrives_any_more() -> None:
     async def work() -> None:
         assert await arrived(RemotingClient.drop) > SENT_BYTES
         assert await arrived(RemotingClient.reset) < SENT_BYTES
+
+    run(work)
+
+
+def test_what_is_answered_late_is_told_and_what_is_held_is_not() -> None:
+    """A handler without an answer holds its request, as a pull waits for messages."""
+
+    async def work() -> None:
+        async with serving(limits=Limits(slow_request_ms=20)) as (server, address), client_of() as client:
+            await client.call(address, Command(int(Request.GET_CONSUME_STATS), {"delay": "0.05"}))
+            with pytest.raises(Unknown):
+                await client.call(address, Command(int(Request.PULL_MESSAGE), {"never": "1"}), 0.05)
+            found = server.guard.slow.requests.status()
+            assert found["byRequest"] == {"GET_CONSUME_STATS": 1}
+            (one,) = found["last"]
+            assert one["client"].startswith(f"{HOST}:")
+            assert one["ms"] >= 50
 
     run(work)

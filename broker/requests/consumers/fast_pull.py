@@ -284,7 +284,8 @@ class FastReads:
             log.exception("a pull from %s failed", connection.remote)
             answer = request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
-            slow.answers.observe(_NAME_OF[request.code], (slow.now_ms() - began_ms) / 1000)
+            took_s = (slow.now_ms() - began_ms) / 1000
+            slow.on_answered(_NAME_OF[request.code], connection.remote, took_s)
             connection.send(answer)
             if len(answer.body) >= LONG_ANSWER_BYTES:
                 self._guard.made.add(len(answer.body), asyncio.get_running_loop())
