@@ -435,9 +435,8 @@ class _Questions:
             self.facts,
             rows,
             roots,
-            max((min(r.confirmed, r.end) for r in replicas), default=0),
             _crc_lookup(self.ledger),
-            lambda at, begin, end: self._acked_behind(at, begin).records,
+            lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
             _same_bytes(replicas),
         )
 
@@ -473,10 +472,12 @@ class _Questions:
 
         return tail_kinds.tails(self.facts, missing_behind, acked_end, roots, rotten)
 
-    def _acked_behind(self, at: int, offset: int) -> Tail:
+    def _acked_behind(self, at: int, offset: int, lacking: int | None = None) -> Tail:
+        """``lacking``: those only that this replica's log has nowhere."""
         if self.ledger is None or at not in self.views:
             return NO_TAIL
-        return self.scanned.acked_behind(self.ledger, self.views[at], offset)
+        other = self.views.get(lacking) if lacking is not None else None
+        return self.scanned.acked_behind(self.ledger, self.views[at], offset, other)
 
     def _acked(self, broken: queues.Queues) -> list[Finding]:
         if self.ledger is None:

@@ -258,8 +258,9 @@ class ScannedLog(Protocol):
     def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
         """Compare the entries of a replica's queue files with the records of its ``view``."""
 
-    def acked_behind(self, ledger: Ledger, view: View, offset: int) -> Tail:
-        """Acknowledged messages of ``view`` at or behind ``offset``."""
+    def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
+        """Acknowledged messages of ``view`` at or behind ``offset``; those only, with their bodies, that
+        ``lacking`` has nowhere."""
 
     def close(self) -> None: ...
 

@@ -21,6 +21,7 @@ from audit.tables import ACKED, Again, Asked, Tail, View
 # Topics in which a message may stand instead of where its sender was told: delayed, or in a transaction.
 WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_)"
 
+ANOTHER: Final = 2
 NOTHING: Final = 3
 """Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing."""
 _FOUND: Final = pa.schema(
@@ -63,14 +64,16 @@ class Joined:
         """Rows as those of the ledger's part, with their ``rank``; -1 and "" where there is no record."""
         return self._parts.part(number)
 
-    def behind(self, offset: int) -> Tail:
-        """The messages whose records are at or behind ``offset``."""
+    def behind(self, offset: int, lacking: Joined | None = None) -> Tail:
+        """The messages whose records are at or behind ``offset``; those only, with their bodies, that
+        ``lacking`` has nowhere."""
         records, first, until, key = 0, _FAR, -1, ""
         for n in range(len(self)):
             part = self.part(n)
-            part = part.filter(
-                pc.and_(pc.less(part["rank"], NOTHING), pc.greater_equal(part["offset"], offset))
-            )
+            there = pc.less(part["rank"], NOTHING if lacking is None else ANOTHER)
+            if lacking is not None:  # both have the ledger's lines in one order
+                there = pc.and_(there, pc.greater_equal(lacking.part(n)["rank"], ANOTHER))
+            part = part.filter(pc.and_(there, pc.greater_equal(part["offset"], offset)))
             if not len(part):
                 continue
             records += len(part)

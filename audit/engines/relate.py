@@ -181,8 +181,9 @@ class LocalLog:
         joined = [self._join(ledger, ask.view) for ask in asked]
         yield from faults(joined, asked, again, self._folder)
 
-    def acked_behind(self, ledger: Ledger, view: View, offset: int) -> Tail:
-        return self._join(ledger, view).behind(offset)
+    def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
+        other = self._join(ledger, lacking) if lacking is not None else None
+        return self._join(ledger, view).behind(offset, other)
 
     def queue_starts(self, view: View) -> pa.Table:
         return self._of_queues(view, [], [("queue_offset", "min")], ["queue_offset"])

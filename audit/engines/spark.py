@@ -407,8 +407,11 @@ class SparkLog:
         )
 
     @spark_errors()
-    def acked_behind(self, ledger: Ledger, view: View, offset: int) -> Tail:
+    def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
         rows = self._join(ledger, view).filter((F.col("rank") < 3) & (F.col("offset") >= offset))
+        if lacking is not None:
+            without = self._join(ledger, lacking).filter(F.col("rank") >= 2).select("line")
+            rows = rows.filter(F.col("rank") < 2).join(without, "line", "left_semi")
         row = rows.agg(
             F.count("*").alias("records"),
             F.min("offset").alias("first"),

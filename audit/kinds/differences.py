@@ -11,6 +11,9 @@ from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica
 
+AckedIn = Callable[[int, int, int | None], int]
+"""How many acknowledged messages a replica's log has from an offset on; with another replica, those that its
+log lacks."""
 SameBytes = Callable[[int, int, Interval], bool]
 """Whether two replicas hold the same bytes over an interval."""
 
@@ -19,15 +22,13 @@ def differences(
     facts: Facts,
     rows: dict[tuple[int, int], list[Difference]],
     roots: list[Finding],
-    confirmed: int,
     body_crc: Callable[[str], int | None],
-    acked_in: Callable[[int, int, int], int],
+    acked_in: AckedIn,
     same_bytes: SameBytes,
 ) -> list[Finding]:
     """Readable bytes that differ: one row a suffix, one a stretch of damage; a vote says which copy is wrong.
 
-    ``body_crc`` asks the ledger for a message, ``acked_in`` counts a replica's acknowledged messages in a
-    stretch.
+    ``body_crc`` asks the ledger for a message.
     """
     found: list[Finding] = []
     rooted = spans_of(f for f in roots if f.kind in DAMAGE)
@@ -35,7 +36,7 @@ def differences(
         common_end = min(facts.replicas[base].end, facts.replicas[other].end)
         for run in runs(all_rows):
             if is_suffix(run, common_end):
-                found.append(_suffix(facts, run, base, other, confirmed, acked_in, same_bytes))
+                found.append(_suffix(facts, run, base, other, acked_in, same_bytes))
                 continue
             for d in run:
                 found += _stretch(facts, d, rooted, body_crc, same_bytes)
@@ -146,8 +147,7 @@ def _suffix(
     run: list[Difference],
     base: int,
     other: int,
-    confirmed: int,
-    acked_in: Callable[[int, int, int], int],
+    acked_in: AckedIn,
     same: SameBytes,
 ) -> Finding:
     """One log went its own way. Later epoch wins, then the majority, then the acknowledged messages."""
@@ -161,18 +161,16 @@ def _suffix(
     elif votes[0] != votes[1]:
         wrong = base if votes[0] < votes[1] else other
     else:
-        counts = (acked_in(base, begin, a.end), acked_in(other, begin, b.end))
+        counts = (acked_in(base, begin, None), acked_in(other, begin, None))
         wrong = base if counts[0] < counts[1] else other
         ambiguous = counts[0] == counts[1]
     right = base if wrong == other else other
     r = facts.replicas[wrong]
-    # Also what this log lacks: the messages that were acknowledged from the other one.
-    acked = acked_in(wrong, begin, r.end) + acked_in(right, begin, facts.replicas[right].end)
-    unconfirmed = 0 < confirmed <= begin and acked == 0
+    lost = _confirmed(r, begin, later=epochs[0] != epochs[1]) or acked_in(wrong, begin, right) > 0
     common = consistent_point(a, b)
     return facts.at(
         "divergent_suffix",
-        WARN if unconfirmed else ERROR,
+        ERROR if lost else WARN,
         wrong,
         begin,
         r.end,
@@ -182,6 +180,12 @@ def _suffix(
         copies=votes[0] if right == base else votes[1],
         records=sum(d.records for d in run),
     )
+
+
+def _confirmed(r: Replica, begin: int, *, later: bool) -> bool:
+    """Does a log's own confirmOffset say that somebody was promised what it has from here on? Without one,
+    only a ``later`` epoch of the others tells that an election went before."""
+    return r.confirmed > begin or (r.confirmed == 0 and not later)
 
 
 def consistent_point(a: Replica, b: Replica) -> int:

@@ -150,8 +150,7 @@ class LogWriter:
 
     def confirm(self, offset: int | None = None, epochs: list[tuple[int, int]] | None = None) -> None:
         """Write checkpoint and epoch file as an orderly stop leaves them."""
-        at = self.end if offset is None else offset
-        (self.root / "checkpoint").write_bytes(struct.pack(">5q", 1, 1, 1, 0, at) + bytes(4096 - 40))
+        write_checkpoint(self.root, self.end if offset is None else offset)
         if epochs is not None:
             write_epochs(self.root, epochs)
 
@@ -164,6 +163,10 @@ class LogWriter:
             file.seek(self.end - base)
             file.write(raw)
         self.end += len(raw)
+
+
+def write_checkpoint(root: Path, confirmed: int) -> None:
+    (root / "checkpoint").write_bytes(struct.pack(">5q", 1, 1, 1, 0, confirmed) + bytes(4096 - 40))
 
 
 def write_epochs(root: Path, epochs: list[tuple[int, int]]) -> None:

@@ -79,17 +79,6 @@ def test_two_ways_to_one_store_are_not_two_replicas(way: str, tmp_path: Path) ->
         parse_stores([f"a={stores[0]}", other])
 
 
-def test_another_history_that_lacks_what_was_acknowledged_is_no_warning(tmp_path: Path) -> None:
-    """Nobody confirmed the end; yet its messages were acknowledged from the other logs."""
-    stores, writer, ledger = make(tmp_path)
-    confirmed = int(str(writer.rows[70]["phys_offset"]))
-    for store in stores:
-        (store / "checkpoint").write_bytes(struct.pack(">5q", 1, 1, 1, 0, confirmed) + bytes(4096 - 40))
-    next(p for p in PLANTS if p.name == "divergent suffix").do(stores, writer)
-    assert run_local(stores, None).verdict == "warnings"
-    assert run_local(stores, ledger).verdict == "diverged"
-
-
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_topic_created_again_is_in_order(count: int, tmp_path: Path) -> None:
     """RocketMQ begins its queues at 0 again, and their files with them."""
