@@ -21,7 +21,7 @@ from audit import incremental, plan
 from audit.bounded import Unlisted
 from audit.carried import Carried
 from audit.compare import Ranges, compare_digests, drill_down
-from audit.findings import SCHEMA_VERSION, Finding, order, verdict
+from audit.findings import INFO, SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
 from audit.kinds import acked, beside, causes, entries, index, queues
@@ -34,7 +34,8 @@ from audit.kinds.files import files
 from audit.ledger import Ledger, read_ledger
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside, look_beside
-from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_unreadable, load
+from audit.reading.index_files import IndexTask
+from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_removed, leave_out_unreadable, load
 from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
@@ -46,6 +47,8 @@ from runtime.version import version
 log = logging.getLogger(__name__)
 
 SEAM_ROUNDS_MAX = 4
+ATTEMPTS_MAX = 3
+"""One for a file that cannot be read or went, and one more for what retention takes meanwhile."""
 NO_TAIL = Tail(0, -1, -1, "")
 
 
@@ -203,16 +206,40 @@ def _without_unreadable(
     attempt: Callable[[], None],
     progress: Callable[[str], None],
 ) -> None:
-    """One file that cannot be read is a finding, and all others are audited without it."""
-    try:
-        attempt()
-    except (OSError, EngineError):
-        progress("a read failed: looking for the file")
-        left_out = [leave_out_unreadable(r) for r in replicas]
-        if not any(left_out):
-            raise
+    """One file that cannot be read is a finding, and all others are audited without it. One that was removed
+    while it was read is none: the log is judged as if it had been removed before."""
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            attempt()
+        except (OSError, EngineError):
+            progress("a read failed: looking for the file")
+            left_out = [leave_out_unreadable(r) for r in replicas]
+            if not any(left_out):
+                raise
+        else:
+            left_out = [_told_of_removed(r, report) and leave_out_removed(r) for r in replicas]
+            if not any(left_out):
+                return
+            progress("segments were removed meanwhile: reading again what is left")
+        report.findings = []
         report.digest_bytes = report.scan_bytes = 0
-        attempt()
+    attempt()
+
+
+def _told_of_removed(replica: Replica, report: Report) -> bool:
+    """May a finding follow from a segment that went, for instance from queues that went with it?"""
+    reach = 0
+    storage = open_storage(replica.location)
+    try:
+        for segment in replica.segments:
+            if not storage.exists(segment.file):
+                reach = replica.segment_end(segment)
+    finally:
+        storage.close()
+    return any(
+        f.severity != INFO and f.replica in (replica.name, "*") and f.phys_offset < reach
+        for f in report.findings
+    )
 
 
 def _audit(
@@ -392,12 +419,28 @@ class _Questions:
 
     def _index(self, looked: dict[int, Beside]) -> list[Finding]:
         """Does each replica's index name what its log has? Files of trusted records only are not read."""
-        planned = index.tasks(self.facts.replicas, looked)
+        try:
+            return self._index_findings(self._index_tasks(looked), looked)
+        except FileNotFoundError:
+            log.info("a file of an index was removed meanwhile: planning again")
+        return self._index_findings(self._index_tasks(looked), looked)
+
+    def _index_findings(self, planned: list[IndexTask], looked: dict[int, Beside]) -> list[Finding]:
+        """Raises FileNotFoundError when one of the files was removed since they were planned."""
+        try:
+            return index.findings(self.facts, self.engine.index(planned), looked) if planned else []
+        except EngineError as error:  # of Spark: a worker's error, in words
+            if index.removed(planned):
+                raise FileNotFoundError(str(error)) from error
+            raise
+
+    def _index_tasks(self, looked: dict[int, Beside]) -> list[IndexTask]:
         # One that brings no record behind the file before may have lost its entries: it is always read.
-        planned = [
-            task for task in planned if task.until > self.border or task.until <= task.begin or not task.slots
+        return [
+            task
+            for task in index.tasks(self.facts.replicas, looked)
+            if task.until > self.border or task.until <= task.begin or not task.slots
         ]
-        return index.findings(self.facts, self.engine.index(planned), looked) if planned else []
 
     def _folders(self) -> dict[int, QueueFolder]:
         """The queues of each replica that keeps them in files."""

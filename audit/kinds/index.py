@@ -46,6 +46,19 @@ def tasks(replicas: Sequence[Replica], looked: dict[int, Beside]) -> list[IndexT
     return found
 
 
+def removed(tasks: Sequence[IndexTask]) -> bool:
+    """Was any of the files removed since they were planned, as retention does? Raises OSError."""
+    for location in dict.fromkeys(task.location for task in tasks):
+        storage = open_storage(location)
+        try:
+            files = {f for task in tasks if task.location == location for f in (task.file, task.before) if f}
+            if not all(storage.exists(file) for file in files):
+                return True
+        finally:
+            storage.close()
+    return False
+
+
 def _shapeless(at: int, r: Replica, rows: list[tuple[Head, int]]) -> list[IndexTask]:
     """No file begins with the record it says: those that have entries of what the log holds are wrong."""
     return [

@@ -14,6 +14,7 @@ Source: Apache RocketMQ 5.x, ``store/index``.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -111,8 +112,9 @@ def heads(storage: Storage) -> list[Head]:
     for name in storage.listdir("index"):
         if len(name) == _NAME_CHARS and name.isdigit():
             file = f"index/{name}"
-            raw = storage.read(file, 0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
-            found.append(Head(file, storage.size(file), *HEADER.unpack(raw)))
+            with contextlib.suppress(FileNotFoundError):  # retention removed it meanwhile
+                raw = storage.read(file, 0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
+                found.append(Head(file, storage.size(file), *HEADER.unpack(raw)))
     return found
 
 

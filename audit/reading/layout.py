@@ -9,6 +9,7 @@ lines.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from collections import Counter
@@ -100,9 +101,10 @@ def load(spec: StoreSpec) -> Replica:
         if not storage.exists("commitlog"):
             raise FileNotFoundError(2, "no commitlog in this store", spec.location)
         names = [n for n in storage.listdir("commitlog") if len(n) == 20 and n.isdigit()]
-        replica.segments = [
-            Segment(int(name), f"commitlog/{name}", storage.size(f"commitlog/{name}")) for name in names
-        ]
+        for name in names:
+            file = f"commitlog/{name}"
+            with contextlib.suppress(FileNotFoundError):  # retention removed it meanwhile
+                replica.segments.append(Segment(int(name), file, storage.size(file)))
         replica.clean = not storage.exists("abort")
         replica.queues = storage.exists("consumequeue")
         _read_checkpoint(storage, replica)
@@ -158,22 +160,40 @@ def _plain(lines: list[str]) -> bool:
 
 
 def leave_out_unreadable(replica: Replica) -> bool:
-    """Read every file to its end; those that cannot be read are set aside. Whether there was any."""
+    """Read every file to its end; those that cannot be read are set aside, and those that were removed since
+    the start left out. Whether there was any."""
     storage = open_storage(replica.location)
-    before = len(replica.unread)
+    out: list[Segment] = []
     try:
         for segment in replica.segments:
             try:
                 for at in range(0, segment.size_bytes, WINDOW_BYTES):
                     storage.read(segment.file, at, WINDOW_BYTES)
+            except FileNotFoundError:
+                out.append(segment)
             except OSError as error:
+                out.append(segment)
                 replica.unread.append((segment, error.strerror or str(error)))
     finally:
         storage.close()
-    gone = [segment for segment, _ in replica.unread]
-    replica.segments = [segment for segment in replica.segments if segment not in gone]
-    replica.start = replica.end = replica.segments[0].base if replica.segments else 0
-    return len(replica.unread) > before
+    return _leave_out(replica, out)
+
+
+def leave_out_removed(replica: Replica) -> bool:
+    """Leave out the files that were removed since the start, as if they had been before: the oldest by
+    retention, in the middle by nobody who may. Whether there was any. Raises OSError."""
+    storage = open_storage(replica.location)
+    try:
+        return _leave_out(replica, [s for s in replica.segments if not storage.exists(s.file)])
+    finally:
+        storage.close()
+
+
+def _leave_out(replica: Replica, out: list[Segment]) -> bool:
+    if out:
+        replica.segments = [segment for segment in replica.segments if segment not in out]
+        replica.start = replica.end = replica.segments[0].base if replica.segments else 0
+    return bool(out)
 
 
 def find_ends(replicas: list[Replica]) -> None:
