@@ -22,9 +22,9 @@ from typing import Any, Final
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
-from chaos.live import loop_disk, network
+from chaos.live import clocks, loop_disk, network
+from chaos.live.clocks import Clock
 from chaos.live.loop_disk import LoopDisk
-from chaos.live.means import find_faketime
 from chaos.live.network import Network
 
 LEDGER: Final = "chaos.json"
@@ -60,8 +60,8 @@ class Ground:
         self.note()
         if "loop disk" in needs:
             self._lay_disks(nodes)
-        if "libfaketime" in needs and find_faketime() is None:
-            self.lacks["libfaketime"] = "needs libfaketime"
+        if "libfaketime" in needs and (lack := clocks.unavailable()) is not None:
+            self.lacks["libfaketime"] = lack
         for node in nodes:
             self._wrap(node, clock="libfaketime" in needs and "libfaketime" not in self.lacks)
         layouts.save(self._cluster.layout, self._cluster.directory)
@@ -77,9 +77,7 @@ class Ground:
 
     def jump(self, name: str, by_ms: int) -> None:
         """Move a node's wall clock, by what it already is off and ``by_ms``. Its process reads it at once."""
-        path = self._clock_path(name)
-        off_s = float(path.read_text(encoding="ascii")) + by_ms / 1000
-        path.write_text(f"{off_s:+.3f}\n", encoding="ascii")
+        self._clock(name).jump(by_ms)
 
     def note(self) -> None:
         """Write down what there is to undo."""
@@ -106,6 +104,7 @@ class Ground:
             self.network = None
         for node in self._cluster.layout.nodes:
             node.wrap, node.host, node.admin_host = [], layouts.HOST, layouts.HOST
+        clocks.sweep()
         (self._cluster.directory / LEDGER).unlink(missing_ok=True)
 
     def _planned(self, planned: Network) -> None:
@@ -138,23 +137,14 @@ class Ground:
             others = (shlex.quote(str(d.mount)) for name, d in self.disks.items() if name != node.name)
             script = OWN_DISK.format(others=" ".join(others)) + NAMED_BOOT
             node.wrap += ["unshare", "-m", "--propagation", "private", "sh", "-c", script, boot]
-        if clock and (library := find_faketime()) is not None:
-            path = self._clock_path(node.name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("+0.000\n", encoding="ascii")
-            values = {
-                "LD_PRELOAD": str(library),
-                "FAKETIME_TIMESTAMP_FILE": str(path),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
-            node.wrap += ["env", *(f"{key}={value}" for key, value in values.items())]
+        if clock:
+            node.wrap += self._clock(node.name).command()
 
     def _boot_path(self, name: str) -> Path:
         return self._cluster.directory / "boot" / name
 
-    def _clock_path(self, name: str) -> Path:
-        return self._cluster.directory / "clock" / name
+    def _clock(self, name: str) -> Clock:
+        return Clock(self._cluster.directory / "clock" / name)
 
 
 def heal(directory: Path) -> list[str]:
@@ -179,6 +169,7 @@ def heal(directory: Path) -> list[str]:
         cluster.end(running)
         done.append(f"ended {', '.join(node.name for node in running)}")
     done += _take_disks(directory)
+    clocks.sweep()
     if found["switch"] is not None:
         network.remove(found["switch"], found["namespaces"])
         done.append(f"removed {len(found['namespaces'])} namespaces")

@@ -10,25 +10,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from chaos import faults
 from chaos.faults import Fault
-from chaos.live import loop_disk, network
-
-FAKETIME: Final = (
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib64/faketime/libfaketime.so.1",
-    "/usr/lib/faketime/libfaketime.so.1",
-)
-
-
-def find_faketime() -> Path | None:
-    """The library: ``KEELMQ_FAKETIME`` says where, else where distributions put it."""
-    named = os.environ.get("KEELMQ_FAKETIME")
-    return next((Path(one) for one in ([named] if named else FAKETIME) if Path(one).exists()), None)
+from chaos.live import clocks, loop_disk, network
 
 
 def _no_strace() -> str | None:
@@ -37,15 +23,11 @@ def _no_strace() -> str | None:
     return None if os.geteuid() == 0 else "needs root, to attach strace"
 
 
-def _no_faketime() -> str | None:
-    return None if find_faketime() else "needs libfaketime (Debian: apt install faketime)"
-
-
 LACKS: Final[Mapping[str, Callable[[], str | None]]] = {
     "namespaces": network.unavailable,
     "loop disk": loop_disk.unavailable,
     "strace": _no_strace,
-    "libfaketime": _no_faketime,
+    "libfaketime": clocks.unavailable,
 }
 """What a fault may need of the machine, and what to ask whether it is there: a reason, or None."""
 

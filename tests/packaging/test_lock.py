@@ -27,7 +27,10 @@ def canonical(name: str) -> str:
 def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
     """After a change of pyproject.toml or constraints.txt: ``make lock``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [project["optional-dependencies"][name] for name in ("audit", "console", "proxy", "tls", "dev")]
+    extras = [
+        project["optional-dependencies"][name]
+        for name in ("audit", "clock", "console", "proxy", "tls", "dev")
+    ]
     asked = [*project["dependencies"], *(text for extra in extras for text in extra)]
     names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in asked}
     locked = read_lock(LOCK)

@@ -1,0 +1,73 @@
+"""The promise of a clock fault on real processes: one sees another wall clock at once, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.live import clocks
+from chaos.live.clocks import Clock
+
+LOOK = """
+import sys, time
+for line in sys.stdin:
+    print(time.time(), time.monotonic(), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _there() -> None:
+    reason = clocks.unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def test_a_jump_moves_the_wall_clock_of_one_process_and_no_monotonic_one(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock" / "broker-a-0")
+    command = [*clock.command(), sys.executable, "-I", "-c", LOOK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+
+        def look() -> tuple[float, float]:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+            wall_s, monotonic_s = child.stdout.readline().split()
+            return float(wall_s), float(monotonic_s)
+
+        wall_s, monotonic_s = look()
+        clock.jump(3_600_000)
+        clock.jump(-600_000)
+        later_s, then_s = look()
+        assert 2900 < (later_s - wall_s) - (then_s - monotonic_s) < 3100, "what it is off adds up"
+        child.kill()
+    assert Path(clocks.SHARED, f"faketime_shm_{child.pid}").exists(), "a killed process leaves it"
+    clocks.sweep()
+    assert not any(clocks.SHARED.glob(f"*faketime_*_{child.pid}"))
+
+
+def test_what_a_living_process_has_is_left_alone(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for pid in (os.getpid(), gone.pid):
+        for name in clocks.NAMES:
+            (tmp_path / f"{name}{pid}").touch()
+    (tmp_path / "faketime_shm_x").touch()
+    assert clocks.sweep(tmp_path) == 2
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*(f"{name}{os.getpid()}" for name in clocks.NAMES), "faketime_shm_x"}
+
+
+def test_a_library_that_is_none_is_refused_with_what_the_loader_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "libfaketime.so.1"
+    monkeypatch.setenv("KEELMQ_FAKETIME", str(broken))
+    assert "pip install 'keelmq[clock]'" in str(clocks.unavailable())
+    broken.write_bytes(b"no library")
+    assert "moves no clock here" in str(clocks.unavailable())
+    assert str(broken) in str(clocks.unavailable())
