@@ -122,8 +122,11 @@ class SlaveLinks:
             link = SlaveLink(self._resources, WithEpochs())
         if len(self.strangers) >= STRANGERS_MAX:
             # The oldest one has had the most time to say which broker it is; one that has proven it is none.
-            strangers = [stranger for stranger in self.strangers if stranger.proven is None]
-            (strangers or list(self.strangers))[0].close("too many connections without a handshake")
+            # It goes at once: of a crowd, many are accepted in one turn, and connections end in a later one.
+            silent = (stranger for stranger in self.strangers if stranger.proven is None)
+            oldest = next(silent, None) or next(iter(self.strangers))
+            del self.strangers[oldest]
+            oldest.close("too many connections without a handshake")
         self.strangers[link] = None
         return link
 
@@ -152,6 +155,10 @@ class SlaveLinks:
         ]
 
     # What the links tell (ha.master.slave_link.Host)
+
+    def expects(self, link: SlaveLink) -> bool:
+        """See ``master.Host``."""
+        return link in self.strangers
 
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """See ``master.Host``."""

@@ -107,6 +107,9 @@ class Host(Protocol):
     def replicas(self) -> Replicas | None:
         """None while this broker is not master: slaves are turned away."""
 
+    def expects(self, link: SlaveLink) -> bool:
+        """Has ``link`` kept its place until its connection was made?"""
+
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """Has a slave other than ``link``'s the log beyond ``offset``?"""
 
@@ -208,9 +211,9 @@ class SlaveLink(asyncio.Protocol):
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._transport.set_write_buffer_limits(high=WINDOW_BYTES)
         replicas = self._shared.host.replicas
-        if replicas is None:
+        if replicas is None or not self._shared.host.expects(self):
             # Usual in the moment of a change of master: the slave tries again.
-            log.debug("slave at %s turned away: this broker is not master", self.address)
+            log.debug("slave at %s turned away: this broker is not master, or has too many", self.address)
             self.close()
             return
         shared = self._shared

@@ -166,6 +166,23 @@ def test_a_forger_disturbs_no_members_link(secret: str) -> None:
     play(run())
 
 
+class Ended(asyncio.Transport):
+    """Hears whether it is to end."""
+
+    aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
 def test_a_crowd_that_says_nothing_keeps_no_member_out(secret: str) -> None:
     async def run() -> None:
         async with Group(Node(1, ha_secret_file=secret), Node(2, ha_secret_file=secret)) as group:
@@ -173,9 +190,24 @@ def test_a_crowd_that_says_nothing_keeps_no_member_out(secret: str) -> None:
             crowd = [await connect(group.master) for _ in range(STRANGERS_MAX * 2)]
             await group.follow(2)
             await group.full()
-            assert len(group.master.ha.links.strangers) <= STRANGERS_MAX
+            strangers = group.master.ha.links.strangers
+            await until(lambda: len(strangers) <= STRANGERS_MAX, "those that gave way are gone")
             for stranger in crowd:
                 stranger.close()
+
+    play(run())
+
+
+def test_a_crowd_that_comes_in_one_turn_is_bounded_as_well(secret: str) -> None:
+    async def run() -> None:
+        async with Group(Node(1, ha_secret_file=secret)) as group:
+            await group.elect(1)
+            links = group.master.ha.links
+            crowd = [links.accept() for _ in range(STRANGERS_MAX * 2)]
+            assert list(links.strangers) == crowd[STRANGERS_MAX:]
+            transport = Ended()
+            crowd[0].connection_made(transport)
+            assert transport.aborted
 
     play(run())
 

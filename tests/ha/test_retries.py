@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -48,8 +49,9 @@ def test_a_master_that_says_one_thing_right_and_fails_is_asked_ever_more_seldom(
             end = node.store.log.end
             writer.write(encode_master_handshake(1000, ((1, 0),)))
             writer.write(encode_transfer_header(end, len(brings), 1, 0, end) + brings)
-            await writer.drain()
-            await reader.read(16)  # the frame was taken
+            with suppress(ConnectionError):
+                await writer.drain()
+                await reader.read(16)  # the frame was taken
             writer.close()
 
         node, port = Node(2), free_port()
@@ -88,8 +90,9 @@ async def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
         writer.write(encode_master_handshake(10_000, ((1, 0),)))
         writer.write(encode_transfer_header(end, 10, 1, 0, 0) + b"0123456789")
         writer.write(encode_transfer_header(end + 20, 10, 1, 0, 0) + b"0123456789")
-        await writer.drain()
-        await reader.read()
+        with suppress(ConnectionError):  # it hung up over what came first
+            await writer.drain()
+            await reader.read()
         writer.close()
 
     node, port = Node(2, auto_reseed=True), free_port()
