@@ -1,12 +1,13 @@
 # One image for every role; the command chooses: namesrv, controller, broker, audit, ...
 #   docker build -t keelmq .                                     servers only
 #   docker build --build-arg EXTRAS='[audit]' -t keelmq-audit .  with Spark, and a Java runtime from PyPI
+#   docker build --build-arg EXTRAS='[otlp]' -t keelmq-otlp .    servers that push their metrics by OTLP
 FROM python:3.11-slim AS build
 ARG EXTRAS=""
 # For the compiled path; without a compiler sends take the Python path.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml hatch_build.py requirements-server.lock requirements-audit.lock requirements-build.lock README.md LICENSE NOTICE ./
+COPY pyproject.toml hatch_build.py requirements-server.lock requirements-audit.lock requirements-otlp.lock requirements-build.lock README.md LICENSE NOTICE ./
 COPY keelmq keelmq
 COPY model model
 COPY runtime runtime

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-EXTRAS := audit clock console proxy tls dev
+EXTRAS := audit clock console otlp proxy tls dev
 LOCK := uv pip compile pyproject.toml -c constraints.txt --generate-hashes --universal --python-version 3.11 \
     --no-header --no-emit-index-url --no-emit-find-links --quiet
 BUILT_BY := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
@@ -82,6 +82,7 @@ lock:
 	$(LOCK) $(foreach extra,$(EXTRAS),--extra $(extra)) -o requirements.lock
 	$(LOCK) --extra tls -o requirements-server.lock
 	$(LOCK) --extra audit --extra tls -o requirements-audit.lock
+	$(LOCK) --extra otlp --extra tls -o requirements-otlp.lock
 	$(PYTHON) -c '$(BUILT_BY)' | $(subst pyproject.toml,-,$(LOCK)) -o requirements-build.lock
 
 # What is installed, as CycloneDX.

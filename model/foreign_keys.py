@@ -90,9 +90,7 @@ _BROKER: Final = """
     maxOffsetMapSize maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
     maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
     maxTransferCountOnMessageInDisk memTableFlushIntervalMs messageIndexSafe
-    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-    metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints metricsExporterType
-    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+    metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints metricsInDelta
     metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort minLiteTTl
     notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
     persistConsumerOffsetIncrementally popCkOffsetMaxQueueSize popCkStayBufferTime
@@ -147,9 +145,7 @@ _CONTROL: Final = """
     controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums defaultThreadPoolNums
     defaultThreadPoolQueueCapacity jRaftControllerRPCAddr jRaftElectionTimeoutMs jRaftGroupId
     jRaftInitConf jRaftScanWaitTimeoutMs jRaftServerId jRaftSnapshotIntervalSecs mappedFileSize
-    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
-    metricsGrpcExporterTarget metricsInDelta metricsLabel metricsPromExporterHost metricsPromExporterPort
+    metricLoggingExporterIntervalInMills metricsInDelta metricsPromExporterHost metricsPromExporterPort
     processReadEvent productEnvName rocketmqHome unRegisterBrokerQueueCapacity waitSecondsForService
 """
 

@@ -33,6 +33,10 @@ class Metrics:
         self._registry.register(_StatusCollector(role, server, delays or Histogram()))
         ProcessCollector(registry=self._registry)
 
+    def families(self) -> list[Metric]:
+        """The same figures, not written down yet."""
+        return list(self._registry.collect())
+
     def text(self) -> bytes:
         """All figures as they are now."""
         return generate_latest(self._registry)

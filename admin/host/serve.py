@@ -23,6 +23,7 @@ from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from admin.host.collector import Collector
 from admin.host.log_setup import LogOptions, on_signal, set_up
 from admin.host.loop_delay import LoopDelay
+from admin.host.otlp import Pusher, Target, target_of
 from admin.host.tls import WithTls, env_with, tls_of
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerConfig
 from model.config.tls import split_tls
@@ -40,6 +41,7 @@ from runtime.tls.watch import LOOK_S
 
 if TYPE_CHECKING:
     from admin.host.endpoint import Endpoint
+    from admin.host.metrics import Metrics
     from namesrv.service import Companion
 
 log = logging.getLogger("keelmq")
@@ -72,6 +74,7 @@ class Plan:
     ports: tuple[tuple[str, str, int], ...] = ()
     ignored: tuple[str, ...] = ()
     tls: Mapping[str, str] = field(default_factory=dict)
+    push: Target | None = None
 
 
 class Host(Server, Protocol):
@@ -199,6 +202,7 @@ def _plan_broker(config: BrokerConfig) -> Plan:
         make,
         _places(config),
         tuple(ports) if port else (),  # with 0 the system chooses
+        push=target_of(config),
     )
 
 
@@ -216,6 +220,7 @@ def _plan_controller(config: ControllerConfig) -> Plan:
         make,
         _places(config),
         _ports_of(config),
+        push=target_of(config),
     )
 
 
@@ -250,6 +255,7 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
             ("listenPort", config.bind_address, config.listen_port),
             *(() if controller_config is None else _ports_of(controller_config)),
         ),
+        push=target_of(config),
     )
 
 
@@ -321,10 +327,12 @@ async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | Non
         print(f"ready {chosen.role} {chosen.address}", flush=True)
         collector.begin()
         watching.spawn(collector.run(), name="collector")
+        watching.spawn(delays.run(), name="delays")
+        if chosen.push is not None:
+            watching.spawn(_push(chosen.push, chosen, server, delays.seen, env), name="push")
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
             endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link, delays.seen))
-            watching.spawn(delays.run(), name="delays")
             await endpoint.start()
         await stopping.wait()
         return DONE
@@ -387,6 +395,18 @@ def _endpoint(role: str, server: Server, link: socket.socket, delays: Histogram)
     from admin.host.endpoint import Endpoint
 
     return Endpoint(role, server, link, delays)
+
+
+async def _push(target: Target, chosen: Plan, server: Server, delays: Histogram, env: Env) -> None:
+    metrics = await env.offload(lambda: _metrics(chosen.role, server, delays))
+    about = {"service.name": f"keelmq-{chosen.role}", "service.instance.id": chosen.address}
+    await Pusher(target, metrics.families, about, env.now_ms).run()
+
+
+def _metrics(role: str, server: Server, delays: Histogram) -> Metrics:
+    from admin.host.metrics import Metrics
+
+    return Metrics(role, server, delays)
 
 
 async def _start(server: Server, stopping: asyncio.Event) -> bool:

@@ -10,6 +10,10 @@ PERIOD_MIN_MS: Final = 10
 """A loop that looks or sends more often than this does nothing else."""
 
 
+METRICS_PERIOD_MIN_MS: Final = 1000
+"""All figures are gathered on the event loop."""
+
+
 @dataclass(kw_only=True)
 class ServerConfig(Config):
     """What all servers share."""
@@ -110,10 +114,35 @@ class ServerConfig(Config):
         "",
         "directory of auth.json, the users and policies of ACL 2.0; a broker's is in config/ of its store",
     )
+    metrics_exporter_type: str = key(
+        "metricsExporterType",
+        "DISABLE",
+        "OTLP_GRPC: metrics are pushed to metricsGrpcExporterTarget (needs keelmq[otlp]); DISABLE, and"
+        " RocketMQ's PROM and LOG: they are not. /metrics of adminPort has them in any case",
+    )
+    metrics_target: str = key(
+        "metricsGrpcExporterTarget",
+        "",
+        "an OTLP/gRPC collector, [http://]host:port; without http:// with TLS",
+    )
+    metrics_header: str = key(
+        "metricsGrpcExporterHeader",
+        "",
+        "what goes along with each push: name:value, with commas",
+        secret=True,
+    )
+    metrics_timeout_ms: int = key(
+        "metricGrpcExporterTimeOutInMills", 3000, "a push takes at most, ms", least=PERIOD_MIN_MS
+    )
+    metrics_interval_ms: int = key(
+        "metricGrpcExporterIntervalInMills", 60_000, "push every, ms", least=METRICS_PERIOD_MIN_MS
+    )
+    metrics_label: str = key("metricsLabel", "", "labels of each pushed metric: name:value, with commas")
     trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
 
     def check(self) -> None:
         super().check()
+        self._check_metrics()
         lacking = [f"{name} ({why})" for name, file, why in self._proofs() if not file]
         for name, pair in (
             ("initAuthenticationUser", ("username", "password")),
@@ -137,6 +166,19 @@ class ServerConfig(Config):
             f" {' and '.join(lacking)}, or trustPeers=true in a closed network",
         )
 
+    def _check_metrics(self) -> None:
+        known = ("DISABLE", "OTLP_GRPC", "PROM", "LOG")
+        need(self.metrics_exporter_type in known, f"metricsExporterType: expected one of {', '.join(known)}")
+        need(
+            self.metrics_exporter_type != "OTLP_GRPC" or bool(self.metrics_target),
+            "metricsExporterType=OTLP_GRPC without metricsGrpcExporterTarget: nobody to push to",
+        )
+        for name, text in (
+            ("metricsGrpcExporterHeader", self.metrics_header),
+            ("metricsLabel", self.metrics_label),
+        ):
+            need(pairs_in(text) is not None, f"{name}: expected name:value, with commas")
+
     def _proofs(self) -> list[tuple[str, str, str]]:
         """How those who reach this server prove who they are: (key, its file or "", what it is for)."""
         return [
@@ -146,6 +188,17 @@ class ServerConfig(Config):
                 "peers and operators then sign what they ask for",
             )
         ]
+
+
+def pairs_in(text: str) -> dict[str, str] | None:
+    """``name:value,name:value`` as RocketMQ writes it; None when a part has no name or no colon."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, colon, value = part.partition(":")
+        if not colon or not name.strip():
+            return None
+        found[name.strip()] = value.strip()
+    return found
 
 
 def credentials_in(text: str, name: str, secret: str) -> tuple[str, str] | None:

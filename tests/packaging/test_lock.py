@@ -16,6 +16,8 @@ SERVER = (ROOT / "requirements-server.lock").read_text(encoding="utf-8")
 """What the image installs."""
 AUDIT = (ROOT / "requirements-audit.lock").read_text(encoding="utf-8")
 """What the image for audits installs."""
+OTLP = (ROOT / "requirements-otlp.lock").read_text(encoding="utf-8")
+"""What the image for servers that push their metrics installs."""
 BUILD = (ROOT / "requirements-build.lock").read_text(encoding="utf-8")
 """What builds it."""
 
@@ -29,14 +31,14 @@ def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [
         project["optional-dependencies"][name]
-        for name in ("audit", "clock", "console", "proxy", "tls", "dev")
+        for name in ("audit", "clock", "console", "otlp", "proxy", "tls", "dev")
     ]
     asked = [*project["dependencies"], *(text for extra in extras for text in extra)]
     names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in asked}
     locked = read_lock(LOCK)
     assert names <= locked.keys()
     assert all(one["sha256"] for one in locked.values())
-    for text, *extras in ((SERVER, "tls"), (AUDIT, "audit", "tls")):
+    for text, *extras in ((SERVER, "tls"), (AUDIT, "audit", "tls"), (OTLP, "otlp", "tls")):
         part = read_lock(text)
         needed = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras)]
         names = {canonical(re.split(r"[^A-Za-z0-9_.-]", one)[0]) for some in needed for one in some}
@@ -55,7 +57,7 @@ def test_whatever_extras_an_image_has_no_package_comes_without_its_hash() -> Non
         assert "--require-hashes -r" in command or "--no-index --no-deps /dist/" in command
     copied = re.findall(r"requirements-\w+\.lock", re.findall(r"COPY pyproject.toml .*", text)[0])
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert set(copied) == {f"requirements-{name}.lock" for name in ("server", "audit", "build")}
+    assert set(copied) == {f"requirements-{name}.lock" for name in ("server", "audit", "otlp", "build")}
     assert all(f"!{name}" in ignored for name in copied)
     compose = (ROOT / "compose.yaml").read_text(encoding="utf-8")
     for extras in re.findall(r'EXTRAS: "(.*)"', compose) + re.findall(r"EXTRAS='(.*?)'", text):
@@ -94,7 +96,7 @@ def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
 
 
 def test_the_lock_names_no_place_to_install_from() -> None:
-    for text in (LOCK, SERVER, AUDIT, BUILD):
+    for text in (LOCK, SERVER, AUDIT, OTLP, BUILD):
         assert "://" not in text
         assert "--index" not in text
         assert "--find-links" not in text
