@@ -365,7 +365,7 @@ class _Questions:
         looked = {at: look_beside(r.location) for at, r in enumerate(facts.replicas)}
         found += beside.beside(facts, looked)
         found += self._differences(found)
-        found += self._tails(found)
+        found += self._tails(found, looked)
         folders = self._folders()
         broken: queues.Queues = {}
         asked: dict[tuple[object, ...], Finding] = {}
@@ -483,7 +483,7 @@ class _Questions:
             _same_bytes(replicas),
         )
 
-    def _tails(self, roots: list[Finding]) -> list[Finding]:
+    def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
         replicas = self.facts.replicas
         ends = [r.end for r in replicas if not r.empty]
         acked_end = -1
@@ -513,7 +513,10 @@ class _Questions:
             held = bytes_at(own, begin, end - begin)
             return all(tail_kinds.is_rot(held, bytes_at(other, begin, end - begin)) for other in others)
 
-        return tail_kinds.tails(self.facts, missing_behind, acked_end, roots, rotten)
+        def noted(at: int) -> int:
+            return looked[at].was_longer
+
+        return tail_kinds.tails(self.facts, missing_behind, acked_end, roots, rotten, noted)
 
     def _acked_behind(self, at: int, offset: int, lacking: int | None = None) -> Tail:
         """``lacking``: those only that this replica's log has nowhere."""

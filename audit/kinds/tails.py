@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from audit.findings import ERROR, INFO, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.reading.beside import WAS_LONGER
 from audit.reading.layout import Replica
 from audit.tables import Tail
 
@@ -35,13 +36,17 @@ def tails(
     acked_end: int,
     roots: Sequence[Finding],
     rotten: Callable[[int], bool] = lambda at: False,
+    noted: Callable[[int], int] = lambda at: 0,
 ) -> list[Finding]:
-    """Logs that end before or behind where they should. Lag that nobody was promised is information only."""
+    """Logs that end before or behind where they should. Lag that nobody was promised is information only.
+
+    ``noted``: where a replica's own note says that its log ended before it lost its end.
+    """
     target = tail_target(facts.replicas, acked_end)
     diverged = {f.replica for f in roots if f.kind == "divergent_suffix"}
     found = []
     for at, r in enumerate(facts.replicas):
-        if (r.empty and not target and r.confirmed <= r.end) or r.name in diverged:
+        if r.name in diverged or (r.empty and not target and max(r.confirmed, noted(at)) <= r.end):
             continue
         if r.end < target:
             found.append(_short(facts, at, target, tail_of(at), rotten(at)))
@@ -49,6 +54,11 @@ def tails(
             expected = f"its own confirmOffset {r.confirmed}"
             found.append(
                 facts.at("short_tail", ERROR, at, r.end, r.confirmed, expected=expected, found=f"end {r.end}")
+            )
+        elif noted(at) > r.end:
+            expected = f"end {noted(at)}, where it was before by {WAS_LONGER}"
+            found.append(
+                facts.at("short_tail", WARN, at, r.end, noted(at), expected=expected, found=f"end {r.end}")
             )
         elif r.end > target:
             expected, found_ = f"end {target}", f"end {r.end}"

@@ -10,13 +10,17 @@
     config/timercheck             at 64 "KQT1", at 68 the CRC-32 of bytes 72 to 111; zeros: RocketMQ's
     brokerIdentity, .crc          CLUSTER#GROUP#ID; the second holds it three times, each behind its CRC-32
     epochFileCheckpoint.bak       a form and a CRC as the epoch file's
-    bootId.json, damagedRanges    JSON
+    epochFileCheckpoint.classic   the same, and one entry; so its .bak
+    bootId.json                   JSON
+    damagedRanges                 JSON, in which "crc" is the CRC-32 of "ranges"
+    logWasLonger                  a number: where the log ended before its end was lost
 
 This decoder is the audit's own, as that of records is. docs/formats/store.md has the layouts.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Callable
@@ -50,6 +54,9 @@ EPOCHS: Final = "epochFileCheckpoint"
 IDENTITY: Final = "brokerIdentity"
 BOOT: Final = "bootId.json"
 WHEEL: Final = "timerwheel"
+DAMAGED: Final = "damagedRanges"
+WAS_LONGER: Final = "logWasLonger"
+_CLASSIC: Final = f"{EPOCHS}.classic"
 _ROOT: Final = (
     CHECKPOINT,
     EPOCHS,
@@ -57,7 +64,10 @@ _ROOT: Final = (
     IDENTITY,
     f"{IDENTITY}.crc",
     BOOT,
-    "damagedRanges",
+    _CLASSIC,
+    f"{_CLASSIC}.bak",
+    DAMAGED,
+    WAS_LONGER,
     WHEEL,
 )
 
@@ -74,6 +84,7 @@ class Beside:
     timer: tuple[bytes, bytes] = (b"", b"")
     indexed: int = 0  # up to where, bytes, the index was durable by the checkpoint; 0: it does not say
     log_start: int = -1  # where the log began by the checkpoint; -1: it does not say
+    was_longer: int = 0  # where the log ended before it lost its end, bytes; 0: no note of that
 
     @property
     def ours(self) -> bool:
@@ -141,7 +152,10 @@ class _Look:
             IDENTITY: _identity,
             f"{IDENTITY}.crc": self._copies,
             BOOT: _boot,
-            "damagedRanges": lambda file, raw: "" if isinstance(parsed(raw), dict) else "not a JSON object",
+            _CLASSIC: _classic,
+            f"{_CLASSIC}.bak": _classic,
+            DAMAGED: _damaged_ranges,
+            WAS_LONGER: self._was_longer,
         }.get(file)
 
     def _judged(self, file: str, judge: Callable[[str, bytes], str]) -> str:
@@ -182,6 +196,11 @@ class _Look:
         computed = zlib.crc32(b"".join(raw[a:b] for a, b in parts))
         return "" if written == computed else f"CRC {written:08x}, computed {computed:08x}"
 
+    def _was_longer(self, file: str, raw: bytes) -> str:
+        text = raw.strip()
+        self._found.was_longer = int(text) if text.isdigit() else 0
+        return "" if text.isdigit() else f"not a number: {raw[:40]!r}"
+
     def _copies(self, file: str, raw: bytes) -> str:
         text = self._storage.read(IDENTITY, 0, 4096).strip() if IDENTITY in self._found.present else b""
         line = b"%08x %b\n" % (zlib.crc32(text), text)
@@ -211,6 +230,19 @@ def _identity(file: str, raw: bytes) -> str:
     return (
         "" if len(parts) == 3 and parts[2].isdigit() and all(parts) else f"not CLUSTER#GROUP#ID: {raw[:60]!r}"
     )
+
+
+def _classic(file: str, raw: bytes) -> str:
+    entries, problem = parse_epochs(raw)
+    return problem or ("" if len(entries) == 1 else f"{len(entries)} entries, expected 1")
+
+
+def _damaged_ranges(file: str, raw: bytes) -> str:
+    told = parsed(raw)
+    if not isinstance(told, dict) or not isinstance(told.get("ranges"), list):
+        return f"not a list of ranges: {raw[:40]!r}"
+    crc = zlib.crc32(json.dumps(told["ranges"], separators=(",", ":")).encode())
+    return "" if crc == told.get("crc") else f"CRC {told.get('crc')}, computed {crc}"
 
 
 def _boot(file: str, raw: bytes) -> str:

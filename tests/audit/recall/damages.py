@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from store.files.damage import DamagedRange, encode_ranges
 from tests.audit.recall.group import MESSAGES, Group, body
 from tests.audit.stores import enter, patch, record, write_epochs
 
@@ -307,6 +308,13 @@ def a_change_beside_a_table(g: Group) -> None:
     path.write_bytes(raw)
 
 
+@damage("file_corrupt")
+def a_note_of_known_damage(g: Group) -> None:
+    raw = bytearray(encode_ranges([DamagedRange(100, 300, "crc_mismatch", 17)]))
+    raw[g.chance.randrange(len(raw))] ^= 1 << g.chance.randrange(7)
+    (g.store / "damagedRanges").write_bytes(raw)
+
+
 BENIGN: dict[str, Callable[[Group], None]] = {}
 
 
@@ -358,6 +366,11 @@ def a_topic_that_was_created_again(g: Group) -> None:
             patch(store, at, raw)
             enter(store, "T", 0, place, struct.pack(">qiq", at, len(raw), 0), 10)
             at += len(raw)
+
+
+@benign
+def a_note_of_damage_that_was_mended(g: Group) -> None:
+    (g.store / "damagedRanges").write_bytes(encode_ranges([DamagedRange(0, 300, "crc_mismatch", 17)]))
 
 
 @benign
