@@ -102,7 +102,7 @@ async def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_
 
 
 async def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path: Path) -> None:
-    async with copied(tmp_path, slaveTimeout="200") as (one, two, client):
+    async with copied(tmp_path, slaveTimeout="600") as (one, two, client):
         table = one.context.copies
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
         # The slave's log follows on, but it asks for no tables any more.
@@ -129,7 +129,7 @@ async def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like
 
     monkeypatch.setattr(MetadataSync, "once", late)
 
-    async with pair(tmp_path, slaveTimeout="200") as (one, two), client_of(one) as client:
+    async with pair(tmp_path, slaveTimeout="600") as (one, two), client_of(one) as client:
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert "T" not in two.topics.table
         assert answer.code == Response.SYSTEM_ERROR
@@ -145,7 +145,7 @@ async def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like
 
 async def test_a_member_that_is_not_connected_is_waited_for_too(tmp_path: Path) -> None:
     """A restarted master: its members are in the set before they found it again, and could be elected."""
-    async with copied(tmp_path, slaveTimeout="200") as (one, _, client):
+    async with copied(tmp_path, slaveTimeout="600") as (one, _, client):
         one.ha.adopt(broker_ids({1, 2, 3}), 3)
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert answer.code == Response.SYSTEM_ERROR

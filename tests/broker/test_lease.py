@@ -252,7 +252,7 @@ async def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_pa
         controllers.lease_ms = 200
         async with Life(tmp_path, controllers, controller_heartbeat_timeout_ms=250) as life:
             await life.becomes("master")
-            assert life.ha.conditions.holds_lease()
+            await until(life.ha.conditions.holds_lease, "it is granted")
             asked = [ext for _, ext in controllers.beats if "leaseEpoch" in ext]
             assert asked[0]["leaseEpoch"] == "1"
             assert (asked[0]["leases"], asked[0]["allAckInSyncStateSet"]) == ("true", "true")

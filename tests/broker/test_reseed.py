@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,14 +19,22 @@ from tests.plain import broker_ids
 from tests.waiting import until
 
 
+@asynccontextmanager
+async def pair(tmp_path: Path, controllers: FakeControllers, **keys: Any) -> AsyncIterator[tuple[Life, Life]]:
+    """A master with the id 1 and its slave, which begins after it: else either may get the id. ``keys``: of
+    the slave's configuration."""
+    async with Life(tmp_path / "1", controllers) as first:
+        await first.becomes("master", 1)
+        async with Life(tmp_path / "2", controllers, **keys) as second:
+            await second.becomes("slave")
+            yield first, second
+
+
 async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: Path) -> None:
     async with (
         FakeControllers() as controllers,
-        Life(tmp_path / "1", controllers) as first,
-        Life(tmp_path / "2", controllers, auto_reseed=True) as second,
+        pair(tmp_path, controllers, auto_reseed=True) as (first, second),
     ):
-        await first.becomes("master", 1)
-        await second.becomes("slave")
         assert first.host.propose is not None
         await first.host.propose(broker_ids({1, 2}), controllers.group.members_epoch)
         assert controllers.group.members == [1, 2]
@@ -49,11 +60,8 @@ async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: P
 async def test_a_view_from_before_ends_no_suspicion(tmp_path: Path) -> None:
     async with (
         FakeControllers() as controllers,
-        Life(tmp_path / "1", controllers) as first,
-        Life(tmp_path / "2", controllers, sync_broker_metadata_ms=60_000) as second,
+        pair(tmp_path, controllers, sync_broker_metadata_ms=60_000) as (_, second),
     ):
-        await first.becomes("master", 1)
-        await second.becomes("slave")
         membership = second.role._membership
         stale = View(Epoch(1), BrokerId(1), "a:1", "a:2", broker_ids({1, 2}), 9, second.env.monotonic_ms())
         await membership.before_reseed()
@@ -67,11 +75,8 @@ async def test_a_view_that_is_read_while_it_registers_ends_no_suspicion(
     """Else it would register as sound, and its log would go."""
     async with (
         FakeControllers() as controllers,
-        Life(tmp_path / "1", controllers) as first,
-        Life(tmp_path / "2", controllers, sync_broker_metadata_ms=60_000) as second,
+        pair(tmp_path, controllers, sync_broker_metadata_ms=60_000) as (_, second),
     ):
-        await first.becomes("master", 1)
-        await second.becomes("slave")
         membership = second.role._membership
         register = membership._register
 
@@ -89,13 +94,7 @@ async def test_a_view_that_is_read_while_it_registers_ends_no_suspicion(
 
 
 async def test_while_no_controller_answers_the_log_stays(tmp_path: Path) -> None:
-    async with (
-        FakeControllers() as controllers,
-        Life(tmp_path / "1", controllers) as first,
-        Life(tmp_path / "2", controllers) as second,
-    ):
-        await first.becomes("master", 1)
-        await second.becomes("slave")
+    async with FakeControllers() as controllers, pair(tmp_path, controllers) as (_, second):
         controllers.answers[int(Request.CONTROLLER_REGISTER_BROKER)] = lambda request: request.reply(
             1, remark="no majority"
         )

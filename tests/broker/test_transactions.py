@@ -324,7 +324,7 @@ async def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_
 
 
 async def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Path) -> None:
-    keys = {"slaveTimeout": "50"}
+    keys = {"slaveTimeout": "600"}
     async with pair(tmp_path, **keys) as (one, two), client_of(one) as old, client_of(two) as new:
         half = await begin(old)
         await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
