@@ -84,6 +84,8 @@ class Clock:
             "FAKETIME_TIMESTAMP_FILE": str(self._path),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            # Else each wait for Python's lock ends at once, and two threads keep each other from working.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
         return ["env", *(f"{key}={value}" for key, value in values.items())]
 
