@@ -212,15 +212,14 @@ class RouteTable:
         )
 
     def _can_add_to(self, broker: Registration, group: _Group | None, session: int) -> bool:
-        """Whether the table of this master that a part is to be added to came on the same connection."""
+        """Whether the table of this broker that a part is to be added to came on the same connection. A slave
+        that became master may add to what its group has: it registers all of it next."""
         live = self._live.get(broker.address)
-        return (
-            live is not None
-            and live.session == session
-            and group is not None
-            and broker.broker_id == MASTER_ID
-            and group.addresses.get(MASTER_ID) == broker.address
-        )
+        if live is None or live.session != session or group is None:
+            return False
+        if broker.broker_id == MASTER_ID:
+            return broker.address in group.addresses.values()
+        return group.addresses.get(broker.broker_id) == broker.address
 
     def _is_overtaken(self, broker: Registration, session: int) -> bool:
         """Whether the broker spoke on a newer connection since, and of no older epoch."""

@@ -15,7 +15,6 @@ from model.codes import Request, Response
 from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
 from model.foreign_keys import sort_out
-from model.ids import MASTER_ID
 from model.settings import properties_of
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, MasterChange, MinIdChange, Notice, RouteTable
@@ -262,7 +261,7 @@ class NameServer:
             self._announce(found.notices)
             for _ in steps:
                 await slice_.breathe()
-        ext = {PART: "true"} if broker.broker_id == MASTER_ID else {}
+        ext = {PART: "true"}
         if found.master_address is not None:
             ext |= {"masterAddr": found.master_address, "haServerAddr": found.ha_address or ""}
         return request.reply(ext=ext, body=await self._ordered_topics(slice_))

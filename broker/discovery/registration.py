@@ -24,10 +24,11 @@ from model.errors import MqError, Refused
 from model.ids import MASTER_ID
 from model.settings import addresses
 from model.topic import DataVersion
-from remoting.bodies import believed_object, dumps
+from remoting.bodies import believed_object
 from remoting.codec import Command
 from remoting.headers import flag, opt_bool
 from remoting.service import Connection, RemotingClient
+from remoting.slices import loop_slice, written
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.loops import level_triggered
@@ -48,6 +49,9 @@ GONE: Final = "keelmqDeletedTopics"
 """Ours. In the body of a part: topics that are not in the table any more."""
 PARTS_FROM: Final = 500
 """A table of fewer topics is always sent as a whole."""
+
+_Place = tuple[Connection, str, int]
+"""Where a broker registers: on this connection, this address under this id."""
 
 Changes = Callable[[int | None], tuple[dict[str, Any] | None, int]]
 """What changed in a table since a mark (None: all of it is to be sent), and the mark of now."""
@@ -195,24 +199,51 @@ class Registration:
             await self._unregister_address(server, former_id or FIRST_ID, former)
         self._hear_master(broker_id, answer)
 
-    async def _tell(self, server: _Server, place: tuple[Connection, str, int]) -> Command:
+    async def _tell(self, server: _Server, place: _Place) -> Command:
         """Register: what changed since the last time where that is enough, else every topic."""
         _, address, broker_id = place
+        await self._take_over(server, place)
         part, mark = self._changes(server.mark if server.told == place else None)
-        if part is not None and not server.takes_parts and not self._may_add(part):
+        if part is not None and not self._is_enough(part, server, broker_id):
             part = None
         answer: Command | None = None
         server.told = None
         if part is not None:
-            request = self._request(broker_id, address, part, marked=server.takes_parts)
+            request = await self._request(broker_id, address, part, marked=server.takes_parts)
             answer = await self._client.call(server.address, request, CALL_S)
         if answer is None or answer.code != Response.SUCCESS:
             _, mark = self._changes(None)
-            answer = await self._client.call(server.address, self._request(broker_id, address), CALL_S)
-        if broker_id == MASTER_ID and answer.code == Response.SUCCESS:
+            answer = await self._client.call(server.address, await self._request(broker_id, address), CALL_S)
+        if answer.code == Response.SUCCESS:
             server.told, server.mark = place, mark
             server.takes_parts = opt_bool(answer.ext, PART)
         return answer
+
+    async def _take_over(self, server: _Server, place: _Place) -> None:
+        """A slave that became master says so before it tells of all its topics: of 20,000 they have 6 MB, and
+        clients wait for the route. A NameServer has its group's topics by then."""
+        connection, address, broker_id = place
+        before, self_acts = server.told, self._config.slave_acting_master
+        if before is None or broker_id != MASTER_ID or self_acts or not server.takes_parts:
+            return
+        if before[:2] != (connection, address) or before[2] == MASTER_ID:
+            return
+        _, mark = self._changes(None)
+        part, _ = self._changes(mark)
+        if part is not None:
+            # Not the version of its table: of one that is known, a NameServer takes nothing again.
+            version = DataVersion.from_json(part["dataVersion"])
+            part["dataVersion"] = DataVersion(state_version=version.state_version).to_json()
+            server.told = None
+            request = await self._request(broker_id, address, part, marked=True)
+            await self._client.call(server.address, request, CALL_S)
+
+    def _is_enough(self, part: dict[str, Any], server: _Server, broker_id: int) -> bool:
+        """Whether this NameServer need not be told of every topic."""
+        if server.takes_parts:
+            # One that acts as master lets the NameServer take a bit from each of its topics.
+            return broker_id == MASTER_ID or not self._config.slave_acting_master
+        return broker_id == MASTER_ID and self._may_add(part)
 
     def _may_add(self, part: dict[str, Any]) -> bool:
         """Whether a NameServer of RocketMQ can be told of the changes alone. It adds the topics that a
@@ -226,10 +257,10 @@ class Registration:
         in_route = broker_id == MASTER_ID and self._listening()
         return self._config.route_address if in_route else self._config.address
 
-    def _request(
+    async def _request(
         self, broker_id: int, address: str, part: dict[str, Any] | None = None, *, marked: bool = False
     ) -> Command:
-        body = self._body(self._topics() if part is None else part)
+        body = await written(self._body(self._topics() if part is None else part), loop_slice())
         ext = self._ext(broker_id, address) | {
             "haServerAddr": self._config.ha_address,
             "enableActingMaster": flag(self._config.slave_acting_master),
@@ -284,7 +315,7 @@ class Registration:
             "brokerId": str(broker_id),
         }
 
-    def _body(self, table: dict[str, Any]) -> bytes:
+    def _body(self, table: dict[str, Any]) -> dict[str, Any]:
         wrapper = {
             "dataVersion": table["dataVersion"],
             "topicConfigTable": table["topicConfigTable"],
@@ -295,7 +326,7 @@ class Registration:
         found: dict[str, Any] = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
         if table.get("gone"):
             found[GONE] = table["gone"]
-        return dumps(found)
+        return found
 
 
 class _Server:
@@ -307,7 +338,7 @@ class _Server:
         self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self.registered_id = NO_ID
         self.registered_address: str | None = None
-        # Where it took a master's table last, and the mark of what it took.
-        self.told: tuple[Connection, str, int] | None = None
+        # As what it took the table last, and the mark of what it took.
+        self.told: _Place | None = None
         self.mark = 0
         self.takes_parts = False

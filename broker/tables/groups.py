@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.tables.modes import RequestModes
-from broker.tables.moved import Moved, changed_since
+from broker.tables.moved import Moved, changed_since, differing, note_replaced
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
@@ -133,9 +133,9 @@ class Groups:
                 self.text.changed(name, name in table)
             self._moved.add(names)
         else:
+            names = sorted(differing(self.table, table))
             self.table = table
-            self.text.clear()
-            self._moved.forget()
+            note_replaced(names, table, self._moved, self.text)
         self._forbidden = forbidden
         self._forbidden_text.clear()
         self.version = version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,7 +12,16 @@ MOVED_MAX: Final = 100_000
 """Keys whose change is remembered, those that are gone too: names may come and go for as long as a broker
 runs. A copy that is older than what is forgotten gets the whole table."""
 
+REPLACED_MAX: Final = 500
+"""A table replaced by one that differs in more is another one: each difference takes a search."""
+
 Key = TypeVar("Key")
+
+
+def differing(former: Mapping[Key, Any], found: Mapping[Key, Any]) -> frozenset[Key]:
+    """The keys that came, went, or have another value."""
+    gone = former.keys() - found.keys()
+    return frozenset(gone.union(key for key, value in found.items() if former.get(key) != value))
 
 
 def forget_oldest(marks: dict[Key, int]) -> int:
@@ -66,6 +75,20 @@ class Moved(Generic[Key]):
         marks = list(self._marks.values())
         assert marks == sorted(marks), "keys stand in the order of their last change"
         assert not marks or self._first <= marks[0] <= marks[-1] <= self.mark, "each change was counted here"
+
+
+def note_replaced(
+    names: Collection[str], present: Container[str], moved: Moved[str], text: TableText
+) -> None:
+    """The table was replaced by one that differs in ``names``: a new master's is most often the one that was
+    there, and then nothing is written or told anew."""
+    if len(names) > REPLACED_MAX:
+        text.clear()
+        moved.forget()
+        return
+    for name in names:
+        text.changed(name, name in present)
+    moved.add(names)
 
 
 def changed_since(

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from broker.tables.moved import Moved, changed_since
+from broker.tables.moved import Moved, changed_since, differing, note_replaced
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
@@ -232,11 +232,11 @@ class Topics:
             return self._adopt_part(wrapper, table, version)
         if version.order() == self.version.order() and table == self.table:
             return False
-        names = frozenset(table) | frozenset(self.table)
+        deleted = _parse_deleted(wrapper)
+        names = differing(self.table, table) | differing(self._deleted, deleted)
         self.table = table
-        self.text.clear()
-        self._moved.forget()
-        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
+        note_replaced(names, table, self._moved, self.text)
+        self._deleted, self._unconfirmed = deleted, {}
         self._deleted_text.clear()
         self.version = version
         for hook in self.on_change:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.tables.groups import Groups
-from broker.tables.moved import Moved
+from broker.tables.moved import REPLACED_MAX, Moved
 from broker.tables.offsets import PART_MAX, OffsetTable
 from broker.tables.topics import Topics
 from model.codes import Request
@@ -245,3 +245,36 @@ async def test_a_slave_takes_a_table_of_20000_in_slices(tmp_path: Path) -> None:
         assert {type(one) for one in body["groups"]["subscriptionGroupTable"].values()} == {
             SubscriptionGroupConfig
         }
+
+
+def test_a_table_that_is_replaced_by_an_equal_one_is_neither_written_nor_told_anew() -> None:
+    """A slave copies all of a new master's tables: 20,000 topics were written and registered again."""
+    ours, theirs = Topics(BrokerConfig(), lambda: 1), Topics(BrokerConfig(), lambda: 1)
+    for table in (ours, theirs):
+        table.put(*(TopicConfig(f"T{n}") for n in range(REPLACED_MAX + 2)))
+    mark = ours.mark
+    theirs.put(TopicConfig("T1", 9, 9), TopicConfig("New"))
+    theirs.delete("T2", {0: 1}, {})
+    theirs.set_epoch(7)
+    assert ours.adopt(sent(theirs.to_text()))
+    part = ours.since(mark)
+    assert part is not None
+    assert part["part"] == ["New", "T1", "T2"]
+    assert sent(ours.to_text()) == sent(theirs.to_text())
+    ours.check_invariants()
+    assert ours.adopt(sent(Topics(BrokerConfig(), lambda: 1).to_text()))
+    assert ours.since(mark) is None, "another table"
+    ours.check_invariants()
+
+
+def test_groups_that_are_replaced_by_equal_ones_are_not_told_anew() -> None:
+    ours, theirs = Groups(BrokerConfig(), lambda: 1), Groups(BrokerConfig(), lambda: 1)
+    for table in (ours, theirs):
+        table.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(3)))
+    mark = ours.mark
+    theirs.put(SubscriptionGroupConfig("g1", retry_max_times=3))
+    theirs.set_epoch(7)
+    assert ours.adopt(sent(theirs.to_text()))
+    assert ours.changed_since(mark)[0]["part"] == ["g1"]
+    assert sent(ours.to_text()) == sent(theirs.to_text())
+    ours.check_invariants()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from chaos.worlds import rocketmq
 from client.admin import AdminClient
 from model.errors import MqError
 from model.topic import TopicConfig
+from remoting.bodies import dumps
 from runtime.os_env import OsEnv
 from tests.broker.helpers import running
 from tests.ports import free_port_of_broker
@@ -45,9 +47,9 @@ async def work(store: Path, namesrv: str, flag: str) -> None:
         async with running(store, namesrvAddr=namesrv, **keys) as broker:
             body = broker.registration._body
 
-            def counted(table: dict[str, object]) -> bytes:
+            def counted(table: dict[str, Any]) -> dict[str, Any]:
                 made = body(table)
-                sizes.append(len(made))
+                sizes.append(len(dumps(made)))
                 return made
 
             broker.registration._body = counted  # type: ignore[method-assign]

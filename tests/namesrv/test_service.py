@@ -171,7 +171,8 @@ def test_a_changed_master_is_an_event_and_a_slave_learns_its_addresses() -> None
             await w.register("10.0.0.1:10911", state=1)
             await w.register("10.0.0.1:10911", state=1)
             slave = await w.register("10.0.0.2:10911", 1, state=1)
-            assert slave.ext == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:1"}
+            master = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:1"}
+            assert slave.ext == {"keelmqPart": "true", **master}
             await w.register("10.0.0.2:10911", 0, state=2)
             ignored = await w.register("10.0.0.1:10911", 0, state=1)
             assert (ignored.code, ignored.ext) == (0, {"keelmqPart": "true"})
