@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from client.consuming import refused
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pop.consumer import PopConsumer
 from client.message import Message, Received
@@ -39,8 +40,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ],
 )
 def test_refused_pulls_are_a_warning_and_few_and_go_on_when_they_are_not(
-    code: int, remark: str, caplog: pytest.LogCaptureFixture
+    code: int, remark: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Four queues that are refused together are four refusals: the fourth waits for up to 8 s else.
+    monkeypatch.setattr(refused, "LONGEST_MS", 2_000)
+
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
         refusing = True

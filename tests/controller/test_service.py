@@ -164,14 +164,11 @@ def test_a_broker_that_tells_no_ha_address_hears_of_an_election_on_its_own_port(
         await real.join()
         assert (await one.alter([1, 2], 1, 1)).code == 0
         await one.die()
-        await wait_for(lambda: len(heard) == 2)
+        await wait_for(lambda: heard and heard[-1].code == Request.NOTIFY_BROKER_ROLE_CHANGED)
         await server.stop()
         # First it is asked how far its log is; that it does not say so holds nothing up.
-        assert [command.code for command in heard] == [
-            Request.GET_BROKER_EPOCH_CACHE,
-            Request.NOTIFY_BROKER_ROLE_CHANGED,
-        ]
-        assert heard[1].ext["masterBrokerId"] == "2"
+        assert {command.code for command in heard[:-1]} == {Request.GET_BROKER_EPOCH_CACHE}
+        assert heard[-1].ext["masterBrokerId"] == "2"
         assert real.notices == [], "on the other connection it would be an unknown request to it"
 
     run(tmp_path, main)

@@ -210,7 +210,9 @@ async def test_what_holds_the_loop_is_counted_and_told(caplog: pytest.LogCapture
             for _ in range(30):
                 await client.call(address, Command(Request.GET_CONSUME_STATS))
         slow = server.guard.slow
-        assert (quiet, slow.by_what["GET_CONSUME_STATS"]) == (0, 30)
+        assert quiet == 0
+        # The turns around it are short ones, unless the machine stands still in one of them.
+        assert 30 <= slow.by_what["GET_CONSUME_STATS"] < 60
         assert slow.worst_ms >= 30
         told = slow.status()["last"][-1]
         assert told["from"].startswith("127.0.0.1:")

@@ -79,6 +79,7 @@ class Broker:
         assert applied.code == 0
         await self.register()
         await self.beat_once()
+        await wait_for(lambda: self.world.knows_alive(self.id))  # nothing answers a heartbeat
         self.task = asyncio.ensure_future(self.beat())
 
     async def register(self) -> Command:
@@ -182,6 +183,12 @@ class World:
         assert leader is not None
         found: dict[str, Any] = leader.status()["groups"][G]
         return found
+
+    def knows_alive(self, broker_id: int) -> bool:
+        """Has the leader heard a heartbeat of this broker?"""
+        leader = self.leader()
+        group = leader.status()["groups"].get(G, {}) if leader is not None else {}
+        return bool(group.get("brokers", {}).get(str(broker_id), {}).get("alive"))
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [e for c in self.running.values() for e in c.status()["events"] if e["event"] == name]
