@@ -17,26 +17,42 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from admin.backup.manifest import CannotBackUp, Manifest, name_of
+from admin.backup.remote import target_of
 from admin.backup.restoring import check
 from admin.backup.restoring import restore as restore_store
 from admin.backup.saving import save
 from admin.backup.target import Target
 from admin.group import group_of
 
-_target = click.argument("target", type=click.Path(path_type=Path, file_okay=False))
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/")
+
+
+def _place(context: click.Context, parameter: click.Parameter, text: str) -> Path | str:
+    """A directory, or a URL with two slashes."""
+    if not _URL.match(text):
+        return Path(str(click.Path(file_okay=False).convert(text, parameter, context)))
+    if "://" not in text:
+        raise click.UsageError(f"{text}: neither a directory nor a URL such as s3://bucket/broker-a")
+    return text
+
+
+_target = click.argument("target", callback=_place)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _name = click.option("--name", metavar="TIME", help="A backup of keelmq backup list. [the newest]")
 
 
 @contextmanager
-def _opened(directory: Path, what: str) -> Iterator[Target]:
+def _opened(place: Path | str, what: str) -> Iterator[Target]:
     """With a progress bar on stderr, when that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), DownloadColumn())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield Target(directory, lambda size: bar.update(task, advance=size))
+        yield target_of(place, lambda size: bar.update(task, advance=size), _now_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @click.command(short_help="Add a backup of a store.")
@@ -44,35 +60,33 @@ def _opened(directory: Path, what: str) -> Iterator[Target]:
 @_target
 @click.option("--keep", type=click.IntRange(1), default=7, show_default=True, help="Backups to keep.")
 @_json
-def create(store: Path, target: Path, keep: int, as_json: bool) -> None:
+def create(store: Path, target: Path | str, keep: int, as_json: bool) -> None:
     """Add a backup of STORE, a broker's storePathRootDir, to the directory TARGET.
 
     The broker may run: a slave's store is as good as the master's. What is in TARGET already is not copied
-    again.
+    again. With keelmq[backup] TARGET may be a URL, s3://bucket/broker-a, of any file system fsspec knows.
 
     Example: keelmq backup create /var/lib/keelmq/store /mnt/backup/broker-a
     """
-    if _URL.match(str(target)):
-        raise click.UsageError(f"{target}: backups go to a directory; mount what lies elsewhere")
-    if target.resolve().is_relative_to(store.resolve()):
+    if isinstance(target, Path) and target.resolve().is_relative_to(store.resolve()):
         raise click.UsageError(f"{target} lies in the store itself")
     with _opened(target, "backing up") as opened:
-        name, manifest, new_bytes = save(store, opened, time.time_ns() // 1_000_000, keep)
+        name, manifest, new_bytes = save(store, opened, _now_ms(), keep)
     if as_json:
         click.echo(json.dumps({**_row(name, manifest), "newBytes": new_bytes}))
         return
-    click.echo(f"{name}: {_text(manifest)}; {new_bytes:,} bytes were new in {target}")
+    click.echo(f"{name}: {_text(manifest)}; {new_bytes:,} bytes were new in {opened.place}")
 
 
 @click.command("list", short_help="Which backups are there.")
 @_target
 @_json
-def list_(target: Path, as_json: bool) -> None:
+def list_(target: Path | str, as_json: bool) -> None:
     """Show the backups in TARGET, oldest first.
 
     Example: keelmq backup list /mnt/backup/broker-a
     """
-    opened = Target(target)
+    opened = target_of(target, lambda size: None, _now_ms)
     rows = [(name, opened.manifest(name)) for name in opened.names()]
     if as_json:
         click.echo(json.dumps([_row(name, manifest) for name, manifest in rows]))
@@ -84,7 +98,7 @@ def list_(target: Path, as_json: bool) -> None:
 @click.command(short_help="Is a backup whole?")
 @_target
 @_name
-def verify(target: Path, name: str | None) -> None:
+def verify(target: Path | str, name: str | None) -> None:
     """Read all that a backup holds and compare it with its SHA-256. Exit code 3 when it is not whole.
 
     Example: keelmq backup verify /mnt/backup/broker-a
@@ -99,7 +113,7 @@ def verify(target: Path, name: str | None) -> None:
 @_target
 @click.argument("store", type=click.Path(path_type=Path))
 @_name
-def restore(target: Path, store: Path, name: str | None) -> None:
+def restore(target: Path | str, store: Path, name: str | None) -> None:
     """Make the directory STORE from a backup in TARGET, for the first broker of a new group.
 
     docs/operations.md says what goes before and after.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,44 +10,12 @@ import pytest
 
 from admin.backup import saving
 from admin.backup.manifest import CannotBackUp, Manifest, Part, decode, encode, why_wrong
-from admin.backup.target import Target
+from admin.backup.target import DirectoryTarget
 from admin.commands.backup import backup
 from admin.exits import DONE, UNFINISHED, USAGE, run
 from audit.commands import audit
-from runtime.os_env import OsEnv
-from tests.store.support import SEGMENT, fill, opened, records_of
-
-OFFSETS = '{"offsetTable":{"T@cg":{"0":3}}}'
-
-
-def filled(root: Path, counts: list[int], between: Any = lambda: None) -> None:
-    """A store with so many messages more at each step; ``between`` is called while it is open."""
-
-    async def body() -> None:
-        async with opened(OsEnv(), root=str(root)) as store:
-            for count in counts:
-                await fill(store, count)
-                store.sync_to(store.log.end)
-                between()
-
-    asyncio.run(body())
-    (root / "config").mkdir(exist_ok=True)
-    (root / "config" / "consumerOffset.json").write_text(OFFSETS)
-
-
-def records(root: Path) -> list[tuple[int, int, int, bytes]]:
-    """What consumers get of a store that is opened as a broker opens it."""
-
-    async def body() -> list[tuple[int, int, int, bytes]]:
-        async with opened(OsEnv(), root=str(root)) as store:
-            await store.caught_up()
-            return [
-                (r.queue_id, r.queue_offset, r.physical_offset, r.body)
-                for queue_id in (0, 1)
-                for r in records_of(store, queue_id=queue_id)
-            ]
-
-    return asyncio.run(body())
+from tests.admin.stores import OFFSETS, filled, records
+from tests.store.support import SEGMENT
 
 
 def created(store: Path, target: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
@@ -114,7 +81,7 @@ def test_old_backups_go_with_what_only_they_named(tmp_path: Path, capsys: pytest
     assert run(backup, ["list", str(target), "--json"]) == DONE
     kept = json.loads(capsys.readouterr().out)
     assert len(kept) == 2
-    opened_target = Target(target)
+    opened_target = DirectoryTarget(target)
     named = {part.sha256 for row in kept for part in opened_target.manifest(row["name"]).parts}
     assert {path.name for path in (target / "objects").iterdir()} == named
 
@@ -135,7 +102,7 @@ def test_what_rotted_is_found_and_makes_no_store(tmp_path: Path, capsys: pytest.
 def test_a_slave_that_cuts_its_log_meanwhile_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, target = tmp_path / "store", Target(tmp_path / "kept")
+    store, target = tmp_path / "store", DirectoryTarget(tmp_path / "kept")
     filled(store, [5])
     segment = store / "commitlog" / ("0" * 20)
     real = saving._Keeping.segment
@@ -156,7 +123,7 @@ def test_a_slave_that_cuts_its_log_meanwhile_is_noticed(
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["create", "{store}", "s3://bucket/x"], USAGE, "backups go to a directory"),
+        (["create", "{store}", "s3:/bucket/x"], USAGE, "neither a directory nor a URL"),
         (["create", "{store}", "{store}/kept"], USAGE, "lies in the store itself"),
         (["create", "{store}", "{store}/.."], UNFINISHED, "other things than backups"),
         (["create", "{empty}", "{kept}"], UNFINISHED, "holds no store"),
@@ -203,8 +170,8 @@ def test_a_manifest_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    store, target = tmp_path / "store", Target(tmp_path / "kept")
+    store, target = tmp_path / "store", DirectoryTarget(tmp_path / "kept")
     filled(store, [3])
     target.make()
     with target.locked(), pytest.raises(CannotBackUp, match="under way"):
-        saving.save(store, Target(target.directory), 1)
+        saving.save(store, DirectoryTarget(target.directory), 1)

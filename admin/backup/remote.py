@@ -1,0 +1,192 @@
+"""How do backups lie in an object store, or another file system? By fsspec: ``s3://bucket/broker-a``.
+
+The layout is a directory's (admin.backup.manifest). An object store renames nothing, so a part is read twice:
+once for its name, which is its SHA-256, and once on its way. One that did not arrive whole has another size
+and is sent again.
+
+What a driver needs (keys, an endpoint) it takes from its own environment and files, and of fsspec's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from admin.backup.manifest import CannotBackUp, Part
+from admin.backup.target import LOCK, MANIFESTS, OBJECTS, DirectoryTarget, Progress, Target, blocks
+from model.errors import MqError
+
+LOCK_MS: Final = 10 * 60_000
+"""A backup that said nothing for so long is believed to have ended."""
+TOLD_MS: Final = 60_000
+
+
+def target_of(place: Path | str, progress: Progress, now_ms: Callable[[], int]) -> Target:
+    """``place``: a directory, or a URL. Raises CannotBackUp, also without fsspec or a driver for it."""
+    if isinstance(place, Path):
+        return DirectoryTarget(place, progress)
+    if place.startswith("file://"):
+        return DirectoryTarget(Path(place.removeprefix("file://")), progress)
+    scheme = place.partition(":")[0]
+    try:
+        import fsspec
+    except ImportError:
+        raise CannotBackUp(f"{scheme}:// needs fsspec: pip install 'keelmq[backup]'") from None
+    try:
+        files, root = fsspec.core.url_to_fs(place)
+    except Exception as error:  # noqa: BLE001 - a driver that is missing, or what it says of the URL
+        raise CannotBackUp(f"{scheme}://: {_said(error)}") from None
+    return RemoteTarget(files, root, progress, now_ms)
+
+
+class RemoteTarget(Target):
+    """``files``: of fsspec. ``root``: the path of the backups there. ``now_ms``: ms since 1970."""
+
+    def __init__(self, files: Any, root: str, progress: Progress, now_ms: Callable[[], int]) -> None:
+        super().__init__(str(files.unstrip_protocol(root)).rstrip("/"), progress)
+        self._files = files
+        self._root = root.rstrip("/")
+        self._now_ms = now_ms
+        self._told_ms = 0
+        self._own = f"{socket.gethostname()}:{os.getpid()}"
+
+    def make(self) -> None:
+        others = sorted(set(self._names()) - {OBJECTS, MANIFESTS, LOCK})
+        if others:
+            raise CannotBackUp(f"{self.place} holds other things than backups: {others[0]}")
+        with self._asked():
+            for name in (OBJECTS, MANIFESTS):
+                self._files.makedirs(self._path(name), exist_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """By an object that is written again and again: of two that begin in the same moment both may go on,
+        and one of the backups may lack parts, which its ``finish`` looks for."""
+        with self._asked():
+            found = self._lock()
+        if found is not None and self._now_ms() - found[1] < LOCK_MS:
+            raise CannotBackUp(f"another backup into {self.place} is under way, by {found[0]}")
+        self._tell()
+        try:
+            yield
+        finally:
+            with self._asked():
+                if (found := self._lock()) is not None and found[0] == self._own:
+                    self._files.rm_file(self._path(LOCK))
+
+    def has(self, part: Part) -> bool:
+        with self._asked():
+            self._files.invalidate_cache()
+            path = self._path(OBJECTS, part.sha256)
+            return bool(self._files.isfile(path)) and self._files.size(path) == part.size
+
+    def put(self, file: BinaryIO, size: int) -> tuple[str, bool]:
+        at = file.tell()
+        digest = hashlib.sha256()
+        for block in blocks(file, size):
+            digest.update(block)
+        sha256 = digest.hexdigest()
+        if file.tell() - at != size:
+            raise CannotBackUp(f"{file.name} became shorter while it was read")
+        if self.has(Part(sha256, size)):
+            self.progress(size)
+            return sha256, False
+        file.seek(at)
+        if self._send(file, size, self._path(OBJECTS, sha256)) != sha256:
+            self._remove(OBJECTS, sha256)
+            raise CannotBackUp(f"{file.name} changed while it was read: try again")
+        return sha256, True
+
+    def _send(self, file: BinaryIO, size: int, path: str) -> str:
+        digest = hashlib.sha256()
+        with self._asked(), self._files.open(path, "wb") as out:
+            for block in blocks(file, size):
+                digest.update(block)
+                out.write(block)
+                self.progress(len(block))
+                self._tell()
+        return digest.hexdigest()
+
+    def finish(self, manifest: Any, keep: int) -> str:
+        gone = next((part for part in manifest.parts if not self.has(part)), None)
+        if gone is not None:
+            raise CannotBackUp(f"{self.place}/{OBJECTS}/{gone.sha256} did not arrive: try again")
+        return super().finish(manifest, keep)
+
+    def _manifests(self) -> list[str] | None:
+        # An object store has no directories: one of no backups yet looks like one that never was.
+        return self._names(MANIFESTS) if MANIFESTS in self._names() else None
+
+    def _objects(self) -> Iterable[str]:
+        return self._names(OBJECTS)
+
+    def _read(self, file: str) -> bytes:
+        with self._asked():
+            return bytes(self._files.cat_file(self._path(MANIFESTS, file)))
+
+    def _open(self, sha256: str) -> AbstractContextManager[BinaryIO]:
+        return self._opened(self._path(OBJECTS, sha256))
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[BinaryIO]:
+        with self._asked(), closing(self._files.open(path, "rb")) as file:
+            yield file
+
+    def _add(self, file: str, data: bytes) -> None:
+        with self._asked():
+            self._files.pipe_file(self._path(MANIFESTS, file), data)
+
+    def _remove(self, kind: str, file: str) -> None:
+        with self._asked():
+            self._files.rm_file(self._path(kind, file))
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self._root, *names))
+
+    def _names(self, *below: str) -> list[str]:
+        with self._asked():
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._path(*below), detail=False)
+            except FileNotFoundError:
+                return []
+        return [name for path in found if (name := str(path).rstrip("/").rpartition("/")[2])]
+
+    def _lock(self) -> tuple[str, int] | None:
+        """By whom, and when it was told last."""
+        try:
+            found = json.loads(self._files.cat_file(self._path(LOCK)))
+            return str(found["by"]), int(found["atMs"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return None  # half a word of one that ended
+
+    def _tell(self) -> None:
+        now_ms = self._now_ms()
+        if now_ms - self._told_ms >= TOLD_MS:
+            self._told_ms = now_ms
+            with self._asked():
+                word = json.dumps({"by": self._own, "atMs": now_ms}).encode()
+                self._files.pipe_file(self._path(LOCK), word)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Drivers raise what the libraries below them raise."""
+        try:
+            yield
+        except (MqError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            raise CannotBackUp(f"{self.place}: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
