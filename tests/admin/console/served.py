@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -121,9 +122,12 @@ async def served(
     reports: Path | None = None,
     read_only: bool = False,
     every_s: float = 2.0,
+    https: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Its address, which ends with /."""
-    console = Console(cluster, bind(0), pairs=pairs, reports=reports, read_only=read_only, every_s=every_s)
+    console = Console(
+        cluster, bind(0), pairs=pairs, reports=reports, read_only=read_only, every_s=every_s, https=https
+    )
     await console.start()
     try:
         yield console.url
@@ -161,6 +165,9 @@ class Visitor:
 
 
 @asynccontextmanager
-async def visiting(url: str) -> AsyncIterator[Visitor]:
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+async def visiting(url: str, trusts: ssl.SSLContext | None = None) -> AsyncIterator[Visitor]:
+    """``trusts``: whose certificates; None: what the system does."""
+    connector = aiohttp.TCPConnector(ssl=True if trusts is None else trusts)
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar, connector=connector) as session:
         yield Visitor(session, url)
