@@ -33,6 +33,7 @@ KINDS: Final = {
     "cq_dangling": "a queue's entry names a place that the log has no record for",
     "index_wrong": "an IndexFile names another record or key than the log has, or cannot be right",
     "index_missing": "records are in no IndexFile: no look-up by key finds them",
+    "timer_wrong": "a unit of the timer log, or a slot of the wheel, names another message or time",
     "divergent_suffix": "from here to its end the log is another one than the others'",
     "short_tail": "the log ends before the others'",
     "extra_tail": "whole records stand behind the others' end; they come back at the next start",

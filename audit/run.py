@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,7 +24,7 @@ from audit.compare import Ranges, compare_digests, drill_down
 from audit.findings import INFO, SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
-from audit.kinds import acked, beside, causes, entries, index, queues
+from audit.kinds import acked, beside, causes, derived, entries, index, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import damage
 from audit.kinds.differences import SameBytes, differences
@@ -386,6 +386,7 @@ class _Questions:
         found += self._entries(folders, broken)
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
         found += self._index(looked)
+        found += self._derived(looked)
         found += self._acked(broken)
         linked = causes.link(causes.gaps_of_missing(found), [r.name for r in facts.replicas])
         return index.joined(entries.joined(causes.fold(linked)))
@@ -441,6 +442,16 @@ class _Questions:
             for task in index.tasks(self.facts.replicas, looked)
             if task.until > self.border or task.until <= task.begin or not task.slots
         ]
+
+    def _derived(self, looked: dict[int, Beside]) -> list[Finding]:
+        """Do the other files that RocketMQ makes of its log name what the log has?"""
+
+        def ends(at: int) -> dict[Queue, int]:
+            rows = self.scanned.queue_ends(self.views[at]).to_pylist() if at in self.views else []
+            return {(row["topic"], row["queue_id"]): row["queue_offset"] for row in rows}
+
+        planned = derived.tasks(self.facts.replicas, looked, lru_cache(ends))
+        return derived.findings(self.facts, self.engine.derived(planned)) if planned else []
 
     def _folders(self) -> dict[int, QueueFolder]:
         """The queues of each replica that keeps them in files."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from audit.ledger import Ledger
+from audit.reading.derived import DerivedTask
 from audit.reading.index_files import IndexTask
 from audit.reading.plain import Plain
 from audit.reading.queue_files import Queue, QueueFile
@@ -277,6 +278,9 @@ class Engine(Protocol):
     def scan(self, tasks: list[Task]) -> ScannedLog: ...
     def index(self, tasks: list[IndexTask]) -> pa.Table:
         """INDEX rows, by replica, file and place."""
+
+    def derived(self, tasks: list[DerivedTask]) -> pa.Table:
+        """INDEX rows of other files that are made of the log, in the same order."""
 
     def close(self) -> None: ...
 

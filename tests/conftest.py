@@ -80,6 +80,7 @@ ON_SPARK: Final = (
     "tests/audit/test_spark",
     "tests/audit/test_commitlog",
     "tests/audit/test_bounded.py::test_of_a_long_queue_spark_collects_the_breaks",
+    "tests/audit/test_derived.py::test_both_engines_say_the_same_of_what_is_made_of_a_log",
     "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
     "tests/audit/test_failover.py::test_both_engines_tell_what_was_promised",
     "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",

@@ -13,6 +13,7 @@ import pyarrow as pa
 from audit.engines.relate import LocalLog
 from audit.engines.spill import SpillTask, spill_scan
 from audit.parts import Folder
+from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.tables import DIGEST, LOG, Task, run_digests
 
@@ -65,6 +66,11 @@ class LocalEngine:
 
     def index(self, tasks: list[IndexTask]) -> pa.Table:
         batches = self._map(run_index, tasks, sum(t.until - t.begin for t in tasks))
+        return pa.Table.from_batches(batches, schema=INDEX).sort_by(INDEX_ORDER)
+
+    def derived(self, tasks: list[DerivedTask]) -> pa.Table:
+        size = sum(size for task in tasks for _, size in (*task.files, *task.entries))
+        batches = self._map(run_derived, tasks, size)
         return pa.Table.from_batches(batches, schema=INDEX).sort_by(INDEX_ORDER)
 
     def close(self) -> None:

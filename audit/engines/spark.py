@@ -26,6 +26,7 @@ from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.spark_entries import entered
 from audit.engines.spark_session import start_session
 from audit.ledger import Ledger
+from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.tables import (
@@ -68,7 +69,7 @@ def spark_errors() -> Iterator[None]:
         raise EngineError(f"Spark failed: {text[0] if text else error!r} {last}".strip()) from error
 
 
-_SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES, "index": INDEX}
+_SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES, "index": INDEX, "derived": INDEX}
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
 STRETCH_BYTES: Final = 256 * 1024 * 1024
@@ -113,6 +114,9 @@ class LogReader(DataSourceReader):
             return
         if self._kind == "index":
             yield run_index(IndexTask.from_json(partition.value))
+            return
+        if self._kind == "derived":
+            yield run_derived(DerivedTask.from_json(partition.value))
             return
         task = Task.from_json(partition.value)
         if self._kind == "digests":
@@ -172,6 +176,11 @@ class SparkEngine:
         if not tasks:
             return INDEX.empty_table()
         found = load(self._session, "index", [t.to_json() for t in tasks]).toArrow().cast(INDEX)
+        return found.sort_by(INDEX_ORDER)
+
+    @spark_errors()
+    def derived(self, tasks: list[DerivedTask]) -> pa.Table:
+        found = load(self._session, "derived", [t.to_json() for t in tasks]).toArrow().cast(INDEX)
         return found.sort_by(INDEX_ORDER)
 
     def close(self) -> None:

@@ -62,18 +62,18 @@ def removed(tasks: Sequence[IndexTask]) -> bool:
 def _shapeless(at: int, r: Replica, rows: list[tuple[Head, int]]) -> list[IndexTask]:
     """No file begins with the record it says: those that have entries of what the log holds are wrong."""
     return [
-        IndexTask(at, r.location, head.file, 0, 0, 0, _log_of(r))
+        IndexTask(at, r.location, head.file, 0, 0, 0, log_of(r))
         for head, _ in rows
         if head.following > 1 and r.start <= head.begin_offset < r.end
     ]
 
 
-def _log_of(r: Replica) -> Log:
+def log_of(r: Replica) -> Log:
     return Log(r.start, r.end, r.segment_bytes, tuple((s.base, s.file) for s in r.segments))
 
 
 def _heads(r: Replica) -> list[tuple[Head, int]]:
-    storage, where = open_storage(r.location), _log_of(r)
+    storage, where = open_storage(r.location), log_of(r)
     try:
         return [
             (head, slots_of(storage, head, hashes_at(storage, where, head.begin_offset)))
@@ -91,7 +91,7 @@ def _end(r: Replica, own: Beside) -> int:
 
 
 def _of_replica(at: int, r: Replica, files: list[Head], shape: Shape, end: int) -> list[IndexTask]:
-    where, size, own_slots = _log_of(r), *shape
+    where, size, own_slots = log_of(r), *shape
     if not files:
         whole = IndexTask(at, r.location, "", 0, r.start, end, where)
         return [whole] if end > r.start else []

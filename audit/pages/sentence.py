@@ -39,6 +39,7 @@ _WHAT: Final = {
     "cq_wrong": "wrong queue entries",
     "cq_missing": "records without queue entries",
     "cq_dangling": "queue entries without records",
+    "timer_wrong": "timers that do not agree with the log",
     "consumer_offset_beyond": "a consumer group that is further than its queue",
 }
 

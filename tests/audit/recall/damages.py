@@ -8,8 +8,22 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from store.files.damage import DamagedRange, encode_ranges
+from tests.audit.derived_files import (
+    BATCH_FILE,
+    BATCHES,
+    ENTRY_BYTES,
+    EXTENSION_FILE,
+    SLOTS,
+    TIMER_FILE,
+    TIMERS,
+    UNIT_BYTES,
+    WHEEL,
+    add_batches,
+    add_timers,
+    extend,
+)
 from tests.audit.recall.group import MESSAGES, Group, body
-from tests.audit.stores import enter, patch, record, write_epochs
+from tests.audit.stores import enter, patch, record, write_checkpoint, write_epochs
 
 
 class Damage(NamedTuple):
@@ -315,6 +329,47 @@ def a_note_of_known_damage(g: Group) -> None:
     (g.store / "damagedRanges").write_bytes(raw)
 
 
+def _derived(g: Group) -> None:
+    for store in g.stores:
+        extend(store)
+    end = add_timers(g.stores, add_batches(g.stores, g.writer.end))
+    for store in g.stores:
+        write_checkpoint(store, end)
+
+
+def _flip_in(g: Group, file: str, within: range) -> None:
+    raw = bytearray((g.store / file).read_bytes())
+    raw[g.chance.choice(within)] ^= 1 << g.chance.randrange(8)
+    (g.store / file).write_bytes(raw)
+
+
+@damage("cq_wrong", "cq_missing", "cq_dangling")
+def an_entry_of_a_batch_queue(g: Group) -> None:
+    _derived(g)
+    at = ENTRY_BYTES * g.chance.randrange(BATCHES)
+    _flip_in(g, BATCH_FILE, range(at, at + 38))
+
+
+@damage("cq_wrong")
+def a_unit_of_an_extension(g: Group) -> None:
+    _derived(g)
+    at = 24 * g.chance.randrange(MESSAGES // 2)
+    _flip_in(g, EXTENSION_FILE, range(at, at + 20))
+
+
+@damage("timer_wrong")
+def a_timers_record(g: Group) -> None:
+    _derived(g)
+    at = UNIT_BYTES * g.chance.randrange(TIMERS) + 28
+    _flip_in(g, TIMER_FILE, range(at, at + 12))
+
+
+@damage("timer_wrong")
+def a_slot_of_the_timer_wheel(g: Group) -> None:
+    _derived(g)
+    _flip_in(g, WHEEL, range(100 % SLOTS * 32, 100 % SLOTS * 32 + 24))
+
+
 BENIGN: dict[str, Callable[[Group], None]] = {}
 
 
@@ -371,6 +426,11 @@ def a_topic_that_was_created_again(g: Group) -> None:
 @benign
 def a_note_of_damage_that_was_mended(g: Group) -> None:
     (g.store / "damagedRanges").write_bytes(encode_ranges([DamagedRange(0, 300, "crc_mismatch", 17)]))
+
+
+@benign
+def timers_batches_and_extensions(g: Group) -> None:
+    _derived(g)
 
 
 @benign

@@ -1,0 +1,78 @@
+"""Batch queues, extensions of queues and timers that do not agree with their own replica's log.
+
+``cq_wrong``, ``cq_missing``, ``cq_dangling``, ``timer_wrong``. Warnings: RocketMQ makes them of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from audit.findings import WARN, Finding
+from audit.kinds.entries import tail_from
+from audit.kinds.facts import Facts
+from audit.kinds.index import log_of
+from audit.reading.beside import Beside
+from audit.reading.derived import BATCH, EXTENSION, DerivedTask, derived_files, files_in
+from audit.reading.layout import Replica
+from audit.reading.queue_files import Queue
+from audit.reading.storage import open_storage
+
+
+def tasks(
+    replicas: Sequence[Replica], looked: Mapping[int, Beside], ends: Callable[[int], Mapping[Queue, int]]
+) -> list[DerivedTask]:
+    """One for each batch queue, each extended queue and the timers of each store. ``ends``: where the queues
+    of a replica's log end. Raises OSError."""
+    found = []
+    for at, r in enumerate(replicas):
+        storage = open_storage(r.location)
+        try:
+            for what, topic, queue_id, files in derived_files(storage) if not r.empty else ():
+                entries = files_in(storage, f"consumequeue/{topic}/{queue_id}") if what == EXTENSION else []
+                task = DerivedTask(
+                    at, r.location, what, topic, queue_id, tuple(files), tuple(entries), log_of(r), r.clean
+                )
+                found.append(_of_batches(task, r, looked[at], ends(at)) if what == BATCH else task)
+        finally:
+            storage.close()
+    return found
+
+
+def _of_batches(task: DerivedTask, r: Replica, own: Beside, ends: Mapping[Queue, int]) -> DerivedTask:
+    """RocketMQ leaves the entries of a log that it cut behind the queue's end; keelmq changes none, and adds
+    none for what it appends."""
+    whole = r.clean and not own.ours and tail_from(r) >= r.end
+    cut_from = r.epochs[1][1] if len(r.epochs) > 1 else 1 << 62
+    return replace(
+        task,
+        place_end=ends.get((task.topic, task.queue_id), -1) if whole else -1,
+        cut_from=0 if own.ours else cut_from,
+    )
+
+
+def findings(facts: Facts, table: pa.Table) -> list[Finding]:
+    return [_finding(facts, row) for row in table.to_pylist()]
+
+
+def _finding(facts: Facts, row: dict[str, Any]) -> Finding:
+    return replace(
+        facts.at(
+            row["kind"],
+            WARN,
+            row["replica"],
+            row["offset"],
+            row["until"],
+            topic=row["topic"],
+            queue_id=row["queue_id"],
+            queue_offset=row["queue_offset"],
+            uniq_key=row["uniq_key"],
+            expected=row["expected"],
+            found=row["found"],
+            records=1,
+        ),
+        segment=row["file"],
+    )
