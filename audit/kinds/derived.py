@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
 from audit.findings import WARN, Finding
 from audit.kinds.entries import tail_from
 from audit.kinds.facts import Facts
-from audit.kinds.index import log_of
+from audit.kinds.index import log_of, of_row
 from audit.reading.beside import Beside
 from audit.reading.derived import BATCH, EXTENSION, DerivedTask, derived_files, files_in
 from audit.reading.layout import Replica
@@ -55,24 +54,4 @@ def _of_batches(task: DerivedTask, r: Replica, own: Beside, ends: Mapping[Queue,
 
 
 def findings(facts: Facts, table: pa.Table) -> list[Finding]:
-    return [_finding(facts, row) for row in table.to_pylist()]
-
-
-def _finding(facts: Facts, row: dict[str, Any]) -> Finding:
-    return replace(
-        facts.at(
-            row["kind"],
-            WARN,
-            row["replica"],
-            row["offset"],
-            row["until"],
-            topic=row["topic"],
-            queue_id=row["queue_id"],
-            queue_offset=row["queue_offset"],
-            uniq_key=row["uniq_key"],
-            expected=row["expected"],
-            found=row["found"],
-            records=1,
-        ),
-        segment=row["file"],
-    )
+    return [of_row(facts, row, WARN) for row in table.to_pylist()]

@@ -121,22 +121,16 @@ def _finding(facts: Facts, row: dict[str, Any], looked: dict[int, Beside]) -> Fi
     epochs = facts.replicas[at].epochs
     # RocketMQ cuts a log and leaves the index as it is.
     left_over = not looked[at].ours and len(epochs) > 1 and begin >= epochs[1][1]
+    return of_row(facts, row, INFO if left_over else WARN)
+
+
+def of_row(facts: Facts, row: dict[str, Any], severity: str) -> Finding:
+    """What an INDEX row says, as a finding about its file."""
+    names = ("topic", "queue_id", "queue_offset", "uniq_key", "expected", "found")
+    columns = {name: row[name] for name in names}
+    where = (row["replica"], row["offset"], row["until"])
     return replace(
-        facts.at(
-            row["kind"],
-            INFO if left_over else WARN,
-            at,
-            begin,
-            row["until"],
-            topic=row["topic"],
-            queue_id=row["queue_id"],
-            queue_offset=row["queue_offset"],
-            uniq_key=row["uniq_key"],
-            expected=row["expected"],
-            found=row["found"],
-            records=1,
-        ),
-        segment=row["file"] or "index",
+        facts.at(row["kind"], severity, *where, **columns, records=1), segment=row["file"] or "index"
     )
 
 
