@@ -18,7 +18,7 @@ may be anybody. A request may need more (``remoting/request_bodies``); answers a
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -146,7 +146,7 @@ class Entries:
 
     __slots__ = ("depth", "texts")
 
-    def __init__(self, texts: list[str], depth: int = 0) -> None:
+    def __init__(self, texts: Sequence[str], depth: int = 0) -> None:
         self.texts = texts
         self.depth = depth
 
@@ -242,7 +242,7 @@ def entry(key: str, value: Any, depth: int) -> str:
     return f"{line}{_key(key, False)}:{_write(value, strict=False, line=line)}"
 
 
-def joined(entries: list[str], depth: int) -> Raw:
+def joined(entries: Sequence[str], depth: int) -> Raw:
     """A map of what ``entry`` wrote, in order."""
     if not entries:
         return Raw("{}")

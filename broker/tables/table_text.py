@@ -1,15 +1,15 @@
 """The JSON of a large table, of which one change costs one entry and not all of them.
 
 Each entry's text is kept until the entry changes. ``prepare`` writes what is missing in slices, after a start
-or a copied table. What is left is the list of the texts, 2 ms of 40,000: the table as it is in that moment,
-put together in slices (``bodies.pieces``) while the table goes on.
+or a copied table. What is left is a copy of the map of texts, 1 ms of 40,000: the table as it is in that
+moment, put together in slices (``bodies.pieces``) while the table goes on.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, overload
 
 from remoting.bodies import Entries, entry
 from remoting.slices import in_order
@@ -17,6 +17,31 @@ from runtime.turns import Slice
 
 DEPTH: Final = 2
 """Entries stand two levels down: the file's object, the table, the entry."""
+
+
+class _InOrder(Sequence[str]):
+    """Texts by key, put in order as they are read: copying the map takes a third of the time of a list."""
+
+    def __init__(self, keys: list[str], texts: dict[str, str]) -> None:
+        self._keys = keys
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._texts.__getitem__, self._keys)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, int):
+            return self._texts[self._keys[at]]
+        return list(map(self._texts.__getitem__, self._keys[at]))
 
 
 class TableText:
@@ -65,20 +90,20 @@ class TableText:
 
     def whole(self, indent: bool = False) -> Entries:
         """The table as ``bodies.dumps_dialect`` writes it; it stays as it is when the table changes."""
-        return self._written(self._sorted(), indent)
+        keys, texts = self._sorted(), self._texts[indent]
+        if len(texts) < len(keys):
+            return Entries(self._written(keys, indent), DEPTH if indent else 0)
+        return Entries(_InOrder(keys.copy(), texts.copy()), DEPTH if indent else 0)
 
     def part(self, keys: Iterable[str], empty: Iterable[str] = ()) -> Entries:
         """The entries of ``keys`` alone, and an empty one for each of ``empty``."""
-        found = self._written(sorted(keys), False)
-        found.texts.extend(entry(key, {}, 0) for key in empty)
-        return found
+        return Entries([*self._written(sorted(keys), False), *(entry(key, {}, 0) for key in empty)])
 
-    def _written(self, keys: list[str], indent: bool) -> Entries:
+    def _written(self, keys: list[str], indent: bool) -> list[str]:
         try:
-            found = list(map(self._texts[indent].__getitem__, keys))
+            return list(map(self._texts[indent].__getitem__, keys))
         except KeyError:  # some are not written yet
-            found = [self._entry(key, indent) for key in keys]
-        return Entries(found, DEPTH if indent else 0)
+            return [self._entry(key, indent) for key in keys]
 
     async def prepare(self, slice_: Slice, indent: bool = False) -> None:
         """Write in slices what ``whole`` would have to. Raises as ``slice_``."""
@@ -116,6 +141,8 @@ class TableText:
         assert self._order is None or len(self._order) == len(list(self._keys())), (
             "each key of the table stands once"
         )
+        keys = set(self._keys())
+        assert all(keys.issuperset(texts) for texts in self._texts), "no text is of an entry that is gone"
 
     def _has(self, key: str) -> bool:
         order = self._sorted()
