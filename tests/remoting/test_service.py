@@ -235,7 +235,8 @@ def test_no_call_is_lost_to_a_server_that_dismisses_its_clients_under_load() -> 
             await until(lambda: outcomes["answered"] > 200)
             server.stop_accepting()
             server.go_away()
-            assert await server.dismiss(0.05, 30.0)
+            # Longer than a request may be on its way, also on a machine that stands still for a moment.
+            assert await server.dismiss(0.5, 30.0)
             await server.stop()
             going = False
             await asyncio.gather(*senders)
