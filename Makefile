@@ -18,7 +18,6 @@ TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
 PROMTOOL := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
-MKDOCS := mkdocs-material==9.8.1
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 
 .PHONY: setup docs demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool helm secrets clean
@@ -125,10 +124,9 @@ helm: .tools/helm
 	@mkdir -p .tools
 	@GOBIN=$(CURDIR)/.tools go install $(HELM)
 
-# The pages as a site in build/site; a link that leads nowhere fails it. In an environment of its own.
-docs:
-	@test -x .tools/docs/bin/mkdocs || { $(PYTHON) -m venv .tools/docs && .tools/docs/bin/pip install --quiet $(MKDOCS); }
-	.tools/docs/bin/mkdocs build --strict
+# The pages as a site in build/site; a link that leads nowhere fails it.
+docs: setup
+	$(BIN)/mkdocs build --strict
 
 secrets: $(SECRETS)
 
