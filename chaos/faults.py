@@ -205,6 +205,31 @@ class HandOver(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnFault(Fault):
+    """A fault of another package (docs/chaos.md): a frozen dataclass with a ``name`` that says how it is
+    carried out. A world whose method it lacks refuses it. A node that it struck is not counted as well
+    again before the group is full."""
+
+    needs: ClassVar[Sequence[str]] = ()
+    """Of the machine, on real processes: ``namespaces``, ``loop disk``, ``strace``, ``libfaketime``."""
+
+    def simulated(self, cluster: Any, node: str) -> bool:
+        """On a ``chaos.sim.cluster.SimCluster``; whether it struck anything."""
+        raise NotImplementedError(f"{self.name} has no means in the simulated world")
+
+    async def live(self, cluster: Any, node: Any) -> bool:
+        """On an ``admin.local.cluster.LocalCluster`` and one ``Node`` of it; whether it struck anything.
+        Raises MqError or OSError with the reason why it cannot."""
+        raise NotImplementedError(f"{self.name} has no means on real processes")
+
+
+def kind_of(name: str) -> type[Fault] | None:
+    """The fault of that name: of the suite, or of another package that was imported."""
+    own = {kind.name: kind for kind in OwnFault.__subclasses__()}
+    return FAULTS.get(name) or own.get(name)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A fault at a time, ms since the load began. ``bind`` names the node it hits for later steps."""
 
@@ -221,12 +246,17 @@ class Step:
         fields = dict(data)
         try:
             at_ms, bind = int(fields.pop("at_ms")), str(fields.pop("bind", ""))
-            return cls(at_ms, FAULTS[str(fields.pop("fault"))](**fields), bind)
+            kind = kind_of(str(fields.pop("fault")))
+            if kind is None:
+                raise ValueError("there is no such fault")
+            return cls(at_ms, kind(**fields), bind)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{dict(data)!r} is no step of a schedule: {error}") from None
 
 
-FAULTS: Final[dict[str, type[Fault]]] = {kind.name: kind for kind in Fault.__subclasses__()}
+FAULTS: Final[dict[str, type[Fault]]] = {
+    kind.name: kind for kind in Fault.__subclasses__() if kind.name != Fault.name
+}
 
 
 def ordered(*parts: Sequence[Step]) -> list[Step]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from chaos import extensions
 from chaos.checks import liveness, masters, messages, order, replicas
 from chaos.checks.violation import Violation
 from chaos.faults import FAULTS
@@ -160,7 +161,8 @@ _WHATEVER_DISKS_DO: Final = frozenset({"phantom", "one_master_per_epoch", "contr
 
 
 def check_all(evidence: Evidence) -> list[Violation]:
-    """Every violation of every check that applies to ``evidence``."""
+    """Every violation of every check that applies to ``evidence``: of the suite, and of other packages.
+    Raises ConfigError when one of those cannot be loaded."""
     forgiven = evidence.forgiven
     evidence = replace(evidence, history=Finished(_promised(evidence.history.events, forgiven)))
     found: list[Violation] = []
@@ -168,6 +170,9 @@ def check_all(evidence: Evidence) -> list[Violation]:
         if forgiven.lied and name not in _WHATEVER_DISKS_DO:
             continue
         if evidence.complete or name not in _AFTER_THE_QUIET:
+            found += checker(evidence)
+    if not forgiven.lied:
+        for checker in extensions.checks().values():
             found += checker(evidence)
     return found
 

@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from typing import Final
 
 from chaos.checks.violation import Violation
-from chaos.faults import FAULTS
+from chaos.faults import kind_of
 from chaos.history import Happened, Observed, Send
 
 SERVES_MS: Final = 5000.0
@@ -108,7 +108,7 @@ def _spans(
             yield begun_ms, event.at_ms if until_ms is None else until_ms, last
             harm, begun_ms, until_ms = _Harm(set(wiped)), event.at_ms, None
             last = harm.majorities(group)
-        elif event.name in FAULTS:
+        elif kind_of(event.name) is not None:
             harm.add(event)
             if event.name == "wipe":
                 wiped.add(event.node)

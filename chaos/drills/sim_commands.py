@@ -16,11 +16,12 @@ import click
 
 from admin import ending
 from admin.outfile import CannotWrite, OutFile, write_whole
+from chaos import extensions
 from chaos.bugs import BUGS, planted
 from chaos.drills.sim_run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
 from chaos.drills.sim_shrink import readable
 from chaos.drills.swarm_report import KIND, SwarmReport
-from chaos.scenarios import SCENARIOS, Plan, find
+from chaos.scenarios import SCENARIOS, Plan, find, known
 from chaos.scenarios.swarm import SWARM
 from chaos.sim.story import Story
 
@@ -108,7 +109,7 @@ def sim(
 def _list(bugs: bool) -> None:
     for name, bug in BUGS.items() if bugs else ():
         click.echo(f"{name:28} {bug.text} [{bug.scenario.name}]")
-    for name, scenario in SCENARIOS.items() if not bugs else ():
+    for name, scenario in known().items() if not bugs else ():
         click.echo(f"{name:52} {scenario.text}")
 
 
@@ -265,6 +266,7 @@ def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given
         return _Given(scenarios[0], int(replay), plant)
     try:
         data = json.loads(Path(replay).read_text())
+        extensions.load_for(str(data["scenario"]))
         plan = Plan.from_json(data["plan"])
         return _Given(str(data["scenario"]), int(data["seed"]), plant or data.get("bug"), plan)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -10,7 +10,6 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import random
 import signal
 import threading
 import time
@@ -92,7 +91,7 @@ def run_seed(
 ) -> Result:
     """Run one seed of a scenario, with ``bug`` planted or none. ``keep`` sees the run before it is taken
     apart. Raises KeyError for an unknown scenario or bug."""
-    plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
+    plan = find(scenario).drawn(seed)
     with planted(bug):
         return run_plan(scenario, seed, plan, bug, keep)
 
@@ -107,7 +106,7 @@ def shrink(
 ) -> tuple[Plan, Result]:
     """The smallest schedule found of which one of the same checkers complains, and its result; begins with
     ``plan``, or with what the seed draws. A seed without violations comes back as it is."""
-    begin = plan or find(scenario).plan(random.Random(f"{scenario}:{seed}"))
+    begin = plan or find(scenario).drawn(seed)
 
     def checkers(attempt: Plan) -> set[str]:
         result = run_plan(scenario, seed, attempt, bug, None)

@@ -21,10 +21,10 @@ from admin.local.cluster import POLL_S, LocalCluster
 from admin.local.layout import Node
 from chaos import faults
 from chaos.checks.liveness import FULL
-from chaos.faults import FAULTS, Fault, Step
+from chaos.faults import FAULTS, Fault, OwnFault, Step
 from chaos.history import Happened, History
 from chaos.live.ground import Ground
-from chaos.live.means import MEANS, refusal
+from chaos.live.means import needs_of, refusal
 from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
 from chaos.live.operator import Operator
@@ -134,9 +134,11 @@ class Executor:
             struck = True
             if node is None:
                 await self._network().heal()
+            elif isinstance(fault, OwnFault):
+                struck = await fault.live(self._cluster, node)
             else:
                 struck = await self._acts[type(fault)](node, fault)
-        except (MqError, OSError) as error:
+        except (MqError, OSError, NotImplementedError) as error:
             self.outcome.refuse(step.at_ms, fault, error)
             return
         if not struck:
@@ -190,7 +192,7 @@ class Executor:
 
     def _lacking(self, kind: type[Fault]) -> str | None:
         lacks = self._ground.lacks
-        return refusal(kind) or next((lacks[n] for n in MEANS[kind].needs if n in lacks), None)
+        return refusal(kind) or next((lacks[n] for n in needs_of(kind) if n in lacks), None)
 
     def _network(self) -> Network:
         if self._ground.network is None:

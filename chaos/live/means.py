@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from chaos import faults
-from chaos.faults import Fault
+from chaos.faults import Fault, OwnFault
 from chaos.live import clocks, loop_disk, network
 
 
@@ -77,14 +77,19 @@ MEANS: Final[Mapping[type[Fault], Means]] = {
 }
 
 
+def needs_of(kind: type[Fault]) -> Sequence[str]:
+    """What a fault of this kind needs of the machine, whether it has it or not: keys of ``LACKS``."""
+    return kind.needs if issubclass(kind, OwnFault) else MEANS[kind].needs
+
+
 def needed(kinds: Iterable[type[Fault]]) -> set[str]:
-    """What faults of these kinds need of the machine, whether it has it or not."""
-    return {need for kind in kinds for need in MEANS[kind].needs}
+    """The same of several kinds."""
+    return {need for kind in kinds for need in needs_of(kind)}
 
 
 def refusal(kind: type[Fault]) -> str | None:
     """Why a fault of this kind cannot be carried out on this machine; None: it can."""
-    return next((reason for need in MEANS[kind].needs if (reason := LACKS[need]())), None)
+    return next((reason for need in needs_of(kind) if (reason := LACKS[need]())), None)
 
 
 def table() -> str:

@@ -97,3 +97,7 @@ class Scenario:
     name: str
     text: str
     plan: Callable[[random.Random], Plan]
+
+    def drawn(self, seed: int) -> Plan:
+        """The plan of a seed, in either world."""
+        return self.plan(random.Random(f"{self.name}:{seed}"))

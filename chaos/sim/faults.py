@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from chaos import faults
-from chaos.faults import FAULTS, Fault, Step
+from chaos.faults import FAULTS, Fault, OwnFault, Step
 from chaos.history import Happened
 from chaos.partitions import links_to_cut
 from chaos.sim.cluster import SimCluster
@@ -94,7 +94,11 @@ class Nemesis:
             return
         for hook in self.before:
             hook(fault, name)
-        if not self._acts[type(fault)](name, fault):
+        if isinstance(fault, OwnFault):
+            struck = fault.simulated(cluster, name)
+        else:
+            struck = self._acts[type(fault)](name, fault)
+        if not struck:
             return
         if step.bind:
             self._bound[step.bind] = name

@@ -19,7 +19,7 @@ NAME = re.compile(r"[\w*./{},-]*[\w*}]\.py\b(?!`? \((?:RocketMQ|an example)\))")
 
 def files() -> list[str]:
     """Every Python file of the project, as a path that begins with ``/`` at the project's root."""
-    folders = (*PACKAGES, "tests", "bench", "deploy")
+    folders = (*PACKAGES, "tests", "bench", "deploy", "docs")
     found = [*ROOT.glob("*.py"), *(path for name in folders for path in (ROOT / name).rglob("*.py"))]
     return [f"/{path.relative_to(ROOT)}" for path in found]
 

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import click
@@ -20,11 +19,12 @@ from admin.host.serve import loop_factory
 from admin.local.layout import STATE_FILE
 from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
+from chaos import extensions
 from chaos.drills.live.scenario import Asked, Told, run_scenario
 from chaos.drills.screen import verdict
 from chaos.live.ground import LEDGER, heal
 from chaos.live.means import refusal
-from chaos.scenarios import SCENARIOS, find
+from chaos.scenarios import find, known
 from chaos.worlds.live import FAULTS, CannotDrill
 from model.errors import ConfigError, MqError
 from runtime.os_env import OsEnv
@@ -58,8 +58,8 @@ def list_(as_json: bool) -> None:
         {"name": name, "how": f"keelmq drill {name}", "text": TEXTS[name], "faults": [name], "refused": {}}
         for name in FAULTS
     ]
-    for name, scenario in SCENARIOS.items():
-        drawn = [step.fault for seed in range(SEEDS_LOOKED_AT) for step in scenario.plan(Random(seed)).steps]
+    for name, scenario in known().items():
+        drawn = [step.fault for seed in range(SEEDS_LOOKED_AT) for step in scenario.drawn(seed).steps]
         kinds = sorted({type(fault) for fault in drawn}, key=lambda kind: kind.name)
         refused = {kind.name: reason for kind in kinds if (reason := refusal(kind)) is not None}
         rows.append(
@@ -106,7 +106,7 @@ def run(
       keelmq drill run isolated_master_confirms_nothing_its_successor_lacks --seed 3 --json run.json
     """
     try:
-        plan = find(scenario).plan(Random(seed))
+        plan = find(scenario).drawn(seed)
     except KeyError as error:
         raise click.UsageError(str(error.args[0])) from None
     return _carry_out(
@@ -132,11 +132,12 @@ def replay(file: Path, scale: float | None, history: Path | None, out: Path | No
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
+        extensions.load_for(str(data["scenario"]))
         if scale is not None:
             data["scale"] = scale
         Asked.from_json(data)
-    except (ValueError, TypeError) as error:
-        raise click.UsageError(f"{file}: {error}") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise click.UsageError(f"{file} is no result of a run: {error}") from None
     except CannotDrill:
         pass  # said below, as for a scenario
     return _carry_out(lambda: Asked.from_json(data), history, out)
