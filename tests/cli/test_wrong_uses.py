@@ -72,6 +72,22 @@ WRONG = [
     (["send", "t", "--lines-from", "nowhere"], "nowhere"),
     (["send", "t", "x", "--property", "novalue"], "expected NAME=VALUE"),
     (["send", "t", "x", "--namesrv", "h:1", "--access-key", "a"], "go together"),
+    (["demo", "--nonsense"], "No such option '--nonsense'"),
+    (["drill", "nonsense"], "No such command 'nonsense'"),
+    (["audit"], "Missing argument 'STORE...'"),
+    (["store", "verify", "nowhere"], "'nowhere' does not exist"),
+    (["group", "show", "--controllers", "x"], "expected host:port"),
+    (["group", "handover"], "start one with keelmq cluster up"),
+    (["maintenance", "on"], "Missing argument 'BROKER'"),
+    (["maintenance", "sideways", "1"], "No such command 'sideways'"),
+    (["backup", "create", "nowhere", "kept"], "'nowhere' does not exist"),
+    (["backup", "verify", "s3:/x"], "neither a directory nor a URL"),
+    (["cluster", "up", "--brokers", "0"], "--brokers"),
+    (["broker", "-c", "nowhere.conf"], "nowhere.conf"),
+    (["namesrv", "--set", "listenPort=x"], "listenPort=x: expected a whole number"),
+    (["controller", "--set", "x"], "expected key=value"),
+    (["broker", "--set", "metricsExporterType=x"], "expected one of DISABLE, OTLP_GRPC"),
+    (["user", "list", "--namesrv", "x"], "expected host:port"),
 ]
 
 
