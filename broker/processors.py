@@ -6,6 +6,7 @@ from broker.acl.requests import AclProcessor
 from broker.context import BrokerContext
 from broker.requests.codes import handlers
 from broker.requests.consumers.heartbeats import ClientProcessor
+from broker.requests.consumers.lite import LiteProcessor
 from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pop.pops import Pops
@@ -14,6 +15,7 @@ from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
+from broker.requests.operators.spared import SparedProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
@@ -62,6 +64,8 @@ class Processors:
             admin=self.admin,
             inspection=InspectionProcessor(context),
             maintenance=MaintenanceProcessor(context),
+            spared=SparedProcessor(context),
+            lite=LiteProcessor(context),
             transactions=self.transactions,
             timers=TimerProcessor(context, self._timed, self.timers, self.sender),
             copies=context.copies,

@@ -110,6 +110,12 @@ OF_OPERATORS: Final = frozenset(
         Request.CLEAN_EXPIRED_CONSUMEQUEUE,
         Request.CLEAN_UNUSED_TOPIC,
         Request.DELETE_EXPIRED_COMMITLOG,
+        Request.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        Request.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        Request.SET_COMMITLOG_READ_MODE,
+        Request.SWITCH_TIMER_ENGINE,
+        Request.POP_ROLLBACK,
+        Request.TRIGGER_LITE_DISPATCH,
         # operators to every server: who may do what
         *ACL_CODES,
     }

@@ -6,7 +6,7 @@ raise PeerError on a body that is none.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from model.codes import Request
 from model.errors import PeerError
@@ -57,6 +57,18 @@ def queues_in(data: Raw) -> list[Raw]:
 def acks_in(data: Raw) -> list[Raw]:
     """Of a batch of acknowledgements (200151)."""
     return _objects(data, "acks")
+
+
+LITE_NAMES: Final = ("clientId", "group", "topic")
+
+
+def lite_subscriptions_in(data: Raw) -> list[Raw]:
+    """Of a 200071; each with its action and ``LITE_NAMES``, of which one that is not there is empty."""
+    found = [{**dict.fromkeys(LITE_NAMES, ""), **one} for one in _objects(data, "subscriptionSet")]
+    for one in found:
+        for name in ("action", *LITE_NAMES):
+            text(one, name)
+    return found
 
 
 def text(data: Raw, *names: str) -> str:

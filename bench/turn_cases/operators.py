@@ -229,6 +229,57 @@ def clean(site: BrokerSite, run: int) -> Ask:
     return Ask()
 
 
+@case("16 MiB of thresholds", Request.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
+def thresholds(site: BrokerSite, run: int) -> Ask:
+    return Ask({}, b"".join(b"g%07d=1\n" % n for n in range(site.size(BODY_MAX // 11))))
+
+
+@case("a name of 15 MiB", Request.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
+def remove_threshold(site: BrokerSite, run: int) -> Ask:
+    return Ask({}, b"g" * site.size(BODY_MAX))
+
+
+@case("as it is", Request.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, Request.GET_COLD_DATA_FLOW_CTR_INFO)
+@case("with full tables", Request.GET_BROKER_LITE_INFO)
+@case("as it is", Request.POP_ROLLBACK)
+def spared(site: BrokerSite, run: int) -> Ask:
+    return Ask()
+
+
+@case("a list of 1,000 characters", Request.EXPORT_ROCKSDB_CONFIG_TO_JSON)
+def export_tables(site: BrokerSite, run: int) -> Ask:
+    return Ask({"configType": "topics;" * 140})
+
+
+@case("mode 0", Request.SET_COMMITLOG_READ_MODE)
+def read_mode(site: BrokerSite, run: int) -> Ask:
+    return Ask({"READ_AHEAD_MODE": "0"})
+
+
+@case("the wheel", Request.SWITCH_TIMER_ENGINE)
+def timer_engine(site: BrokerSite, run: int) -> Ask:
+    return Ask({"E_T": "F"})
+
+
+@case("of a topic and a group", Request.GET_PARENT_TOPIC_INFO, Request.GET_LITE_TOPIC_INFO)
+@case("of a topic and a group", Request.GET_LITE_CLIENT_INFO, Request.GET_LITE_GROUP_INFO)
+@case("of a group", Request.TRIGGER_LITE_DISPATCH)
+def lite_of(site: BrokerSite, run: int) -> Ask:
+    return Ask({"topic": WIDE, "parentTopic": WIDE, "group": MANY})
+
+
+@case("one message", Request.POP_LITE_MESSAGE)
+def pop_lite(site: BrokerSite, run: int) -> Ask:
+    numbers = {"maxMsgNum": "1", "invisibleTime": "60000", "pollTime": "15000", "bornTime": "0"}
+    return Ask({"clientId": "c", "consumerGroup": MANY, "topic": WIDE, **numbers})
+
+
+@case("15 MiB of subscriptions to take away", Request.LITE_SUBSCRIPTION_CTL)
+def lite_subscriptions(site: BrokerSite, run: int) -> Ask:
+    gone = {"action": "COMPLETE_REMOVE", "clientId": "c", "group": MANY, "topic": WIDE}
+    return Ask({}, json_bytes({"subscriptionSet": filled(site, lambda n: gone)}))
+
+
 # -- progress
 
 

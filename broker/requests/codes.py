@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.requests.consumers.heartbeats import ClientProcessor
+from broker.requests.consumers.lite import LiteProcessor
 from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pull import PullProcessor
@@ -10,6 +11,7 @@ from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
+from broker.requests.operators.spared import SparedProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
@@ -35,6 +37,8 @@ def handlers(
     admin: AdminProcessor,
     inspection: InspectionProcessor,
     maintenance: MaintenanceProcessor,
+    spared: SparedProcessor,
+    lite: LiteProcessor,
     transactions: Transactions,
     timers: TimerProcessor,
     copies: Copies,
@@ -112,6 +116,22 @@ def handlers(
         Request.UPDATE_AND_GET_GROUP_FORBIDDEN: maintenance.forbid,
         Request.NOTIFY_MIN_BROKER_ID_CHANGE: maintenance.note_least_broker,
         Request.RESET_MASTER_FLUSH_OFFSET: maintenance.reset_flushed,
+        Request.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: spared.check_queues,
+        Request.EXPORT_ROCKSDB_CONFIG_TO_JSON: spared.export_tables,
+        Request.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: spared.set_thresholds,
+        Request.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: spared.remove_threshold,
+        Request.GET_COLD_DATA_FLOW_CTR_INFO: spared.thresholds,
+        Request.SET_COMMITLOG_READ_MODE: spared.set_read_mode,
+        Request.SWITCH_TIMER_ENGINE: spared.switch_timers,
+        Request.POP_ROLLBACK: spared.roll_back_pops,
+        Request.POP_LITE_MESSAGE: lite.pop,
+        Request.LITE_SUBSCRIPTION_CTL: lite.subscribe,
+        Request.GET_BROKER_LITE_INFO: lite.of_broker,
+        Request.GET_PARENT_TOPIC_INFO: lite.of_topic,
+        Request.GET_LITE_TOPIC_INFO: lite.of_topic,
+        Request.GET_LITE_CLIENT_INFO: lite.of_topic,
+        Request.GET_LITE_GROUP_INFO: lite.of_group,
+        Request.TRIGGER_LITE_DISPATCH: lite.dispatch,
         Request.GET_BROKER_HA_STATUS: admin.ha_status,
         Request.EXCHANGE_BROKER_HA_INFO: admin.exchange_ha_info,
         Request.GET_BROKER_EPOCH_CACHE: admin.epochs,

@@ -7,7 +7,8 @@
 Beyond the original: what it lets every signed client do although it changes the cluster needs a right here,
 too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics), LITE_PULL_MESSAGE what a pull needs, and
 CLONE_GROUP_OFFSET a right to the group it copies from, too. BATCH_ACK_MESSAGE and QUERY_ASSIGNMENT, which
-the original leaves open, need what an ack needs. A reply (324, 325) needs nothing where clients send it, to
+the original leaves open, need what an ack needs; what asks about lite topics what asking about a topic and a
+group needs. A reply (324, 325) needs nothing where clients send it, to
 the reply topic of the cluster; to another topic what a send needs. Whoever reads a retry or dead-letter topic
 needs its group, whatever group it says it is (``model/acl/owners``); with ACL 1.0 locks need what a heartbeat
 needs. A body says here what it says to its handler (``remoting/named``).
@@ -29,7 +30,16 @@ from model.message import RETRY_PREFIX, reply_topic
 from remoting.acl.annotated import ANNOTATED
 from remoting.auth import PEER_CODES
 from remoting.codec import Command
-from remoting.named import acks_in, consumers_in, groups_in, queues_in, subscriptions_in, text, topics_in
+from remoting.named import (
+    acks_in,
+    consumers_in,
+    groups_in,
+    lite_subscriptions_in,
+    queues_in,
+    subscriptions_in,
+    text,
+    topics_in,
+)
 from remoting.request_bodies import request_object
 
 T = TypeVar("T")
@@ -47,9 +57,11 @@ SETTINGS: Final = frozenset(
         Request.GET_CONTROLLER_CONFIG,
         Request.GET_BROKER_CLUSTER_ACL_CONFIG,
         Request.GET_BROKER_CLUSTER_ACL_INFO,
+        Request.GET_COLD_DATA_FLOW_CTR_INFO,
+        Request.GET_BROKER_LITE_INFO,
     }
 )
-"""What the original leaves open to every user although it shows settings and accounts."""
+"""What the original leaves open to every user although it shows settings, accounts and names of groups."""
 
 _GET_SUB: Final = ("Sub", "Get")
 _UPDATE: Final = ("Update",)
@@ -72,6 +84,7 @@ _READ_FOR_A_GROUP: Final = frozenset(
         Request.PEEK_MESSAGE,
         Request.NOTIFICATION,
         Request.POLLING_INFO,
+        Request.POP_LITE_MESSAGE,
     }
 )
 
@@ -277,6 +290,24 @@ def _lock(request: Command) -> Iterator[Need]:
         yield from reads(topic, group, "Sub")
 
 
+def _lite_subscriptions(request: Command) -> Iterator[Need]:
+    data = _body(request)
+    for one in _named(lambda: lite_subscriptions_in(data)):
+        yield from _read_for(one["topic"], one["group"], "Sub")
+
+
+def _lite(topic: str, *, group: bool = False) -> Callable[[Command], Iterator[Need]]:
+    """A read of what is known of a topic, whose name is in that field, and of a group."""
+
+    def asked(request: Command) -> Iterator[Need]:
+        name = request.ext.get("group")
+        yield from reads(request.ext.get(topic), name if group else None, "Get")
+        if group:
+            yield _group(name, "Get")
+
+    return asked
+
+
 def _groups(request: Command) -> Iterator[Need]:
     data = _body(request)
     for config in _named(lambda: groups_in(request.code, data)):
@@ -307,6 +338,12 @@ _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
     Request.UPDATE_CONSUMER_OFFSET: _of_group("Sub", "Update"),
     Request.LOCK_BATCH_MQ: _lock,
     Request.UNLOCK_BATCH_MQ: _lock,
+    Request.POP_LITE_MESSAGE: _of_group("Sub"),
+    Request.LITE_SUBSCRIPTION_CTL: _lite_subscriptions,
+    Request.GET_PARENT_TOPIC_INFO: _lite("topic"),
+    Request.GET_LITE_TOPIC_INFO: _lite("parentTopic"),
+    Request.GET_LITE_CLIENT_INFO: _lite("parentTopic", group=True),
+    Request.GET_LITE_GROUP_INFO: lambda r: iter([_group(r.ext.get("group"), "Get")]),
     Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _groups,
     Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _groups,
     Request.UPDATE_AND_CREATE_TOPIC_LIST: _topics,

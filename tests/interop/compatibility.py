@@ -48,20 +48,8 @@ TABLES: Final[dict[str, list[str]]] = {
 }
 """What ``cases`` of a marker names: a row each."""
 
-_COLD: Final = "cold data control: keelmq keeps no statistics of reads by their age, and no limits on them"
-_ROCKSDB: Final = "keelmq keeps queues and tables in files, never in RocksDB"
-_LITE: Final = "lite topics of 5.5 are not there; light queues (`%LMQ%`) are"
 REASONS: Final = {
-    354: _ROCKSDB,
-    355: _ROCKSDB,
     513: "static topics (logical queues mapped to many brokers) are not there",
-    2001: _COLD,
-    2002: _COLD,
-    2003: _COLD,
-    2004: "the kernel alone decides how far it reads ahead",
-    5001: "there is one engine of timers",
-    200056: "of the pop consumer service in RocksDB (`popConsumerKVServiceEnable`), which is not there",
-    **dict.fromkeys((200070, 200071, 200074, 200075, 200076, 200077, 200078, 200079), _LITE),
 }
 """Why keelmq's broker refuses a code that the real one answers, with REQUEST_CODE_NOT_SUPPORTED (3)."""
 
@@ -215,7 +203,12 @@ def _codes(ours: set[int], theirs: dict[int, str]) -> list[str]:
         "",
         f"The broker of RocketMQ {rocketmq.VERSION} answers {len(theirs)} codes (read from its classes),"
         f" keelmq's {len(set(theirs) & ours)} of them.",
-        "The others are refused with REQUEST_CODE_NOT_SUPPORTED (3):",
+        "Of parts that are off in RocketMQ with its default configuration, too (queues and tables in",
+        "RocksDB, cold data control, the RocksDB engine of timers, lite topics), the answers are those",
+        "of that configuration: what differs stands above. Topics with `message.type=LITE` are refused,",
+        "and a subscription to lite topics is told that the quota is used up (2018), as with",
+        "`maxLiteSubscriptionCount=0`. Cold reads are neither counted nor held back: limits of groups",
+        "are kept and shown. The other code is refused with REQUEST_CODE_NOT_SUPPORTED (3):",
         "",
         "| code | name | why |",
         "|---|---|---|",

@@ -274,6 +274,19 @@ def _repeated(field: str, *others: str) -> Draw:
     return draw
 
 
+def _lite_subscriptions(chance: random.Random) -> Drawn:
+    wanted = [
+        {
+            "action": chance.choice(("PARTIAL_ADD", "COMPLETE_ADD", "COMPLETE_REMOVE", text(chance))),
+            "clientId": name(chance),
+            "group": name(chance),
+            "topic": name(chance),
+        }
+        for _ in range(chance.choice((0, 1, 3)))
+    ]
+    return {}, json_body(chance, {"subscriptionSet": wanted})
+
+
 def _any(chance: random.Random) -> Drawn:
     ext = {field: text(chance) for field in chance.sample(_ALL_FIELDS, chance.randrange(len(_ALL_FIELDS)))}
     return ext, json_body(chance, {"topic": name(chance)}) if chance.random() < 0.5 else b""
@@ -393,6 +406,20 @@ DRAWS: Final[dict[Request, Draw]] = {
     Request.KEELMQ_REPLACE_CONTROLLER: _fields("id", "address", "raftAddress", "#incarnation"),
     Request.CONTROLLER_GET_REPLICA_INFO: _fields("brokerName"),
     Request.READ_LOG_RANGE: _fields("#offset", "#size"),
+    Request.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _fields("topic", "#checkStoreTime"),
+    Request.EXPORT_ROCKSDB_CONFIG_TO_JSON: _fields("configType"),
+    Request.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _settings,
+    Request.SET_COMMITLOG_READ_MODE: _fields("#READ_AHEAD_MODE"),
+    Request.SWITCH_TIMER_ENGINE: _fields("E_T"),
+    Request.POP_LITE_MESSAGE: _fields(
+        "clientId", "consumerGroup", "topic", "#maxMsgNum", "#invisibleTime", "#pollTime", "#bornTime"
+    ),
+    Request.LITE_SUBSCRIPTION_CTL: _lite_subscriptions,
+    Request.GET_PARENT_TOPIC_INFO: _fields("topic"),
+    Request.GET_LITE_TOPIC_INFO: _fields("parentTopic", "liteTopic"),
+    Request.GET_LITE_CLIENT_INFO: _fields("parentTopic", "group", "clientId", "#maxCount"),
+    Request.GET_LITE_GROUP_INFO: _fields("group", "liteTopic", "#topK"),
+    Request.TRIGGER_LITE_DISPATCH: _fields("group", "clientId"),
 }
 """What is asked of brokers, NameServers and Controllers alike."""
 

@@ -109,6 +109,16 @@ def pop(name: str, group: str = "poppers", **more: object) -> Case:
     return ask(name, Request.POP_MESSAGE, **{**ext, **more})
 
 
+LITE: Final[dict[str, Any]] = {"clientId": "c1", "consumerGroup": "poppers", "topic": "Popped",
+    "maxMsgNum": 1, "invisibleTime": 60_000, "pollTime": 0, "bornTime": "{now}"}  # fmt: skip
+
+
+def lite(name: str, action: str, **more: object) -> Case:
+    """A subscription to lite topics."""
+    wanted = {"clientId": "c1", "group": "readers", "topic": "Popped", "liteTopicSet": ["a"], **more}
+    return ask(name, Request.LITE_SUBSCRIPTION_CTL, {"subscriptionSet": [{"action": action, **wanted}]})
+
+
 POPPED: Final[dict[str, Any]] = {"consumerGroup": "poppers", "topic": "Popped", "queueId": 0}
 SPAN: Final[dict[str, Any]] = {"beginTimestamp": 0, "endTimestamp": "{now}", "maxNum": 9}
 Q: Final[dict[str, Any]] = {"consumerGroup": "readers", "topic": "Wide", "queueId": 0}
