@@ -11,6 +11,7 @@ import logging
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.requests.answers import strict
 from model.codes import Response
 from model.errors import ConfigError, Refused
 from model.settings import properties_of
@@ -41,6 +42,7 @@ class SparedProcessor:
     """Answers 354, 355, 2001, 2002, 2003, 2004, 5001 and 200056."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._context = context
         self._config = context.config
         self._thresholds: dict[str, int] = {}
 
@@ -86,13 +88,14 @@ class SparedProcessor:
     async def thresholds(self, connection: Connection, request: Command) -> Command:
         """What is told of cold reads: none, as the original counts none with its default configuration."""
         shown = {
-            "cgColdReadThreshold": GROUP_BYTES_A_MINUTE,
-            "configTable": self._thresholds,
-            "globalAcc": 0,
-            "globalColdReadThreshold": ALL_BYTES_A_MINUTE,
             "runtimeTable": {},
-        }
-        return request.reply(body=bodies.dumps(shown))
+            "configTable": self._thresholds,
+            "cgColdReadThreshold": GROUP_BYTES_A_MINUTE,
+            "globalColdReadThreshold": ALL_BYTES_A_MINUTE,
+            "globalAcc": 0,
+        }  # in the original's order: mqadmin prints them as they come
+        async with self._context.turns.take(connection) as turn:
+            return request.reply(body=await strict(turn, shown))
 
     async def set_read_mode(self, connection: Connection, request: Command) -> Command:
         """How far the kernel reads ahead in the log. The one mode there is can be asked for."""
