@@ -27,7 +27,6 @@ from broker.upkeep.copies import copies_begin
 from model.errors import MqError
 from model.ids import PhysicalOffset
 from model.message import (
-    DELAY,
     SCHEDULE_TOPIC,
     WAIT,
     property_of,
@@ -252,8 +251,9 @@ class DelayService:
 
 
 def _of_copy(properties: str, source: str) -> str:
-    own = changed(properties, {WAIT: "false"}, (DELAY, *TIMERS))
+    """The level stays, as RocketMQ leaves it."""
+    own = changed(properties, {WAIT: "false"}, TIMERS)
     # Without room for its source a copy may come twice. That is better than never, for it and for all that
-    # wait behind it. Without its level it always fits: it is shorter than what the log holds.
+    # wait behind it. As the log holds it it always fits.
     fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if fits(text))
-    return next(fitting, changed(properties, {}, (DELAY, *TIMERS)))
+    return next(fitting, changed(properties, {}, TIMERS))

@@ -26,6 +26,7 @@ async def test_what_mqadmin_asks_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         sent = [await client.send("T", b"m%d" % n, properties="KEYS\x01k1 k2\x02") for n in range(5)]
         await broker.store.caught_up()
+        broker.groups.find("cg")
         await client.call(
             Request.UPDATE_CONSUMER_OFFSET,
             {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "2"},
@@ -183,6 +184,7 @@ async def test_a_reset_leads_nowhere_beyond_the_messages_there_are(
     """An offset beyond the end would skip what is sent next."""
 
     async with running(tmp_path) as broker, client_of(broker) as client:
+        broker.groups.find("cg")
         for _ in range(5):
             await client.send("T")
         await broker.store.caught_up()

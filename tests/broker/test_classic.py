@@ -51,6 +51,7 @@ async def test_a_classic_slave_finds_its_master_copies_all_and_serves_consumers(
                 read = await reader.pull_until("T", 0, 10)
                 assert [r.body for r in read] == [b"m%d" % number for number in range(10)]
                 assert (await reader.send("T")).code != 0, "writes go to the master"
+                master.groups.find("cg")
                 await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 7))
                 await eventually(lambda: slave.offsets.get("cg", "T", 0) == 7, "the offset is copied")
                 assert namesrv.status()["brokers"] == {
@@ -83,6 +84,7 @@ async def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_slave_tha
             async with client_of(master) as client:
                 assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
                 assert (await client.send("T")).code == 0
+                master.groups.find("cg")
                 await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
             await eventually(lambda: slave.offsets.get("cg", "T", 0) == 1, "the offset is copied")
             await master.stop()

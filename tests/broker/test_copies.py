@@ -193,6 +193,7 @@ async def test_a_real_slave_joins_without_asking_for_the_tables(
 
 async def test_a_planned_change_waits_for_what_consumers_committed_before_it(tmp_path: Path) -> None:
     async with copied(tmp_path) as (one, two, client):
+        one.groups.find("readers")
         for number in range(8):
             await client.send("T", b"m%d" % number)
         await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has the log")
@@ -209,6 +210,7 @@ async def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_co
     tmp_path: Path,
 ) -> None:
     async with copied(tmp_path) as (one, two, client):
+        one.groups.find("readers")
         for number in range(10):
             await client.send("T", b"m%d" % number)
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 10))
@@ -228,7 +230,8 @@ async def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_co
 
 
 async def test_a_reset_of_offsets_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> None:
-    async with copied(tmp_path) as (_, two, client):
+    async with copied(tmp_path) as (one, two, client):
+        one.groups.find("readers")
         await client.send("T")
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 1))
         ext = {"topic": "T", "group": "readers", "timestamp": "0", "isForce": "true", "offset": "0"}
@@ -239,6 +242,7 @@ async def test_a_reset_of_offsets_is_on_the_slave_when_it_is_answered(tmp_path: 
 
 async def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queue(tmp_path: Path) -> None:
     async with copied(tmp_path) as (one, two, client):
+        one.groups.find("readers")
         for number in range(5):
             await client.send("T", b"m%d" % number)
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 5))
@@ -364,6 +368,7 @@ async def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
         for _ in range(3):
             await client.send("T", b"old")
+        one.groups.find("g")
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("g", "T", 3))
         await one.store.caught_up()
         assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0

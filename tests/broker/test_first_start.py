@@ -53,6 +53,7 @@ async def test_a_new_group_reads_a_queue_from_its_start_only_while_that_is_in_me
         await broker.store.caught_up()
         assert await first_offset(client, queueId="1") == 0
         # ... and a group that has been here is told where it was.
+        broker.groups.find(ASK["consumerGroup"])
         ext = {**ASK, "commitOffset": "3"}
         assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
         assert await first_offset(client) == 3

@@ -161,6 +161,7 @@ async def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_replica_t
     async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
         await equal(controllers, brokers)
         async with client_of(brokers[0]) as client:
+            brokers[0].groups.find("cg")
             await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
         before = brokers[1]
         await eventually(lambda: before.offsets.get("cg", "T", 0) == 1, "the offset is copied")

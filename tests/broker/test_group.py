@@ -159,6 +159,7 @@ async def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None
 
 async def test_an_orderly_stop_hands_on_what_consumers_committed(tmp_path: Path) -> None:
     async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+        one.groups.find("cg")
         for number in range(3):
             await client.send("T", b"m%d" % number)
         await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")

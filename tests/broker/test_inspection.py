@@ -56,6 +56,7 @@ async def test_where_all_groups_are(tmp_path: Path) -> None:
         for _ in range(5):
             await client.send("T")
         await broker.store.caught_up()
+        broker.groups.find("cg")
         await client.call(Request.UPDATE_CONSUMER_OFFSET, COMMIT)
         stats = bodies.loads((await client.call(Request.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})).body)
         (of_group,) = [groups["cg"] for groups in stats["consumeStatsList"] if "cg" in groups]
@@ -76,6 +77,8 @@ async def test_correction_offsets_delete_nothing(tmp_path: Path) -> None:
         for _ in range(5):
             await client.send("T")
         await broker.store.caught_up()
+        for group in ("cg", "cg2"):
+            broker.groups.find(group)
         await client.call(Request.UPDATE_CONSUMER_OFFSET, COMMIT)
         await client.call(
             Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "consumerGroup": "cg2", "commitOffset": "4"}

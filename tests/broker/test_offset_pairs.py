@@ -33,6 +33,10 @@ def said(answer: Command) -> tuple[int, str]:
 
 
 async def committed(client: Client, group: str, name: str, queue_id: int = 0) -> tuple[int, str]:
+    """A commit of a group that is made before it."""
+    await client.call(
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName": "%s"}' % group.encode()
+    )
     ext = {**commit(group, name, 1), "queueId": str(queue_id)}
     return said(await client.call(Request.UPDATE_CONSUMER_OFFSET, ext))
 
@@ -79,6 +83,7 @@ async def test_commits_of_made_up_pairs_have_a_bound_and_those_there_are_go_on(t
 async def test_no_pair_has_offsets_of_queues_that_are_not_there(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 3))
+        broker.groups.find("cg")
         for queue_id in (-1, 3, 2**31 - 1):
             assert (await committed(client, "cg", "T", queue_id))[0] == Response.INVALID_PARAMETER
             assert (await pulled(client, "cg", "T", queue_id))[0] == Response.INVALID_PARAMETER
@@ -165,6 +170,7 @@ async def test_clones_and_resets_make_no_pair_beyond_the_bound(tmp_path: Path) -
     async with running(tmp_path, maxConsumerOffsetPairs="1") as broker, client_of(broker) as client:
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert await committed(client, "cg", "T") == (0, "")
+        broker.groups.find("new")
         clone = {"srcGroup": "cg", "destGroup": "copy", "topic": "T"}
         assert said(await client.call(Request.CLONE_GROUP_OFFSET, clone)) == FULL
         nothing = {"srcGroup": "empty", "destGroup": "copy", "topic": "T"}
@@ -180,6 +186,8 @@ async def test_one_that_stands_in_keeps_offsets_of_no_more_pairs(tmp_path: Path)
     keys = {"maxConsumerOffsetPairs": "2", "enableSlaveActingMaster": "true"}
     async with running(tmp_path, **keys) as broker, client_of(broker) as client:
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+        for group in ("g0", "g1", "there"):
+            broker.groups.find(group)
         broker.offsets.commit("there", "T", 0, 1)
         broker.role_state.set(role_state("slave", 2, 1))
         broker.role_state.acting = True

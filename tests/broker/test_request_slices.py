@@ -144,6 +144,7 @@ def with_members(broker: Broker, group: str, count: int) -> list[Told]:
 async def test_a_reset_goes_through_queues_and_members_one_a_look(tmp_path: Path, slices: Slices) -> None:
     async with running(tmp_path) as broker:
         broker.topics.put(TopicConfig("Wide", 200, 200))
+        broker.groups.find("g")
         members = with_members(broker, "g", 40)
         slices.looks = 0
         ext = {"topic": "Wide", "group": "g", "timestamp": "0", "isForce": "true"}

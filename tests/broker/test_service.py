@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from broker.service import Broker
-from model.codes import Request
+from broker.upkeep.acting import ONLY_FORWARD
+from model.codes import Request, Response
 from model.errors import DiskError
 from model.ids import BrokerId, Epoch
 from model.message import message_id, property_of
@@ -72,11 +73,28 @@ async def test_a_restart_keeps_messages_offsets_and_topics(tmp_path: Path) -> No
         assert (await client.send("T", b"m10")).ext["queueOffset"] == "10"
 
 
+async def test_commits_and_resets_make_no_group(tmp_path: Path) -> None:
+    """As in RocketMQ, also with autoCreateSubscriptionGroup; what a slave hands on is kept."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        told = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        missing = Response.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, told)).code == missing
+        assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, {**told, "topic": "U"})).code == missing
+        reset = {"topic": "T", "group": "cg", "timestamp": "0", "isForce": "true"}
+        assert (await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == missing
+        assert "cg" not in broker.groups.table
+        handed_on = {**told, ONLY_FORWARD: "true"}
+        assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, handed_on)).code == 0
+        assert broker.offsets.get("cg", "T", 0) == 1
+
+
 @pytest.mark.parametrize("how", ["told", "with a pull"])
 async def test_a_group_that_read_more_at_a_former_master_skips_nothing_of_what_is_sent_next(
     tmp_path: Path, how: str
 ) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
+        broker.groups.find("cg")
         await client.send("T", b"m0")
         ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "5"}
         if how == "told":
@@ -135,7 +153,7 @@ async def test_a_message_sent_back_returns_after_its_delay_and_then_is_a_dead_le
         (again,) = await client.pull_until("%RETRY%cg", 0, 1)
         assert (again.body, again.reconsume_times) == (b"try me", 1)
         assert property_of(again.properties, "RETRY_TOPIC") == "T"
-        assert property_of(again.properties, "DELAY") is None
+        assert property_of(again.properties, "DELAY") == "1", "as RocketMQ leaves it"
         origin = message_id(first.store_host, first.physical_offset)
         assert property_of(again.properties, "ORIGIN_MESSAGE_ID") == origin
         header = SendBackHeader(again.physical_offset, "cg", 1, max_reconsume_times=1)

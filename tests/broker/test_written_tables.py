@@ -41,6 +41,7 @@ async def test_offsets_that_an_operator_sets_are_on_both_disks(tmp_path: Path) -
         client_of(one) as client,
     ):
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        one.groups.find("source")
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("source", "T", 0))
         copy = {"srcGroup": "source", "destGroup": "copied", "topic": "T"}
         assert (await client.call(Request.CLONE_GROUP_OFFSET, copy)).code == 0

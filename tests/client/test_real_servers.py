@@ -67,6 +67,7 @@ def test_statistics_tell_ends_and_lag(tmp_path: Path) -> None:
                 for _ in range(5):
                     await producer.send(Message(topic="Orders", body=b"x"), queue=queues[1])
             async with PullConsumer(servers.env, "cg", servers.namesrv) as consumer:
+                assert len(await consumer.read_all(queues[1])) == 5  # a commit alone makes no group
                 await consumer.commit(queues[1], 2)
                 assert await consumer.committed(queues[1]) == 2
             stats = await admin.topic_stats("Orders")

@@ -87,7 +87,9 @@ async def test_every_offset_a_consumer_committed_is_at_the_slaves_within_the_bou
     assert master is not None
     watch = Watch(cluster, lambda broker: broker.offsets.get("readers", "TBW102", 0))
     # Offsets beyond the end of a queue are not noted: let it look as if it held as many messages.
-    store = cast(Broker, cluster.nodes[master].server).store
+    broker = cast(Broker, cluster.nodes[master].server)
+    broker.groups.find("readers")  # a commit makes none
+    store = broker.store
     store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
     node, env = cluster.client("reader")
     client = RemotingClient(env, "reader")

@@ -36,6 +36,11 @@ async def sent(world: Kept, body: bytes, properties: str = "") -> Command:
     return await ok(world, Request.SEND_MESSAGE, {**SEND, "properties": properties}, body)
 
 
+async def readers(world: Kept) -> None:
+    """Make the group: a commit makes none."""
+    await ok(world, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName": "readers"}')
+
+
 async def committed_transaction(world: Kept, body: bytes) -> None:
     half = await sent(world, body, HALF)
     offset = parse_message_id(half.ext["msgId"])[1]
@@ -57,6 +62,7 @@ async def test_what_was_answered_ok_is_there_once_after_the_deaths(world: Kept, 
     cluster = world.cluster
     plain = await sent(world, b"plain")
     await sent(world, b"later", "DELAY\x012\x02")
+    await readers(world)
     await ok(world, Request.UPDATE_CONSUMER_OFFSET, {**READERS, "commitOffset": "1"})
     back = SendBackHeader(parse_message_id(plain.ext["msgId"])[1], "readers", 1)
     await ok(world, Request.CONSUMER_SEND_MSG_BACK, back.to_ext())
@@ -95,6 +101,7 @@ async def test_after_the_death_of_all_brokers_the_offsets_of_the_last_flush_inte
 ) -> None:
     cluster = world.cluster
     commits: list[tuple[float, int]] = []
+    await readers(world)
     for number in range(1, 161):
         await sent(world, b"x")
         await ok(world, Request.UPDATE_CONSUMER_OFFSET, {**READERS, "commitOffset": str(number)})
@@ -118,6 +125,7 @@ async def test_after_the_death_of_all_brokers_the_offsets_of_the_last_flush_inte
 async def test_offsets_do_not_fall_back_further_with_each_death_in_a_crash_loop(world: Kept) -> None:
     """Each life ends before the offsets are flushed by the clock; the consumer lives and commits on."""
     cluster = world.cluster
+    await readers(world)
     number = 0
     for _ in range(6):
         for _ in range(25):

@@ -257,6 +257,7 @@ class Rotting:
                 }
                 master = self.cluster.master()
                 assert master is not None
+                self._broker(master).groups.find("readers")  # a commit makes none
                 address = self._broker(master).config.address
                 answer = await self._client.call(
                     address, Command(int(Request.UPDATE_CONSUMER_OFFSET), ext), 3

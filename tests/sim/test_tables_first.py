@@ -118,6 +118,7 @@ async def test_what_a_broker_had_before_it_was_killed_says_nothing_of_what_it_ha
     late, _ = world.others
     store = world.broker(world.master).store
     store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
+    world.broker(world.master).groups.find("readers")
     assert await world.ask(Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": "7"}) == 0
     await asyncio.sleep(0.3)
     assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7

@@ -53,13 +53,16 @@ class OffsetProcessor:
         if not context.role_state.keeps_offsets:
             # Offsets live at the master and come to slaves from there; kept here they would be overwritten.
             raise Refused("this broker is not the master: commit offsets there", Response.SYSTEM_ERROR)
+        handed_on = opt_bool(request.ext, ONLY_FORWARD)
+        groups = context.groups
+        group = groups.find(header.group) if handed_on else groups.table.get(header.group)
+        if group is None:
+            # A commit makes no group, whatever autoCreateSubscriptionGroup says. What a slave hands on was
+            # of one when it was told: it is not lost because this broker has not heard of it.
+            raise Refused(f"Group {header.group} not exist!", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
         topic = context.topics.get(header.topic)
         if topic is None:
             raise Refused(f"Topic {header.topic} not exist!", Response.TOPIC_NOT_EXIST)
-        if context.groups.find(header.group) is None:
-            raise Refused(
-                f"subscription group not exist, {header.group}", Response.SUBSCRIPTION_GROUP_NOT_EXIST
-            )
         if not 0 <= header.queue_id < max(topic.read_queues, topic.write_queues):
             raise Refused(
                 f"queueId {header.queue_id} is not one of {header.topic}", Response.INVALID_PARAMETER
@@ -67,7 +70,7 @@ class OffsetProcessor:
         if header.commit_offset is None or header.commit_offset < 0:
             raise Refused(f"commitOffset={header.commit_offset} is not an offset", Response.SYSTEM_ERROR)
         offset = header.commit_offset
-        if opt_bool(request.ext, ONLY_FORWARD):
+        if handed_on:
             # From a slave that acted for a master: consumers may have told this one more since.
             known = context.offsets.get(header.group, header.topic, header.queue_id)
             offset = max(min(offset, context.store.next_offset(header.topic, header.queue_id)), known or 0)

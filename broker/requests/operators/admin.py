@@ -364,6 +364,8 @@ class AdminProcessor:
         topic = context.topics.get(name)
         if topic is None:
             raise Refused(f"topic {name} does not exist", Response.TOPIC_NOT_EXIST)
+        if group not in context.groups.table:
+            raise Refused(f"Group {group} does not exist", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
         only = opt_int(request.ext, "queueId", -1)
         wanted = opt_int(request.ext, "offset", -1) if only >= 0 else -1
         if only >= topic.read_queues:

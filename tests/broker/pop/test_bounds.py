@@ -154,6 +154,7 @@ async def test_changes_of_what_nobody_popped_are_bounded(tmp_path: Path) -> None
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
         for at in range(3):
             await client.send("T", b"%d" % at)
+        broker.groups.find("pg")
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("pg", "T", 0))
 
         async def forged(offset: int, pop_time_ms: int = 1, name: str = "broker-t") -> int:

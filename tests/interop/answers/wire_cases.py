@@ -634,18 +634,13 @@ CASES: Final[tuple[Case, ...]] = (
 _QUOTA: Final = "keelmq has no lite topics: to each subscription the quota of them is used up"
 _BROKEN: Final = ("c > 'a'", "'open", "a BETWEEN 3 AND 1", "a IN (1, 2)")
 _UNREAD: Final = "RocketMQ gives every message where a pull's own expression cannot be read; keelmq refuses"
-_MADE: Final = "keelmq makes the group of a commit, as of a heartbeat (autoCreateSubscriptionGroup)"
 
 DIFFERS: Final[dict[str, str]] = {
     "ask for the settings of no group": "RocketMQ makes a group that is asked for",
     "send to a topic that is only read": "keelmq's broker holds a topic's permission, not the client alone",
     "send a batch that is none": "keelmq answers MESSAGE_ILLEGAL: nobody sends it again",
     "say unknown of a half": "RocketMQ has no answer, and no client waits for one",
-    "pull what was due after a second": "RocketMQ 5.5 leaves DELAY on what it delivers; keelmq takes it away",
     "pull by no known kind of expression": "RocketMQ gives every message; keelmq refuses it",
-    "commit an offset of no group": _MADE,
-    "groups that read a topic": _MADE,
-    "reset a group to the begin": _MADE,
     "the time span of a group": "RocketMQ says each time as text, too, which no client reads",
     "read the log at random": "keelmq leaves it to the kernel how far it reads ahead",
     "lite topics of the broker": "RocketMQ makes queues of its own topics as it starts, and counts them",
