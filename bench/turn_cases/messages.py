@@ -31,6 +31,7 @@ from model.codes import Request
 from model.message import message_id
 from model.pop import ExtraInfo
 from model.recall import RecallHandle
+from model.topic import SubscriptionGroupConfig
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
 from remoting.pop_headers import AckHeader, LookHeader, PopHeader
 
@@ -250,9 +251,11 @@ def offset_of(site: BrokerSite, run: int) -> Ask:
     return Ask(queue_ext(WIDE, 65_534))
 
 
-@case("the first commit of a group that is not there yet", Request.UPDATE_CONSUMER_OFFSET)
+@case("the first commit of a new group", Request.UPDATE_CONSUMER_OFFSET)
 def commit(site: BrokerSite, run: int) -> Ask:
-    return Ask({**queue_ext(LONG, commitOffset="1"), "consumerGroup": f"{'n' * 200}{run}"})
+    name = f"{'n' * 200}{run}"
+    site.context.groups.put(SubscriptionGroupConfig(name))
+    return Ask({**queue_ext(LONG, commitOffset="1"), "consumerGroup": name})
 
 
 @case(

@@ -24,7 +24,7 @@ from broker.tables.topics import QUEUES_MAX
 from model.acl.directory import ENTRIES_MAX
 from model.codes import Request
 from model.ids import Epoch, PhysicalOffset
-from model.topic import TopicConfig
+from model.topic import SubscriptionGroupConfig, TopicConfig
 
 CASES: Final[list[Case]] = []
 Made = Ask | Awaitable[Ask]
@@ -347,6 +347,7 @@ def reset_wide(site: BrokerSite, run: int) -> Ask:
 
 @case("1,024 queues with a message each, a new group", Request.INVOKE_BROKER_TO_RESET_OFFSET)
 def reset(site: BrokerSite, run: int) -> Ask:
+    site.context.groups.put(SubscriptionGroupConfig(f"reset{run}"))
     return Ask({"topic": STATS, "group": f"reset{run}", "timestamp": "1", "isForce": "true"})
 
 
