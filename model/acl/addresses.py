@@ -160,8 +160,9 @@ def _bounds(part: str, base: int, most: int, text: str) -> tuple[int, int]:
         bounds = int(low, base), int(high, base)
     except ValueError:
         bounds = (1, 0)
+    top = f"{most:x}" if base == 16 else str(most)
     if not dash or not 0 <= bounds[0] <= bounds[1] <= most:
-        raise ConfigError(f"white list {text!r}: {part!r} is no range within 0 and {most:x}")
+        raise ConfigError(f"white list {text!r}: {part!r} is no range within 0 and {top}")
     return bounds
 
 

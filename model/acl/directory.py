@@ -196,11 +196,6 @@ class Directory:
             raise denied("The subject is not exist.")
         return self.acls.get(name)
 
-    def list_acls(self, subject: str | None, resource: str | None) -> Iterator[tuple[str, Policies]]:
-        for name, shown in self.look_at_acls(subject, resource):
-            if shown is not None:
-                yield name, shown
-
     def look_at_acls(
         self, subject: str | None, resource: str | None
     ) -> Iterator[tuple[str, Policies | None]]:

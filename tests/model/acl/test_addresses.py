@@ -60,6 +60,14 @@ def test_what_is_no_white_list_is_refused(text: str) -> None:
         white(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "bounds"), [("10.0.0.300-400", "0 and 255"), ("1050::5:600:300c:9-5", "0 and ffff")]
+)
+def test_a_range_that_is_none_is_told_the_bounds_as_they_are_written(text: str, bounds: str) -> None:
+    with pytest.raises(ConfigError, match=f"no range within {bounds}$"):
+        white(text)
+
+
 def test_an_ipv4_client_of_a_socket_for_both_is_one_of_ipv4() -> None:
     assert white("10.1.2.3").matches("::ffff:10.1.2.3")
     assert from_source("::ffff:10.1.2.3", "10.0.0.0/8")
