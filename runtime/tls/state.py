@@ -21,7 +21,7 @@ from model.settings import parse_file
 from runtime.env import Env
 from runtime.report.complaints import Complaints
 from runtime.tls.contexts import Contexts, load
-from runtime.tls.watch import Watch
+from runtime.tls.watch import Watch, look_at
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,10 @@ class TlsState:
         self._now_ms = now_ms
         self._reminded_ms = 0
         self._said: frozenset[str] = frozenset()  # keys that the file in use gives a value
+        seen = look_at([self._file])
         config, self._said = self._config()
         self._watch = Watch(self._paths(config))
+        self._watch.use(seen + look_at(config.files()))
         self.now: Contexts = load(config, now_ms())
 
     def look(self) -> None:
@@ -58,14 +60,16 @@ class TlsState:
         if not self._watch.changed(self._paths(self.now.config)):
             return
         try:
+            seen = look_at([self._file])
             config, said = self._config()
+            seen += look_at(config.files())
             self.now = load(config, self._now_ms())
         except ConfigError as error:
             self.error = str(error)
             log.error("TLS: the new files are not used, the former ones are: %s", error)
             return
         self._said = said
-        self._watch.use(self._paths(config))
+        self._watch.use(seen)
         self.error = None
         self.reloads += 1
         log.info("TLS: files read again, new connections use them: %s", self._summary())

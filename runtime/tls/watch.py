@@ -9,31 +9,32 @@ from typing import Final
 LOOK_S: Final = 2.0
 """A change is noticed by one look, and believed by the next: files are written one after the other."""
 
-_Seen = tuple[tuple[str, int, int, int], ...]
+Seen = tuple[tuple[str, int, int, int], ...]
 
 
 class Watch:
     """Of files whose list may change with their content."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._used = self._last = _look_at(paths)
+        self._used = self._last = look_at(paths)
 
     def changed(self, paths: Iterable[str]) -> bool:
         """Whether ``paths`` are others than those used, and the same as at the last look. They count as used
         then, good or bad: what is wrong is told once. Blocks."""
-        seen = _look_at(paths)
+        seen = look_at(paths)
         stable, self._last = seen == self._last, seen
         if seen == self._used or not stable:
             return False
         self._used = seen
         return True
 
-    def use(self, paths: Iterable[str]) -> None:
-        """``paths`` were read: they are what is used."""
-        self._used = self._last = _look_at(paths)
+    def use(self, seen: Seen) -> None:
+        """Files were read; ``seen`` is from before it, so that one replaced meanwhile counts as changed."""
+        self._used = self._last = seen
 
 
-def _look_at(paths: Iterable[str]) -> _Seen:
+def look_at(paths: Iterable[str]) -> Seen:
+    """What ``use`` takes. Blocks."""
     return tuple(_of(path) for path in paths if path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from model.settings import split_address
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
+from runtime.tls import contexts
 from runtime.tls.network import TlsNetwork
 from runtime.tls.state import SOON_MS, TlsState
 from runtime.tls.validity import validity
@@ -96,6 +98,26 @@ def test_files_that_are_being_written_are_waited_for(own: Site) -> None:
     state.look()
     state.look()
     assert (state.reloads, state.error) == (1, None)
+
+
+def test_files_replaced_while_they_are_read_are_read_again(
+    own: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = TlsState(own.server())
+    own.put("server", own.pair(days=90))
+
+    def load_slowly(*given: Any) -> Any:
+        found = contexts.load(*given)
+        monkeypatch.undo()
+        own.put("server", own.pair(days=200))
+        return found
+
+    monkeypatch.setattr("runtime.tls.state.load", load_slowly)
+    look_twice(state)
+    between = state.status()["notAfter"]
+    look_twice(state)
+    assert state.reloads == 2
+    assert between < state.status()["notAfter"]
 
 
 def test_the_mode_changes_without_a_stop(own: Site, tmp_path: Path, loop: str) -> None:
