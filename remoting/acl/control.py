@@ -7,8 +7,10 @@ from a broker's store, and read anew when it changes.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -98,6 +100,11 @@ class StandaloneAccess:
         directory = config.auth_config_path.rstrip("/")
         self._path = f"{directory}/{AUTH_FILE}" if directory else ""
         self._seen: tuple[int, int] | None = None
+        self._writing = asyncio.Lock()
+        self._saving = threading.Lock()
+        self._asked = 0  # changes that were to be written
+        self._safe = 0  # of them, those on disk
+        self._waiting = 0
         self.answers = self._control.answers
 
     def hold_to(self, clusters_of: Callable[[Command], Iterable[str]]) -> None:
@@ -131,6 +138,8 @@ class StandaloneAccess:
             raise ConfigError(f"{self._path}: {error}") from None
 
     async def _look(self) -> None:
+        if self._waiting:
+            return  # the file has not yet what is in force: read now, it would undo a change
         seen = stamp(self._env.disk, self._path)
         if seen is None or seen == self._seen:
             return
@@ -144,12 +153,31 @@ class StandaloneAccess:
         await self._write()
 
     async def _write(self) -> None:
-        if not self._path:
-            return
+        """Returns once all changes made before the call are on disk. One write at a time: two would share
+        their temporary file, and the older content could be the last. Raises OSError."""
+        self._asked += 1
+        asked = self._asked
+        self._waiting += 1
+        try:
+            async with self._writing:
+                if self._safe < asked:  # else a write that began later had this change, too
+                    await self._write_now()
+        finally:
+            self._waiting -= 1
+
+    async def _write_now(self) -> None:
+        asked = self._asked
         content: dict[str, Any] = self._control.directory.to_json()
         data = bodies.dumps_dialect(content, indent=True)
         self._env.disk.makedirs(self._path.rpartition("/")[0])
-        await self._env.offload(lambda: write_file(self._env.disk, self._path, data))
+
+        def save() -> None:
+            with self._saving:  # a request that was cancelled may still be at it, with an older content
+                if self._safe < asked:
+                    write_file(self._env.disk, self._path, data)
+                    self._safe = asked
+
+        await self._env.offload(save)
         self._seen = stamp(self._env.disk, self._path)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from remoting.auth import Credentials
 from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.service import RemotingClient
+from runtime.env import write_file
 from tests.namesrv.world import registration, world
 
 ROOT = Credentials("rootroot", "root-secret")
@@ -71,6 +74,38 @@ async def test_routes_need_a_right_and_rules_are_kept_in_its_file(tmp_path: Path
         await asyncio.sleep(1.2)
         assert (await alice.call(w.server.address, asked)).remark == "User:alice is disabled."
         await alice.close()
+
+
+async def test_users_made_together_are_all_in_the_file_when_they_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once: list[int] = []
+    busy = 0
+
+    def slow(*given: Any) -> None:
+        nonlocal busy
+        busy += 1
+        at_once.append(busy)
+        time.sleep(0.02)  # others would come in between
+        write_file(*given)
+        busy -= 1
+
+    monkeypatch.setattr("remoting.acl.control.write_file", slow)
+    file = tmp_path / "auth.json"
+    names = [f"user-{n}" for n in range(6)]
+    async with world(**ON, auth_config_path=str(tmp_path)) as w:
+        root = RemotingClient(w.env, "signed", credentials=ROOT)
+
+        async def make(name: str) -> None:
+            body = dumps({"password": "p" * 20})
+            asked = Command(Request.AUTH_CREATE_USER, {"username": name}, body)
+            assert (await root.call(w.server.address, asked)).code == 0
+            assert name in json.loads(file.read_text())["users"]
+
+        await asyncio.gather(*map(make, names))
+        await root.close()
+    assert set(json.loads(file.read_text())["users"]) == {"rootroot", *names}
+    assert set(at_once) == {1}, "one writes at a time"
 
 
 async def test_a_right_to_one_cluster_registers_and_removes_no_broker_of_another(tmp_path: Path) -> None:
