@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -26,6 +27,7 @@ LOOK_S: Final = 1.0
 _SUFFIXES: Final = (".yml", ".yaml")
 T = TypeVar("T")
 _Seen = dict[str, tuple[int, int]]
+_Contents = dict[str, dict[str, Any]]
 
 
 class PlainFiles:
@@ -34,6 +36,7 @@ class PlainFiles:
     def __init__(self, env: Env, home: str) -> None:
         self._env = env
         self._busy = asyncio.Lock()
+        self._alone = threading.Lock()
         self.home = home.rstrip("/")
         self.default = f"{self.home}/plain_acl.yml"
         self.acl = PlainAcl()
@@ -44,36 +47,46 @@ class PlainFiles:
 
     def load(self) -> None:
         """Raises ConfigError."""
-        self.acl, self._seen = _load(self._env.disk, self._paths())
-        self._note()
+        seen, contents = self._contents()
+        self._use(_acl(contents), seen, contents)
 
     async def look(self) -> None:
+        if _stat(self._env.disk, self._paths()) == self._seen:
+            return
+        await self.aside(self._load_changed)
+
+    def _load_changed(self) -> None:
         seen = _stat(self._env.disk, self._paths())
         if seen == self._seen:
-            return
+            return  # a request changed them meanwhile
         self._seen = seen
         try:
-            self.acl, self._seen = await self._env.offload(self._load_changed)
-            self._note()
+            seen, contents = self._whole()
+            self._use(_acl(contents), seen, contents)
         except ConfigError as error:
             self.failed = str(error)
             log.error("the ACL in force stays: %s", error)
             return
-        self.failed = None
         log.warning("the ACL files changed: %d accounts are in force", len(self.acl.accounts))
 
-    def _load_changed(self) -> tuple[PlainAcl, _Seen]:
-        """Raises ConfigError, also for what may be half a save."""
+    def _contents(self) -> tuple[_Seen, _Contents]:
         paths = self._paths()
-        if self.default in self._spoke and self.default not in paths:
-            raise ConfigError(f"{self.default} is gone")
-        for path in paths:
-            if path in self._spoke and not _read(self._env.disk, path):
-                raise ConfigError(f"{path} is empty; a file that takes all accounts away says accounts: []")
-        return _load(self._env.disk, paths)
+        seen = _stat(self._env.disk, paths)
+        return seen, {path: _read(self._env.disk, path) for path in paths}
 
-    def _note(self) -> None:
-        contents = {path: _read(self._env.disk, path) for path in self._seen}
+    def _whole(self) -> tuple[_Seen, _Contents]:
+        """``_contents``. Raises ConfigError, also for what may be half a save: it is neither used nor
+        written to."""
+        seen, contents = self._contents()
+        if self.default in self._spoke and self.default not in contents:
+            raise ConfigError(f"{self.default} is gone; the accounts in force stay until it is there again")
+        for path, content in contents.items():
+            if path in self._spoke and not content:
+                raise ConfigError(f"{path} is empty; a file that takes all accounts away says accounts: []")
+        return seen, contents
+
+    def _use(self, acl: PlainAcl, seen: _Seen, contents: _Contents) -> None:
+        self.acl, self._seen, self.failed = acl, seen, None
         self._spoke = {path for path, content in contents.items() if content}
         self.without_effect = [
             f"{path}: {text}" for path, content in contents.items() for text in complaints(content)
@@ -89,66 +102,76 @@ class PlainFiles:
 
     async def aside(self, work: Callable[[], T]) -> T:
         """``work`` on the files, off the event loop: 1,000 accounts take a second. One after the other."""
+
+        def alone() -> T:
+            with self._alone:  # that of a request that was cancelled may still run
+                return work()
+
         async with self._busy:
-            return await self._env.offload(work)
+            return await self._env.offload(alone)
 
     # Changes by request (50, 51, 53), and what they tell (52, 54)
 
-    def all(self) -> dict[str, dict[str, Any]]:
+    def all(self) -> _Contents:
         """Every file's content."""
-        return {path: _read(self._env.disk, path) for path in self._paths()}
+        return self._contents()[1]
 
     def put_account(self, raw: Mapping[str, Any]) -> None:
         """Make or change an account, in the file that has it. Raises ConfigError, OSError."""
         account_of(raw)
         check_perms(raw.get("topicPerms") or [])
         check_perms(raw.get("groupPerms") or [])
-        path, content, at = self._find(str(raw["accessKey"]))
+        seen, contents = self._whole()
+        path, at = self._find(contents, str(raw["accessKey"]))
+        content = contents.setdefault(path, {})
         accounts = content.setdefault("accounts", [])
         new = {key: value for key, value in raw.items() if value is not None}
         if at is None:
             accounts.append(new)
         else:
             accounts[at] = {**accounts[at], **new}
-        self._write(path, content)
+        self._write(path, seen, contents)
 
     def delete_account(self, access_key: str) -> bool:
         """Whether there was one. Raises ConfigError, OSError."""
-        path, content, at = self._find(access_key)
+        seen, contents = self._whole()
+        path, at = self._find(contents, access_key)
         if at is None:
             return False
-        del content["accounts"][at]
-        self._write(path, content)
+        del contents[path]["accounts"][at]
+        self._write(path, seen, contents)
         return True
 
     def set_white(self, entries: list[str], path: str) -> bool:
         """The global white list of a file, one of those in force. Raises ConfigError, OSError."""
         path = path or self.default
-        if path != self.default and path not in self._paths():
+        seen, contents = self._whole()
+        if path != self.default and path not in contents:
             return False
         for entry in entries:
             white(entry)
-        content = _read(self._env.disk, path) if self._env.disk.exists(path) else {}
-        content["globalWhiteRemoteAddresses"] = entries
-        self._write(path, content)
+        contents.setdefault(path, {})["globalWhiteRemoteAddresses"] = entries
+        self._write(path, seen, contents)
         return True
 
-    def _find(self, access_key: str) -> tuple[str, dict[str, Any], int | None]:
-        for path, content in self.all().items():
+    def _find(self, contents: _Contents, access_key: str) -> tuple[str, int | None]:
+        for path, content in contents.items():
             for at, account in enumerate(content.get("accounts") or []):
                 if isinstance(account, dict) and str(account.get("accessKey")) == access_key:
-                    return path, content, at
-        disk = self._env.disk
-        return self.default, _read(disk, self.default) if disk.exists(self.default) else {}, None
+                    return path, at
+        return self.default, None
 
-    def _write(self, path: str, content: dict[str, Any]) -> None:
+    def _write(self, path: str, seen: _Seen, contents: _Contents) -> None:
+        """What would not be read again, or not with the other files, is not written."""
+        content = contents[path]
         version = version_of(content)
         content["dataVersion"] = [{"counter": version["counter"] + 1, "timestamp": self._env.now_ms()}]
-        acl_of([content])  # what would not be read again is not written
-        text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+        data = yaml.safe_dump(content, allow_unicode=True, sort_keys=False).encode()
+        contents[path] = _parsed(path, data)
+        acl = _acl(contents)
         self._env.disk.makedirs(self.home)
-        write_file(self._env.disk, path, text.encode())
-        self.load()
+        write_file(self._env.disk, path, data)
+        self._use(acl, seen | _stat(self._env.disk, [path]), contents)
 
 
 def version_of(content: Mapping[str, Any]) -> dict[str, int]:
@@ -179,24 +202,26 @@ def _stat(disk: Disk, paths: list[str]) -> _Seen:
     return {path: seen for path, seen in found.items() if seen is not None}
 
 
-def _load(disk: Disk, paths: list[str]) -> tuple[PlainAcl, _Seen]:
+def _acl(contents: _Contents) -> PlainAcl:
     """Raises ConfigError, which names the file."""
-    seen = _stat(disk, paths)
-    contents = {path: _read(disk, path) for path in paths}
     for path, content in contents.items():
         try:
             acl_of([content])
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
-    return acl_of(contents.values()), seen
+    return acl_of(contents.values())
 
 
 def _read(disk: Disk, path: str) -> dict[str, Any]:
-    """Raises ConfigError. No text of the file is shown: it has secrets."""
     try:
         data = read_file(disk, path)
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from None
+    return _parsed(path, data)
+
+
+def _parsed(path: str, data: bytes) -> dict[str, Any]:
+    """Raises ConfigError. No text of the file is shown: it has secrets."""
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} bytes")
     try:
