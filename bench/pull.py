@@ -9,9 +9,10 @@ each queue under way, at most 32 messages each. CPU is what the operating system
 process (user + system); each row is the median of ``--repeat`` runs of ``--seconds``, the sides in turn.
 ``cursors``: so many consumers read beside each other, each on a connection of its own.
 
-The waiting row: ``--waiting`` pulls wait for messages that do not come, a hundred on a connection, and come
-again as soon as they are answered (15 s). Its figure is percent of one core, beside what the broker takes
-with no pull at all.
+The waiting rows: ``--waiting`` pulls, and as many pops, wait for messages that do not come, a hundred on a
+connection, and come again as soon as they are answered (15 s). Their figures are percent of one core, beside
+what the broker takes with no request at all, and, for as long again, how soon a message wakes the one
+consumer of another topic that waits for it. ``--only waiting`` measures them alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from bench import load  # noqa: E402
 from bench.load import DIALECTS, Work  # noqa: E402
 from bench.provenance import machine  # noqa: E402
-from bench.pulls import Cursor, hold  # noqa: E402
+from bench.pulls import Cursor  # noqa: E402
 from bench.send import (  # noqa: E402
     QUEUES,
     TOPIC,
@@ -43,11 +44,8 @@ from bench.send import (  # noqa: E402
     keelmq_broker,
     rocketmq_broker,
 )
+from bench.waits import WAIT_TOPIC, WAKE_TOPIC, waiting_pops, waiting_pulls  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
-
-WAIT_TOPIC: Final = "BenchWaiting"
-ON_A_CONNECTION: Final = 100
-SUSPEND_MS: Final = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +109,15 @@ def fill(side: Side, messages: int) -> None:
         stored += outcome.ok
 
 
-def waiting(side: Side, pulls: int, seconds: float) -> dict[str, float]:
-    """Percent of a core with ``pulls`` that wait, and without one."""
-    create_topic(side.address, WAIT_TOPIC)
+def waiting(side: Side, kind: str, count: int, seconds: float) -> dict[str, float]:
+    """Percent of a core with ``count`` pulls or pops that wait, and without; what wakes beside them."""
+    for topic in (WAIT_TOPIC, WAKE_TOPIC):
+        create_topic(side.address, topic)
     idle_s, begun = side.cpu_s(), time.perf_counter()
     time.sleep(seconds / 4)
     idle = (side.cpu_s() - idle_s) / (time.perf_counter() - begun)
-    held_s = hold(side, WAIT_TOPIC, QUEUES, pulls, ON_A_CONNECTION, SUSPEND_MS, seconds)
-    return {"idle_percent": 100 * idle, "waiting_percent": 100 * held_s}
+    wait = waiting_pops if kind == "pops" else waiting_pulls
+    return {"idle_percent": 100 * idle, **wait(side, QUEUES, count, seconds)}
 
 
 def median(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -130,7 +129,7 @@ def median(runs: list[dict[str, float]]) -> dict[str, Any]:
 
 def measure(sides: list[Side], given: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for side in sides:
+    for side in sides if not given.only.startswith("waiting") else ():
         create_topic(side.address)
         fill(side, given.messages)
         read(side, Reading(), given.warm_up if side.name == "rocketmq" else max(1.0, given.warm_up / 10))
@@ -145,12 +144,21 @@ def measure(sides: list[Side], given: argparse.Namespace) -> list[dict[str, Any]
             row[f"ratio_to_{other}"] = round(row["keelmq"]["cpu_us"] / row[other]["cpu_us"], 3)
         rows.append(row)
         print(line_of(row), flush=True)
-    if given.waiting and given.only in "waiting":
-        row = {"work": f"{given.waiting} waiting pulls"}
-        row |= {side.name: median([waiting(side, given.waiting, given.waiting_seconds)]) for side in sides}
-        rows.append(row)
-        print(line_of(row), flush=True)
+    for kind in ("pulls", "pops") if given.waiting else ():
+        if given.only in f"waiting {kind}":
+            rows.append(wait_in_turn(sides, kind, given))
     return rows
+
+
+def wait_in_turn(sides: list[Side], kind: str, given: argparse.Namespace) -> dict[str, Any]:
+    row: dict[str, Any] = {"work": f"{given.waiting} waiting {kind}"}
+    runs: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
+    for turn in range(given.waiting_repeat):
+        for side in sides if turn % 2 == 0 else reversed(sides):
+            runs[side.name].append(waiting(side, kind, given.waiting, given.waiting_seconds))
+    row |= {name: median(found) for name, found in runs.items()}
+    print(line_of(row), flush=True)
+    return row
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -160,7 +168,10 @@ def line_of(row: dict[str, Any]) -> str:
         if side is None:
             continue
         if "waiting_percent" in side:
-            text += f" | {name}: {side['waiting_percent']:.1f} % of a core, idle {side['idle_percent']:.1f} %"
+            text += (
+                f" | {name}: {side['waiting_percent']:.1f} % of a core, idle {side['idle_percent']:.1f} %,"
+            )
+            text += f" woken after {side['wake_p50_ms']:.2f} ms (p99 {side['wake_p99_ms']:.2f})"
             continue
         low, high = side["spread"]
         text += f" | {name}: {side['cpu_us']:6.2f} us CPU ({low:.2f} to {high:.2f}), {side['per_s']:7.0f}/s"
@@ -180,8 +191,11 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=200_000, help="to be read")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a run")
-    parser.add_argument("--waiting", type=int, default=10_000, help="pulls that wait; 0: leave the row out")
+    parser.add_argument(
+        "--waiting", type=int, default=10_000, help="pulls and pops that wait; 0: leave the rows out"
+    )
     parser.add_argument("--waiting-seconds", type=float, default=40.0)
+    parser.add_argument("--waiting-repeat", type=int, default=1)
     parser.add_argument("--warm-up", type=float, default=20.0, help="seconds before the JVM is measured")
     parser.add_argument("--base-port", type=int, default=28400)
     parser.add_argument("--json", type=Path)

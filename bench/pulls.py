@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-import selectors
 import socket
 import struct
-import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from chaos.worlds import rocketmq
 from model.codes import Request
 from remoting import codec
 from remoting.codec import Command
 from remoting.headers import PULL_SUSPEND, PullHeader
-
-if TYPE_CHECKING:
-    from bench.send import Side
 
 GROUP: Final = "bench_readers"
 CLIENT: Final = "127.0.0.1@bench"
@@ -64,7 +59,7 @@ def open_to(address: str) -> socket.socket:
     return link
 
 
-def _pull(
+def pull_frame(
     topic: str, queue: int, offset: int, count: int, opaque: int, serialize: int, flags: int, wait_ms: int
 ) -> bytes:
     header = PullHeader(GROUP, topic, queue, offset, count, flags, 0, wait_ms, "*", 0)
@@ -129,7 +124,7 @@ class Cursor:
 
     def _pull(self, queue: int, offset: int) -> bytes:
         topic, count, serialize = self._how
-        return _pull(topic, queue, offset, count, queue, serialize, 0, 0)
+        return pull_frame(topic, queue, offset, count, queue, serialize, 0, 0)
 
     def begin(self) -> None:
         self.socket.sendall(b"".join(self._pull(queue, 0) for queue in range(self._queues)))
@@ -158,8 +153,9 @@ class Cursor:
 class Follower:
     """A consumer that waits at the end of all queues of a topic."""
 
-    def __init__(self, address: str, topic: str, queues: int) -> None:
-        self._reader = Reader(address, topic, keeps=True)
+    def __init__(self, address: str, topic: str, queues: int, *others: str) -> None:
+        """``others``: topics that its group reads elsewhere."""
+        self._reader = Reader(address, topic, *others, keeps=True)
         self.socket = self._reader.socket
         self._topic = topic
         begin = [_max_offset(address, topic, queue) for queue in range(queues)]
@@ -167,7 +163,7 @@ class Follower:
         self._at = begin
 
     def _wait(self, queue: int, offset: int) -> bytes:
-        return _pull(self._topic, queue, offset, 32, queue, codec.JSON, PULL_SUSPEND, 15_000)
+        return pull_frame(self._topic, queue, offset, 32, queue, codec.JSON, PULL_SUSPEND, 15_000)
 
     def bodies(self) -> bytes:
         """What came, as it came, and the next pulls leave. Raises RuntimeError."""
@@ -194,31 +190,3 @@ def _next_of(header: bytes) -> int:
     at = header.index(_BINARY_NEXT) + len(_BINARY_NEXT)
     (size,) = struct.unpack_from(">i", header, at)
     return int(header[at + 4 : at + 4 + size])
-
-
-def hold(
-    side: Side, topic: str, queues: int, pulls: int, on_a_connection: int, wait_ms: int, seconds: float
-) -> float:
-    """The share of one core ``side`` takes while ``pulls`` wait at the end of empty queues."""
-    ready = selectors.DefaultSelector()
-    readers = [Reader(side.address, topic) for _ in range(-(-pulls // on_a_connection))]
-
-    def ask(number: int) -> bytes:
-        return _pull(topic, number % queues, 0, 32, number, codec.JSON, PULL_SUSPEND, wait_ms)
-
-    try:
-        for reader in readers:
-            ready.register(reader.socket, selectors.EVENT_READ, reader)
-            reader.socket.sendall(b"".join(map(ask, range(on_a_connection))))
-            time.sleep(0.01)
-        time.sleep(2)
-        begun, cpu_s = time.perf_counter(), side.cpu_s()
-        while time.perf_counter() < begun + seconds:
-            for key, _ in ready.select(1):
-                again = [ask(number) for number, *_ in key.data.answers()]
-                key.data.socket.sendall(b"".join(again))
-        return (side.cpu_s() - cpu_s) / (time.perf_counter() - begun)
-    finally:
-        ready.close()
-        for reader in readers:
-            reader.socket.close()
