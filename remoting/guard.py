@@ -111,15 +111,17 @@ class Standing(enum.Enum):
     GONE = "it was turned away, or has ended"
 
 
-_SETTLED: Final = (Standing.OWN, Standing.PEER, Standing.CLAIMED)
+_SETTLED: Final = (Standing.OWN, Standing.PEER, Standing.CLAIMED, Standing.GONE)
+"""What a request shows changes nothing: it is a peer's already, or it has ended and takes no place again."""
 
 
 class Share:
     """What one connection takes of its server. Changed by the guard alone."""
 
-    __slots__ = ("host", "since_ms", "standing", "told_unsigned")
+    __slots__ = ("ended", "host", "since_ms", "standing", "told_unsigned")
 
     def __init__(self) -> None:
+        self.ended = False
         self.since_ms = 0.0
         self.standing = Standing.OWN
         self.host = ""
@@ -248,6 +250,7 @@ class Guard:
         self._now_ms = now_ms
         self._probation: dict[Guarded, None] = {}  # in order of arrival
         self._count: Counter[Standing] = Counter()
+        self._shares: set[Share] = set()  # those that are counted
         self._clients: Counter[str] = Counter()  # by address, without ports
 
     def admit(self, connection: Guarded) -> bool:
@@ -314,6 +317,7 @@ class Guard:
 
     def on_end(self, connection: Guarded) -> None:
         """It takes nothing any more."""
+        connection.share.ended = True
         self._drop(connection)
 
     def on_begun(self, connection: Guarded, size: int) -> None:
@@ -379,6 +383,8 @@ class Guard:
         assert self._count[Standing.CLIENT] <= self.limits.connections_max, "no client is over maxConnections"
         assert self._count[Standing.CLAIMED] <= CLAIMED_MAX, "only so many are believed without a key"
         assert len(self._probation) == self._count[Standing.PROBATION], "each in probation is listed"
+        assert Counter(share.standing for share in self._shares) == self._count, "each counts once"
+        assert not any(share.ended for share in self._shares), "none that has ended takes a place"
         for tallies in self._each():
             tallies.check_invariants()
         self.slow.check_invariants()
@@ -415,11 +421,13 @@ class Guard:
 
     def _enter(self, share: Share, standing: Standing) -> None:
         share.standing = standing
+        self._shares.add(share)
         self._count[standing] += 1
         if standing is Standing.CLIENT:
             self._clients[share.host] += 1
 
     def _leave(self, share: Share) -> None:
+        self._shares.discard(share)
         self._count[share.standing] -= 1
         if share.standing is Standing.CLIENT:
             self._clients[share.host] -= 1

@@ -52,7 +52,7 @@ class SignedPath:
         self._gate = gate
         self._frame_bytes_max = frame_bytes_max
         self._rights: set[tuple[int, str, str, str]] = set()
-        self._rules: tuple[int, object] = (-1, None)
+        self._rules: tuple[object, ...] = ()
         self._orders: dict[tuple[str, ...], list[str]] = {}
 
     def process(
@@ -120,7 +120,7 @@ class SignedPath:
             account = None if gate.authenticates else gate.plain.acl.accounts.get(user or "")
             return None if account is None else account.secret_key.encode()
         found = gate.directory.users.get(user or "") if gate.authenticates else None
-        return None if found is None else found.password.encode()
+        return None if found is None or not found.enabled else found.password.encode()
 
     def _content(self, version: int, ext: dict[str, str]) -> bytes:
         keys = tuple(ext)
@@ -136,12 +136,17 @@ class SignedPath:
                 self._orders[keys] = order
         return "".join([ext[key] for key in order]).encode()
 
-    def _may(self, user: str, topic: str, address: str, request: Command) -> bool:
-        gate = self._gate
-        rules = (gate.directory.revision, gate.plain.acl if gate.plain is not None else None)
-        if rules[0] != self._rules[0] or rules[1] is not self._rules[1]:
+    def _forget_if_changed(self) -> None:
+        """Not by the revision: a table copied from another master may differ under the same one."""
+        directory, plain = self._gate.directory, self._gate.plain
+        rules = (directory, directory.changes, None if plain is None else plain.acl)
+        if rules != self._rules:
             self._rights.clear()
             self._rules = rules
+
+    def _may(self, user: str, topic: str, address: str, request: Command) -> bool:
+        gate = self._gate
+        self._forget_if_changed()
         key = (request.code, user, topic, address)  # a code may be on a white list
         if key in self._rights:
             return True

@@ -44,6 +44,8 @@ class Directory:
         self.users: dict[str, User] = {}
         self.acls: dict[str, Policies] = {}
         self.revision = 0
+        self.changes = 0
+        """Counted here, and never copied: two tables of one revision may differ, of one count they do not."""
         self.on_change: list[Callable[[], None]] = []
         self.on_moved: list[Callable[[str | None], None]] = []
         """Before ``on_change``: the user whose entry or policies are others; None: any may be."""
@@ -251,6 +253,7 @@ class Directory:
         self._tell(name)
 
     def _tell(self, name: str | None) -> None:
+        self.changes += 1
         self._verdicts.clear()
         self._lookups.clear()
         for moved in self.on_moved:

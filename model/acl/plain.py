@@ -117,7 +117,7 @@ class PlainAcl:
         if account.admin:
             return None
         if admin_code is not None:
-            return f"Need admin permission for request code={admin_code}, but accessKey={access_key} is not"
+            return need_admin(admin_code, access_key)
         return next(filter(None, map(account.refuses, needs)), None)
 
     def lacks(self, access_key: str | None, needs: Iterable[Need]) -> str:
@@ -125,6 +125,12 @@ class PlainAcl:
         account = self.accounts.get(access_key or "")
         lacking = (need.perm for need in needs if account is not None and account.refuses(need) is not None)
         return next((_WORDS.get(perm, "") for perm in lacking), "")
+
+
+def need_admin(code: int, access_key: str | None) -> str:
+    """What the original says to one who is no admin."""
+    name = "null" if access_key is None else access_key
+    return f"Need admin permission for request code={code}, but accessKey={name} is not"
 
 
 def perm_of(text: str | None) -> Perm:

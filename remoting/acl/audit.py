@@ -49,8 +49,16 @@ _NAMES: Final = (
     "namespace",
     "clusterName",
 )
-_MAY_HAVE_CHANGED: Final = (Response.SUCCESS, Response.SYSTEM_ERROR)
-"""An act whose copies did not come in time is answered SYSTEM_ERROR, and was made."""
+_CHANGED_NOTHING: Final = frozenset(
+    {
+        Response.REQUEST_CODE_NOT_SUPPORTED,
+        Response.INVALID_PARAMETER,
+        Response.SUBSCRIPTION_GROUP_NOT_EXIST,
+        Response.TOPIC_NOT_EXIST,
+    }
+)
+"""Answered before anything is changed. After any other answer something may be: an act whose copies did not
+come in time is SYSTEM_ERROR, one whose lease ended between its parts SERVICE_NOT_AVAILABLE."""
 NAME_CHARS_MAX: Final = 128
 WHY_CHARS_MAX: Final = 512
 UNSIGNED: Final = "an unsigned request"
@@ -83,8 +91,8 @@ class Audit:
         )
 
     def on_act(self, request: Command, remote: str, outcome: int, *, proven: bool = True) -> None:
-        """An operator's request was answered with ``outcome`` (0: done). ``proven``: this server believes
-        nobody without a proof."""
+        """An operator's request was answered with ``outcome`` (0: done). ``proven``: this server has a
+        key of the peers or ACL on, and so nobody acts unproven, but by a white list of codes."""
         if request.code not in ACTS or not _by_operator(request):
             return
         what, user = label_of(request.code), who(request)
@@ -93,7 +101,7 @@ class Audit:
         done = "done" if outcome == 0 else f"answered {outcome}"
         text = "%s: act: %s from %s: %s%s: %s"
         values = (self._name, user, remote, name_of(request.code), f" ({names})" if names else "", done)
-        if proven and outcome in _MAY_HAVE_CHANGED:
+        if proven and outcome not in _CHANGED_NOTHING:
             log.warning(text, *values)
             return
         asking = user if proven else host_of(remote)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from model.acl import plain as plain_acl
 from model.acl.addresses import host_of
 from model.acl.directory import Directory
-from model.acl.plain import Account, Perm
+from model.acl.plain import Account, Perm, need_admin
 from model.acl.policies import Need, User, denied
 from model.codes import Response, name_of
 from model.config.server import ServerConfig
@@ -35,7 +35,7 @@ class Admission(enum.Enum):
 
     PEER = "signed with the key of the peers: what that key is good for decides"
     RIGHT = "its sender has a right of its own, also to what else only those keys are good for"
-    CLIENT = "as any client's: what peers and operators ask for it has not"
+    CLIENT = "as any client's: where a key of the peers is, what they and operators ask for takes that key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,11 @@ class Gate:
             # The original looks into no request without ext fields: it has no user either.
             name = None if user is None else user.name
             may = self.directory.authorizes(name, self._needs(request), address) or may
-        elif self.authenticates and request.code in PEER_CODES | SETTINGS and not may:
-            raise denied(f"{name_of(request.code)} is for super users: there are no policies")
+        elif request.code in PEER_CODES | SETTINGS and not may:
+            if self.authenticates:
+                raise denied(f"{name_of(request.code)} is for super users: there are no policies")
+            if self.plain is not None:
+                raise _plain_refusal(need_admin(request.code, request.ext.get(ACCESS_KEY)), "")
         return Admission.RIGHT if may else Admission.CLIENT
 
     def secrets(self, request: Command) -> list[tuple[Scheme, str]]:
@@ -222,7 +225,8 @@ class Gate:
         self, plain: PlainFiles, request: Command, address: str, signed_with: Callable[[str], bool]
     ) -> bool:
         name = request.ext.get(ACCESS_KEY)
-        code = request.code if request.code in PEER_CODES else None  # the original names five of these
+        # The original names five of these.
+        code = request.code if request.code in PEER_CODES | SETTINGS else None
         wanted: list[plain_acl.Need] = []
         try:
             wanted = plain_needs(request, self.cluster)
@@ -231,7 +235,7 @@ class Gate:
             refused = str(error)
         if refused is not None:
             raise _plain_refusal(refused, plain.acl.lacks(name, wanted))
-        # An address on a white list may send; to act as an operator takes an admin's signature.
+        # An address on a white list may send; to act as an operator takes an admin's signature (``decide``).
         account = plain.acl.accounts.get(name or "")
         return code is not None and account is not None and account.admin and signed_with(account.secret_key)
 

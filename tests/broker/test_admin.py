@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.tables.copies import Copies
 from model.codes import Request, Response
+from model.errors import Refused
 from remoting import bodies
 from remoting.bodies import queue_key
 from remoting.codec import Command
@@ -164,6 +166,65 @@ async def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
         assert bad.code == 29
         assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
         assert (await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).code == 17
+
+
+@pytest.mark.parametrize(
+    ("attributes", "remark"),
+    [
+        ("=x", "add/alter attribute format is wrong: "),
+        ("=", "add/alter attribute format is wrong: "),
+        ("message.type=FIFO", "add/alter attribute format is wrong: message.type"),
+        ("-message.type=FIFO", "add/alter attribute format is wrong: -message.type"),
+        ("+message.type", "delete attribute format is wrong: +message.type"),
+        ("+message.type=FIFO,+message.type=DELAY", "key duplication: +message.type"),
+    ],
+)
+async def test_attributes_that_are_no_changes_are_refused_as_the_original_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attributes: str, remark: str
+) -> None:
+    ext = {
+        "topic": "Made",
+        "readQueueNums": "2",
+        "writeQueueNums": "2",
+        "perm": "6",
+        "attributes": attributes,
+    }
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, ext)
+        assert (answer.code, answer.remark) == (Response.SYSTEM_ERROR, remark)
+        assert broker.topics.get("Made") is None
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("asked_before_the_end", [1, 2])
+async def test_a_list_whose_lease_ends_says_how_many_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_before_the_end: int
+) -> None:
+    """None, when it ends before the first; else the refusal says it, and the same request makes the rest."""
+    raws = [{"topicName": f"t{n}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for n in range(70)]
+    body = bodies.dumps({"topicConfigList": raws})
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        asked = 0
+
+        def refuse() -> Refused | None:
+            nonlocal asked
+            asked += 1
+            return (
+                Refused("no lease", Response.SERVICE_NOT_AVAILABLE) if asked > asked_before_the_end else None
+            )
+
+        def made() -> int:
+            return sum(name.startswith("t") and name[1:].isdigit() for name in broker.topics.table)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Copies, "refuse", lambda _: refuse())
+            answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+        assert answer.code == Response.SERVICE_NOT_AVAILABLE
+        done = 0 if asked_before_the_end == 1 else 64
+        assert answer.remark == "no lease" + ("; 64 of 70 were made before" if done else "")
+        assert made() == done
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)).code == 0
+        assert made() == 70
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from broker.requests.consumers.held import Held, HeldPulls
 from broker.requests.consumers.pop.held import DEADLINES_LEFT, HeldPop, HeldPops
+from broker.requests.consumers.pull import PullProcessor
 from broker.requests.fast_headers import KNOWN_BYTES_MAX, BinaryHeads
 from broker.state.clients import Client as Entry
 from broker.state.clients import Clients, Subscription
@@ -128,7 +129,11 @@ def test_what_is_counted_of_held_pulls_is_what_they_take() -> None:
     pulls.check_invariants()
     assert pulls.bytes - before < 1000 * 300
     for queue in pulls.queues():
-        pulls.take(queue)
+        taken_out = pulls.take(queue)
+        pulls.check_invariants()
+        assert pulls.bytes, "what is looked at still counts"
+        for held in taken_out:
+            pulls.ended(held)
     assert (pulls.bytes, pulls._shared) == (0, {})
 
 
@@ -311,3 +316,45 @@ def test_changes_of_names_that_come_and_go_are_forgotten(monkeypatch: pytest.Mon
     late, early = offsets.changed_since(offsets.mark - 1), offsets.changed_since(3)
     assert (late["part"], late["offsetTable"]) == (True, {"T@g99": {}})
     assert "part" not in early, "such a copy gets the whole table"
+
+
+async def test_held_pulls_keep_their_places_while_they_are_looked_at_again() -> None:
+    """New pulls that come meanwhile do not get the places of those that wait on."""
+    processor, connection = Looking(), cast(Any, FakeConnection())
+    for _ in range(3):
+        one = held_pull(0, Subscription.of("T", "*", "TAG"))
+        processor._held.add(Held(connection, *_rest(one)))
+    breath = cast(Any, SimpleNamespace(breathe=lambda: asyncio.sleep(0)))
+    newcomer = Held(connection, *_rest(held_pull(0, Subscription.of("T", "*", "TAG"))))
+    looking = asyncio.create_task(processor._retry(("T", 0), None, breath))
+    while not looking.done():
+        assert not processor._has_room(newcomer)
+        processor._held.check_invariants()
+        await asyncio.sleep(0)
+    assert processor.held == 3
+    looking = asyncio.create_task(processor._retry(("T", 0), None, breath))
+    await asyncio.sleep(0)
+    looking.cancel()
+    await asyncio.wait([looking])
+    processor._held.check_invariants()
+    assert processor.held < 3, "those that nobody looks at any more count no more"
+
+
+class Looking(PullProcessor):
+    """Nothing came for any pull."""
+
+    def __init__(self) -> None:
+        self._held = HeldPulls()
+        self._config = cast(
+            Any, SimpleNamespace(held_pulls_max=3, held_pulls_per_connection=3, held_pull_bytes_max=MIB)
+        )
+        self._context = cast(Any, SimpleNamespace(env=SimpleNamespace(monotonic_ms=lambda: 0.0)))
+
+    def _look(self, held: Held) -> Any:
+        return object()
+
+    def _passes(self, got: Any, held: Held) -> bool:
+        return False
+
+    def _waits(self, got: Any, held: Held) -> bool:
+        return True

@@ -56,7 +56,7 @@ def held(connection: object, queue_id: int, tags: str) -> Held:
 
 
 STEP = st.tuples(
-    st.sampled_from(["add", "add", "take", "take some", "all"]),
+    st.sampled_from(["add", "add", "take", "take some", "ended", "again", "take all"]),
     st.integers(0, 2),
     st.integers(0, 2),
     st.sampled_from(["*", "A", "A || B", "C"]),
@@ -67,21 +67,31 @@ STEP = st.tuples(
 def test_held_pulls_are_counted_whatever_comes_and_goes(steps: list[tuple[str, int, int, str]]) -> None:
     pulls, peers = HeldPulls(), [object() for _ in range(3)]
     known: list[Held] = []
+    looked_at: list[Held] = []
     for what, peer, queue_id, tags in steps:
         if what == "add":
             known.append(held(peers[peer], queue_id, tags))
             pulls.add(known[-1])
         elif what == "take":
-            assert pulls.take(("T", queue_id)) == [one for one in known if one.header.queue_id == queue_id]
+            taken = pulls.take(("T", queue_id))
+            assert taken == [one for one in known if one.header.queue_id == queue_id]
+            looked_at += taken
             known = [one for one in known if one.header.queue_id != queue_id]
         elif what == "take some":
             some = [one for one in known if one.header.queue_id == queue_id and one.connection is peers[peer]]
             assert pulls.take(("T", queue_id), lambda one: one.connection is peers[peer]) == some  # noqa: B023
+            looked_at += some
             known = [one for one in known if one not in some]
-        else:
+        elif what == "ended" and looked_at:
+            pulls.ended(looked_at.pop(peer % len(looked_at)))
+        elif what == "again" and looked_at:
+            known.append(looked_at.pop(peer % len(looked_at)))
+            pulls.add(known[-1])
+        elif what == "take all":
             assert sorted(map(id, pulls.take_all())) == sorted(map(id, known))
-            known = []
+            known, looked_at = [], []
         pulls.check_invariants()
+        assert pulls.count == len(known) + len(looked_at)
         for queue in range(3):
             for code in (*Subscription.of("T", "A || B || C", "TAG").codes, 5):
                 assert pulls.wanted(("T", queue), code) == any(

@@ -9,6 +9,12 @@ from broker.acl.signed_path import SignedPath
 from broker.requests.fast_headers import SEND, BinaryHeads
 from broker.requests.fast_path import _Routes
 from broker.tables.topics import Topics
+from model.acl.directory import Directory
+from model.codes import Request
+from remoting.acl.audit import Audit
+from remoting.acl.gate import Gate
+from remoting.auth import Credentials
+from remoting.codec import Command
 from store.files.record import DispatchParser
 from tests.broker.helpers import config_for
 from tests.broker.send_frames import binary_header
@@ -50,3 +56,29 @@ def test_the_names_of_a_header_nobody_proved_are_not_remembered() -> None:
         SignedPath._content(path, 479, {"a": "1", f"{number:03}" + "k" * 100_000: "2"})
     assert SignedPath._content(path, 479, {"b": "2", "a": "1"}) == b"12"
     assert list(path._orders) == [("b", "a")]
+
+
+def test_a_right_to_send_goes_with_the_rules_that_gave_it_whatever_their_revision() -> None:
+    """A copy from another master may differ under the same revision; and a user may be disabled."""
+    mine, other = (_allowed(topic) for topic in ("T", "Other"))
+    assert mine.revision == other.revision
+    gate = Gate(Audit("test", lambda: 0.0), directory=mine, authenticates=True, authorizes=True)
+    path = SignedPath(cast(Any, None), gate, 1 << 24)
+    send = Credentials("alice", "alice-secret").signed(Command(Request.SEND_MESSAGE_V2, {"b": "T"}))
+    assert path._may("alice", "T", "10.0.0.1", send)
+    assert path._secret("alice") == b"alice-secret"
+    assert mine.load(other.to_json())
+    assert not path._may("alice", "T", "10.0.0.1", send)
+    assert mine.load(_allowed("T").to_json())
+    assert path._may("alice", "T", "10.0.0.1", send)
+    mine.update_user("alice", {"userStatus": "disable"}, True)
+    assert not path._may("alice", "T", "10.0.0.1", send)
+    assert path._secret("alice") is None
+
+
+def _allowed(topic: str) -> Directory:
+    directory = Directory()
+    directory.create_user("alice", {"password": "alice-secret"}, True)
+    entry = {"resource": f"Topic:{topic}", "actions": ["Pub"], "decision": "Allow"}
+    directory.put_acl("alice", {"policies": [{"entries": [entry]}]})
+    return directory

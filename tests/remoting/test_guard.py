@@ -431,3 +431,24 @@ def test_a_long_frame_is_the_same_however_its_begin_came(cut: int) -> None:
     assert found == decode(frame)
     assert (bytes(inbox.buffer[: inbox.end]), at) == (b"\0\0\1"[: inbox.end], len(frame) + inbox.end)
     assert inbox.owned == 0
+
+
+async def test_a_request_whose_connection_has_ended_takes_no_place() -> None:
+    """The bytes behind it are no frame: the connection ends before the request's turn comes."""
+    async with serving(limits=Limits(connections_max=3)) as (server, address):
+        for _ in range(3):
+            async with dialled(address) as (reader, writer):
+                writer.write(encode(PEER) + bytes(4))
+                await reader.read()
+        await until(lambda: not server.connections)
+        server.guard.check_invariants()
+        assert server.guard.status()["peers"] == 0
+
+
+def test_the_invariants_see_one_that_ended_and_still_counts() -> None:
+    guard = Guard("test", Limits(), lambda: 0.0)
+    share = Share()
+    share.ended = True
+    guard._enter(share, Standing.CLAIMED)
+    with pytest.raises(AssertionError, match="none that has ended"):
+        guard.check_invariants()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -60,8 +60,9 @@ class _Waiting:
 class HeldPulls:
     """All pulls that wait; pure.
 
-    Holds: ``count`` is that of all queues, and of all connections together; ``bytes`` what the subscriptions
-    take, about: one that many pulls share counts once, its tags' places in ``codes`` for each.
+    Holds: ``count`` is that of all queues and of those looked at, and of all connections together; ``bytes``
+    what the subscriptions take, about: one that many pulls share counts once, its tags' places in ``codes`` for
+    each.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class HeldPulls:
         """Changes when all are let go: what is looked at since is not to wait again."""
         self.by_connection: Counter[Connection] = Counter()
         self._queues: dict[Queue, _Waiting] = {}
+        self._looked_at: dict[int, tuple[Held, Subscription]] = {}  # by id(): what it was counted with
         self._shared: Counter[int] = Counter()  # by the id() of a subscription: how many pulls wait with it
 
     def queues(self) -> list[Queue]:
@@ -81,6 +83,8 @@ class HeldPulls:
         return [] if waiting is None else waiting.pulls
 
     def add(self, held: Held) -> None:
+        """It waits, or waits again."""
+        self.ended(held)
         waiting = self._queues.setdefault(held.queue, _Waiting())
         waiting.pulls.append(held)
         codes = held.subscription.codes
@@ -99,12 +103,13 @@ class HeldPulls:
         return waiting is not None and (waiting.all > 0 or tags_code in waiting.codes)
 
     def take(self, queue: Queue, which: Callable[[Held], bool] | None = None) -> list[Held]:
-        """Those of one queue, or ``which`` of them: they do not wait any more."""
+        """Those of one queue, or ``which`` of them, to be looked at: none of them is found any more. Each
+        counts until it is ``ended`` or waits again: its place is nobody else's meanwhile."""
         waiting = self._queues.get(queue)
         if waiting is None:
             return []
         taken = waiting.pulls if which is None else list(filter(which, waiting.pulls))
-        self._forget(taken)
+        self._looked_at.update((id(held), (held, held.subscription)) for held in taken)
         if len(taken) == len(waiting.pulls):
             del self._queues[queue]
         elif taken:
@@ -119,18 +124,22 @@ class HeldPulls:
         self.term += 1
         found = [held for waiting in self._queues.values() for held in waiting.pulls]
         self._queues.clear()
+        self._looked_at.clear()
         self._shared.clear()
         self.by_connection.clear()
         self.count = self.bytes = 0
         return found
 
-    def _forget(self, pulls: Iterable[Held]) -> None:
-        for held in pulls:
-            self.count -= 1
-            self._let_go(held.subscription)
-            self.by_connection[held.connection] -= 1
-            if not self.by_connection[held.connection]:
-                del self.by_connection[held.connection]
+    def ended(self, held: Held) -> None:
+        """Of one that was taken: it counts no more. Nothing, for any other."""
+        found = self._looked_at.pop(id(held), None)
+        if found is None:
+            return
+        self.count -= 1
+        self._let_go(found[1])
+        self.by_connection[held.connection] -= 1
+        if not self.by_connection[held.connection]:
+            del self.by_connection[held.connection]
 
     def _let_go(self, subscription: Subscription) -> None:
         self.bytes -= PLACE_BYTES * len(subscription.codes)
@@ -140,9 +149,11 @@ class HeldPulls:
             self.bytes -= subscription.bytes
 
     def check_invariants(self) -> None:
-        assert self.count == sum(len(waiting.pulls) for waiting in self._queues.values()), "each waits once"
+        waits = sum(len(waiting.pulls) for waiting in self._queues.values())
+        assert self.count == waits + len(self._looked_at), "each waits once, or is looked at"
         assert self.count == sum(self.by_connection.values()), "each is of one connection"
         found = [held.subscription for waiting in self._queues.values() for held in waiting.pulls]
+        found += [subscription for _, subscription in self._looked_at.values()]
         each = {id(subscription): subscription.bytes for subscription in found}
         places = PLACE_BYTES * sum(len(subscription.codes) for subscription in found)
         assert self.bytes == sum(each.values()) + places, "each subscription counts once"

@@ -305,27 +305,35 @@ class PullProcessor:
     async def _retry(self, queue: Queue, which: Callable[[Held], bool] | None, slice_: Slice) -> None:
         """Look again at the pulls of a queue, or ``which`` of them: the others wait as they did."""
         waiting, term = self._held.take(queue, which), self._held.term
-        now_ms = self._context.env.monotonic_ms()
-        for held in waiting:
-            await slice_.breathe()
-            if held.connection.closed:
-                continue
-            if self._held.term != term:
-                self._release(held)  # meanwhile all were
-                continue
-            got = self._look(held)
-            while got is not None and self._passes(got, held) and self._held.term == term:
+        next_check_ms = self._context.env.monotonic_ms() + RECHECK_MS
+        try:
+            for held in waiting:
                 await slice_.breathe()
-                got = self._look(held)
-            if got is None or held.connection.closed:
-                continue
-            if self._held.term != term:
-                self._release(held)
-            elif self._waits(got, held):
-                held.check_ms = now_ms + RECHECK_MS
-                self._held.add(held)
-            else:
-                held.connection.send(self._answer_held(held, got))
+                await self._look_again(held, term, next_check_ms, slice_)
+                self._held.ended(held)
+        finally:
+            for held in waiting:
+                self._held.ended(held)  # those that nobody came to, too
+
+    async def _look_again(self, held: Held, term: int, next_check_ms: float, slice_: Slice) -> None:
+        if held.connection.closed:
+            return
+        if self._held.term != term:
+            self._release(held)  # meanwhile all were
+            return
+        got = self._look(held)
+        while got is not None and self._passes(got, held) and self._held.term == term:
+            await slice_.breathe()
+            got = self._look(held)
+        if got is None or held.connection.closed:
+            return
+        if self._held.term != term:
+            self._release(held)
+        elif self._waits(got, held):
+            held.check_ms = next_check_ms
+            self._held.add(held)
+        else:
+            held.connection.send(self._answer_held(held, got))
 
     def _passes(self, got: Got, held: Held) -> bool:
         """Whether only messages came that the consumer's expression does not take: the pull waits on behind

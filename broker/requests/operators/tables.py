@@ -80,7 +80,9 @@ class TableProcessor:
         return request.reply()
 
     async def put_topics(self, connection: Connection, request: Command) -> Command:
-        """All of them or, where one cannot be, none."""
+        """All of them or, where one is refused, none: each is looked at before the first is made. When this
+        broker may change nothing any more while they are made (its lease ends), those made stay, and the
+        refusal says how many; the same request again makes the rest."""
         self._need_change()
         async with self._context.turns.take(connection) as turn:
             raws = _raws(lambda: topics_in(request_object(request)))
@@ -103,10 +105,14 @@ class TableProcessor:
         return topic
 
     async def _put_in_slices(self, entries: list[T], put: Callable[..., object]) -> None:
-        """Whoever asked may leave meanwhile: what has begun ends all the same, unless the role does."""
+        """Whoever asked may leave meanwhile: what has begun ends all the same, unless the role does. Raises
+        Refused; after the first ones, with their number."""
         slice_ = Slice(self._context.env.monotonic_ms)
         for at in range(0, len(entries), PUT_AT_ONCE):
-            self._need_change()
+            refused = self._context.copies.refuse()
+            if refused is not None:
+                done = f"; {at} of {len(entries)} were made before" if at else ""
+                raise Refused(refused.remark + done, refused.code)
             put(*entries[at : at + PUT_AT_ONCE])
             await slice_.breathe()
 
@@ -188,6 +194,7 @@ class TableProcessor:
         return request.reply()
 
     async def put_groups(self, connection: Connection, request: Command) -> Command:
+        """As ``put_topics``."""
         self._need_change()
         async with self._context.turns.take(connection) as turn:
             raws = _raws(lambda: groups_in(request.code, request_object(request)))
@@ -259,7 +266,8 @@ def _raws(found: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def _parse_changes(text: str) -> dict[str, str]:
-    """``+name=value,-name`` as mqadmin sends it for a topic. Raises Refused."""
+    """``+name=value,-name`` as mqadmin sends it for a topic. Raises Refused, with the words of the original's
+    ``AttributeParser``."""
     if len(text) > ATTRIBUTES_CHARS_MAX:
         raise Refused(
             f"attributes have at most {ATTRIBUTES_CHARS_MAX} characters", Response.INVALID_PARAMETER
@@ -267,7 +275,11 @@ def _parse_changes(text: str) -> dict[str, str]:
     found = {}
     for change in filter(None, (part.strip() for part in text.split(","))):
         name, separator, value = change.partition("=")
-        if name[0] == "+" and not separator:
-            raise Refused(f"attributes: {change!r} is not +name=value or -name", Response.INVALID_PARAMETER)
+        if separator and "+" not in name:
+            raise Refused(f"add/alter attribute format is wrong: {name}", Response.SYSTEM_ERROR)
+        if not separator and "-" not in name:
+            raise Refused(f"delete attribute format is wrong: {name}", Response.SYSTEM_ERROR)
+        if name in found:
+            raise Refused(f"key duplication: {name}", Response.SYSTEM_ERROR)
         found[name] = value
     return found

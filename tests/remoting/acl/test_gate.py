@@ -14,7 +14,7 @@ from remoting.acl.audit import Audit
 from remoting.acl.gate import PLAIN_ERROR, Admission, Gate
 from remoting.acl.needs import SETTINGS
 from remoting.acl.plain_files import PlainFiles
-from remoting.auth import Credentials
+from remoting.auth import PEER_CODES, Credentials
 from remoting.codec import Command
 from runtime.os_env import OsEnv
 from tests.remoting.keys import KEY, WRONG
@@ -167,8 +167,28 @@ def test_acl_1_answers_as_the_original(tmp_path: Path) -> None:
     admin = Command(Request.UPDATE_BROKER_CONFIG)
     assert "Need admin permission for request code=25" in why(one, alice.signed(admin))[1]
     assert one.check(ROOT.signed(admin), FROM, None) is Admission.RIGHT
-    # A white list lets send; it makes nobody an operator.
-    assert one.check(admin, "10.10.103.9:1", None) is Admission.CLIENT
+
+
+def test_a_white_list_lets_send_and_makes_nobody_an_operator(tmp_path: Path) -> None:
+    """There is no key of peers here that would ask for a signature afterwards."""
+    one, files = plain_gate(tmp_path)
+    files.put_account({"accessKey": "shop-key", "secretKey": "shop-secret", "whiteRemoteAddress": "10.1.1.1"})
+    shop = Credentials("shop-key", "shop-secret")
+    for code in (*PEER_CODES, *SETTINGS):
+        named = Command(code, {"AccessKey": "shop-key"})
+        forged = Command(code, {"AccessKey": "rootroot"})
+        strangers = [(Command(code), "10.10.103.9:1"), (forged, "10.10.103.9:1")]
+        for request, remote in [
+            *strangers,
+            (named, "10.1.1.1:1"),
+            (shop.signed(Command(code)), "10.1.1.1:1"),
+        ]:
+            with pytest.raises(Refused, match=f"Need admin permission for request code={code}, but") as no:
+                one.check(request, remote, None)
+            assert no.value.code == Response.SYSTEM_ERROR
+        assert one.check(ROOT.signed(Command(code)), "10.10.103.9:1", None) is Admission.RIGHT
+    assert one.check(Command(Request.SEND_MESSAGE_V2, {"b": "T"}), "10.10.103.9:1", None) is Admission.CLIENT
+    assert one.check(Command(Request.GET_BROKER_RUNTIME_INFO), "10.10.103.9:1", None) is Admission.CLIENT
 
 
 def test_a_denial_leaves_one_line_with_who_from_where_and_what(caplog: pytest.LogCaptureFixture) -> None:
@@ -225,6 +245,10 @@ def test_no_change_of_a_proven_operator_is_left_out_and_refused_ones_hide_no_oth
             audit.on_act(topic, FROM, 0)
             audit.on_act(topic, FROM, Response.SYSTEM_ERROR)  # its copies did not come: it was made
         assert len(caplog.messages) == 80
+        # Part of it was done before its lease ended; a file of accounts was written.
+        for outcome in (Response.SERVICE_NOT_AVAILABLE, 209, 210, 211) * 10:
+            audit.on_act(topic, FROM, outcome)
+        assert len(caplog.messages) == 120
         caplog.clear()
         for _ in range(50):
             audit.on_act(topic, FROM, Response.INVALID_PARAMETER)
