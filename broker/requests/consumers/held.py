@@ -61,8 +61,8 @@ class HeldPulls:
     """All pulls that wait; pure.
 
     Holds: ``count`` is that of all queues and of those looked at, and of all connections together; ``bytes``
-    what the subscriptions take, about: one that many pulls share counts once, its tags' places in ``codes`` for
-    each.
+    what the subscriptions take, about: one that many pulls share counts once, its tags' places in ``codes``
+    for each.
     """
 
     def __init__(self) -> None:
