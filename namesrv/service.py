@@ -26,7 +26,7 @@ from remoting.headers import BrokerHeader, flag, need, opt_bool, told_clock
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from remoting.slices import in_order, joined
 from runtime.env import Env, read_file, write_file
-from runtime.tasks import Tasks, every
+from runtime.tasks import SerialCalls, Tasks, every
 from runtime.turns import PeerLeft, Slice, Turns
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class NameServer:
         self._table = RouteTable(self._config)
         self._kv = KvTable()
         self._kv_lock = asyncio.Lock()
+        self._kv_saves = SerialCalls(env.offload)
         self._kv_error: str | None = None
         self._turns = Turns(env.monotonic_ms)
         self._table.sweep = self._sweep
@@ -485,7 +486,7 @@ class NameServer:
             write_file(disk, path, data, backup=True)
 
         try:
-            await self._env.offload(save)
+            await self._kv_saves.run(save)
         except OSError as error:
             self._kv_error = f"cannot save {path}: {error}"
             log.error("namesrv: %s", self._kv_error)

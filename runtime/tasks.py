@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Tasks:
@@ -48,6 +50,24 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class SerialCalls:
+    """Calls off the event loop, by ``offload`` of an ``Env``, one after the other in the order asked for.
+
+    A caller that is cancelled leaves its call running, as a thread cannot be stopped: the next one begins
+    when it has ended.
+    """
+
+    def __init__(self, offload: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self._offload = offload
+        self._turn = asyncio.Lock()  # fair
+
+    async def run(self, call: Callable[[], T]) -> T:
+        await self._turn.acquire()
+        running: asyncio.Future[T] = asyncio.ensure_future(self._offload(call))
+        running.add_done_callback(lambda _: self._turn.release())
+        return await asyncio.shield(running)
 
 
 async def every(period_s: float, step: Callable[[], Any], *, what: str) -> None:

@@ -17,7 +17,7 @@ from model.errors import DiskError, PeerError
 from remoting import bodies
 from remoting.slices import joined
 from runtime.env import Env
-from runtime.tasks import Tasks
+from runtime.tasks import SerialCalls, Tasks
 from runtime.turns import Slice, Turns
 from store.files.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
 
@@ -93,6 +93,7 @@ class ConfigFile:
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
+        self._writes = SerialCalls(env.offload)
         self._changes = ChangeFile(env.disk, path)
         self._on_disk = _OnDisk()
 
@@ -229,8 +230,8 @@ class ConfigFile:
 
     async def _offload(self, write: Callable[[], None]) -> None:
         try:
-            await self._env.offload(write)
-        except OSError:
+            await self._writes.run(write)
+        except (OSError, asyncio.CancelledError):
             self._dirty = True
             raise
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from model.acl.directory import Directory
@@ -26,7 +26,7 @@ from remoting.codec import Command
 from remoting.guard import Guard
 from remoting.keys import Signer, read_keys
 from runtime.env import Env, read_file, stamp, write_file
-from runtime.tasks import Tasks, every
+from runtime.tasks import SerialCalls, Tasks, every
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class StandaloneAccess:
         self._path = f"{directory}/{AUTH_FILE}" if directory else ""
         self._seen: tuple[int, int] | None = None
         self._writing = asyncio.Lock()
-        self._saving = threading.Lock()
+        self._saves = SerialCalls(env.offload)
         self._asked = 0  # changes that were to be written
         self._safe = 0  # of them, those on disk
         self._waiting = 0
@@ -171,13 +171,8 @@ class StandaloneAccess:
         data = bodies.dumps_dialect(content, indent=True)
         self._env.disk.makedirs(self._path.rpartition("/")[0])
 
-        def save() -> None:
-            with self._saving:  # a request that was cancelled may still be at it, with an older content
-                if self._safe < asked:
-                    write_file(self._env.disk, self._path, data)
-                    self._safe = asked
-
-        await self._env.offload(save)
+        await self._saves.run(partial(write_file, self._env.disk, self._path, data))
+        self._safe = asked
         self._seen = stamp(self._env.disk, self._path)
 
 

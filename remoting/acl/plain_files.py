@@ -7,9 +7,7 @@ line in the log: an ordinary save empties a file before it writes it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -19,6 +17,7 @@ from model.acl.addresses import white
 from model.acl.plain import PlainAcl, account_of, acl_of, check_perms, complaints
 from model.errors import ConfigError
 from runtime.env import Disk, Env, read_file, stamp, write_file
+from runtime.tasks import SerialCalls
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,7 @@ class PlainFiles:
 
     def __init__(self, env: Env, home: str) -> None:
         self._env = env
-        self._busy = asyncio.Lock()
-        self._alone = threading.Lock()
+        self._calls = SerialCalls(env.offload)
         self.home = home.rstrip("/")
         self.default = f"{self.home}/plain_acl.yml"
         self.acl = PlainAcl()
@@ -102,13 +100,7 @@ class PlainFiles:
 
     async def aside(self, work: Callable[[], T]) -> T:
         """``work`` on the files, off the event loop: 1,000 accounts take a second. One after the other."""
-
-        def alone() -> T:
-            with self._alone:  # that of a request that was cancelled may still run
-                return work()
-
-        async with self._busy:
-            return await self._env.offload(alone)
+        return await self._calls.run(work)
 
     # Changes by request (50, 51, 53), and what they tell (52, 54)
 
