@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import islice
 from typing import Any, Final, Protocol
 
 from model.codes import Request, Response
 from model.config import NamesrvConfig
-from model.errors import ConfigError, DiskError, PeerError, Refused
+from model.errors import ConfigError, PeerError, Refused
 from model.foreign_keys import sort_out
 from model.settings import properties_of
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, MasterChange, MinIdChange, Notice, RouteTable
-from namesrv.kv import KvTable
+from namesrv.kv_file import KvFile, answer_of
 from remoting.acl.control import StandaloneAccess, own_credentials
-from remoting.bodies import Items, believed_object, dumps, dumps_dialect, pieces
+from remoting.bodies import Items, dumps, dumps_dialect, pieces
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, flag, need, opt_bool, told_clock
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from remoting.slices import in_order, joined
-from runtime.env import Env, read_file, write_file
-from runtime.tasks import SerialCalls, Tasks, every
+from runtime.env import Env
+from runtime.tasks import Tasks, every
 from runtime.turns import PeerLeft, Slice, Turns
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ CHANGEABLE: Final = frozenset(
 
 SHORT_MAX: Final = 64
 """Groups of one topic whose route is written in one go."""
-VALUES_A_PIECE: Final = 1000
 REGISTERING: Final = "registering"
 """The attribute of a connection whose registrations, and goodbyes, wait for each other."""
 ANSWERS_MAX: Final = 1024
@@ -74,10 +72,7 @@ class NameServer:
         self._env = env
         self._config = dataclasses.replace(config)  # UPDATE_NAMESRV_CONFIG changes our own copy
         self._table = RouteTable(self._config)
-        self._kv = KvTable()
-        self._kv_lock = asyncio.Lock()
-        self._kv_saves = SerialCalls(env.offload)
-        self._kv_error: str | None = None
+        self._kv = KvFile(env, config.kv_config_path)
         self._turns = Turns(env.monotonic_ms)
         self._table.sweep = self._sweep
         self._sessions: dict[int, Connection] = {}
@@ -102,7 +97,7 @@ class NameServer:
     async def start(self) -> None:
         """Load the KV table and the ACL, and listen. Raises DiskError for a broken KV file, ConfigError for
         an ACL that cannot be read, OSError for a taken port."""
-        self._kv = self._load_kv()
+        self._kv.load()
         await self._access.start()
         port = await self._server.start(self._config.bind_address, self._config.listen_port)
         self._tasks.spawn(
@@ -146,8 +141,8 @@ class NameServer:
     def health(self) -> str | None:
         if self._port is None:
             return "not listening"
-        if self._kv_error is not None:
-            return self._kv_error
+        if self._kv.error is not None:
+            return self._kv.error
         for name, companion in self.companions.items():
             reason = companion.health()
             if reason is not None:
@@ -271,10 +266,10 @@ class NameServer:
         """What a registration is answered with; kept until the KV table is another one."""
         if not self._config.return_order_topic_config:
             return b""
-        kv = self._kv
+        kv = self._kv.table
         if kv.ordered is None:
             values = kv.namespace(ORDER_NAMESPACE)
-            kv.ordered = b"" if values is None else await _table(values, slice_)
+            kv.ordered = b"" if values is None else await joined(answer_of(values), slice_)
         return kv.ordered
 
     def _sweep(self, steps: Iterable[None]) -> None:
@@ -324,7 +319,7 @@ class NameServer:
         if route is None:
             raise Refused(f"no route for topic {topic}: no broker has it", Response.TOPIC_NOT_EXIST)
         if ordered:
-            route["orderTopicConf"] = self._kv.get(ORDER_NAMESPACE, topic)
+            route["orderTopicConf"] = self._kv.table.get(ORDER_NAMESPACE, topic)
         if len(route["queueDatas"]) > SHORT_MAX:
             return self._long_route(connection, request, route, asked if kept else None, strict=strict)
         body = dumps(route) if strict else dumps_dialect(route)
@@ -447,18 +442,18 @@ class NameServer:
 
     def _get_kv(self, connection: Connection, request: Command) -> Command:
         namespace, key = need(request.ext, "namespace"), need(request.ext, "key")
-        value = self._kv.get(namespace, key)
+        value = self._kv.table.get(namespace, key)
         if value is None:
             raise Refused(f"no value under {key} in namespace {namespace}", Response.QUERY_NOT_FOUND)
         return request.reply(ext={"value": value})
 
     async def _get_kv_list(self, connection: Connection, request: Command) -> Command:
         namespace = need(request.ext, "namespace")
-        values = self._kv.namespace(namespace)
+        values = self._kv.table.namespace(namespace)
         if values is None:
             raise Refused(f"no values in namespace {namespace}", Response.QUERY_NOT_FOUND)
         async with self._turns.take(connection) as turn:
-            return request.reply(body=await _table(values, turn))
+            return request.reply(body=await joined(answer_of(values), turn))
 
     async def _put_kv(self, connection: Connection, request: Command) -> Command:
         return await self._change_kv(request, need(request.ext, "value"))
@@ -468,44 +463,8 @@ class NameServer:
 
     async def _change_kv(self, request: Command, value: str | None) -> Command:
         namespace, key = need(request.ext, "namespace"), need(request.ext, "key")
-        async with self._kv_lock:  # changes reach the file in the order they reach the table
-            changed = self._kv.with_value(namespace, key, value)
-            await self._save_kv(changed)
-            self._kv = changed
+        await self._kv.change(namespace, key, value)
         return request.reply()
-
-    async def _save_kv(self, table: KvTable) -> None:
-        path = self._config.kv_config_path
-        if not path:
-            return
-        data = await _file_of(table, Slice(self._env.monotonic_ms))
-        disk = self._env.disk
-
-        def save() -> None:
-            disk.makedirs(path.rpartition("/")[0] or ".")
-            write_file(disk, path, data, backup=True)
-
-        try:
-            await self._kv_saves.run(save)
-        except OSError as error:
-            self._kv_error = f"cannot save {path}: {error}"
-            log.error("namesrv: %s", self._kv_error)
-            raise Refused(self._kv_error) from error
-        self._kv_error = None
-
-    def _load_kv(self) -> KvTable:
-        path = self._config.kv_config_path
-        if not path or not self._env.disk.exists(path):
-            return KvTable()
-        # What is read counts from now on: the sync of its name may be what the last process ended with.
-        self._env.disk.sync_dir(path.rpartition("/")[0] or ".")
-        try:
-            table = believed_object(read_file(self._env.disk, path)).get("configTable", {})
-        except PeerError as error:
-            raise DiskError(f"{path}: {error}") from None
-        if not isinstance(table, dict) or not all(isinstance(values, dict) for values in table.values()):
-            raise DiskError(f"{path}: configTable is not a table of tables")
-        return KvTable({n: {str(k): str(v) for k, v in values.items()} for n, values in table.items()})
 
 
 def _standard_only(request: Command) -> bool:
@@ -521,31 +480,3 @@ def _in_order(connection: Connection) -> asyncio.Lock:
     found = connection.attributes.setdefault(REGISTERING, asyncio.Lock())
     assert isinstance(found, asyncio.Lock)
     return found
-
-
-async def _table(values: Mapping[str, str], slice_: Slice) -> bytes:
-    return await joined(_values(values, '{"table":{', "}}"), slice_)
-
-
-async def _file_of(table: KvTable, slice_: Slice) -> bytes:
-    """As ``dumps_dialect`` of all of it, but that ``VALUES_A_PIECE`` values stand in a line."""
-    return await joined(_written(table), slice_)
-
-
-def _written(table: KvTable) -> Iterator[str]:
-    before = '{\n\t"configTable":{'
-    for namespace, values in table.items():
-        yield f"{before}\n\t\t{dumps(namespace).decode()}:"
-        yield from _values(values, "{\n\t\t\t", "\n\t\t}", ",\n\t\t\t")
-        before = ","
-    yield "\n\t}\n}" if before == "," else before + "}\n}"
-
-
-def _values(values: Mapping[str, str], begin: str, end: str, between: str = ",") -> Iterator[str]:
-    """The members of a map of texts, many in one piece: what there is of such a table never changes."""
-    left = iter(values.items())
-    before = begin
-    while some := dict(islice(left, VALUES_A_PIECE)):
-        yield before + dumps(some).decode()[1:-1]
-        before = between
-    yield end if before is between else begin + end

@@ -249,8 +249,7 @@ class Guard:
         self._name = name
         self._now_ms = now_ms
         self._probation: dict[Guarded, None] = {}  # in order of arrival
-        self._count: Counter[Standing] = Counter()
-        self._shares: set[Share] = set()  # those that are counted
+        self._places: dict[Standing, set[Share]] = {standing: set() for standing in Standing}
         self._clients: Counter[str] = Counter()  # by address, without ports
 
     def admit(self, connection: Guarded) -> bool:
@@ -298,8 +297,8 @@ class Guard:
             self._enter(share, standing)
         elif share.standing is Standing.PROBATION:
             raise Refused(
-                f"this server takes no more connections: {self._count[Standing.CLIENT]} clients have one"
-                f" ({'LimitNOFILE' if SPARE.short else 'maxConnections, maxConnectionsPerAddress'})",
+                f"this server takes no more connections: {len(self._places[Standing.CLIENT])} clients have"
+                f" one ({'LimitNOFILE' if SPARE.short else 'maxConnections, maxConnectionsPerAddress'})",
                 Response.SYSTEM_BUSY,
             )
 
@@ -367,8 +366,8 @@ class Guard:
     def status(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
-            "clients": self._count[Standing.CLIENT],
-            "peers": self._count[Standing.PEER] + self._count[Standing.CLAIMED],
+            "clients": len(self._places[Standing.CLIENT]),
+            "peers": len(self._places[Standing.PEER]) + len(self._places[Standing.CLAIMED]),
             "begunBytes": sum(tallies.begun.total for tallies in self._each()),
             "unreadBytes": sum(tallies.unread.total for tallies in self._each()),
             "refused": dict(sorted(self.refused.items())),
@@ -379,12 +378,17 @@ class Guard:
         }
 
     def check_invariants(self) -> None:
-        assert sum(self._clients.values()) == self._count[Standing.CLIENT], "each client has one address"
-        assert self._count[Standing.CLIENT] <= self.limits.connections_max, "no client is over maxConnections"
-        assert self._count[Standing.CLAIMED] <= CLAIMED_MAX, "only so many are believed without a key"
-        assert len(self._probation) == self._count[Standing.PROBATION], "each in probation is listed"
-        assert Counter(share.standing for share in self._shares) == self._count, "each counts once"
-        assert not any(share.ended for share in self._shares), "none that has ended takes a place"
+        assert sum(self._clients.values()) == len(self._places[Standing.CLIENT]), (
+            "each client has one address"
+        )
+        assert len(self._places[Standing.CLIENT]) <= self.limits.connections_max, (
+            "no client is over maxConnections"
+        )
+        assert len(self._places[Standing.CLAIMED]) <= CLAIMED_MAX, "only so many are believed without a key"
+        assert len(self._probation) == len(self._places[Standing.PROBATION]), "each in probation is listed"
+        for standing, shares in self._places.items():
+            assert all(share.standing is standing for share in shares), "each has one place"
+            assert not any(share.ended for share in shares), "none that has ended takes a place"
         for tallies in self._each():
             tallies.check_invariants()
         self.slow.check_invariants()
@@ -392,7 +396,7 @@ class Guard:
     def _full(self, host: str) -> str | None:
         if SPARE.short:
             return "descriptors"
-        if self._count[Standing.CLIENT] >= self.limits.connections_max:
+        if len(self._places[Standing.CLIENT]) >= self.limits.connections_max:
             return "maxConnections"
         if self._clients[host] >= self.limits.connections_per_address:
             return "maxConnectionsPerAddress"
@@ -406,7 +410,7 @@ class Guard:
         if credentials is not None:
             return Standing.PEER if is_peer(request, credentials) else None
         claims = request.code in PEER_CODES or request.code in _ALSO_PEERS
-        return Standing.CLAIMED if claims and self._count[Standing.CLAIMED] < CLAIMED_MAX else None
+        return Standing.CLAIMED if claims and len(self._places[Standing.CLAIMED]) < CLAIMED_MAX else None
 
     def _drop(self, connection: Guarded) -> None:
         """It takes nothing of its standing any more."""
@@ -421,14 +425,12 @@ class Guard:
 
     def _enter(self, share: Share, standing: Standing) -> None:
         share.standing = standing
-        self._shares.add(share)
-        self._count[standing] += 1
+        self._places[standing].add(share)
         if standing is Standing.CLIENT:
             self._clients[share.host] += 1
 
     def _leave(self, share: Share) -> None:
-        self._shares.discard(share)
-        self._count[share.standing] -= 1
+        self._places[share.standing].remove(share)
         if share.standing is Standing.CLIENT:
             self._clients[share.host] -= 1
             if not self._clients[share.host]:

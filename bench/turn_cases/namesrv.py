@@ -63,7 +63,7 @@ class NamesrvSite(Site):
         whole.version, whole.mappings = DataVersion(0, 1, 1), mappings
         table.register(whole, 0, 0)
         values = {f"key{n:06}": "value" for n in range(self.size(KEYS))}
-        self.server._kv = KvTable({"ORDER_TOPIC_CONFIG": values})
+        self.server._kv.table = KvTable({"ORDER_TOPIC_CONFIG": values})
         access = self.server._access._control
         access.gate.authenticates = True  # the port, made without, asks for no signature
         directory = access.directory

@@ -52,10 +52,12 @@ class Source:
 
 
 class _Pace(NamedTuple):
-    """How long after a change a table is written, and how long after a failure it is tried again."""
+    """How long after a change a table is written, how long after a failure it is tried again, and since when
+    the process runs, where that makes its first writes sooner."""
 
     delay_s: float
     retry_s: float
+    begun_ms: float = float("-inf")
 
 
 class ConfigFile:
@@ -83,7 +85,6 @@ class ConfigFile:
         self._source = source
         self._tasks = tasks
         self._pace = _Pace(delay_s, retry_s)
-        self._begun_ms = float("-inf")
         self._turns = Turns(env.monotonic_ms) if turns is None else turns
         self.lost: str | None = None
         """Why no copy could be read; nothing is written then until ``found`` is called."""
@@ -130,10 +131,10 @@ class ConfigFile:
         """Until the process has run for as long as changes are gathered, write them sooner. Otherwise one
         that dies again and again before would write none of them, while consumers that live go on from
         where they are: what they lose when they are restarted would add up."""
-        self._begun_ms = self._env.monotonic_ms()
+        self._pace = self._pace._replace(begun_ms=self._env.monotonic_ms())
 
     def _wait_s(self) -> float:
-        ran_s = (self._env.monotonic_ms() - self._begun_ms) / 1000
+        ran_s = (self._env.monotonic_ms() - self._pace.begun_ms) / 1000
         return min(self._pace.delay_s, FIRST_DELAY_S) if ran_s < self._pace.delay_s else self._pace.delay_s
 
     def found(self) -> None:

@@ -45,7 +45,7 @@ BEATS = [Command(Request.BROKER_HEARTBEAT, BROKER), Command(Request.QUERY_DATA_V
 def seen(server: NameServer) -> object:
     table = server._table
     routes = {topic: table.route(topic) for topic in table.topics() if topic is not None}
-    return dumps([routes, table.cluster_info(), server._kv.to_json()]), server._config.to_mapping()
+    return dumps([routes, table.cluster_info(), server._kv.table.to_json()]), server._config.to_mapping()
 
 
 def test_strangers_change_nothing_and_signed_requests_do(

@@ -557,13 +557,13 @@ def test_values_are_written_many_at_a_time_and_read_again(tmp_path: Path) -> Non
     async def work() -> None:
         async with world(kv_config_path=str(path)) as w:
             ordered = {f"k{n}": f'"{n}' for n in range(2500)}
-            w.server._kv = KvTable({"ORDER_TOPIC_CONFIG": ordered, "o": {"a": "b"}})
+            w.server._kv.table = KvTable({"ORDER_TOPIC_CONFIG": ordered, "o": {"a": "b"}})
             put = {"namespace": "o", "key": "c", "value": "d"}
             assert (await w.ask(Request.PUT_KV_CONFIG, put)).code == 0
             answer = await w.ask(Request.GET_KVLIST_BY_NAMESPACE, {"namespace": "ORDER_TOPIC_CONFIG"})
-            assert loads(answer.body) == {"table": w.server._kv.namespace("ORDER_TOPIC_CONFIG")}
+            assert loads(answer.body) == {"table": w.server._kv.table.namespace("ORDER_TOPIC_CONFIG")}
             assert loads((await w.register("10.0.0.1:1")).body) == loads(answer.body)
-            assert loads(path.read_bytes()) == w.server._kv.to_json()
+            assert loads(path.read_bytes()) == w.server._kv.table.to_json()
             assert json.loads(path.read_bytes())["configTable"]["o"] == {"a": "b", "c": "d"}
 
     run(work)

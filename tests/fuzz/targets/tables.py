@@ -27,7 +27,7 @@ from model.errors import ConfigError, DiskError, PeerError, Refused
 from model.ids import BrokerId
 from model.settings import addresses, parse_file, peers
 from model.topic import SubscriptionGroupConfig, TopicConfig
-from namesrv.service import NameServer
+from namesrv.kv_file import KvFile
 from remoting import bodies
 from remoting.codec import Command
 from remoting.keys import read_keys
@@ -225,9 +225,8 @@ def _history_seeds() -> Iterable[bytes]:
 
 
 def _kv(data: bytes) -> None:
-    env = SimpleNamespace(disk=disk_with("/n/kvConfig.json", data))
-    config = SimpleNamespace(kv_config_path="/n/kvConfig.json")
-    cast(Any, NameServer._load_kv)(SimpleNamespace(_env=env, _config=config))
+    env = cast(Any, SimpleNamespace(disk=disk_with("/n/kvConfig.json", data), offload=None))
+    KvFile(env, "/n/kvConfig.json").load()
 
 
 logging.getLogger("broker.membership.identity").setLevel(logging.CRITICAL)
