@@ -49,7 +49,9 @@ POLICIES: Final[dict[str, Any]] = {
 
 
 def _plain(data: bytes) -> None:
-    files = PlainFiles(cast(Any, SimpleNamespace(disk=disk_with("/c/plain_acl.yml", data))), "/c")
+    files = PlainFiles(
+        cast(Any, SimpleNamespace(disk=disk_with("/c/plain_acl.yml", data), offload=None)), "/c"
+    )
     files.load()
     assert isinstance(files.acl.accounts, Mapping)
 
