@@ -283,6 +283,7 @@ async def test_a_master_that_may_have_been_replaced_leaves_the_port_to_its_succe
 
         links = old.role._controllers
         links.call = links.ask_lease = cut_off  # type: ignore[method-assign]
+        links._forget(it.controllers.addresses)  # what was asked before is not answered, either
         assert old.role.broker_id is not None
         del it.controllers.alive[old.role.broker_id]
         old.role.notice = cut_off  # type: ignore[method-assign]
