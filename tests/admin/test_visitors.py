@@ -59,7 +59,7 @@ async def test_of_too_many_the_oldest_gives_way_and_others_are_answered() -> Non
 
 
 async def test_a_request_that_does_not_become_whole_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors.Visitors.__init__, "__defaults__", (0.3, visitors.VISITORS_MAX))
+    monkeypatch.setattr(visitors.Visitors.__init__, "__defaults__", (2.0, visitors.VISITORS_MAX))
     async with port_of_one() as (port, there):
         reader, writer = await begun(port)
         for _ in range(2):
@@ -71,13 +71,13 @@ async def test_a_request_that_does_not_become_whole_ends(monkeypatch: pytest.Mon
 
 
 async def test_who_asks_again_in_time_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors.Visitors.__init__, "__defaults__", (1.0, visitors.VISITORS_MAX))
+    monkeypatch.setattr(visitors.Visitors.__init__, "__defaults__", (3.0, visitors.VISITORS_MAX))
     async with port_of_one() as (port, there):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(6):  # longer than the bound in all, and a fifth of it each: a machine may stall
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
             assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.6)
         assert len(there) == 1
         writer.close()
 

@@ -111,7 +111,7 @@ async def test_a_table_of_operators_is_written_one_entry_a_look_and_its_changes_
         slices.looks = 0
         put(broker, MANY + 1)
         await file.flush()
-        assert slices.looks < 10
+        assert slices.looks < MANY // 4, "of other work of the broker, perhaps"
         whole, changes = Path(file.path), Path(f"{file.path}.changes")
         written = travelled_file(whole)
         assert f"{MANY + 1}" not in str(written)

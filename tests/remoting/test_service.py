@@ -198,7 +198,7 @@ def test_a_server_dismisses_who_is_silent_and_has_its_answers() -> None:
         async with serving() as (server, address), client_of() as client, client_of() as busy:
             assert await server.dismiss(30.0, 0.0)  # nobody is connected
             await client.call(address, Command(1))
-            call = asyncio.ensure_future(busy.call(address, Command(1, {"delay": "0.3"})))
+            call = asyncio.ensure_future(busy.call(address, Command(1, {"delay": "2"})))
             await until(lambda: len(server.connections) == 2 and under_way(busy, address))
             await asyncio.sleep(0.02)
             assert not await server.dismiss(0.01, 0.05)
