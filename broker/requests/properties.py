@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from model.message import VALUE_END, decode_properties, encode_properties, property_of
+from remoting.headers import INT_MAX
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,32}", re.ASCII)
 
 
 def closed(text: str) -> str:
@@ -26,11 +31,10 @@ def has(text: str, name: str) -> bool:
 
 
 def int_property(text: str, name: str) -> int | None:
-    """The whole number in a property; None when it is absent or not one."""
+    """The whole number in a property, as ``Integer.parseInt`` reads it; None when it is absent or not one.
+    A client writes what it likes there."""
     value = property_of(text, name)
-    if value is None:
+    if value is None or _WHOLE.fullmatch(value) is None:
         return None
-    try:
-        return int(value)
-    except ValueError:
-        return None
+    number = int(value)
+    return number if -INT_MAX - 1 <= number <= INT_MAX else None

@@ -477,7 +477,7 @@ class Transactions:
     def _ask(self, half: Record) -> None:
         """Write ``half`` anew at the end of its queue and ask its producer, or give it up."""
         context = self._context
-        times = int_property(half.properties, CHECK_TIMES) or 0
+        times = max(0, int_property(half.properties, CHECK_TIMES) or 0)
         times = max(times, self._asked_in_place.get(half.queue_offset, 0))
         if times >= context.config.transaction_check_max:
             unique = property_of(half.properties, UNIQ_KEY)

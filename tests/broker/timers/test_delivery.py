@@ -312,6 +312,17 @@ async def test_a_store_of_rocketmq_goes_on_where_its_checkpoint_says(tmp_path: P
     assert not (tmp_path / "timerlog").exists()
 
 
+@pytest.mark.parametrize("times", ["9" * 4300, "9" * 20, "\u0663"])
+async def test_what_a_client_says_of_its_rolls_stops_no_other_message(tmp_path: Path, times: str) -> None:
+    """Python makes no text of a number of more than 4,300 digits: delivery failed at it for ever."""
+    async with running(tmp_path, **QUICK, timerRollWindowSlot="3") as broker, client_of(broker) as client:
+        odd = after(800) + f"TIMER_ROLL_TIMES\x01{times}\x02"
+        assert (await client.send("T", b"odd", properties=odd)).code == 0
+        assert (await client.send("T", b"calm", properties=after(800))).code == 0
+        found = await client.pull_until("T", 0, 2)
+        assert {record.body for record in found} == {b"odd", b"calm"}
+
+
 async def test_a_message_rolls_on_until_its_time(tmp_path: Path) -> None:
     keys = {**QUICK, "timerRollWindowSlot": "9"}
     async with running(tmp_path, **keys) as broker, client_of(broker) as client:
