@@ -1,6 +1,6 @@
 """What do pop consumers and brokers agree on: names of topics, and texts that say where a message was popped?
 
-    extra info        ``start popTime invisibleTime reviveQueue retry broker queue [offset]``, blanks between
+    extra info        ``start popTime invisibleTime reviveQueue retry broker queue [offset [more]]``, blanks
     start offsets     ``retry queue start;...``
     message offsets   ``retry queue offset,offset;...``
     order counts      ``retry queue times;retry qoQUEUE%OFFSET times;...``
@@ -107,11 +107,12 @@ class ExtraInfo:
 
     @classmethod
     def parse(cls, text: str) -> ExtraInfo:
-        """Raises ValueError."""
-        parts = text.split(" ")
-        if len(parts) not in (7, 8):
-            raise ValueError(f"the extra info has {len(parts)} parts, expected 7 or 8")
-        offset = _number(parts[7]) if len(parts) == 8 else None
+        """What follows the offset is not looked at: a proxy writes where the message lies in the CommitLog
+        there, and passes it on with each acknowledgement. Raises ValueError."""
+        parts = text.split(" ", 8)
+        if len(parts) < 7:
+            raise ValueError(f"the extra info has {len(parts)} parts, expected 7 or more")
+        offset = _number(parts[7]) if len(parts) > 7 else None
         start, pop_time_ms, invisible_ms = map(_number, parts[:3])
         revive_queue, queue_id = _number(parts[3], INT_MAX), _number(parts[6], INT_MAX)
         if parts[4] not in (NORMAL, RETRY_V1, RETRY_V2):

@@ -44,8 +44,14 @@ def test_extra_info_has_a_blank_between_its_parts() -> None:
     assert ExtraInfo.parse("10 1670212915531 60000 999 1 broker-a 2").in_order
 
 
+@pytest.mark.parametrize("more", ["123098", "-1", "x y"])
+def test_what_a_proxy_writes_behind_the_offset_is_passed_over(more: str) -> None:
+    # ReceiptHandle.encode of the proxy: where the message lies in the CommitLog is the ninth part
+    assert ExtraInfo.parse(f"1 2 3 4 0 b 6 7 {more}") == ExtraInfo.parse("1 2 3 4 0 b 6 7")
+
+
 @pytest.mark.parametrize(
-    "text", ["", "1", "1 2 3 4 0 b", "1 2 3 4 5 b 6", "x 2 3 4 0 b 6", "-1 2 3 4 0 b 6", "1 2 3 4 0 b 6 7 8"]
+    "text", ["", "1", "1 2 3 4 0 b", "1 2 3 4 5 b 6", "x 2 3 4 0 b 6", "-1 2 3 4 0 b 6", "1 2 3 4 0 b 6 x 8"]
 )
 def test_what_is_no_extra_info_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
