@@ -198,6 +198,16 @@ class RollingChange(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class Upgrade(Fault):
+    """Replace every server by one of another release, one after the other, in the order of
+    docs/operations.md. A cluster whose plan has this begins with the previous release; ``back`` returns to
+    it. The simulated world has one release: there the brokers are restarted."""
+
+    name: ClassVar[str] = "upgrade"
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HandOver(Fault):
     """An operator asks for another master; a refusal is no fault of the cluster."""
 

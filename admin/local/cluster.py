@@ -109,7 +109,9 @@ class LocalCluster:
         layouts.make_secret(self.directory / "raft.secret")
         values = self.layout.conf(node, self.directory)
         self.conf_path(node).write_text("".join(f"{k}={v}\n" for k, v in values.items()), encoding="utf-8")
-        node.pid = processes.start_server(node.role, self.conf_path(node), self.log_path(node), node.wrap)
+        node.pid = processes.start_server(
+            node.role, self.conf_path(node), self.log_path(node), node.wrap, code=node.code
+        )
         layouts.save(self.layout, self.directory)
 
     def send_signal(self, node: Node, number: int) -> bool:

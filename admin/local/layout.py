@@ -50,7 +50,8 @@ class Node:
     """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports.
 
     ``host``: where it listens; ``admin_host``: where its status does. ``own``: keys of its configuration
-    alone. ``wrap``: a command that is put before its own, and execs it (``nsenter``, ``env``).
+    alone. ``wrap``: a command that is put before its own, and execs it (``nsenter``, ``env``). ``code``: a
+    folder that holds another release, whose server it is; "": this one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Node:
     admin_host: str = HOST
     own: dict[str, str] = field(default_factory=dict)
     wrap: list[str] = field(default_factory=list)
+    code: str = ""
 
     @property
     def address(self) -> str:

@@ -25,16 +25,21 @@ LOG_BYTES_MAX: Final = 20_000_000
 _children: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
 
 
-def start_server(role: str, conf: Path, log: Path, wrap: Sequence[str] = ()) -> int:
+def start_server(role: str, conf: Path, log: Path, wrap: Sequence[str] = (), code: str = "") -> int:
     """Start ``keelmq ROLE -c conf`` in its own session, output appended to ``log``; returns the pid.
 
-    ``wrap``: a command that execs what is put behind it."""
+    ``wrap``: a command that execs what is put behind it. ``code``: the folder of another release, a checkout
+    or what a wheel holds, that is started instead of this one."""
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_name(f"{log.name}.1"))
-    path = os.pathsep.join(filter(None, [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]))
+    module = module_name("admin")
+    if code:
+        module = "keelmq.admin" if (Path(code) / "keelmq" / "admin").is_dir() else "admin"
+    here = code or str(IMPORTED_FROM)
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     with log.open("ab") as out:
         child = subprocess.Popen(
-            [*wrap, sys.executable, "-P", "-m", module_name("admin"), role, "-c", str(conf)],
+            [*wrap, sys.executable, "-P", "-m", module, role, "-c", str(conf)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -28,6 +28,7 @@ from chaos.live.means import needs_of, refusal
 from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
 from chaos.live.operator import Operator
+from chaos.live.releases import this
 from chaos.live.tracing import Tracer
 from chaos.partitions import links_to_cut
 from model.errors import MqError
@@ -388,6 +389,23 @@ class Executor:
                 await self._start(one)
 
         return self._operator.change(fault.values, self._onlooker.master, restart)
+
+    async def _upgrade(self, node: Node, fault: faults.Upgrade) -> bool:
+        previous = self._ground.previous
+        if previous is None:
+            raise Refused(self._ground.lacks.get("previous release", "the plan was laid out without one"))
+        code = str(previous.path) if fault.back else ""
+
+        async def replace(one: Node) -> None:
+            if one.code != code and self._end(one, signal.SIGTERM):
+                release = previous.name if fault.back else this()
+                self._history.add(
+                    Happened(round(self._clock(), 1), one.name, "stop", {"next_release": release})
+                )
+                one.code = code
+                await self._start(one)
+
+        return self._operator.upgrade(replace, lambda why: self.outcome.refuse(0, fault, why))
 
     def _operator_refused(self, why: str) -> None:
         self._history.add(Happened(round(self._clock(), 1), "", "operator_refused", {"why": why}))

@@ -26,6 +26,7 @@ from chaos.live import clocks, loop_disk, network
 from chaos.live.clocks import Clock
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
+from chaos.live.releases import NoRelease, Release, previous
 
 LEDGER: Final = "chaos.json"
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -46,6 +47,7 @@ class Ground:
         """Of what was needed: why it is not there."""
         self.tracers: dict[str, int] = {}
         """Pids of strace, by what they do."""
+        self.previous: Release | None = None
 
     async def lay(self, needs: Collection[str], chance: random.Random) -> None:
         """What of ``needs`` this machine has. ``lacks`` says what it has not."""
@@ -65,6 +67,16 @@ class Ground:
         for node in nodes:
             self._wrap(node, clock="libfaketime" in needs and "libfaketime" not in self.lacks)
         layouts.save(self._cluster.layout, self._cluster.directory)
+
+    def begin_with(self, given: Path | None) -> None:
+        """Every server is started from an earlier release, until an upgrade replaces it."""
+        try:
+            self.previous = previous(given, self._cluster.directory / "previous")
+        except NoRelease as error:
+            self.lacks["previous release"] = str(error)
+            return
+        for node in self._cluster.layout.nodes:
+            node.code = str(self.previous.path)
 
     def disk_path(self, node: Node) -> Path:
         """What a node keeps: a broker its store, a NameServer its Controller's journal."""

@@ -73,6 +73,9 @@ MEANS: Final[Mapping[type[Fault], Means]] = {
     faults.Wipe: Means("an empty disk", "its store's, or journal's, directory is emptied"),
     faults.Reconfigure: Means("other keys from the next start on", "other keys in its file"),
     faults.RollingChange: Means("an operator's restarts", "the same, of processes"),
+    faults.Upgrade: Means(
+        "an operator's restarts: there is one release", "each server is replaced by one of another release"
+    ),
     faults.HandOver: Means("an operator asks the Controllers", "what keelmq group handover does"),
 }
 

@@ -8,7 +8,8 @@ from typing import Final
 
 from admin import credentials
 from admin.handover import hand_over
-from admin.local.cluster import LocalCluster
+from admin.local import rolling
+from admin.local.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Node
 from model.errors import MqError
 from runtime.env import Env
@@ -16,6 +17,9 @@ from runtime.tasks import Tasks
 
 MEMBERS_S: Final = 10.0
 """How long a rolling change waits for all members before the next broker."""
+
+WHOLE_S: Final = 60.0
+"""How long an upgrade waits before the next server."""
 
 
 class Operator:
@@ -56,6 +60,44 @@ class Operator:
                 await restart(one)
 
         return self._work(change)
+
+    def upgrade(
+        self, replace: Callable[[Node], Awaitable[None]], stopped: Callable[[Exception], None]
+    ) -> bool:
+        """``replace`` every server, NameServers first, masters last, each when nothing is lacking;
+        ``stopped`` hears why it came to no end."""
+
+        async def upgrade() -> None:
+            done: set[str] = set()
+            while True:
+                views = await self._whole()
+                step = rolling.next_step(self._cluster, views, done)
+                if step is None:
+                    return
+                done.add(step.server)
+                await replace(self._cluster.layout.node(step.server))
+
+        async def told() -> None:
+            try:
+                await upgrade()
+            except (MqError, OSError) as error:
+                stopped(error)
+
+        return self._work(told)
+
+    async def _whole(self) -> rolling.Views:
+        """What the servers say, once nothing is lacking. Raises ClusterNotReady."""
+        lacking = ""
+        try:
+            async with asyncio.timeout(WHOLE_S):
+                while True:
+                    views = await self._cluster.views()
+                    lacking = rolling.lacking(self._cluster, views)
+                    if not lacking:
+                        return views
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise ClusterNotReady(f"not whole after {WHOLE_S:.0f} s: {lacking}") from None
 
     async def wait(self) -> None:
         """Until nothing is under way."""

@@ -28,6 +28,8 @@ ONE_CUT_OFF: Final = ("clients", "controllers", "slaves", "servers", "peers")
 mode *counted*."""
 TAIL_MS: Final = 1500
 GAP_MS: Final = (300, 1500)
+UPGRADE_MS: Final = 1000
+"""Between the way back and the next upgrade, which waits for the full group as well."""
 
 Draw = Callable[[random.Random, int, str], list[Step]]
 """One strike that begins ``at_ms``, and what mends it; the third argument is the mode."""
@@ -40,6 +42,9 @@ def plan(kind: str, mode: str, seed: int, strikes: int) -> Plan:
     at_ms = 1000
     for number in range(strikes):
         own = [_named(step, number) for step in KINDS[kind](rng, at_ms, mode)]
+        if kind == "upgrade" and number:  # from one release to the other, from the second on there and back
+            back = Step(at_ms, faults.Upgrade("master", back=True))
+            own = [back, *(replace(step, at_ms=at_ms + UPGRADE_MS) for step in own)]
         steps += own
         at_ms = own[-1].at_ms + rng.randint(*GAP_MS)
     return Plan(
@@ -136,6 +141,10 @@ def _rolling(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, faults.RollingChange("master", dict(MODES[mode])))]
 
 
+def _upgrade(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    return [Step(at_ms, faults.Upgrade("master"))]
+
+
 KINDS: Final[Mapping[str, Draw]] = {
     "kill": _ended(faults.Kill, faults.Restart, 200, 3000),
     "stop": _ended(faults.Stop, faults.Restart, 200, 3000),
@@ -151,4 +160,5 @@ KINDS: Final[Mapping[str, Draw]] = {
     "clock_jump": _clock_jump,
     "rolling_change": _rolling,
     "hand_over": _once(faults.HandOver),
+    "upgrade": _upgrade,
 }

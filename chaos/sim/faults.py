@@ -49,6 +49,7 @@ class Nemesis:
             faults.Wipe: self._wipe,
             faults.Reconfigure: self._reconfigure,
             faults.RollingChange: self._rolling_change,
+            faults.Upgrade: lambda name, _: self.operator.change({}),
             faults.HandOver: self._hand_over,
         }
         assert self._acts.keys() == set(FAULTS.values()) - {faults.Heal}, "each fault has what carries it out"

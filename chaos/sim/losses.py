@@ -181,7 +181,7 @@ class Losses:
         return told
 
 
-_HITS_ALL: Final = frozenset({"partition", "rolling_change"})
+_HITS_ALL: Final = frozenset({"partition", "rolling_change", "upgrade"})
 
 
 def _missing(history: History, sources: Sequence[str]) -> set[str]:

@@ -39,6 +39,11 @@ _SCALE = click.option(
     help="Real seconds to one of the plan [1, or that of the file].",
 )
 _SET = click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="For the cluster.")
+PREVIOUS = click.option(
+    "--previous",
+    type=click.Path(exists=True, path_type=Path),
+    help="What upgrades begin with: a source tree or a wheel [an earlier commit, of a clone].",
+)
 _HISTORY = click.option("--history", type=OutFile(), help="Write every send and read (JSON lines).")
 _JSON = click.option("--json", "out", type=OutFile(), help="Write the result here (- = stdout).")
 
@@ -85,6 +90,7 @@ def list_(as_json: bool) -> None:
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws the plan.")
 @_SCALE
 @_SET
+@PREVIOUS
 @_HISTORY
 @_JSON
 def run(
@@ -92,6 +98,7 @@ def run(
     seed: int,
     scale: float | None,
     settings: tuple[str, ...],
+    previous: Path | None,
     history: Path | None,
     out: Path | None,
 ) -> int:
@@ -110,7 +117,14 @@ def run(
     except KeyError as error:
         raise click.UsageError(str(error.args[0])) from None
     return _carry_out(
-        lambda: Asked(scenario=scenario, seed=seed, plan=plan, scale=scale or 1.0, settings=settings),
+        lambda: Asked(
+            scenario=scenario,
+            seed=seed,
+            plan=plan,
+            scale=scale or 1.0,
+            settings=settings,
+            previous=previous,
+        ),
         history,
         out,
     )
@@ -239,6 +253,8 @@ def show(console: Console, asked: Asked, told: Told) -> None:
     drill, outcome = told.drill, told.outcome
     done = ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())) or "none"
     console.print(f"{asked.scenario}, seed {asked.seed}: faults {done}", highlight=False)
+    if told.upgraded is not None:
+        console.print("  upgraded from {} to {}".format(*told.upgraded), highlight=False)
     for name, count in sorted(outcome.missed.items()):
         console.print(f"  {name}: {count} without a target", highlight=False)
     for one in outcome.refused:

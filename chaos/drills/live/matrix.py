@@ -18,7 +18,7 @@ from rich.console import Console
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.outfile import OutFile, write_whole
-from chaos.drills.live.commands import carried_out, exit_code, show
+from chaos.drills.live.commands import PREVIOUS, carried_out, exit_code, show
 from chaos.drills.live.scenario import Asked, Told
 from chaos.scenarios.matrix import KINDS, MODES, plan
 from model.errors import ConfigError, MqError
@@ -30,7 +30,7 @@ HEAD: Final = (
 )
 TWICE: Final = ("offset_reuse", "acknowledged_twice")
 ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
-SWITCHED: Final = ("disk_full", "slow_disk", "clock_jump")
+SWITCHED: Final = ("disk_full", "slow_disk", "clock_jump", "upgrade")
 KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 
 
@@ -42,6 +42,7 @@ KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--strikes", type=click.IntRange(1), default=4, show_default=True, help="Faults in each run.")
 @click.option("--limit", "limit_s", type=click.FloatRange(0), help="Begin no run after so many seconds.")
+@PREVIOUS
 @click.option("--histories", is_flag=True, help="Keep every history, not only those of violations.")
 @click.option("--markdown", type=OutFile(), help="Write the table here [stdout].")
 def matrix(
@@ -52,6 +53,7 @@ def matrix(
     seed: int,
     strikes: int,
     limit_s: float | None,
+    previous: Path | None,
     histories: bool,
     markdown: Path | None,
 ) -> int:
@@ -74,7 +76,13 @@ def matrix(
             code = _worse(code, UNFINISHED)
             break
         name = NAME.format(kind, mode)
-        asked = Asked(scenario=name, seed=number, plan=plan(kind, mode, number, strikes), one_by_one=True)
+        asked = Asked(
+            scenario=name,
+            seed=number,
+            plan=plan(kind, mode, number, strikes),
+            one_by_one=True,
+            previous=previous,
+        )
         code = _worse(code, _one(asked, path, console, histories))
     text = table(read(directory)) + "\n"
     if markdown is None:
@@ -196,17 +204,20 @@ def _served(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 def _part(result: Mapping[str, Any], what: str) -> int:
     """How often a run's own kind of fault struck. One that ends by a step of its own name is
-    counted at its end, too."""
+    counted at its end, too, and an upgrade on the way back before the next."""
     fault = result["scenario"].split("/")[1]
     count = int(((result.get("faults") or {}).get(what) or {}).get(fault, 0))
     return (count + 1) // 2 if fault in SWITCHED else count
 
 
 def _reasons(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Why faults were skipped, and runs did not finish."""
+    """Between which releases upgrades were, why faults were skipped, and runs did not finish."""
     skipped: Counter[str] = Counter()
+    upgraded: Counter[str] = Counter()
     lines: list[str] = []
     for result in results:
+        if result.get("upgraded"):
+            upgraded["from {} to {}".format(*result["upgraded"])] += 1
         for one in (result.get("faults") or {}).get("refused", ()):
             skipped[f"{one['fault']}: {one['reason']}"] += 1
         for drill in result["drills"]:
@@ -214,4 +225,5 @@ def _reasons(results: Iterable[Mapping[str, Any]]) -> list[str]:
                 why = str(drill["unfinished"]).partition("\n")[0]
                 lines.append(f"- not finished, {result['scenario']} seed {result['seed']}: {why}")
     lines = [f"- skipped {count} times, {reason}" for reason, count in sorted(skipped.items())] + lines
+    lines = [f"- {count} runs upgraded {way}" for way, count in sorted(upgraded.items())] + lines
     return ["", *lines] if lines else []

@@ -28,6 +28,7 @@ from chaos.live.executor import Executor, Outcome
 from chaos.live.ground import Ground
 from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
+from chaos.live.releases import this
 from chaos.scenarios import Plan
 from chaos.worlds.live import CannotDrill, LiveWorld
 from client.message import Queue
@@ -50,6 +51,8 @@ class Asked:
     scale: float = 1.0
     settings: Sequence[str] = ()
     one_by_one: bool = False
+    previous: Path | None = None
+    """What an upgrade begins with; None: found by ``chaos.live.releases``."""
 
     def __post_init__(self) -> None:
         """Raises CannotDrill for a plan that no local cluster is made for."""
@@ -70,6 +73,7 @@ class Asked:
             "scale": self.scale,
             "settings": list(self.settings),
             "one_by_one": self.one_by_one,
+            "previous": None if self.previous is None else str(self.previous),
             "plan": self.plan.to_json(),
         }
 
@@ -84,6 +88,7 @@ class Asked:
                 scale=float(data.get("scale", 1.0)),
                 settings=tuple(map(str, data.get("settings", ()))),
                 one_by_one=bool(data.get("one_by_one", False)),
+                previous=Path(data["previous"]) if data.get("previous") else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
@@ -101,6 +106,8 @@ class Told:
     """When the load's time was over and everything was healed."""
     broken: Mapping[str, int] = field(default_factory=dict)
     """Violations by check; ``drill.violations`` has the first of them."""
+    upgraded: tuple[str, str] | None = None
+    """From which release to which."""
 
     def to_json(self, asked: Asked) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -112,6 +119,7 @@ class Told:
             "faults": self.outcome.to_json(),
             "refused_total": len(self.outcome.refused),
             "lacks": self.lacks,
+            "upgraded": self.upgraded,
             "timeline": seen,
             "availability": availability(seen),
             "rto_p50_ms": drill.rto_ms,
@@ -144,6 +152,8 @@ async def run_scenario(
             needed(type(step.fault) for step in asked.plan.steps),
             random.Random(),  # names that no other drill has: no part of the plan
         )
+        if any(isinstance(step.fault, faults.Upgrade) for step in asked.plan.steps):
+            await env.offload(lambda: ground.begin_with(asked.previous))
         tell("starting the cluster")
         await cluster.up(timeout_s=READY_S)
         return await _broken(env, asked, cluster, ground, env_of, tell)
@@ -195,7 +205,8 @@ async def _broken(
     broken = _judge(drill, load.history, queues, until_ms, plan, group)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
-    return Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
+    upgraded = (ground.previous.name, this()) if ground.previous is not None else None
+    return Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken, upgraded)
 
 
 def _wait_full(cluster: LocalCluster) -> Callable[[], Awaitable[object]]:
