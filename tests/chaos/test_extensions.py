@@ -26,7 +26,13 @@ NAME = "a_clumsy_operator_loses_nothing"
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
+    """Before as well: what another test of this process asked is kept, and would hide what is added here."""
+    _forget()
     yield
+    _forget()
+
+
+def _forget() -> None:
     for kept in (extensions.scenarios, extensions.checks, extensions.faults, extensions.scenario_in):
         kept.cache_clear()
     sys.modules.pop("clumsy", None)
@@ -58,7 +64,7 @@ def test_another_package_adds_a_scenario_a_fault_and_a_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert NAME not in known()
-    extensions.scenarios.cache_clear()
+    _forget()
     points = (
         "[keelmq.scenarios]\nclumsy = clumsy:CLUMSY\n[keelmq.faults]\nstumble = clumsy:Stumble\n"
         "[keelmq.checks]\nsomething_was_sent = clumsy:something_was_sent\n"
