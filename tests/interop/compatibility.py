@@ -49,7 +49,9 @@ TABLES: Final[dict[str, list[str]]] = {
 """What ``cases`` of a marker names: a row each."""
 
 REASONS: Final = {
-    513: "static topics (logical queues mapped to many brokers) are not there",
+    513: "static topics map logical queues to queues of many groups, and a broker of RocketMQ rewrites sends,"
+    " pulls and offsets by that map, or hands them to another group's broker; a keelmq group serves its own"
+    " queues alone",
 }
 """Why keelmq's broker refuses a code that the real one answers, with REQUEST_CODE_NOT_SUPPORTED (3)."""
 
