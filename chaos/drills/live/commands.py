@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from admin.tls import client_env
 from chaos import extensions
 from chaos.drills.live.scenario import Asked, Told, run_scenario
 from chaos.drills.screen import verdict
+from chaos.live import leftovers
 from chaos.live.ground import LEDGER, heal
 from chaos.live.means import refusal
 from chaos.scenarios import find, known
@@ -162,7 +164,8 @@ def replay(file: Path, scale: float | None, history: Path | None, out: Path | No
 def heal_(directory: Path | None) -> int:
     """End what a drill left that was killed: processes, namespaces, mounts, tracers.
 
-    Without DIRECTORY: of every drill under the folder for temporary files whose process is gone.
+    Without DIRECTORY: of every drill under the folder for temporary files whose process is gone, and every
+    server of a drill that none looks after.
 
     \b
     Example: keelmq drill heal
@@ -183,7 +186,18 @@ def heal_(directory: Path | None) -> int:
             shutil.rmtree(place, ignore_errors=True)
             done.append("removed its directory")
         click.echo(f"{place}: {', '.join(done) or 'nothing to do'}")
+    if directory is None:
+        _end_leftovers()
     return code
+
+
+def _end_leftovers() -> None:
+    """Servers whose drill ended without them, and their directories."""
+    forgotten = leftovers.found(Path(tempfile.gettempdir()) / PREFIX)
+    leftovers.end(forgotten)
+    for place, count in Counter(forgotten.values()).items():
+        shutil.rmtree(place, ignore_errors=True)
+        click.echo(f"{place}: ended {count} servers that no drill looked after, removed its directory")
 
 
 def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None) -> int:

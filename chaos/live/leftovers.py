@@ -1,0 +1,100 @@
+"""Servers of drills that nobody looks after: the drill ended, or was killed, and they go on.
+
+They are known by their command line, which names a drill's directory, and by their parent: whoever started
+them ended, so it is the system's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+REAPERS: Final = frozenset({"systemd", "init", "tini", "dumb-init", "docker-init"})
+"""Names of processes that take in those whose parent ended, besides the first of all."""
+CONF: Final = b"-c"
+HOME: Final = b"-Duser.home="
+"""How a server of ours, and one of RocketMQ, names its directory."""
+END_S: Final = 10.0
+POLL_S: Final = 0.05
+
+
+def found(prefix: Path) -> dict[int, Path]:
+    """The directory of each forgotten server, by its pid. ``prefix``: how the paths of drills' directories
+    begin."""
+    servers = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            words = _words(int(entry.name))
+            directory = _directory(words, os.fsencode(prefix))
+            if directory is not None and _is_orphan(int(entry.name)):
+                servers[int(entry.name)] = directory
+    return servers
+
+
+def end(pids: Iterable[int]) -> None:
+    """SIGTERM, also to those that stand still; SIGKILL after ``END_S``."""
+    left = set(pids)
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        _signal(left, number)
+    until = time.monotonic() + END_S
+    while left and time.monotonic() < until:
+        left = {pid for pid in left if _runs(pid)}
+        time.sleep(POLL_S)
+    _signal(left, signal.SIGKILL)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []  # it ended, or is somebody else's
+
+
+def _directory(words: list[bytes], prefix: bytes) -> Path | None:
+    """The drill's directory that a server's command line names."""
+    named = [after for word, after in pairwise(words) if word == CONF]
+    named += [word.removeprefix(HOME) for word in words if word.startswith(HOME)]
+    for path in named:
+        if path.startswith(prefix):
+            first = path[len(prefix) :].partition(b"/")[0]
+            return Path(os.fsdecode(prefix + first))
+    return None
+
+
+def _is_orphan(pid: int) -> bool:
+    parent = _parent(pid)
+    if parent <= 1:
+        return parent == 1
+    try:
+        return (PROC / str(parent) / "comm").read_text().strip() in REAPERS
+    except OSError:
+        return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        # The name in brackets may hold anything, brackets too.
+        return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _runs(pid: int) -> bool:
+    """A zombie does not."""
+    try:
+        return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
