@@ -26,6 +26,8 @@ COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 CRC32: Final = "__CRC32#"
+DELAYED_AS: Final = "DELAYED_AS"
+"""Which delayed or timer message a broker's copy is of: a successor takes it for delivered."""
 INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
 KEYS: Final = "KEYS"

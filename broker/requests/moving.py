@@ -27,6 +27,11 @@ def moved(record: Record, queue: tuple[str, int], properties: str, store_host: b
     )
 
 
+def once_more(reconsume_times: int) -> int:
+    """The count of a message that comes back, as far as its field holds it: a client may begin at its end."""
+    return min(reconsume_times + 1, INT_MAX)
+
+
 def fits(properties: str) -> bool:
     return len(properties.encode()) <= PROPERTIES_BYTES_MAX
 

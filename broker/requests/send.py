@@ -15,6 +15,7 @@ from typing import Final
 from broker.context import BrokerContext, not_available
 from broker.requests.batch import LONG_BYTES, in_order, inner_messages
 from broker.requests.fast_path import born_host
+from broker.requests.moving import once_more
 from broker.requests.properties import changed, closed, has, int_property
 from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, region_properties, send_ext
 from broker.tables.topics import HALF_TOPIC
@@ -176,7 +177,7 @@ class SendProcessor:
             born_timestamp_ms=record.born_timestamp_ms,
             born_host=record.born_host,
             store_host=context.store_host,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=once_more(record.reconsume_times),
             prepared_transaction_offset=0,
             body=record.body,
             properties=changed(record.properties, put),

@@ -14,6 +14,7 @@ from model.message import (
     COMPRESSED,
     COMPRESSION_MASK,
     CRC32,
+    DELAYED_AS,
     INNER_BASE,
     INNER_NUM,
     REAL_QID,
@@ -58,11 +59,11 @@ def is_special(properties: str) -> bool:
     )
 
 
-BROKERS_OWN: Final = (CRC32, REAL_TOPIC, REAL_QID, INNER_NUM, INNER_BASE)
+BROKERS_OWN: Final = (CRC32, REAL_TOPIC, REAL_QID, INNER_NUM, INNER_BASE, DELAYED_AS)
 """Properties by which brokers tell each other what to do with a record: a client's are taken out."""
 
 
-OWN_MARKS: Final = ("__CRC32#", "REAL_", "INNER_")
+OWN_MARKS: Final = ("__CRC32#", "REAL_", "INNER_", DELAYED_AS)
 """Text without any of these holds none of ``BROKERS_OWN``."""
 
 

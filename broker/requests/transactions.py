@@ -71,6 +71,10 @@ OPEN: Final = "open"
 SOMEHOW: Final = "ended, and nothing says how"
 COPIES_MAX: Final = 1000
 """So many copies of one half are followed for one end."""
+HELD_MAX: Final = 10_000
+"""So many ended halves wait, 0.1 KB each, behind one that is to be asked about late."""
+PUT_BACK_MS: Final = 600_000
+"""A half that is to be asked about late is written anew then, so that the log keeps it."""
 _COUNT: Final = 32
 _BYTES: Final = 1 << 20
 WAITING_MAX: Final = 1000
@@ -95,7 +99,8 @@ class Transactions:
         self._ended: dict[int, str | None] = {}  # their op record is confirmed
         self._ending: dict[int, str | None] = {}  # their op record was written here, confirmed or not
         self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
-        self._former: dict[int, list[int]] = {}  # such a copy -> the halves whose place it took
+        self._former: dict[int, list[int]] = {}  # such a copy -> the halves whose place it took, as told
+        self._untold: set[int] = set()  # places of which no producer was told
         self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
         self._known = asyncio.Event()  # the op records that were there at our promotion are read
         self._waiting = 0  # ends that came before
@@ -348,6 +353,7 @@ class Transactions:
         self._ending.clear()
         self._renewed.clear()
         self._former.clear()
+        self._untold.clear()
         self._asked_in_place.clear()
         taken_over = store.log.end
         while True:
@@ -430,8 +436,14 @@ class Transactions:
                 self._ask(half)
             elif self._age_ms(half) < self._context.config.transaction_timeout_ms:
                 break  # and so are those behind it
-            else:
+            elif self._is_in_the_way(half):
                 self._put_back(half)
+
+    def _is_in_the_way(self, half: Record) -> bool:
+        """Whether those behind a half that is not to be asked about yet, or the age of the log, need it to
+        go: each time it does costs all brokers its size."""
+        held = len(self._ended) + len(self._ending)
+        return held >= HELD_MAX or self._age_ms(half) >= PUT_BACK_MS
 
     async def resume(self, connection: Connection, request: Command) -> Command | None:
         """Ask again about a half that was given up (RESUME_CHECK_HALF_MESSAGE): it is a half anew."""
@@ -467,12 +479,11 @@ class Transactions:
 
     def _put_back(self, half: Record) -> None:
         """Write a half whose producer wants to be asked late anew at the end of its queue, with the rest of
-        its time: progress, and with it those behind, must not wait for it."""
+        its time: progress must not wait for it."""
         immunity_s = int_property(half.properties, IMMUNITY_S) or 0
         left_s = max(immunity_s - self._age_ms(half) // 1000, 1)
-        self._renew(
-            half, self._copy(half, HALF_TOPIC, 0, changed(half.properties, {IMMUNITY_S: str(left_s)}))
-        )
+        again = self._copy(half, HALF_TOPIC, 0, changed(half.properties, {IMMUNITY_S: str(left_s)}))
+        self._untold.add(self._renew(half, again).queue_offset)
 
     def _ask(self, half: Record) -> None:
         """Write ``half`` anew at the end of its queue and ask its producer, or give it up."""
@@ -503,7 +514,10 @@ class Transactions:
         put = self._sender.put([again, self._op(half.queue_offset)], stored_before=True)[0]
         self._ending[half.queue_offset] = None
         copy = (put.queue_offset, put.physical_offset)
-        former = [*self._former.pop(half.queue_offset, ()), half.queue_offset]
+        former = self._former.pop(half.queue_offset, [])
+        if half.queue_offset not in self._untold:  # else nobody can name it
+            former.append(half.queue_offset)
+        self._untold.discard(half.queue_offset)
         self._former[put.queue_offset] = former
         self._renewed.update(dict.fromkeys(former, copy))
         return put
@@ -562,6 +576,7 @@ class Transactions:
             if queue_offset < done_to:
                 self._renewed.pop(old, None)
                 self._former.pop(queue_offset, None)
+                self._untold.discard(queue_offset)
             await slice_.breathe()
         if not self._context.role_state.is_master:
             return

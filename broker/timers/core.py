@@ -179,12 +179,13 @@ class Note:
 class _Slot:
     offsets: array[int] = field(default_factory=lambda: array("q"))
     head: int = 0
-    keys: set[str] = field(default_factory=set)
-    late: set[int] = field(default_factory=set)
+    # Made when there is something: a client may fill each slot with one message.
+    keys: set[str] | None = None
+    late: set[int] | None = None
 
 
 class Wheel:
-    """The queue offsets of what waits, by the slot in which it is due: 8 bytes a message.
+    """The queue offsets of what waits, by the slot in which it is due: 8 bytes a message, and 0.4 KB a slot.
 
     Holds: the offsets of a slot are in the order they were added; ``first`` is not above any that waits.
     """
@@ -206,8 +207,10 @@ class Wheel:
         slot.offsets.append(queue_offset)
         self.count += 1
         if deletes is not None:
+            slot.keys = slot.keys or set()
             slot.keys.add(deletes)
         if late:
+            slot.late = slot.late or set()
             slot.late.add(queue_offset)
 
     @property
@@ -239,15 +242,15 @@ class Wheel:
         assert slot.head == len(slot.offsets), "nothing is forgotten"
 
     def recalls(self, slot_ms: int) -> set[str]:
-        return self._slots[slot_ms].keys
+        return self._slots[slot_ms].keys or set()
 
     def is_late(self, slot_ms: int, queue_offset: int) -> bool:
-        return queue_offset in self._slots[slot_ms].late
+        return queue_offset in (self._slots[slot_ms].late or ())
 
     def waiting(self, slot_ms: int) -> int:
         """Messages in a slot, less those that are recalled there: what ``timerCongestNumEachSlot`` bounds."""
         slot = self._slots.get(slot_ms)
-        return 0 if slot is None else len(slot.offsets) - slot.head - 2 * len(slot.keys)
+        return 0 if slot is None else len(slot.offsets) - slot.head - 2 * len(slot.keys or ())
 
     def offsets(self) -> list[tuple[int, int]]:
         """(queue offset, slot) of all that wait, in the order of the timer topic."""

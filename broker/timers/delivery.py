@@ -25,8 +25,8 @@ from broker.state.figures import Rows
 from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, entry_of
 from broker.timers.former import FormerCopies, mark_of
 from broker.timers.progress import NotesInWaiting, TimerCounts, TimerProgress
-from broker.upkeep.delay import DELAYED_AS
 from model.message import (
+    DELAYED_AS,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_ROLL_TIMES,

@@ -8,9 +8,8 @@ from typing import Final, Self
 from broker.requests.moving import records_of
 from broker.timers.core import LONG_MAX, Entry, Note
 from broker.upkeep.copies import clock_went_back, copies_begin
-from broker.upkeep.delay import DELAYED_AS
 from model.ids import PhysicalOffset
-from model.message import TIMER_TOPIC, property_of
+from model.message import DELAYED_AS, TIMER_TOPIC, property_of
 from store.flow.reading import GetStatus
 from store.flow.writing import CLOCK_BACK_MAX_MS
 from store.message_store import MessageStore

@@ -27,6 +27,7 @@ from broker.upkeep.copies import copies_begin
 from model.errors import MqError
 from model.ids import PhysicalOffset
 from model.message import (
+    DELAYED_AS,
     SCHEDULE_TOPIC,
     WAIT,
     property_of,
@@ -46,8 +47,6 @@ RETRY_MAX_MS: Final = 1000
 BATCH: Final = 32
 BATCH_BYTES: Final = 1 << 20
 UNCONFIRMED_MAX: Final = 1024  # deliveries of one level waiting for confirmation
-DELAYED_AS: Final = "DELAYED_AS"
-"""Property of a delivered copy: ``level:queue offset`` of the delayed message."""
 _ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MATCHED)
 
 

@@ -172,6 +172,8 @@ cdef bint holds_own(const uint8_t *p, Py_ssize_t n) noexcept nogil:
             return True
         if end - at >= 8 and memcmp(at, b"__CRC32#", 8) == 0:
             return True
+        if end - at >= 3 and memcmp(at, b"_AS", 3) == 0 and ends_with(p, at, b"DELAYED", 7):
+            return True
         if end - at >= 4 and memcmp(at, b"_DEL", 4) == 0 and ends_with(p, at, b"TIMER", 5):
             return True
         at += 1

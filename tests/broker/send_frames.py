@@ -50,7 +50,7 @@ NUMBERS = [
 ]
 NAMES = [
     *("TAGS", "KEYS", "WAIT", "DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "CLUSTER", "MSG_REGION", "TRACE_ON"),
-    *("INNER_NUM", "REAL_TOPIC", "__CRC32#", "POP_CK", "UNIQ_KEY", "p", "XKEYS", "a_b"),
+    *("INNER_NUM", "DELAYED_AS", "REAL_TOPIC", "__CRC32#", "POP_CK", "UNIQ_KEY", "p", "XKEYS", "a_b"),
     *("INSTANCE_ID", "bornTimestamp"),
 ]  # fmt: skip
 VALUES = [

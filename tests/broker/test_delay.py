@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from broker.requests.properties import changed
-from broker.upkeep.delay import BATCH, DELAYED_AS
+from broker.upkeep.delay import BATCH
 from model.codes import Request, Response
-from model.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, property_of
+from model.message import DELAYED_AS, PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, property_of
 from remoting.headers import SendBackHeader, SendHeader
 from store.files.record import NewMessage, Record
 from store.flow.reading import GetStatus, Got

@@ -74,7 +74,13 @@ async def test_no_message_of_a_batch_is_taken_for_damaged(
 
 
 @pytest.mark.parametrize(
-    "extra", [CRC, "P\x01__CRC32#\x01v\x02", "REAL_TOPIC\x01X\x02REAL_QID\x017\x02", "INNER_BASE\x015\x02"]
+    "extra",
+    [
+        CRC,
+        "P\x01__CRC32#\x01v\x02",
+        "REAL_TOPIC\x01X\x02REAL_QID\x017\x02DELAYED_AS\x01timer:1\x02",
+        "INNER_BASE\x015\x02",
+    ],
 )
 @pytest.mark.parametrize("kind", ["", "DELAY\x011\x02", "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"])
 async def test_no_single_message_carries_what_only_brokers_write(
@@ -92,6 +98,7 @@ async def test_no_single_message_carries_what_only_brokers_write(
         for record in log_records(broker):
             found = decode_properties(record.properties)
             assert found.keys().isdisjoint({"__CRC32#", "INNER_BASE"})
+            assert found.get("DELAYED_AS") != "timer:1"
             assert found.get("REAL_TOPIC", "T") == "T"
             assert found.get("REAL_QID", "0") == "0"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.requests import transactions as module
 from broker.requests.moving import moved
 from broker.requests.transactions import GROUP
 from broker.service import Broker
@@ -351,7 +352,40 @@ async def test_a_half_with_no_room_for_the_count_of_questions_holds_nobody_up(
         await eventually(lambda: given_up(broker) == {b"long", b"behind"}, "both are given up in the end")
 
 
-async def test_a_half_to_be_asked_about_late_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_half_to_be_asked_about_late_is_written_anew_only_when_it_is_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HELD_MAX", 3)
+    async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
+        late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
+        await client.send("T", b"late", properties=late)
+        await begin(client, body=b"behind")
+        await eventually(lambda: given_up(broker) == {b"behind"}, "it is asked about, and given up")
+        written = [record.body for record in of_topic(broker, HALVES)]
+        assert written.count(b"behind") == 3
+        assert written.count(b"late") <= 2, "three ends were held up by it at most once"
+
+
+async def test_what_was_told_of_a_half_is_all_that_is_remembered_of_its_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PUT_BACK_MS", 0)
+    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+        late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
+        half = await client.send("T", b"late", properties=late)
+        await eventually(lambda: len(of_topic(broker, HALVES)) >= 6, "it was written anew five times")
+        transactions = broker.processors.transactions
+        assert [len(places) for places in transactions._former.values()] == [1]
+        assert len(transactions._renewed) == 1
+        assert len(transactions._untold) == 1
+        assert (await end(client, half, COMMIT)).code == 0
+        assert [record.body for record in of_topic(broker, "T")] == [b"late"]
+
+
+async def test_a_half_to_be_asked_about_late_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PUT_BACK_MS", 0)
     async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
         late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
         half = await client.send("T", b"late", properties=late)

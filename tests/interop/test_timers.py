@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.upkeep.delay import DELAYED_AS
 from model.codes import Request
-from model.message import decode_properties
+from model.message import DELAYED_AS, decode_properties
 from runtime.os_env import OsEnv
 from tests.interop.store_sides import TOPIC, Peer, served
 

@@ -9,7 +9,7 @@ import pytest
 
 from model.codes import Request, Response
 from model.message import PROPERTIES_BYTES_MAX
-from model.pop import REVIVE_GROUP
+from model.pop import INT_MAX, REVIVE_GROUP
 from remoting.pop_acks import BatchAck, encode_batch_acks
 from tests.broker.halves import of_topic
 from tests.broker.helpers import client_of, eventually, running, topic
@@ -76,6 +76,20 @@ async def test_a_message_with_the_longest_properties_comes_back_and_holds_no_oth
         again = await pop_until(client, "T", 3)
         assert sorted(one.body for one in again) == [b"long", b"longest", b"other"]
         assert {one.record.reconsume_times for one in again} == {1}
+
+
+async def test_a_count_of_retries_at_its_end_keeps_no_other_message_from_coming_back(tmp_path: Path) -> None:
+    async with running(tmp_path, reviveInterval=50) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        for body, times in ((b"before", 0), (b"often", INT_MAX), (b"behind", 0)):
+            assert (await client.send("T", body, reconsume_times=times)).code == 0
+        assert len(popped(await pop(client, "T", invisible_ms=300), "T")) == 3
+        again = await pop_until(client, "T", 3)
+        assert {one.body: one.record.reconsume_times for one in again} == {
+            b"before": 1,
+            b"often": INT_MAX,
+            b"behind": 1,
+        }
 
 
 async def test_the_invisible_time_can_be_changed(tmp_path: Path) -> None:

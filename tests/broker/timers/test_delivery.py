@@ -11,9 +11,8 @@ import pytest
 
 from broker.service import Broker
 from broker.timers.codec import decode_told
-from broker.upkeep.delay import DELAYED_AS
 from model.codes import Request, Response
-from model.message import TIMER_TOPIC, property_of
+from model.message import DELAYED_AS, TIMER_TOPIC, property_of
 from model.recall import RecallHandle
 from remoting import bodies
 from store.files.record import Record
@@ -363,6 +362,24 @@ async def test_a_successor_delivers_once_what_the_former_master_delivered_unnote
             await eventually(lambda: two.processors.timers.wheel.count == 0, "nothing waits")
             await eventually(lambda: two.tables.timed.note.first == 6, "it is noted")
             assert two.store.max_queue_offset("T", 0) == 4
+
+
+async def test_a_client_marks_no_timer_message_as_delivered(tmp_path: Path) -> None:
+    """A successor looks for the marks of copies; those of a client, alone or in a batch, are none."""
+    async with pair(tmp_path, **QUICK) as (one, two), client_of(one) as client:
+        for number in range(2):
+            answer = await client.send("T", b"timer%d" % number, properties=after(2000))
+            assert answer.code == 0
+        marks = [f"{DELAYED_AS}\x01timer:{number}\x02" for number in range(2)]
+        assert (await client.send("T", b"forged", properties=marks[0])).code == 0
+        batch = batch_body([(b"forged", marks[1], 0)])
+        assert (await client.send("T", batch, batch=True)).code == 0
+        await eventually(lambda: two.store.log.end == one.store.log.end, "all is on the slave")
+        await one.fence()
+        await two.lead(elected(2, 2, {2}, 3))
+        async with client_of(two) as other:
+            found = await other.pull_until("T", 0, 4)
+            assert {record.body for record in found} == {b"forged", b"timer0", b"timer1"}
 
 
 async def test_a_slave_has_the_note_of_its_master(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from broker.context import BrokerContext
 from broker.requests.consumers.pop.codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, Ack, Checkpoint
 from broker.requests.consumers.pop.core import OpenCheckpoints
 from broker.requests.consumers.pop.log import PopLog
-from broker.requests.moving import records_of
+from broker.requests.moving import once_more, records_of
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
 from model.errors import MqError, PeerError
@@ -265,7 +265,7 @@ class ReviveService:
             born_timestamp_ms=record.born_timestamp_ms,
             born_host=host,
             store_host=host,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=once_more(record.reconsume_times),
             prepared_transaction_offset=0,
             body=record.body,
             properties=properties,
