@@ -62,7 +62,9 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
 @click.command("audit", cls=_WithDiff)
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
-    "--ledger", metavar="FILE", help="Acknowledged messages: JSON lines, or Parquet (file or folder)."
+    "--ledger",
+    metavar="FILE",
+    help="Acknowledged messages: JSON lines (also compressed), or Parquet (file or folder); a path or URL.",
 )
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--master", metavar="URL", help="Spark master; default local[*]. Needs --engine spark.")
@@ -115,12 +117,14 @@ def audit(
 ) -> int:
     """Check that the stores of one broker group hold the same log, and every acknowledged message.
 
-    A STORE is a broker's storePathRootDir (keelmq's or RocketMQ's), name=DIR or name=URL. Stores are only
-    read, and may be in use. Exit codes: 0 clean, 1 warnings, 2 diverged, 3 could not finish, 64 wrong usage.
+    A STORE is a broker's storePathRootDir (keelmq's or RocketMQ's), name=DIR or name=URL, a tar file of one
+    (.tar.gz, .tar.zst, ...), or @FILE: a list of hosts and their stores. Stores are only read, and may be in
+    use. Exit codes: 0 clean, 1 warnings, 2 diverged, 3 could not finish, 64 wrong usage.
 
     \b
     keelmq audit /data/b0 /data/b1 /data/b2 --ledger acked.jsonl --out report
     keelmq audit a=/mnt/a b=s3://bucket/b --engine spark --master spark://host:7077
+    keelmq audit a=ssh://10.0.0.1/data/a b=https://copies/b c=/backup/c.tar.gz
     keelmq audit /data/b0 /data/b1 /data/b2 --continuous --out report
     keelmq audit diff reports/sunday reports/monday
     """
@@ -163,7 +167,7 @@ def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...], ledger
         raise click.UsageError("--conf needs --engine spark")
     if wrong := [pair for pair in conf if not pair.partition("=")[1]]:
         raise click.UsageError(f"--conf {wrong[0]}: KEY=VALUE is expected")
-    if ledger and not Path(ledger).exists():
+    if ledger and "://" not in ledger and not Path(ledger).exists():
         raise click.UsageError(f"--ledger {ledger}: no such file")
 
 
@@ -231,7 +235,7 @@ def run(
     report = run_audit(
         specs, engine, ledger_path=ledger, state=state, unlisted=directory / UNLISTED, progress=progress
     )
-    options = ["--ledger", ledger] if ledger else []
+    options = ["--ledger", shown(ledger)] if ledger else []
     options += ["--engine", engine.name, *more, "--out", str(directory), *([] if full else ["--incremental"])]
     stores = [f"{spec.name}={shown(spec.location)}" for spec in specs]
     report.command = shlex.join(["keelmq", "audit", *stores, *options])

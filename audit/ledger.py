@@ -23,6 +23,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from audit.parts import Folder, Parts, hashes
+from audit.reading.storage import codec_of, open_file
+from audit.sources.arrow import connected
+from audit.sources.location import shown, without_secrets
 from model.errors import ConfigError
 
 LEDGER: Final = pa.schema(
@@ -45,6 +48,9 @@ _BATCH_LINES: Final = 20_000
 _PART_BYTES: Final = 8 * 1024 * 1024
 """Of JSON: about 50,000 lines."""
 _PART_LINES: Final = 50_000
+_PACKED: Final = 10
+"""A compressed ledger is about so many times larger."""
+_READ_BYTES: Final = 1 << 20
 
 
 class Ledger:
@@ -112,16 +118,48 @@ class Ledger:
 def read_ledger(path: str) -> Ledger:
     """Raises ConfigError naming the line that cannot be right, or when there is none: a wrong file would
     prove anything. Raises OSError when unreadable."""
-    if os.path.isdir(path) or path.endswith(".parquet"):
-        ledger = _from_parquet(path)
-    else:
-        with open(path, "rb") as file:
-            parts = os.fstat(file.fileno()).st_size // _PART_BYTES + 1
-            ledger = Ledger(_tables(_json_lines(path, file)), parts)
+    name = shown(path)
+    try:
+        if is_parquet(path):
+            ledger = _from_parquet(path)
+        else:
+            file, size = open_file(path)
+            parts = size * (_PACKED if codec_of(path) else 1) // _PART_BYTES + 1
+            with file:
+                ledger = Ledger(_tables(_json_lines(name, lines_of(file))), parts)
+    except OSError as error:
+        # What a stream that is unpacked says of itself names no file.
+        raise error if error.filename else OSError(error.errno or 5, str(error), name) from None
     if not len(ledger):
         ledger.close()
-        raise ConfigError(f"{path}: no message is listed in this ledger")
+        raise ConfigError(f"{name}: no message is listed in this ledger")
     return ledger
+
+
+def is_parquet(path: str) -> bool:
+    """A file or a folder of Parquet."""
+    return os.path.isdir(path) or path.partition("?")[0].rstrip("/").endswith(".parquet")
+
+
+def lines_of(file: Any) -> Iterator[bytes]:
+    """The lines of a binary file, also of one that can only be read on."""
+    rest = b""
+    while data := file.read(_READ_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def parquet_of(path: str) -> ds.Dataset:
+    """A Parquet ledger, here or where Arrow or fsspec read. Raises ConfigError on what is none, OSError."""
+    try:
+        if "://" not in path:
+            return ds.dataset(path, format="parquet")
+        files, root = connected(path)
+        return ds.dataset(root, format="parquet", filesystem=files)
+    except (pa.ArrowInvalid, FileNotFoundError) as error:
+        raise ConfigError(f"{shown(path)}: {without_secrets(str(error), path)}") from None
 
 
 def _tables(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[pa.Table]:
@@ -196,12 +234,12 @@ def _number(value: Any) -> int:
 
 
 def _from_parquet(path: str) -> Ledger:
+    found = parquet_of(path)
     try:
-        found = ds.dataset(path, format="parquet")
         count = found.count_rows()
-    except (pa.ArrowInvalid, FileNotFoundError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return Ledger(of_parquet(path, found), count // _PART_LINES + 1)
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{shown(path)}: {error}") from None
+    return Ledger(of_parquet(shown(path), found), count // _PART_LINES + 1)
 
 
 def of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:

@@ -40,6 +40,7 @@ from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows
+from audit.sources import unpacked
 from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, Task, View
 from model.errors import MqError
 from runtime.version import version
@@ -146,15 +147,16 @@ def audit(
     started, started_ms = perf_counter(), int(datetime.now(UTC).timestamp() * 1000)
     # The ledger first: what it lists was acknowledged before the bounds below are taken.
     ledger = read_ledger(ledger_path) if ledger_path else None
-    try:
-        report = _report(specs, engine, ledger, ledger_path or "", state, unlisted, progress)
-    finally:
-        if ledger is not None:
-            ledger.close()
-    report.findings = order(report.findings)
-    report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
-    report.windows = windows(report.findings, report.replicas)
-    report.evidence = evidence(report.windows, report.replicas)
+    with unpacked.using():
+        try:
+            report = _report(specs, engine, ledger, shown(ledger_path or ""), state, unlisted, progress)
+        finally:
+            if ledger is not None:
+                ledger.close()
+        report.findings = order(report.findings)
+        report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
+        report.windows = windows(report.findings, report.replicas)
+        report.evidence = evidence(report.windows, report.replicas)
     report.started_ms = started_ms
     report.seconds = perf_counter() - started
     return report

@@ -9,7 +9,6 @@ lines.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import zlib
 from collections import Counter
@@ -19,6 +18,7 @@ from itertools import pairwise
 from audit.reading.record import Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.storage import Storage, StoreSpec, open_storage
+from audit.sources.compressed import CannotUnpackError
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,12 @@ def load(spec: StoreSpec) -> Replica:
         names = [n for n in storage.listdir("commitlog") if len(n) == 20 and n.isdigit()]
         for name in names:
             file = f"commitlog/{name}"
-            with contextlib.suppress(FileNotFoundError):  # retention removed it meanwhile
+            try:
                 replica.segments.append(Segment(int(name), file, storage.size(file)))
+            except FileNotFoundError:
+                continue  # retention removed it meanwhile
+            except CannotUnpackError as error:
+                replica.unread.append((Segment(int(name), file, 0), error.strerror or str(error)))
         replica.clean = not storage.exists("abort")
         replica.queues = storage.exists("consumequeue")
         _read_checkpoint(storage, replica)

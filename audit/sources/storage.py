@@ -1,0 +1,121 @@
+"""What every source can do: list, size, read by range. Nothing here writes; errors are OSError."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any, Protocol
+
+
+class Storage(Protocol):
+    """Read-only access to one store directory. Paths below its root use ``/``."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in ``path``, sorted; empty when it does not exist."""
+
+    def size(self, path: str) -> int:
+        """Bytes of a file. FileNotFoundError when absent."""
+
+    def mtime_ns(self, path: str) -> int: ...
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+
+    def data_from(self, path: str, offset: int) -> int | None:
+        """The first offset at or after ``offset`` where the file holds data; None when only a hole follows.
+
+        May return ``offset`` itself when the file system cannot tell.
+        """
+
+    def exists(self, path: str) -> bool: ...
+    def close(self) -> None: ...
+
+
+class LocalStorage:
+    """A directory of this machine; descriptors stay open until ``close``."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._files: dict[str, int] = {}
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._full(path)))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: str) -> int:
+        return os.stat(self._full(path)).st_size
+
+    def mtime_ns(self, path: str) -> int:
+        return os.stat(self._full(path)).st_mtime_ns
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._full(path))
+
+    def _open(self, path: str) -> int:
+        descriptor = self._files.get(path)
+        if descriptor is None:
+            descriptor = self._files[path] = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
+        return descriptor
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        descriptor = self._open(path)
+        data = os.pread(descriptor, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < size and (more := os.pread(descriptor, size - done, offset + done)):
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def data_from(self, path: str, offset: int) -> int | None:
+        try:
+            return os.lseek(self._open(path), offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == 6:  # ENXIO: nothing but a hole (or reserved, unwritten blocks) up to the end
+                return None
+            return offset  # this file system cannot tell: the caller reads
+
+    def close(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+
+class StoredFile(io.RawIOBase):
+    """One file of a storage as Python's own kind of file. It closes the storage with itself."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        super().__init__()
+        self._storage, self._path, self._at = storage, path, 0
+        self.size_bytes = storage.size(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size_bytes}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._storage.read(self._path, self._at, len(view))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._storage.close()
+        super().close()
