@@ -56,11 +56,14 @@ def _opened(location: str) -> Storage:
 def open_file(location: str) -> tuple[BinaryIO, int]:
     """A single file for reading, unpacked on its way if its suffix tells so, and its stored size in bytes: a
     compressed one cannot be sought in. Raises OSError, ConfigError."""
+    codec = codec_of(location)
+    if "://" not in location and not codec:  # also a pipe
+        file = open(location, "rb")  # noqa: SIM115 - the caller closes it
+        return file, os.fstat(file.fileno()).st_size
     folder, name = in_folder(location)
     storage = _opened(folder)
     try:
         size = storage.size(name)
-        codec = codec_of(location)
         if codec:
             return decoded(storage, name, codec), size
         return io.BufferedReader(StoredFile(storage, name), 1 << 20), size

@@ -78,9 +78,12 @@ class ArrowStorage:
             yield
         except FileNotFoundError:
             raise FileNotFoundError(2, "no such file", f"{shown(self._url)}: {path}") from None
+        except NotADirectoryError:
+            raise NotADirectoryError(20, "not a directory", f"{shown(self._url)}: {path}") from None
         except Exception as error:
             why = without_secrets(str(error).strip() or type(error).__name__, self._url)
-            raise OSError(5, why.splitlines()[0], f"{shown(self._url)}: {path}") from error
+            number = error.errno if isinstance(error, OSError) and error.errno else 5
+            raise OSError(number, why.splitlines()[0], f"{shown(self._url)}: {path}") from error
 
 
 @lru_cache(maxsize=64)

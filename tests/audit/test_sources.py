@@ -119,6 +119,9 @@ def test_file_systems_of_fsspec(group: tuple[list[Path], Path]) -> None:
     try:
         files.put(str(stores[0].parent), "/group", recursive=True)
         root = "memory://group" if files.exists("/group/r0") else f"memory://group/{stores[0].parent.name}"
+        (stores[0] / "consumequeue" / "T" / "notes.txt").write_text("no queue")
+        (stores[0] / "consumequeue" / "stray").write_text("no topic")
+        files.put(str(stores[0] / "consumequeue" / "stray"), f"{root}/{stores[0].name}/consumequeue/stray")
         urls = [f"{root}/{stores[0].name}", f"{root}/{stores[1].name}", f"fsspec+file://{stores[2]}"]
         check_same(stores, ledger, urls, f"{root}/{ledger.name}")
         rows = [json.loads(line) for line in ledger.read_text().splitlines()]

@@ -1,0 +1,106 @@
+"""The promise of the examples for schedulers: the verdict's exit code decides."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+
+EXAMPLES = ROOT / "docs" / "examples"
+KEELMQ = """#!/bin/sh
+echo "$@" >> {log}
+[ "$2" = diff ] && exit 2
+while [ $# -gt 0 ]; do [ "$1" = --out ] && out=$2; shift; done
+code=$(cat {code})
+[ $code = 64 ] || {{ mkdir -p "$out"; echo '{{}}' > "$out/summary.json"; }}
+exit $code
+"""
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A ``keelmq`` that writes down how it is called; sets the exit code of its audits."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    code = tmp_path / "code"
+    (folder / "keelmq").write_text(KEELMQ.format(log=tmp_path / "log", code=code))
+    os.chmod(folder / "keelmq", 0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def end_with(number: int) -> None:
+        code.write_text(str(number))
+
+    return end_with
+
+
+def test_cron_gets_the_audits_code_and_the_difference(tmp_path: Path, ended: Callable[[int], None]) -> None:
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    for day in range(1, 32):
+        (reports / f"2020-01-{day:02d}T030000Z-1").mkdir()
+
+    def night() -> int:
+        script = [str(EXAMPLES / "nightly-audit.sh"), str(reports), "a=/mnt/a", "b=/mnt/b"]
+        return subprocess.run(script, capture_output=True, check=False).returncode
+
+    ended(1)
+    assert night() == 1
+    first = (reports / "latest").readlink()
+    kept = sorted(path.name for path in reports.iterdir() if path.name.startswith("20"))
+    assert (len(kept), kept[-1]) == (30, str(first))
+    ended(64)
+    assert night() == 64
+    assert (reports / "latest").readlink() == first, "an audit without a report is none to compare with"
+    (reports / str(first)).rename(reports / "2020-02-01T030000Z-1")
+    (reports / "latest").unlink()
+    (reports / "latest").symlink_to("2020-02-01T030000Z-1")
+    ended(2)
+    assert night() == 2
+    asked = (tmp_path / "log").read_text().splitlines()
+    assert [line.split()[1] for line in asked] == ["a=/mnt/a", "a=/mnt/a", "a=/mnt/a", "diff"]
+    assert asked[0].endswith(f"--textfile {reports}/metrics.prom")
+
+
+def test_airflow_tries_again_what_may_end_otherwise(
+    ended: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FailedError(Exception):
+        """Is tried again."""
+
+    class FailedForGoodError(FailedError):
+        pass
+
+    called: list[Any] = []
+
+    def as_is(**_: Any) -> Callable[[Any], Any]:
+        return lambda function: (
+            lambda *given, **named: (
+                called.append(function) if function.__name__ == "audit" else function(*given, **named)
+            )
+        )
+
+    decorators = types.SimpleNamespace(dag=as_is, task=as_is)
+    exceptions = types.SimpleNamespace(AirflowException=FailedError, AirflowFailException=FailedForGoodError)
+    monkeypatch.setitem(sys.modules, "airflow", types.ModuleType("airflow"))
+    monkeypatch.setitem(sys.modules, "airflow.decorators", decorators)
+    monkeypatch.setitem(sys.modules, "airflow.exceptions", exceptions)
+    runpy.run_path(str(EXAMPLES / "audit_dag.py"), {"REPORTS": "unused"})
+    (audit,) = called
+    audit.__globals__["REPORTS"] = os.environ["PATH"].partition(":")[0]
+    for code in (0, 1):
+        ended(code)
+        assert audit(ds="2026-11-24") == code
+    for code, kind in ((2, FailedForGoodError), (64, FailedForGoodError), (3, FailedError)):
+        ended(code)
+        with pytest.raises(FailedError) as caught:
+            audit(ds="2026-11-24")
+        assert type(caught.value) is kind
