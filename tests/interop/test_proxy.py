@@ -1,0 +1,75 @@
+"""The promise to gRPC clients: through the real rocketmq-proxy they see the same before keelmq as before
+RocketMQ: types of messages, order, delays, recalls, transactions, acknowledgements, invisible times."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.interop import grpc_sides
+from tests.interop.conftest import keelmq
+from tests.interop.real_pair import rocketmq_pair
+
+pytestmark = [pytest.mark.interop, pytest.mark.more, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One system with a proxy before it."""
+
+    namesrv: str
+    endpoint: str
+    scratch: Path
+
+
+@pytest.fixture(scope="module")
+def ours(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    directory = tmp_path_factory.mktemp("ours")
+    sets = [f"--set=broker.{name}={value}" for name, value in grpc_sides.BROKER.items()]
+    up = keelmq("cluster", "up", "--dir", str(directory / "c"), "--brokers", "3", *sets)
+    try:
+        assert up.returncode == 0, up.stdout + up.stderr
+        status = json.loads(keelmq("cluster", "status", "--dir", str(directory / "c"), "--json").stdout)
+        yield from _side(";".join(status["namesrv"]), directory)
+    finally:
+        down = keelmq("cluster", "down", "--dir", str(directory / "c"))
+        assert down.returncode == 0, down.stdout + down.stderr
+
+
+@pytest.fixture(scope="module")
+def real(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    directory = tmp_path_factory.mktemp("real")
+    settings = grpc_sides.REAL_BROKER
+    with rocketmq_pair(directory, directory / "store", end_with=signal.SIGKILL, **settings) as namesrv:
+        yield from _side(namesrv, directory)
+
+
+def _side(namesrv: str, directory: Path) -> Iterator[Side]:
+    grpc_sides.prepare(namesrv, directory, "py")
+    with grpc_sides.proxy_before(namesrv, directory / "proxy") as endpoint:
+        yield Side(namesrv, endpoint, directory)
+
+
+def _same(driver: list[str], language: str, ours: Side, real: Side) -> None:
+    one, other = (grpc_sides.seen(driver, s.endpoint, language, s.scratch / language) for s in (ours, real))
+    assert not any(line.startswith("DRIVER late") for line in one), sorted(one)
+    assert "DRIVER acked bodies=n-0,n-1,n-2" in one
+    assert "DRIVER order group=even bodies=f-0,f-2,f-2,f-4" in one, "what fails comes again before its next"
+    assert "DRIVER order group=odd bodies=f-1,f-3,f-5" in one
+    assert "DRIVER done push=d-0,n-0,n-1,n-1,n-2,t-check,t-commit early=False" in one
+    assert "DRIVER rest simple=0" in one, "what was acknowledged does not come again"
+    assert one == other
+
+
+@pytest.mark.covers(
+    "Through the proxy: every type of message, recall, orphaned transactions, push and simple consumers",
+    client="gRPC Python 5.1.2",
+    sides="both",
+)
+def test_the_python_client_sees_the_same_through_the_proxy(ours: Side, real: Side) -> None:
+    _same(grpc_sides.python_driver(), "py", ours, real)
