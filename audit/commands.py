@@ -150,6 +150,8 @@ def audit(
             metrics.write(textfile, report)
     if as_json:
         click.echo(json.dumps(report.to_json()))
+    elif not report.replicas:
+        click.echo(f"keelmq: {_nothing_read(report)}", err=True)
     else:
         from audit.pages import report as pages
 
@@ -157,6 +159,12 @@ def audit(
             click.echo(line)
         click.echo(f"report: {directory / 'index.html'}")
     return EXIT_CODES[report.verdict]
+
+
+def _nothing_read(report: Report) -> str:
+    """Why no store was audited, and what to do, in one line."""
+    reasons = "; ".join(f"{name} could not be read: {why}" for name, why in report.unreadable.items())
+    return f"{reasons} (a STORE is a broker's storePathRootDir, the folder that holds commitlog)"
 
 
 def _refuse_unfit(engine: str, master: str | None, conf: tuple[str, ...], ledger: str | None) -> None:

@@ -12,6 +12,7 @@ from admin import ending
 from admin.commands.reach import reaches, site
 from admin.console.access import Pairs, of_file, of_key
 from admin.console.asking import Cluster
+from admin.console.drills import Drills
 from admin.console.service import Console
 from admin.exits import DONE
 from admin.host.serve import bind
@@ -46,7 +47,12 @@ PORT = 9880
     metavar="DIR",
     help="Links to the pages of drills and audits there.",
 )
-@click.option("--read-only", is_flag=True, help="Only show: no handovers.")
+@click.option(
+    "--drills",
+    is_flag=True,
+    help="Drills can be started, on clusters of their own on this machine; reports go to --reports.",
+)
+@click.option("--read-only", is_flag=True, help="Only show: no handovers, no drills.")
 @click.option("--controllers", metavar="HOST:PORT;...", help="Its Controllers, beside --namesrv.")
 @reaches
 def console(
@@ -57,6 +63,7 @@ def console(
     https_key: str | None,
     every_s: float,
     reports: Path | None,
+    drills: bool,
     read_only: bool,
     controllers: str | None,
     directory: Path,
@@ -70,6 +77,8 @@ def console(
 
     Example: keelmq console --port 9880
     """
+    if drills and (reports is None or read_only):
+        raise click.UsageError("--drills needs --reports DIR, where results go, and no --read-only")
     where = site(directory, namesrv, credentials_file)
     pairs = _pairs(address, password_file, where.key)
     https = _https(https_cert, https_key)
@@ -86,7 +95,14 @@ def console(
     async def work() -> None:
         cluster = Cluster(client_env(), where.namesrv, asked, where.key)
         served = Console(
-            cluster, link, pairs=pairs, every_s=every_s, reports=reports, read_only=read_only, https=https
+            cluster,
+            link,
+            pairs=pairs,
+            every_s=every_s,
+            reports=reports,
+            read_only=read_only,
+            https=https,
+            drills=Drills(cluster.env, reports) if drills and reports is not None else None,
         )
         await served.start()
         try:

@@ -142,11 +142,18 @@ class Guard:
 
     async def _need_own_page(self, request: web.Request, token: str) -> None:
         origin = urlsplit(request.headers.get("Origin", ""))
-        if origin.scheme not in ("http", "https") or origin.netloc.lower() != request.host.lower():
+        if origin.scheme not in self._schemes(request) or origin.netloc.lower() != request.host.lower():
             raise web.HTTPForbidden(text="the form is of another page than the console's\n")
         given = str((await request.post()).get("csrf", ""))
         if not hmac.compare_digest(given.encode(errors="replace"), self._proof(token).encode()):
             raise web.HTTPForbidden(text="the form is too old: load its page again\n")
+
+    def _schemes(self, request: web.Request) -> tuple[str, ...]:
+        """Of the console's own pages. Over HTTPS, its own or that of a proxy which says so, a page of the
+        same name over HTTP is another one: whoever is on the line can have written it."""
+        if self._secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https":
+            return ("https",)
+        return ("http", "https")  # a proxy with HTTPS need not say so
 
     def _proof(self, token: str) -> str:
         return hmac.new(self._secret, token.encode(), hashlib.sha256).hexdigest()

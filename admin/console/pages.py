@@ -14,6 +14,7 @@ from aiohttp import web
 from admin.commands.messaging.consumer import moment_ms, rows_of
 from admin.console import html, reports
 from admin.console.asking import MESSAGES_EACH, QUEUES_MAX, Cluster, NotThere
+from admin.console.drills import KINDS, REPEAT_MAX, CannotDrill, Drills
 from admin.console.guard import Guard, Handler
 from admin.console.poll import Poll
 from admin.handover import CannotHandOver, best_target
@@ -34,16 +35,24 @@ class Wrong(MqError):
 
 
 class Pages:
-    """``reports_in``: the directory of reports, or None. ``read_only``: nobody hands over here."""
+    """``reports_in``: the directory of reports, or None. ``read_only``: nobody hands over here. ``drills``:
+    those started here; None: none are."""
 
     def __init__(
-        self, cluster: Cluster, guard: Guard, poll: Poll, reports_in: Path | None, read_only: bool
+        self,
+        cluster: Cluster,
+        guard: Guard,
+        poll: Poll,
+        reports_in: Path | None,
+        read_only: bool,
+        drills: Drills | None = None,
     ) -> None:
         self._cluster = cluster
         self._guard = guard
         self._poll = poll
         self._reports_in = reports_in
         self._read_only = read_only
+        self._drills = drills
         self._pages = html.environment()
 
     def add_to(self, app: web.Application) -> None:
@@ -57,9 +66,12 @@ class Pages:
             "/messages": self._messages,
             "/message": self._message,
             "/handover": self._ask_handover,
+            "/drills": self._drill_page,
         }.items():
             app.router.add_get(path, self._guarded(handler))
         app.router.add_post("/handover", self._guarded(self._hand_over))
+        app.router.add_post("/drills", self._guarded(self._start_drill))
+        app.router.add_post("/drills/stop", self._guarded(self._stop_drill))
         app.router.add_get("/reports", self._reports)
         app.router.add_get("/report", self._report)
         app.router.add_get("/login", self._ask_login)
@@ -98,6 +110,7 @@ class Pages:
             "csrf": self._guard.csrf,
             "every_ms": int(self._poll.every_ms),
             "has_reports": self._reports_in is not None,
+            "has_drills": self._drills is not None,
             "can_hand_over": not self._read_only and bool(self._cluster.controllers),
         }
         text = html.render(self._pages, template, {**shared, **values})
@@ -223,6 +236,36 @@ class Pages:
         if self._read_only:
             raise Wrong("this console only shows: it was started with --read-only")
         return group[:255]
+
+    # --- drills
+
+    async def _drill_page(self, request: web.Request) -> web.Response:
+        values = {"drills": self._may_drill(), "kinds": KINDS, "repeat_max": REPEAT_MAX}
+        return self._page(request, "drills.html", {**values, "now_ms": self._cluster.env.now_ms()})
+
+    async def _start_drill(self, request: web.Request) -> web.Response:
+        drills, form = self._may_drill(), await request.post()
+        kind, repeat = str(form.get("kind", "")), str(form.get("repeat", "1"))
+        if form.get("sure") != "yes":
+            raise Wrong("a drill is confirmed by its check box")
+        if not (repeat.isascii() and repeat.isdecimal() and len(repeat) <= 4):
+            raise Wrong(f"{repeat[:20]} is no number of times")
+        try:
+            drills.start(kind, int(repeat), self._guard.user)
+        except CannotDrill as error:
+            return self._problem(request, 409, str(error))
+        log.info("drill=%s repeat=%s started by %s", kind, repeat, self._guard.user or "the console")
+        return web.Response(status=303, headers={"Location": "/drills"})
+
+    async def _stop_drill(self, request: web.Request) -> web.Response:
+        self._may_drill().interrupt()
+        log.info("drill stopped by %s", self._guard.user or "the console")
+        return web.Response(status=303, headers={"Location": "/drills"})
+
+    def _may_drill(self) -> Drills:
+        if self._drills is None:
+            raise NotThere("the console was started without --drills")
+        return self._drills
 
     # --- reports
 

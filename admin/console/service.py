@@ -11,6 +11,7 @@ from aiohttp import web
 
 from admin.console.access import Pairs
 from admin.console.asking import Cluster
+from admin.console.drills import Drills
 from admin.console.guard import Guard, Handler, harden
 from admin.console.pages import Pages
 from admin.console.poll import Poll
@@ -32,13 +33,15 @@ class Console:
         reports: Path | None = None,
         read_only: bool = False,
         https: ssl.SSLContext | None = None,
+        drills: Drills | None = None,
     ) -> None:
         self._link = link
         self._scheme = "http" if https is None else "https"
         self._door = Door(link, https)
         self._guard = Guard(cluster.env, pairs, port=link.getsockname()[1], secure=https is not None)
         poll = Poll(cluster.look, every_s * 1000)
-        self._pages = Pages(cluster, self._guard, poll, reports, read_only)
+        self._pages = Pages(cluster, self._guard, poll, reports, read_only, drills)
+        self._drills = drills
 
     @property
     def url(self) -> str:
@@ -60,3 +63,5 @@ class Console:
 
     async def stop(self) -> None:
         await self._door.close()
+        if self._drills is not None:
+            await self._drills.stop()

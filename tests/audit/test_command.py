@@ -72,6 +72,16 @@ def test_a_store_that_cannot_be_read_is_unknown_never_clean(tmp_path: Path) -> N
     assert "UNFINISHED" in result.stdout
 
 
+def test_where_no_store_can_be_read_one_line_says_why_and_what_to_give(tmp_path: Path) -> None:
+    result = call(f"nowhere={tmp_path / 'nowhere'}", "--out", str(tmp_path / "out"))
+    assert result.return_value == 3
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert "nowhere could not be read" in line
+    assert "storePathRootDir" in line
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["verdict"] == "unfinished"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["x", "--master", "local"], ["x", "--ledger", "/nosuch"], ["x", "--engine", "abacus"], ["a", "a"]],

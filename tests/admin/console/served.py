@@ -13,6 +13,7 @@ import aiohttp
 
 from admin.console.access import Pairs
 from admin.console.asking import Browsed, Cluster, GroupSeen, Names, TopicSeen, page_of
+from admin.console.drills import Drills
 from admin.console.service import Console
 from admin.handover import HandedOver
 from admin.host.serve import bind
@@ -123,10 +124,18 @@ async def served(
     read_only: bool = False,
     every_s: float = 2.0,
     https: ssl.SSLContext | None = None,
+    drills: Drills | None = None,
 ) -> AsyncIterator[str]:
     """Its address, which ends with /."""
     console = Console(
-        cluster, bind(0), pairs=pairs, reports=reports, read_only=read_only, every_s=every_s, https=https
+        cluster,
+        bind(0),
+        pairs=pairs,
+        reports=reports,
+        read_only=read_only,
+        every_s=every_s,
+        https=https,
+        drills=drills,
     )
     await console.start()
     try:

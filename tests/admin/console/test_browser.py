@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from admin.console.drills import Drills
+from runtime.os_env import OsEnv
 from tests.admin.console.served import MadeUp, served
 from tests.browser import browser
 
 WIDTHS = (1280, 390)
 PAGES = ("", "topics", "topic?name=orders", "consumers", "consumer?name=g", "messages?topic=orders")
-MORE = ("message?topic=orders&queue=broker-a/0&offset=41", "handover?group=broker-a")
+MORE = ("message?topic=orders&queue=broker-a/0&offset=41", "handover?group=broker-a", "drills")
 CONTRAST = """
 (() => {
   const light = (text) => {
@@ -43,7 +45,11 @@ CONTRAST = """
 @pytest.mark.more
 async def test_pages_fit_are_readable_and_run_only_the_consoles_script(tmp_path: Path) -> None:
     cluster = MadeUp()
-    async with served(cluster, every_s=0.5) as url, browser(tmp_path) as page:
+    drills = Drills(OsEnv(), tmp_path)
+    async with (
+        served(cluster, every_s=0.5, reports=tmp_path, drills=drills) as url,
+        browser(tmp_path) as page,
+    ):
         for width in WIDTHS:
             for dark in (False, True):
                 for path in (*PAGES, *MORE):

@@ -34,6 +34,8 @@ async def test_a_browser_that_knows_the_authority_logs_in_and_nobody_else_sees_a
         async with visiting(url, known) as visitor:
             assert (await visitor.get(""))[0] == 303
             form = {"csrf": await visitor.token("login"), "name": "ann", "password": PASSWORD}
+            readable_origin = url.rstrip("/").replace("https:", "http:")
+            assert (await visitor.post("login", form, readable_origin))[0] == 403
             status, _, headers = await visitor.post("login", form)
             assert status == 303
             assert "; Secure" in headers["Set-Cookie"]
