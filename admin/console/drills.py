@@ -31,6 +31,7 @@ KINDS: Final = {
     "kill-leader-and-master": "SIGKILL the Controllers' leader and the master at once.",
     "kill-namesrv": "SIGKILL a NameServer that is not the Controllers' leader.",
 }
+"""Of processes, by what ``keelmq drill`` says of them; those of links need proxies."""
 REPEAT_MAX: Final = 20
 LINES_MAX: Final = 200
 LINE_BYTES_MAX: Final = 400

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.status import Status
 
 from admin import ending
+from admin.console.drills import KINDS
 from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
 from admin.host.serve import loop_factory
@@ -36,15 +37,7 @@ from model.errors import ConfigError, MqError
 from runtime.os_env import OsEnv
 
 TEXTS: Final = {
-    "kill-master": "SIGKILL the master; another broker takes over.",
-    "stop-master": "SIGTERM the master: an orderly stop.",
-    "freeze-master": "SIGSTOP the master; thaw it when another has taken over.",
-    "handover": "Ask the Controller to make a slave master.",
-    "kill-slave": "SIGKILL a slave; sends go on after it left the SyncStateSet.",
-    "freeze-slave": "SIGSTOP a slave.",
-    "kill-controller-leader": "SIGKILL the Controllers' leader: the data path must not notice.",
-    "kill-leader-and-master": "SIGKILL the Controllers' leader and the master at once.",
-    "kill-namesrv": "SIGKILL a NameServer that is not the Controllers' leader.",
+    **KINDS,
     "cut-replication": "Cut the links between the master and its slaves; all others still hear it.",
     "silence-replication": "Swallow what the master and its slaves say to each other.",
     "slow-replication": "Delay replication by 30 ms (10 to 50) each way.",
