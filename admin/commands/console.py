@@ -82,12 +82,7 @@ def console(
     where = site(directory, namesrv, credentials_file)
     pairs = _pairs(address, password_file, where.key)
     https = _https(https_cert, https_key)
-    if controllers is not None:
-        asked = addresses(controllers, "--controllers")
-    elif namesrv is None:
-        asked = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
-    else:
-        asked = []
+    asked = _controllers(controllers, namesrv, directory)
     link = bind(port, address)
     if https is None and not is_loopback(address):
         click.echo("keelmq: passwords travel readable: give --https-cert, or put HTTPS before it", err=True)
@@ -102,7 +97,7 @@ def console(
             reports=reports,
             read_only=read_only,
             https=https,
-            drills=Drills(cluster.env, reports) if drills and reports is not None else None,
+            drills=Drills(cluster.env, reports) if drills and reports else None,
         )
         await served.start()
         try:
@@ -117,6 +112,15 @@ def console(
         except KeyboardInterrupt:  # the usual end: nothing to say
             pass
     return DONE
+
+
+def _controllers(given: str | None, namesrv: str | None, directory: Path) -> list[str]:
+    """Of a cluster elsewhere those that are named, of this machine's own all."""
+    if given is not None:
+        return addresses(given, "--controllers")
+    if namesrv is not None:
+        return []
+    return [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
 
 
 def _pairs(address: str, password_file: str | None, key: Signer | None) -> Pairs | None:
