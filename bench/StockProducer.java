@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * An unmodified producer with default settings that sends one message after the other at a steady rate until
  * its standard input ends. Each send is one line: outcome, wall clock at its begin and end (ms), and why it
- * failed or where the message is.
+ * failed or where the message is and its id.
  *
  * <p>Arguments: namesrv, topic, sends per second.
  */
@@ -41,6 +41,7 @@ public class StockProducer {
                 line.append(System.currentTimeMillis()).append(' ');
                 line.append(good
                     ? key + ' ' + result.getMessageQueue().getQueueId() + ' ' + result.getQueueOffset()
+                        + ' ' + result.getMsgId()
                     : result.getSendStatus().name());
             } catch (Exception error) {
                 line.append("failed ").append(begun).append(' ').append(System.currentTimeMillis());

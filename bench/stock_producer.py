@@ -174,7 +174,7 @@ async def drill(env: OsEnv, world: World, scenario: str, rate: int, before_s: fl
         "failed": len(refused := [send.what[0] for send in sends if not send.ok]),
         "first_failure": refused[0][:300] if refused else None,
         "lost": sum(
-            (int(queue), int(offset), key) not in read for key, queue, offset in (a.what for a in acks)
+            (int(queue), int(offset), key) not in read for key, queue, offset, _ in (a.what for a in acks)
         ),
     }
 

@@ -222,12 +222,12 @@ class OldNode(rocketmq.ServerProcess):
         self.process = None
         self._main = main
         self._library = library
-        self._config = config
+        self.config = config
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         conf = self.directory / "node.conf"
-        conf.write_text("".join(f"{name}={value}\n" for name, value in self._config.items()))
+        conf.write_text("".join(f"{name}={value}\n" for name, value in self.config.items()))
         command = java(self._library, self._main, "-c", str(conf), home=self.directory, heap_mb=1024)
         with (self.directory / "out").open("ab") as out:
             self.process = subprocess.Popen(

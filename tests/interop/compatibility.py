@@ -39,7 +39,8 @@ TESTS: Final = ROOT / "tests/interop"
 
 SIDES: Final = ("both", "keelmq", "real", "together")
 NO_BEHAVIOUR: Final = {
-    "test_stock_producer::test_only_lines_of_the_producer_are_sends": "of a test's own helper"
+    "test_stock_producer::test_only_lines_of_the_producer_are_sends": "of a test's own helper",
+    "test_migration::test_a_ledger_has_what_the_producer_was_told": "of a test's own helper",
 }
 """Tests that say nothing about a client."""
 TABLES: Final[dict[str, list[str]]] = {

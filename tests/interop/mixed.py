@@ -58,6 +58,7 @@ class Server(Protocol):
     """A process, of either kind."""
 
     name: str
+    config: dict[str, object]
 
     def start(self) -> None: ...
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> None: ...
@@ -100,21 +101,27 @@ class MixedCluster:
     """NameServers with Controllers of one kind, and one group of brokers of any kinds."""
 
     directory: Path
-    base_port: int = field(default_factory=partial(free_base_port, 150))
+    base_port: int = field(default_factory=partial(free_base_port, 200))
     servers: list[Server] = field(default_factory=list)
     brokers: list[Server] = field(default_factory=list)
     namesrvs: list[str] = field(default_factory=list)
+    namesrvs_made: int = 0
     controllers: list[str] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     """Every load that was put on the group so far."""
 
     # --- what it consists of
 
+    def _namesrv_ports(self, count: int) -> dict[str, int]:
+        """Names and ports of the next ``count`` NameServers with Controllers."""
+        first, self.namesrvs_made = self.namesrvs_made, self.namesrvs_made + count
+        return {f"namesrv-{first + i}": self.base_port + 10 * (first + i) for i in range(count)}
+
     def add_keelmq_controllers(self, count: int) -> None:
-        ports = [self.base_port + 10 * i for i in range(count)]
+        named = self._namesrv_ports(count)
+        ports = list(named.values())
         make_secret(self._made("secret"))
-        for i, port in enumerate(ports):
-            name = f"namesrv-{i}"
+        for i, (name, port) in enumerate(named.items()):
             config: dict[str, object] = {
                 "listenPort": port,
                 "enableControllerInNamesrv": "true",
@@ -129,9 +136,9 @@ class MixedCluster:
             self.controllers.append(f"127.0.0.1:{port + 1}")
 
     def add_real_controllers(self, count: int) -> None:
-        ports = [self.base_port + 10 * i for i in range(count)]
-        for i, port in enumerate(ports):
-            name = f"namesrv-{i}"
+        named = self._namesrv_ports(count)
+        ports = list(named.values())
+        for i, (name, port) in enumerate(named.items()):
             node = rocketmq.namesrv_node(
                 self.directory / name,
                 port,
