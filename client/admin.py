@@ -126,7 +126,8 @@ class AdminClient(Lifecycle):
         """Create or change ``topic`` on the named groups, or on every group that has a master.
 
         Returns when each master has answered; the NameServers may learn of it a moment later. Raises
-        ValueError for a name or a count that cannot be.
+        ValueError for a name or a count that cannot be, Refused with the group that refuses and those that
+        have it by then.
         """
         problem = topic_name_error(topic)
         if problem is not None:
@@ -135,8 +136,15 @@ class AdminClient(Lifecycle):
             raise ValueError(f"a topic has 1 to 65535 queues, not {queues}")
         config = TopicConfig(topic, read_queues=queues, write_queues=queues, perm=perm, order=order)
         info = await self.cluster_info()
+        done: list[str] = []
         for name in _some(brokers or info.brokers):
-            await self.put_topic(self._master(info, name), config, timeout_s=timeout_s)
+            address = self._master(info, name)
+            try:
+                await self.put_topic(address, config, timeout_s=timeout_s)
+            except Refused as error:
+                made = f"; made on {', '.join(done)}" if done else ""
+                raise Refused(f"{name} at {address}: {error}{made}", error.code) from error
+            done.append(name)
         return config
 
     async def put_topic(

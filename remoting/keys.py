@@ -46,6 +46,7 @@ from remoting.auth import (
 )
 from remoting.codec import Command
 from runtime.env import Env, read_file, stamp
+from runtime.secret import shown
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +238,8 @@ class Keyring:
         try:
             found = json.loads(read_file(self._env.disk, self._path))
         except OSError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            told = shown(self._env.disk, self._name, self._path)
+            raise ConfigError(f"{told}: {error.strerror}") from None
         except ValueError:
             # The error's own text may show a piece of the secret.
             raise ConfigError(f"{where}: not JSON, {form}") from None

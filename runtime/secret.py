@@ -23,10 +23,18 @@ def read_secret(disk: Disk, path: str, key: str) -> bytes | None:
     try:
         secret = read_file(disk, path).strip()
     except OSError as error:
-        raise ConfigError(f"{key}={path}: {error}") from None
+        raise ConfigError(f"{shown(disk, key, path)}: {error.strerror}") from None
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigError(f"{key}={path}: needs at least {SECRET_BYTES_MIN} bytes")
     return secret
+
+
+def shown(disk: Disk, key: str, path: str) -> str:
+    """A setting that names a file with secrets, as an error tells it. Where not even the directory is there,
+    the value may be the secret itself, and errors are kept in journals."""
+    if disk.exists(path) or disk.is_dir(path.rpartition("/")[0] or "/nowhere"):
+        return f"{key}={path}"
+    return f"{key} (its value is to be the path of a file, and is not shown)"
 
 
 def fresh_nonce(chance: random.Random, secret: bytes) -> bytes:

@@ -33,6 +33,14 @@ _READS: Final = frozenset(
 )
 ACTS: Final = OF_OPERATORS - _READS
 """What an operator changes: topics, groups, offsets, settings, users, masters."""
+_TOLD_WHOLE: Final = frozenset(
+    {
+        Request.AUTH_CREATE_ACL,
+        Request.AUTH_UPDATE_ACL,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    }
+)
+"""What these change stands in their bodies, which hold no secret."""
 _NAMES: Final = (
     "topic",
     "group",
@@ -61,6 +69,7 @@ _CHANGED_NOTHING: Final = frozenset(
 come in time is SYSTEM_ERROR, one whose lease ended between its parts SERVICE_NOT_AVAILABLE."""
 NAME_CHARS_MAX: Final = 128
 WHY_CHARS_MAX: Final = 512
+BODY_CHARS_MAX: Final = 1024
 UNSIGNED: Final = "an unsigned request"
 
 
@@ -98,6 +107,8 @@ class Audit:
         what, user = label_of(request.code), who(request)
         self.acts[what] += 1
         names = ", ".join(f"{name}={_short(request.ext[name])}" for name in _NAMES if name in request.ext)
+        if request.code in _TOLD_WHOLE and request.body:
+            names += (", " if names else "") + _short(request.body.decode(errors="replace"), BODY_CHARS_MAX)
         done = "done" if outcome == 0 else f"answered {outcome}"
         text = "%s: act: %s from %s: %s%s: %s"
         values = (self._name, user, remote, name_of(request.code), f" ({names})" if names else "", done)

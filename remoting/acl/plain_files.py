@@ -47,6 +47,10 @@ class PlainFiles:
         """Raises ConfigError."""
         seen, contents = self._contents()
         self._use(_acl(contents), seen, contents)
+        if not self.acl.accounts:
+            log.warning(
+                "no account in %s or %s/acl: all are denied but white addresses", self.default, self.home
+            )
 
     async def look(self) -> None:
         if _stat(self._env.disk, self._paths()) == self._seen:

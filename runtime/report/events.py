@@ -104,6 +104,6 @@ then one a second, and the next line says how many were left out.
 
 | line | server | meaning | fields | counted by |
 |---|---|---|---|---|
-| `event slow_request` | all | a request was answered only after `slowRequestMillis`: it waited for slaves, a disk, another server or the event loop. Pulls, pops and notifications that wait for messages are held on purpose and are not told | `request`, `client`, `ms` | `keelmq_slow_requests_total` |
+| `event slow_request` | all | a request was answered only after `slowRequestMillis`: it waited for slaves, a disk, another server or the event loop. Pulls, pops and notifications that wait for messages, and slaves' requests for changed tables, are held on purpose and are not told | `request`, `client`, `ms` | `keelmq_slow_requests_total` |
 | `held the event loop` | all | a piece of work kept all others waiting for 20 ms or more | the request, the client, ms | `keelmq_slow_turns_total` |
 """  # noqa: E501

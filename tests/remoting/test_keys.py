@@ -32,6 +32,7 @@ from remoting.keys import (
 )
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
+from runtime.secret import read_secret
 
 SECRET = "0123456789abcdef"
 OTHER = "another secret of many bytes"
@@ -243,6 +244,16 @@ def test_a_file_that_is_none_is_refused_without_its_secrets(
         Keyring(Clock(), str(path))
     assert f"peerCredentialsFile={path}" in str(error.value)
     assert SECRET[:-1] not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [json.dumps(key()), SECRET])
+def test_a_secret_in_the_place_of_its_files_path_is_not_told(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"peerCredentialsFile .*not shown.*No such file") as error:
+        Keyring(Clock(), value)
+    assert SECRET not in str(error.value)
+    with pytest.raises(ConfigError, match=r"haSecretFile .*not shown.*No such file") as error:
+        read_secret(Clock().disk, value, "haSecretFile")
+    assert SECRET not in str(error.value)
 
 
 def test_what_was_seen_is_remembered_as_long_as_it_would_be_taken_and_no_longer() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from runtime.report.complaints import LINES_AT_ONCE
 from runtime.report.slow_requests import EVENT, KEPT, SlowRequests
+from runtime.report.slow_turns import SlowTurns
 
 
 def test_what_took_long_is_a_line_with_its_code_client_and_ms(caplog: pytest.LogCaptureFixture) -> None:
@@ -33,6 +34,13 @@ def test_many_are_counted_and_few_are_told(caplog: pytest.LogCaptureFixture) -> 
     assert [one["client"] for one in slow.status()["last"]] == [
         f"10.0.0.9:{n}" for n in range(500 - KEPT, 500)
     ]
+
+
+def test_what_waits_on_purpose_is_none() -> None:
+    slow = SlowTurns("broker-a", lambda: 0.0, request_ms=100)
+    slow.on_answered("KEELMQ_COPY_TABLES", "10.0.0.9:5", 1.0)
+    slow.on_answered("SEND_MESSAGE", "10.0.0.9:5", 1.0)
+    assert slow.requests.by_request == {"SEND_MESSAGE": 1}
 
 
 def test_0_tells_nothing() -> None:

@@ -219,6 +219,7 @@ def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogC
         audit.on_act(user, FROM, 0)
         audit.on_act(account, FROM, 209)
         audit.on_act(Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T"}), FROM, 0)
+        audit.on_act(Command(Request.AUTH_UPDATE_ACL, {"subject": "User:b"}, b'{"decision":"Deny"}'), FROM, 0)
         audit.on_act(Command(Request.SEND_MESSAGE), FROM, 0)
         audit.on_act(Command(Request.BROKER_HEARTBEAT), FROM, 0)
         audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER), FROM, 0)
@@ -228,10 +229,12 @@ def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogC
         "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_ACL_CONFIG (accessKey=bob1234):"
         " answered 209",
         "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_TOPIC (topic=T): done",
+        "test: act: an unsigned request from 127.0.0.1:5: AUTH_UPDATE_ACL"
+        ' (subject=User:b, {"decision":"Deny"}): done',
         "test: act: an unsigned request from 127.0.0.1:5: CONTROLLER_ELECT_MASTER: done",
     ]
     assert "pass-word" not in caplog.text
-    assert sum(audit.acts.values()) == 4
+    assert sum(audit.acts.values()) == 5
 
 
 def test_no_change_of_a_proven_operator_is_left_out_and_refused_ones_hide_no_others(
