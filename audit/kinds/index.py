@@ -104,7 +104,9 @@ def _of_replica(at: int, r: Replica, files: list[Head], shape: Shape, end: int) 
             last = last_offset(storage, head, slots, begin, r.end) if slots else -1
             # The last message of a full file may have entries in the next one, which is asked for it.
             until = max(begin, last) if number + 1 < len(files) else max(begin, last + 1, end)
-            found.append(IndexTask(at, r.location, head.file, slots, begin, until, where, before))
+            found.append(
+                IndexTask(at, r.location, head.file, slots, begin, until, where, before, not r.clean)
+            )
             if last >= 0:
                 begin, before = last, head.file
     finally:

@@ -108,6 +108,27 @@ def test_a_running_brokers_index_may_end_early(tmp_path: Path) -> None:
     assert [(f.kind, f.records) for f in run_local(stores, None).findings] == [("index_missing", 1)]
 
 
+def test_a_running_brokers_index_may_be_ahead_of_the_logs_end(tmp_path: Path) -> None:
+    """What came after the end was noted has its entries by the time that the file is read."""
+    store = unpack("plain-11", tmp_path)
+    raw = index_of(store).read_bytes()
+    count = int.from_bytes(raw[36:40]) - 1
+    offsets = [int.from_bytes(raw[at + 4 : at + 12]) for at in range(ENTRIES_AT + 20, len(raw), 20)][:count]
+    end = sorted(set(offsets))[-3]
+    segment = max(file for file in (store / "commitlog").iterdir() if int(file.name) <= end)
+    log = segment.read_bytes()
+    segment.write_bytes(log[: end - int(segment.name)].ljust(len(log), b"\0"))
+
+    def kinds() -> set[str]:
+        return {f.kind for f in run_local([store], None).findings if f.kind.startswith("index_")}
+
+    assert kinds() == {"index_wrong"}, "nothing came after the end of a broker that was stopped"
+    (store / "abort").touch()
+    assert kinds() == set()
+    change(index_of(store), *OF_INDEX["offset"][:1])
+    assert "index_wrong" in kinds(), "entries before it name what the log has"
+
+
 def test_a_table_that_is_no_json_is_named(tmp_path: Path) -> None:
     store = unpack("plain-11", tmp_path)
     table = store / "config" / "topics.json"
