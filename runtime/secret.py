@@ -30,9 +30,10 @@ def read_secret(disk: Disk, path: str, key: str) -> bytes | None:
 
 
 def shown(disk: Disk, key: str, path: str) -> str:
-    """A setting that names a file with secrets, as an error tells it. Where not even the directory is there,
-    the value may be the secret itself, and errors are kept in journals."""
-    if disk.exists(path) or disk.is_dir(path.rpartition("/")[0] or "/nowhere"):
+    """A setting that names a file with secrets, as an error tells it. Where it looks like none, the value may
+    be the secret itself, and errors are kept in journals."""
+    directory = path.rpartition("/")[0]
+    if path.startswith("/") or (directory and disk.is_dir(directory)):
         return f"{key}={path}"
     return f"{key} (its value is to be the path of a file, and is not shown)"
 

@@ -63,8 +63,11 @@ class Launcher:
         self._patch.undo()
         self._parent.communicate(timeout=10)
 
-    def _start_server(self, role: str, conf: Path, log: Path, wrap: Sequence[str] = ()) -> int:
+    def _start_server(
+        self, role: str, conf: Path, log: Path, wrap: Sequence[str] = (), code: str = ""
+    ) -> int:
         assert not wrap, "a fork is no new command"
+        assert not code, "a fork has the code of its parent"
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         self._parent.stdin.write(f"{role}\t{conf}\t{log}\n")
