@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.context import BrokerContext
+from broker.requests.half_places import HalfPlaces
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import LONG_BODY_BYTES, SendProcessor
@@ -98,9 +99,7 @@ class Transactions:
         # Half offsets from _next_half on, and how they ended where that is known:
         self._ended: dict[int, str | None] = {}  # their op record is confirmed
         self._ending: dict[int, str | None] = {}  # their op record was written here, confirmed or not
-        self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
-        self._former: dict[int, list[int]] = {}  # such a copy -> the halves whose place it took, as told
-        self._untold: set[int] = set()  # places of which no producer was told
+        self._places = HalfPlaces()
         self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
         self._known = asyncio.Event()  # the op records that were there at our promotion are read
         self._waiting = 0  # ends that came before
@@ -291,8 +290,8 @@ class Transactions:
     def _newest(self, half: Record) -> Record:
         """``half``, or the copy that took its place when its producer was asked: an end that crossed the
         question on its way counts for that."""
-        renewed = self._renewed.get(half.queue_offset)
-        raw = self._context.store.lookup(renewed[1]) if renewed is not None else None
+        renewed = self._places.newest(half.queue_offset)
+        raw = self._context.store.lookup(renewed) if renewed is not None else None
         return decode(raw) if raw is not None else half
 
     def _committed(self, half: Record) -> NewMessage:
@@ -351,9 +350,7 @@ class Transactions:
         self._ops.clear()
         self._ended.clear()
         self._ending.clear()
-        self._renewed.clear()
-        self._former.clear()
-        self._untold.clear()
+        self._places.clear()
         self._asked_in_place.clear()
         taken_over = store.log.end
         while True:
@@ -483,7 +480,7 @@ class Transactions:
         immunity_s = int_property(half.properties, IMMUNITY_S) or 0
         left_s = max(immunity_s - self._age_ms(half) // 1000, 1)
         again = self._copy(half, HALF_TOPIC, 0, changed(half.properties, {IMMUNITY_S: str(left_s)}))
-        self._untold.add(self._renew(half, again).queue_offset)
+        self._renew(half, again, told=False)
 
     def _ask(self, half: Record) -> None:
         """Write ``half`` anew at the end of its queue and ask its producer, or give it up."""
@@ -506,20 +503,14 @@ class Transactions:
             self._question(same, half.physical_offset, half.queue_offset)
             return
         again = self._copy(half, HALF_TOPIC, 0, properties)
-        put = self._renew(half, again)
+        put = self._renew(half, again, told=True)
         self._question(again, put.physical_offset, put.queue_offset)
 
-    def _renew(self, half: Record, again: NewMessage) -> Put:
+    def _renew(self, half: Record, again: NewMessage, *, told: bool) -> Put:
         """Let ``again`` take the place of ``half``. Raises Refused."""
         put = self._sender.put([again, self._op(half.queue_offset)], stored_before=True)[0]
         self._ending[half.queue_offset] = None
-        copy = (put.queue_offset, put.physical_offset)
-        former = self._former.pop(half.queue_offset, [])
-        if half.queue_offset not in self._untold:  # else nobody can name it
-            former.append(half.queue_offset)
-        self._untold.discard(half.queue_offset)
-        self._former[put.queue_offset] = former
-        self._renewed.update(dict.fromkeys(former, copy))
+        self._places.on_moved(half.queue_offset, (put.queue_offset, put.physical_offset), told=told)
         return put
 
     def _question(self, half: NewMessage, physical_offset: int, queue_offset: int) -> None:
@@ -572,12 +563,7 @@ class Transactions:
                 if offset < done_to or (halves is self._ending and offset in self._ended):
                     halves.pop(offset, None)
                 await slice_.breathe()
-        for old, (queue_offset, _) in list(self._renewed.items()):
-            if queue_offset < done_to:
-                self._renewed.pop(old, None)
-                self._former.pop(queue_offset, None)
-                self._untold.discard(queue_offset)
-            await slice_.breathe()
+        await self._places.forget(done_to, slice_)
         if not self._context.role_state.is_master:
             return
         while self._ops and self._ops[0][1] < done_to:

@@ -183,8 +183,8 @@ async def test_what_ended_is_read_one_a_look_and_an_asked_half_is_found_by_its_p
         for _ in range(20):
             await begin(client)
         service = broker.processors.transactions
-        await eventually(lambda: len(service._former) == 20, "each is asked about")
-        assert all(len(former) < 20 for former in service._former.values()), "each has its own"
+        await eventually(lambda: len(service._places._former) == 20, "each is asked about")
+        assert all(len(former) < 20 for former in service._places._former.values()), "each has its own"
         await eventually(lambda: service._next_op >= 20, "what ended them can be read")
         fresh = Transactions(broker.context, broker.processors.sender)
         slices = counted_slices(monkeypatch)

@@ -374,10 +374,10 @@ async def test_what_was_told_of_a_half_is_all_that_is_remembered_of_its_places(
         late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
         half = await client.send("T", b"late", properties=late)
         await eventually(lambda: len(of_topic(broker, HALVES)) >= 6, "it was written anew five times")
-        transactions = broker.processors.transactions
-        assert [len(places) for places in transactions._former.values()] == [1]
-        assert len(transactions._renewed) == 1
-        assert len(transactions._untold) == 1
+        places = broker.processors.transactions._places
+        assert [len(places) for places in places._former.values()] == [1]
+        assert len(places._newest) == 1
+        assert len(places._untold) == 1
         assert (await end(client, half, COMMIT)).code == 0
         assert [record.body for record in of_topic(broker, "T")] == [b"late"]
 
