@@ -1,7 +1,9 @@
 """A test that failed while this machine, a shared one, stood still: it says so, and is tried again.
 
 Nothing here promises what happens to a time-out or an election when every process stops for longer than
-it; a test's story is another one then. A test that fails on a machine that ran is never tried again.
+it; a test's story is another one then. A test of ours that fails on a machine that ran is never tried again.
+A test that drives programs not ours (``interop``) is, while more waits for the cores than there are of them:
+what those programs do when their own time-outs end is theirs. Each further try is told with its traceback.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator
+from functools import partial
 
 import pytest
 
@@ -48,6 +51,11 @@ class StandStills:
         )
 
 
+def starved(load: float) -> bool:
+    """More waited for the cores in the last minute than there are cores?"""
+    return load > len(os.sched_getaffinity(0))
+
+
 class Plugin:
     def __init__(self) -> None:
         self._stills = StandStills(time.monotonic())
@@ -69,10 +77,13 @@ class Plugin:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=TRIES_AGAIN, condition=self._stood_still))
+            condition = partial(self._counts_for_nothing, item)
+            item.add_marker(pytest.mark.flaky(reruns=TRIES_AGAIN, condition=condition))
 
-    def _stood_still(self) -> bool:
-        return self._stills.since(self._began)
+    def _counts_for_nothing(self, item: pytest.Item) -> bool:
+        if self._stills.since(self._began):
+            return True
+        return item.get_closest_marker("interop") is not None and starved(os.getloadavg()[0])
 
     def pytest_runtest_logstart(self) -> None:
         """A test begins, for the first time or again."""

@@ -17,6 +17,9 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
+JAVA_TRIES = 3
+"""Java sends a trace once, waits 5 s for the answer, and drops it then: a busy machine loses some."""
+
 
 async def _ours(namesrv: list[str]) -> str:
     env = OsEnv()
@@ -46,14 +49,21 @@ async def _ours(namesrv: list[str]) -> str:
 )
 def test_mqadmin_finds_the_traces_of_both_clients(cluster: Cluster) -> None:
     ours = asyncio.run(_ours(cluster.namesrv.split(";")))
-    done = cluster.driver("trace", "TracedJava", "2", "traced_java_cg")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    java = facts(done.stdout, "sent")[0]["msgId"]
-    asked = (f"queryMsgTraceById -i {ours}", f"queryMsgTraceById -i {java}")
-    said = mqadmin_all(cluster.namesrv, cluster.scratch, *asked)
-    for text, producer, consumer in zip(
-        said, ("traced_ours", "traced_java"), ("traced_cg", "traced_java_cg"), strict=True
-    ):
-        rows = [line.split() for line in text.splitlines()]
-        found = {(row[0], row[1], row[-1]) for row in rows if row and row[0] in ("Pub", "Sub")}
-        assert found == {("Pub", producer, "success"), ("Sub", consumer, "success")}, text
+    ours_told = {("Pub", "traced_ours", "success"), ("Sub", "traced_cg", "success")}
+    java_told = {("Pub", "traced_java", "success"), ("Sub", "traced_java_cg", "success")}
+    java_text = ""
+    for _ in range(JAVA_TRIES):
+        done = cluster.driver("trace", "TracedJava", "2", "traced_java_cg")
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        java = facts(done.stdout, "sent")[0]["msgId"]
+        asked = (f"queryMsgTraceById -i {ours}", f"queryMsgTraceById -i {java}")
+        text, java_text = mqadmin_all(cluster.namesrv, cluster.scratch, *asked)
+        assert _told(text) == ours_told, text
+        if _told(java_text) == java_told:
+            return
+    raise AssertionError(f"what Java told was not found in {JAVA_TRIES} tries: {java_text}")
+
+
+def _told(text: str) -> set[tuple[str, str, str]]:
+    rows = [line.split() for line in text.splitlines()]
+    return {(row[0], row[1], row[-1]) for row in rows if row and row[0] in ("Pub", "Sub")}

@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.stand_still import LOOK_S, STILL_S, TRIES_AGAIN, StandStills
 
 ROOT = Path(__file__).parents[2]
@@ -29,10 +31,10 @@ def test_only_a_look_that_comes_late_is_a_stand_still() -> None:
     assert not stills.since(now + 1)
 
 
-def outcome(folder: Path, text: str) -> str:
+def outcome(folder: Path, text: str, setting: str = "") -> str:
     """What pytest says of tests in a file, run in a process of its own."""
     (folder / "test_it.py").write_text(textwrap.dedent(text))
-    (folder / "conftest.py").write_text("from tests.conftest import pytest_configure\n")
+    (folder / "conftest.py").write_text(f"from tests.conftest import pytest_configure\n{setting}")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
@@ -96,3 +98,30 @@ def test_a_test_that_failed_while_the_machine_ran_is_not_tried_again(tmp_path: P
     )
     assert "1 failed, 1 passed" in said, said
     assert "rerun" not in said, said
+
+
+FOREIGN = """
+    import pytest
+    tries = []
+
+    @pytest.mark.interop
+    def test_of_programs_not_ours():
+        tries.append(1)
+        assert len(tries) == 2
+
+    def test_of_ours():
+        tries.append("x")
+        assert "y" in tries
+    """
+
+
+@pytest.mark.parametrize(
+    ("load", "said_of_it"),
+    [(1000.0, "1 failed, 1 passed, 1 warning, 1 rerun"), (0.0, "2 failed, 1 warning")],
+    ids=["busy", "idle"],
+)
+def test_a_test_of_programs_not_ours_is_tried_again_on_a_busy_machine(
+    tmp_path: Path, load: float, said_of_it: str
+) -> None:
+    said = outcome(tmp_path, FOREIGN, f"import os\nos.getloadavg = lambda: ({load}, 0.0, 0.0)\n")
+    assert said_of_it in said, said
