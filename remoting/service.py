@@ -171,7 +171,10 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         connection = await self.connection(address, timeout_s)
-        return await connection.call(command, max(until - loop.time(), 0.001))
+        left_s = until - loop.time()
+        if left_s <= 0:
+            raise ConnectionError(f"connecting to {address} took {timeout_s:.3g} s, all the time of the call")
+        return await connection.call(command, left_s)
 
     async def oneway(self, address: str, command: Command, timeout_s: float = CALL_S) -> None:
         """Send a request nobody answers. Raises ConnectionError when nothing was sent."""

@@ -153,6 +153,11 @@ class ServerConfig(Config):
                 not text or credentials_in(text, *pair) is not None,
                 f"{name}: expected a JSON object of {pair}",
             )
+        for name in ("authenticationWhitelist", "authorizationWhitelist"):
+            text = getattr(self, self.keys()[name].name)
+            need(
+                codes_in(text) is not None, f"{name}={text[:100]}: expected numbers of requests, with commas"
+            )
         need(
             self.authentication_enabled or not self.authorization_enabled,
             "authorizationEnabled=true without authenticationEnabled=true would believe whatever name a"
@@ -188,6 +193,14 @@ class ServerConfig(Config):
                 "peers and operators then sign what they ask for",
             )
         ]
+
+
+def codes_in(text: str) -> frozenset[int] | None:
+    """``10, 310`` as numbers of requests; None when a part is none."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if any(not (part.isascii() and part.isdigit() and len(part) < 10) for part in parts):
+        return None
+    return frozenset(map(int, parts))
 
 
 def pairs_in(text: str) -> dict[str, str] | None:

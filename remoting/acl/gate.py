@@ -18,7 +18,7 @@ from model.acl.directory import Directory
 from model.acl.plain import Account, Perm, need_admin
 from model.acl.policies import Need, User, denied
 from model.codes import Response, name_of
-from model.config.server import ServerConfig
+from model.config.server import ServerConfig, codes_in
 from model.errors import PeerError, Refused
 from remoting.acl.audit import Audit
 from remoting.acl.needs import SETTINGS, needs, plain_needs, plain_reads, reads
@@ -81,8 +81,8 @@ class Gate:
             plain,
             authenticates=config.authentication_enabled,
             authorizes=config.authorization_enabled,
-            open_to_all=_codes(config.authentication_whitelist),
-            open_to_users=_codes(config.authorization_whitelist),
+            open_to_all=codes_in(config.authentication_whitelist) or frozenset(),
+            open_to_users=codes_in(config.authorization_whitelist) or frozenset(),
             cluster=cluster,
         )
 
@@ -282,7 +282,3 @@ def with_peer_reason(refused: Refused, request: Command, credentials: Signer | N
         text = f"{refused.remark}; {name} is a key of peerCredentialsFile, and {failed.remark}"
         return Refused(text, refused.code)
     return refused
-
-
-def _codes(text: str) -> frozenset[int]:
-    return frozenset(int(part) for part in text.replace(" ", "").split(",") if part.isdigit())

@@ -4,9 +4,10 @@ dials with."""
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from typing import Final
 
-from runtime.tls.contexts import Contexts
+from runtime.tls.contexts import Contexts, client_context
 from runtime.tls.words import told
 
 _ROUNDS: Final = 8
@@ -14,11 +15,20 @@ _ROUNDS: Final = 8
 
 def rehearse(now: Contexts, host: str) -> str:
     """Why another server with the same files could not dial this one as ``host``; empty when it could."""
+    return "" if now.server is None else _handshake(now.server, now.client, host)
+
+
+def rehearse_anywhere(now: Contexts, now_ms: int) -> str:
+    """As ``rehearse``, whatever this server is called. Reads the files again; raises ConfigError."""
     if now.server is None:
         return ""
+    return _handshake(now.server, client_context(replace(now.config, client_check_host=False), now_ms), None)
+
+
+def _handshake(serving: ssl.SSLContext, dialling: ssl.SSLContext, host: str | None) -> str:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = now.client.wrap_bio(to_client, to_server, server_hostname=host)
-    server = now.server.wrap_bio(to_server, to_client, server_side=True)
+    client = dialling.wrap_bio(to_client, to_server, server_hostname=host)
+    server = serving.wrap_bio(to_server, to_client, server_side=True)
     open_ends = [client, server]
     for _ in range(_ROUNDS):
         for end in list(open_ends):

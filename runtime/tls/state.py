@@ -21,6 +21,7 @@ from model.settings import parse_file
 from runtime.env import Env
 from runtime.report.complaints import Complaints
 from runtime.tls.contexts import Contexts, load
+from runtime.tls.rehearsal import rehearse_anywhere
 from runtime.tls.watch import Watch, look_at
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class TlsState:
         self._watch = Watch(self._paths(config))
         self._watch.use(seen + look_at(config.files()))
         self.now: Contexts = load(config, now_ms())
+        self._believed = not rehearse_anywhere(self.now, now_ms())
 
     def look(self) -> None:
         """Read the files again if they have changed. Blocks."""
@@ -63,16 +65,29 @@ class TlsState:
             seen = look_at([self._file])
             config, said = self._config()
             seen += look_at(config.files())
-            self.now = load(config, self._now_ms())
+            fresh = load(config, self._now_ms())
+            believed = self._check_believed(fresh)
         except ConfigError as error:
             self.error = str(error)
             log.error("TLS: the new files are not used, the former ones are: %s", error)
             return
+        self.now, self._believed = fresh, believed
         self._said = said
         self._watch.use(seen)
         self.error = None
         self.reloads += 1
         log.info("TLS: files read again, new connections use them: %s", self._summary())
+
+    def _check_believed(self, fresh: Contexts) -> bool:
+        """Whether a server with these files would believe this one. Raises ConfigError when it would with the
+        former files alone: a certificate of another authority would cut this server off from its group."""
+        problem = rehearse_anywhere(fresh, self._now_ms())
+        if problem and self._believed:
+            raise ConfigError(
+                f"a server with the same files could not dial this one: {problem}. Put the new certificate's"
+                " authority into the files of tls.client.trustCertPath and tls.server.trustCertPath first"
+            )
+        return not problem
 
     @property
     def server(self) -> ssl.SSLContext | None:

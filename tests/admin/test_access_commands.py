@@ -118,6 +118,16 @@ async def test_users_and_policies_are_made_changed_and_deleted(
         code, said = await run("user", "list", "--at", f"{broker.context.config.address};127.0.0.1:1")
         assert (code, "rootroot" in said, "127.0.0.1:1: " in said) == (3, True, True)
 
+        assert (await run("user", "delete", "inner", "--yes"))[0] == 0
+        for change in (("delete", "rootroot", "--yes"), ("update", "rootroot", "--normal")):
+            code, said = await run("user", *change)
+            assert (code, "rootroot is the last super user" in said) == (3, True), said
+        assert set(broker.acl.directory.users) == {"rootroot"}
+        assert (await run("user", "delete", "rootroot", "--yes", "--even-last"))[0] == 0
+        assert set(broker.acl.directory.users) == set()
+        code, said = await run("user", "list")
+        assert (code, "status" in said) == (3, False), said
+
 
 @pytest.mark.parametrize(
     ("words", "says"),
@@ -130,6 +140,8 @@ async def test_users_and_policies_are_made_changed_and_deleted(
         ("policy create shop --resource orders --action Pub", "is no resource"),
         ("policy create shop --resource Topic:a --action Pub --source here", "expected an address"),
         ("policy create shop --resource Topic:a --action Any", "'Any' is not one of"),
+        ("policy create shop --resource Topic:a*b --action Pub", "would never match"),
+        ("policy create shop --resource Cluster:* --action Pub", "no request asks Pub of a cluster"),
         ("policy delete shop --default", "--default goes with --resource"),
     ],
 )

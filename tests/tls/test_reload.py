@@ -89,6 +89,30 @@ def test_files_that_are_wrong_change_nothing_and_are_told_once(
     assert state.now is not before
 
 
+def test_a_certificate_of_an_authority_that_nobody_trusts_yet_is_not_used(own: Site, strangers: Site) -> None:
+    state = TlsState(own.server())
+    before = state.now
+    own.put("server", strangers.pair())
+    look_twice(state)
+    assert state.now is before
+    assert state.error is not None
+    assert "could not dial this one" in state.error
+
+    both = own.authority.cert + strangers.authority.cert
+    Path(own.ca).write_bytes(both)
+    look_twice(state)
+    assert state.status()["error"] is None
+    assert state.reloads == 1
+    assert state.now is not before
+
+
+def test_a_server_that_its_own_files_never_believed_takes_any_certificate(own: Site, strangers: Site) -> None:
+    state = TlsState({**own.server(), "tls.client.trustCertPath": strangers.ca})
+    own.put("server", own.pair(days=90))
+    look_twice(state)
+    assert (state.error, state.reloads) == (None, 1)
+
+
 def test_files_that_are_being_written_are_waited_for(own: Site) -> None:
     state = TlsState(own.server())
     new = own.pair(days=90)

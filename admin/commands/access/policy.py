@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from admin.commands.access.servers import Servers, at_servers, merged, problems_of, say_done
+from admin.commands.access.servers import Servers, answered, at_servers, merged, problems_of, say_done
 from admin.commands.reach import need_yes, say_json, show
 from admin.group import group_of
 from client.access import AccessRules, KnownEntry
@@ -18,6 +18,8 @@ from model.acl.policies import ACTIONS, Entry, Resource
 from model.errors import Refused
 
 GIVEN = [name for name in ACTIONS if name not in ("Unknown", "Any")]
+NEVER_ASKED = {("Cluster", "Pub"), ("Cluster", "Sub"), ("Group", "Pub")}
+"""Sends ask of topics, and what consumers do of topics and groups (``remoting.acl.needs``)."""
 
 
 def _resource(text: str) -> str:
@@ -25,6 +27,8 @@ def _resource(text: str) -> str:
     found = Resource.of(text)
     if found is None or (found.kind != "Any" and found.name == ""):
         raise click.BadParameter(f"{text!r} is no resource: Topic:orders, Topic:ord*, Group:*, Cluster:c, *")
+    if found.name is not None and "*" in found.name:
+        raise click.BadParameter(f"{text!r} would never match: a * stands for more at the end alone")
     return str(found)
 
 
@@ -66,6 +70,9 @@ class Change:
             if not is_source(source):
                 raise click.UsageError(f"--source {source!r}: expected an address, or ADDRESS/PREFIX")
         parsed = [found for found in map(Resource.of, resources) if found is not None]
+        if all((found.kind, action) in NEVER_ASKED for found in parsed for action in actions):
+            kinds = " or ".join(sorted({f"a {found.kind.lower()}" for found in parsed}))
+            raise click.UsageError(f"no request asks {' or '.join(actions)} of {kinds}")
         entries = [Entry(found, actions, sources, not deny) for found in dict.fromkeys(parsed)]
         return cls(user, _kind(is_default), tuple(entries))
 
@@ -102,7 +109,7 @@ def list_(
     rows = sorted(merged(found).items(), key=lambda row: (row[0].user, row[0].policy, row[0].resource))
     if as_json:
         say_json([_json(entry) | {"at": at} for entry, at in rows])
-    else:
+    elif answered(found):
         columns = ("user", "policy", "resource", "actions", "from", "decision", "at")
         show(
             [

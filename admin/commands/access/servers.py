@@ -99,6 +99,11 @@ def merged(found: Mapping[str, Sequence[Hashable] | str]) -> dict[Any, str]:
     return {row: "all" if len(servers) == len(found) else ", ".join(servers) for row, servers in rows.items()}
 
 
+def answered(found: Mapping[str, object]) -> bool:
+    """Whether one told anything: of the others' silence no table is made."""
+    return any(not isinstance(said, str) for said in found.values())
+
+
 def problems_of(found: Mapping[str, object]) -> int:
     """Say which servers told nothing; the exit code."""
     failed = {server: said for server, said in found.items() if isinstance(said, str)}

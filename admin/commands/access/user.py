@@ -9,16 +9,21 @@ import sys
 
 import click
 
-from admin.commands.access.servers import Servers, at_servers, merged, problems_of, say_done
+from admin.commands.access.servers import Servers, answered, at_servers, merged, problems_of, say_done
 from admin.commands.reach import need_yes, say_json, show
 from admin.group import group_of
 from client.access import AccessRules, KnownUser
-from model.errors import ConfigError
+from model.errors import ConfigError, Refused
 
 PASSWORD_BYTES_MAX = 4096
+SUPER = ("Super", "enable")
+"""As servers tell the type and the status of one who may do everything."""
 
 _password_file = click.option(
     "--password-file", metavar="FILE", help="Its first line is the password; - is stdin [asked for]."
+)
+_even_last = click.option(
+    "--even-last", is_flag=True, help="Also when nobody is left to change users and policies."
 )
 
 
@@ -44,7 +49,7 @@ def list_(
         say_json(
             [{"username": u.name, "userType": u.kind, "userStatus": u.status, "at": at} for u, at in rows]
         )
-    else:
+    elif answered(found):
         show([(u.name, u.kind, u.status, at) for u, at in rows], ("user", "type", "status", "at"))
     return problems_of(found)
 
@@ -79,6 +84,7 @@ def create(
 @_password_file
 @click.option("--super/--normal", "is_super", default=None, help="May it do everything?")
 @click.option("--enable/--disable", "enabled", default=None, help="May it do anything?")
+@_even_last
 @at_servers
 def update(
     name: str,
@@ -86,6 +92,7 @@ def update(
     password_file: str | None,
     is_super: bool | None,
     enabled: bool | None,
+    even_last: bool,
     servers: Servers,
     as_json: bool,
 ) -> int:
@@ -100,6 +107,8 @@ def update(
     kind = None if is_super is None else "Super" if is_super else "Normal"
 
     async def work(rules: AccessRules, server: str) -> None:
+        if (is_super is False or enabled is False) and not even_last:
+            await _check_not_last(rules, server, name)
         await rules.update_user(server, name, password=password, kind=kind, enabled=enabled)
 
     return say_done(servers.each(work), f"{name} is changed", in_json=as_json)
@@ -108,10 +117,12 @@ def update(
 @click.command(short_help="Delete a user, and its policies.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@_even_last
 @at_servers
 def delete(
     name: str,
     yes: bool,
+    even_last: bool,
     servers: Servers,
     as_json: bool,
 ) -> int:
@@ -122,9 +133,18 @@ def delete(
     need_yes(f"Delete the user {name}, and its policies?", yes)
 
     async def work(rules: AccessRules, server: str) -> None:
+        if not even_last:
+            await _check_not_last(rules, server, name)
         await rules.delete_user(server, name)
 
     return say_done(servers.each(work), f"{name} is deleted", in_json=as_json)
+
+
+async def _check_not_last(rules: AccessRules, server: str, name: str) -> None:
+    """Raises Refused when nobody but ``name`` could change users and policies at ``server``."""
+    may_all = {user.name for user in await rules.users(server) if (user.kind, user.status) == SUPER}
+    if may_all == {name}:
+        raise Refused(f"{name} is the last super user: make another one, or add --even-last")
 
 
 def password_of(path: str | None) -> str:

@@ -94,6 +94,12 @@ def test_authentication_alone_asks_for_a_signature_and_no_right() -> None:
     assert why(one, send())[1] == "username cannot be null."
 
 
+@pytest.mark.parametrize("wrong", ["SEND_MESSAGE", "10;310", "-1", "1" * 5000])
+def test_a_white_list_of_anything_but_codes_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match=r"authenticationWhitelist=.*numbers of requests"):
+        gate(authenticationWhitelist=wrong)
+
+
 def test_white_lists_of_codes() -> None:
     one = gate(authenticationWhitelist="310", authorizationWhitelist=" 310, 11")
     assert one.check(send("other"), FROM, None) is Admission.CLIENT
