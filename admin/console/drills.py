@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ LINES_MAX: Final = 200
 LINE_BYTES_MAX: Final = 400
 STOP_S: Final = 30.0
 """How long a drill may take to end its servers before it is killed."""
-VERDICTS: Final = {0: "nothing was lost", 2: "a promise was broken"}
+VERDICTS: Final[dict[int | None, str]] = {0: "nothing was lost", 2: "a promise was broken"}
 COMMAND: Final = (sys.executable, "-P", "-m", module_name("cli.main"), "drill")
 
 
@@ -61,7 +62,7 @@ class Run:
     @property
     def verdict(self) -> str:
         """How it ended, in words."""
-        return VERDICTS.get(self.exit_code or 0, "it did not come to its end")
+        return VERDICTS.get(self.exit_code, "it did not come to its end")
 
 
 class Drills:
@@ -112,12 +113,13 @@ class Drills:
         moment = datetime.fromtimestamp(run.began_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         result = self._directory / f"drill-{run.kind}-{moment}.json"
         try:
-            code = await self._call(run, run.kind, "--repeat", str(run.repeat), "--json", str(result))
+            run.exit_code = await self._call(
+                run, run.kind, "--repeat", str(run.repeat), "--json", str(result)
+            )
             if result.exists():
                 await self._call(run, "report", str(result))
                 page = result.with_suffix(".html")
                 run.report = page.name if page.exists() else ""
-            run.exit_code = code
         except OSError as error:
             run.lines.append(str(error))
             run.exit_code = 3
@@ -139,9 +141,22 @@ class Drills:
         self._process = process
         assert process.stdout is not None
         try:
-            async for line in process.stdout:
-                run.lines.append(line[:LINE_BYTES_MAX].decode(errors="backslashreplace").rstrip())
+            async for line in _lines(process.stdout):
+                run.lines.append(line.decode(errors="backslashreplace").rstrip())
             return await process.wait()
         finally:
             if process.returncode is None:
                 process.kill()
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Lines, each cut after LINE_BYTES_MAX bytes: of a longer one no more is held."""
+    line, whole = b"", True
+    while data := await stream.read(LINE_BYTES_MAX):
+        for part in data.splitlines(keepends=True):
+            line, whole = (line + part)[: LINE_BYTES_MAX + 1], part.endswith((b"\n", b"\r"))
+            if whole:
+                yield line[:LINE_BYTES_MAX]
+                line = b""
+    if not whole:
+        yield line[:LINE_BYTES_MAX]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admin.commands.console import console
-from admin.console.drills import COMMAND, KINDS, REPEAT_MAX, CannotDrill, Drills
+from admin.console.drills import COMMAND, KINDS, LINE_BYTES_MAX, REPEAT_MAX, CannotDrill, Drills
 from admin.exits import USAGE
 from admin.exits import run as run_command
 from chaos.drills.commands import TEXTS
@@ -86,6 +86,25 @@ async def test_one_runs_at_a_time_and_ends_when_it_is_told_to_or_with_the_consol
         await visitor.post("drills", form)
         await until(drills.last.lines.__len__, "a line of the drill", 60)
     assert not drills.runs
+
+
+async def test_a_line_without_an_end_is_cut_and_the_verdict_stands(tmp_path: Path) -> None:
+    script = "import sys; print('x' * 300_000); print('a\\n\\nb', end=''); sys.exit(2)"
+    drills = made(tmp_path, script)
+    run = drills.start("kill-master", 1, "")
+    assert run.verdict == "it did not come to its end"
+    await ended(drills)
+    assert list(run.lines) == ["x" * LINE_BYTES_MAX, "a", "", "b"]
+    assert run.verdict == "a promise was broken"
+
+
+async def test_a_drill_whose_end_nobody_saw_is_no_success(tmp_path: Path) -> None:
+    drills = made(tmp_path, WAITS)
+    run = drills.start("kill-master", 1, "")
+    await until(run.lines.__len__, "a line of the drill", 60)
+    await drills.stop()
+    assert run.exit_code != 0
+    assert run.verdict == "it did not come to its end"
 
 
 async def test_a_drill_that_cannot_be_started_says_why(tmp_path: Path) -> None:
