@@ -197,6 +197,11 @@ class MessageStore:
         """
         self.writer.append(chunks, size, dispatches)
 
+    @property
+    def appended(self) -> Buffer:
+        """For those who hear of an append: the bytes the log ends with now, where they are at hand."""
+        return self.writer.appended
+
     def put(self, message: NewMessage | list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         """Encode and append messages, all of them or none, in one segment.
 

@@ -83,9 +83,9 @@ class Dialect(NamedTuple):
         return cls(following, TransferReader(body_bytes_max), b"", encode_report, silence_ms)
 
 
-class MasterLink(asyncio.Protocol):
+class MasterLink(asyncio.BufferedProtocol):
     """One connection to the master. Whatever is wrong with it or with the disk ends it, with the reason in
-    ``ended``."""
+    ``ended``. Its bytes go into the log from where the transport read them to."""
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class MasterLink(asyncio.Protocol):
         self._initiator = initiator  # None: the master has proven itself, or need not
         self._epoch = owner.master.epoch
         self._heard = False
+        self._room = memoryview(b"")  # where the transport reads to
         self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._transport: asyncio.Transport | None = None
         self._last_read_ms = self._last_write_ms = parts.env.monotonic_ms()
@@ -159,25 +160,29 @@ class MasterLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._room = self._dialect.reader.room()
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self.ended.done() or self._transport is None:
             return
         self._last_read_ms = self._env.monotonic_ms()
         try:
             if self._initiator is not None:
-                self._prove(self._initiator, self._transport, data)
+                self._prove(self._initiator, self._transport, bytes(self._room[:nbytes]))
                 return
             if not self._heard:
-                need_no_refusal(data)
+                need_no_refusal(bytes(self._room[:nbytes]))
                 self._heard = True
-            self._read(data)
+            self._read(nbytes)
         except Exception as error:  # noqa: BLE001 - the slave tells it, with its traceback if need be
             self.end(error)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, size: int) -> None:
         following, store, master = self._dialect.following, self._store, self._owner.master
         heard: Epoch | None = None
-        for frame in self._dialect.reader.feed(data):
+        for frame in self._dialect.reader.came(size):
             if isinstance(frame, MasterHandshake):
                 actions = following.on_handshake(frame, own_log(store), master)
             else:

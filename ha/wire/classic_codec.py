@@ -16,6 +16,7 @@ import struct
 from typing import Final
 
 from ha.wire.codec import BODY_BYTES_MAX, OFFSET_MAX, Ack, Transfer
+from ha.wire.inflow import Inflow
 from model.errors import PeerError
 from model.ids import NO_EPOCH, PhysicalOffset
 
@@ -61,25 +62,25 @@ class TransferReader:
     """What a slave reads from its master. A frame says nothing of epochs and confirmOffset: both are 0."""
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
-        self._buffer = bytearray()
+        self._inflow = Inflow()
+        self.room = self._inflow.room
         self._body_bytes_max = body_bytes_max
 
-    def feed(self, data: bytes) -> list[Transfer]:
-        """Return the frames ``data`` completes; keep the rest for the next call. Raises PeerError."""
-        buffer = self._buffer
-        buffer += data
+    def came(self, size: int) -> list[Transfer]:
+        """The frames that ``size`` more bytes in ``room`` complete. Raises PeerError."""
+        inflow = self._inflow
+        inflow.end += size
+        view, at, end = inflow.view, inflow.start, inflow.end
         frames: list[Transfer] = []
-        at = 0
-        while len(buffer) - at >= TRANSFER_BYTES:
-            offset, size = _TRANSFER.unpack_from(buffer, at)
+        while end - at >= TRANSFER_BYTES:
+            offset, size = _TRANSFER.unpack_from(view, at)
             if not 0 <= size <= self._body_bytes_max or not 0 <= offset <= OFFSET_MAX - size:
                 raise PeerError(f"master's frame has offset {offset} and {size} bytes")
             begin = at + TRANSFER_BYTES
-            if len(buffer) < begin + size:
+            if end < begin + size:
                 break
-            body = bytes(memoryview(buffer)[begin : begin + size]) if size else b""
+            body = view[begin : begin + size] if size else b""
             frames.append(Transfer(offset, NO_EPOCH, _NO_OFFSET, _NO_OFFSET, body))
             at = begin + size
-        if at:
-            del buffer[:at]
+        inflow.start = at
         return frames

@@ -33,8 +33,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ha.epochs import EpochStart
+from ha.wire.inflow import Inflow
 from model.errors import PeerError
 from model.ids import BrokerId, Epoch, PhysicalOffset
+from runtime.env import Buffer
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
@@ -85,13 +87,14 @@ class MasterHandshake(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next, or -1: the
-    heartbeat of a real master that has no log yet."""
+    heartbeat of a real master that has no log yet. The body is a view of what was read: it holds until the
+    next read."""
 
     offset: PhysicalOffset
     epoch: Epoch
     epoch_start: PhysicalOffset
     confirmed: PhysicalOffset
-    body: bytes
+    body: Buffer
 
 
 def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
@@ -133,6 +136,8 @@ class SlaveReader:
     def feed(self, data: bytes) -> list[SlaveHandshake | Ack]:
         """Return the frames ``data`` completes; keep the rest for the next call. Raises PeerError."""
         buffer = self._buffer
+        if len(data) == ACK_BYTES and self._greeted and not self._greeting and not buffer:
+            return [_ack(data, 0)]  # nearly all
         buffer += data
         frames: list[SlaveHandshake | Ack] = []
         at = 0
@@ -154,15 +159,19 @@ class SlaveReader:
                 raise PeerError("slave said another handshake than before")
             at += SLAVE_HANDSHAKE_BYTES
         while len(buffer) - at >= ACK_BYTES:
-            state, end = _ACK.unpack_from(buffer, at)
-            _need_state(state, TRANSFER, "slave")
-            if end < 0:
-                raise PeerError(f"slave acknowledged offset {end}")
-            frames.append(Ack(end))
+            frames.append(_ack(buffer, at))
             self._greeting = b""
             at += ACK_BYTES
         del buffer[:at]
         return frames
+
+
+def _ack(buffer: Buffer, at: int) -> Ack:
+    state, end = _ACK.unpack_from(buffer, at)
+    _need_state(state, TRANSFER, "slave")
+    if end < 0:
+        raise PeerError(f"slave acknowledged offset {end}")
+    return Ack(end)
 
 
 def _slave_handshake(buffer: bytearray) -> SlaveHandshake:
@@ -180,52 +189,51 @@ class MasterReader:
     """What a slave reads from its master: the handshake first, then the log."""
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
-        self._buffer = bytearray()
+        self._inflow = Inflow()
+        self.room = self._inflow.room
         self._greeted = False
         self._body_bytes_max = body_bytes_max
 
-    def feed(self, data: bytes) -> list[MasterHandshake | Transfer]:
-        """Return the frames ``data`` completes; keep the rest for the next call. Raises PeerError."""
-        buffer = self._buffer
-        buffer += data
+    def came(self, size: int) -> list[MasterHandshake | Transfer]:
+        """The frames that ``size`` more bytes in ``room`` complete. Raises PeerError."""
+        inflow = self._inflow
+        inflow.end += size
         frames: list[MasterHandshake | Transfer] = []
-        at = 0
         while True:
-            end, frame = self._transfer(at) if self._greeted else self._handshake()
+            frame = self._transfer() if self._greeted else self._handshake()
             if frame is None:
-                break
+                return frames
             frames.append(frame)
-            at = end
-        if at:
-            del buffer[:at]
-        return frames
 
-    def _handshake(self) -> tuple[int, MasterHandshake | None]:
-        buffer = self._buffer
-        if len(buffer) >= 4:
-            _need_state(int.from_bytes(buffer[:4], "big", signed=True), HANDSHAKE, "master")
-        if len(buffer) < MASTER_HANDSHAKE_BYTES:
-            return 0, None
-        _, size, master_end, last_epoch = _MASTER_HANDSHAKE.unpack_from(buffer)
+    def _handshake(self) -> MasterHandshake | None:
+        inflow = self._inflow
+        view, at, there = inflow.view, inflow.start, inflow.end - inflow.start
+        if there >= 4:
+            _need_state(int.from_bytes(view[at : at + 4], "big", signed=True), HANDSHAKE, "master")
+        if there < MASTER_HANDSHAKE_BYTES:
+            return None
+        _, size, master_end, last_epoch = _MASTER_HANDSHAKE.unpack_from(view, at)
         if size % _EPOCH.size or not 0 <= size <= EPOCHS_MAX * _EPOCH.size:
             raise PeerError(f"master's handshake announces {size} bytes of epochs")
         if master_end < 0 or last_epoch < -1:
             raise PeerError(f"master's handshake says end {master_end}, last epoch {last_epoch}")
-        end = MASTER_HANDSHAKE_BYTES + size
-        if len(buffer) < end:
-            return 0, None
-        epochs = tuple(_EPOCH.iter_unpack(bytes(buffer[MASTER_HANDSHAKE_BYTES:end])))
+        if there < MASTER_HANDSHAKE_BYTES + size:
+            return None
+        begin = at + MASTER_HANDSHAKE_BYTES
+        epochs = tuple(_EPOCH.iter_unpack(view[begin : begin + size]))
         _need_ordered(epochs)
         self._greeted = True
-        return end, MasterHandshake(master_end, last_epoch, epochs)
+        inflow.start = begin + size
+        return MasterHandshake(master_end, last_epoch, epochs)
 
-    def _transfer(self, at: int) -> tuple[int, Transfer | None]:
-        buffer = self._buffer
-        if len(buffer) - at < TRANSFER_BYTES:
-            if len(buffer) - at >= 4:
-                _need_state(int.from_bytes(buffer[at : at + 4], "big", signed=True), TRANSFER, "master")
-            return at, None
-        state, size, offset, epoch, epoch_start, confirmed = _TRANSFER.unpack_from(buffer, at)
+    def _transfer(self) -> Transfer | None:
+        inflow = self._inflow
+        view, at, there = inflow.view, inflow.start, inflow.end - inflow.start
+        if there < TRANSFER_BYTES:
+            if there >= 4:
+                _need_state(int.from_bytes(view[at : at + 4], "big", signed=True), TRANSFER, "master")
+            return None
+        state, size, offset, epoch, epoch_start, confirmed = _TRANSFER.unpack_from(view, at)
         _need_state(state, TRANSFER, "master")
         if not 0 <= size <= self._body_bytes_max:
             raise PeerError(f"master's frame announces {size} bytes")
@@ -236,11 +244,12 @@ class MasterReader:
                 f"master's frame has offset {offset}, epoch {epoch} from {epoch_start}, "
                 f"confirmOffset {confirmed}"
             )
+        if there < TRANSFER_BYTES + size:
+            return None
         begin = at + TRANSFER_BYTES
-        if len(buffer) < begin + size:
-            return at, None
-        body = bytes(memoryview(buffer)[begin : begin + size]) if size else b""
-        return begin + size, Transfer(offset, epoch, epoch_start, confirmed, body)
+        inflow.start = begin + size
+        body = view[begin : begin + size] if size else b""
+        return Transfer(offset, epoch, epoch_start, confirmed, body)
 
 
 def _need_state(state: int, expected: int, side: str) -> None:

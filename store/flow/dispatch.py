@@ -1,8 +1,9 @@
 """How do records that are confirmed become visible: in their queue, in the index, to those who wait?
 
-The master remembers what it appended, so that dispatch costs no second reading; a slave, and recovery,
-parse the log. A record is dispatched once its end is confirmed, in batches, from a callback of the loop;
-never before, because consumers must not see what a new master may cut.
+What was appended is remembered, so that dispatch costs no second reading: by the master, and by a slave with
+the compiled path, as far as its records are plain. The rest, and recovery, parse the log. A record is
+dispatched once its end is confirmed, in batches, from a callback of the loop; never before, because consumers
+must not see what a new master may cut.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
 from model.message import INNER_BATCH, INNER_NUM, SCHEDULE_TOPIC, TRANSACTION_PREPARED, property_of
+from runtime.env import Buffer
 from store.files.commit_log import CommitLog
 from store.files.compiled import PACKED, compiled
 from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, is_queue_name
-from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, decode, measure
+from store.files.record import (
+    BLANK_BYTES,
+    HEAD,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    Dispatch,
+    DispatchParser,
+    decode,
+    measure,
+)
 from store.files.store_files import StoreFiles
 from store.flow.indexing import Indexer
 from store.flow.walker import READ_BYTES
@@ -46,6 +58,8 @@ class Remembered:
     """What was appended and waits for dispatch, oldest first: where it begins and ends, and its records."""
 
     def __init__(self) -> None:
+        self.end = -1
+        """Where what was added last ends; -1: nothing was."""
         self._items: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
         self._count = 0
 
@@ -59,6 +73,7 @@ class Remembered:
         if self._count < REMEMBERED_MAX:
             self._items.append((start, end, dispatches))
             self._count += len(dispatches) + 1
+            self.end = end
 
     def pop_first(self) -> None:
         self._count -= len(self._items.popleft()[2]) + 1
@@ -66,6 +81,7 @@ class Remembered:
     def clear(self) -> None:
         self._items.clear()
         self._count = 0
+        self.end = -1
 
 
 class Dispatcher:
@@ -86,6 +102,7 @@ class Dispatcher:
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._remembered = Remembered()
+        self._next_record = -1  # of the bytes a master sent: a record begins there; -1: nobody knows
         module = compiled() if type(parser) is DispatchParser else None
         self._packer: Parser | None = None if module is None else module.Parser(Dispatch, SCHEDULE_TOPIC)
         self._scheduled = False
@@ -110,6 +127,25 @@ class Dispatcher:
         """The bytes [start, end) were appended and hold ``dispatches``; none for a blank."""
         self._remembered.add(start, end, dispatches)
 
+    def remember_raw(self, start: int, data: Buffer) -> None:
+        """``data``, bytes of a master's log, was appended at ``start``: its plain records are dispatched
+        without reading them again. It may be cut anywhere, so this goes by where a record must begin."""
+        if self._packer is None:
+            return
+        end = start + len(data)
+        at = start if start in (self.dispatched, self._remembered.end) else self._next_record
+        view = memoryview(data)
+        while start <= at < end:
+            block, behind = self._packer.parse(view[at - start :], at, end)
+            if behind > at:
+                self._remembered.add(at, behind, cast(Any, block))
+            # What is not plain, or not whole, is parsed from the log; all of them begin with their length.
+            size = int.from_bytes(view[behind - start : behind - start + 4], "big", signed=True)
+            at = behind if behind == end else -1
+            if size >= BLANK_BYTES and end - behind >= 4:
+                at = behind + size
+        self._next_record = at
+
     def confirm(self, offset: int) -> None:
         """Let records that end at or below ``offset`` be dispatched soon. Never moves back."""
         offset = min(offset, self._log.end)
@@ -126,14 +162,14 @@ class Dispatcher:
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
         self.dispatched = min(self.dispatched, PhysicalOffset(offset))
         self._indexer.move_back(offset)
-        self._stalled_at = -1
+        self._next_record = self._stalled_at = -1
 
     def start_at(self, dispatched: int, confirmed: int) -> None:
         """Where recovery found things."""
         self._remembered.clear()
         self.dispatched = PhysicalOffset(dispatched)
         self.confirmed = PhysicalOffset(confirmed)
-        self._stalled_at = -1
+        self._next_record = self._stalled_at = -1
 
     # -- dispatching -----------------------------------------------------------------------------------
 
@@ -192,8 +228,16 @@ class Dispatcher:
                 self._step_packed()
             else:
                 self._step_remembered()
+        elif remembered and remembered[0][0] < self.confirmed:
+            before = self.dispatched
+            with suppress(BadRecord):
+                self._step_parsed(remembered[0][0])
+            if self.dispatched == before:
+                # Damage, or no record ends where one is remembered: the log as a whole tells what is there.
+                remembered.clear()
+                self._next_record = self._stalled_at = -1
         else:
-            self._step_parsed(min(self.confirmed, remembered[0][0]) if remembered else self.confirmed)
+            self._step_parsed(self.confirmed)
 
     def _step_remembered(self) -> None:
         remembered = self._remembered

@@ -68,6 +68,8 @@ class Writer:
         self.offsets = QueueOffsets(files, flow.walker)
         self.before_append: Callable[[], None] = lambda: None
         """Called before anything is encoded or appended: who has records on their way appends them then."""
+        self.appended: Buffer = b""
+        """See MessageStore.appended."""
         self._config = config
         self._log = files.log
         self._dispatcher = flow.dispatcher
@@ -107,12 +109,17 @@ class Writer:
         start = commit_log.end
         if dispatches and dispatches[0].offset != start:
             raise AssertionError(f"a record made for {dispatches[0].offset}, and the log ends at {start}")
-        commit_log.append(chunks, size)
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        commit_log.append((data,), size)
         self.offsets.appended(dispatches)
         end = commit_log.end
         self._dispatcher.remember(start, end, dispatches)
-        for hook in self._on_append:
-            hook(end)
+        self.appended = data
+        try:
+            for hook in self._on_append:
+                hook(end)
+        finally:
+            self.appended = b""
 
     def _rolled(self, start: PhysicalOffset, end: PhysicalOffset) -> None:
         self._dispatcher.remember(start, end, ())
@@ -320,6 +327,7 @@ class Writer:
             part = data if at == 0 and len(data) <= left else memoryview(data)[at : at + left]
             commit_log.append((part,), len(part))
             at += len(part)
+        self._dispatcher.remember_raw(offset, data)
         for hook in self._on_append:
             hook(commit_log.end)
 

@@ -19,6 +19,7 @@ from ha.wire.classic_codec import ReportReader, TransferReader
 from model.config import BrokerConfig
 from model.errors import ConfigError, PeerError
 from model.ids import BrokerId, Epoch, PhysicalOffset
+from tests.fakes.ha.fed import Fed
 from tests.fakes.ha.frames import ack, encode_header, encode_report, transfer
 from tests.fakes.ha.group import Node
 from tests.plain import broker_ids
@@ -56,7 +57,7 @@ def test_the_newest_report_survives_any_cut_of_the_stream(ends: list[int], cuts:
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.binary(max_size=50))), st.lists(st.integers(0, 100)))
 def test_transfers_survive_any_cut_of_the_stream(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(encode_header(offset, len(body)) + body for offset, body in frames)
-    reader, found, at = TransferReader(), [], 0
+    reader, found, at = Fed(TransferReader()), [], 0
     for cut in [*cuts, len(data)]:
         found += reader.feed(data[at : at + cut])
         at += cut
@@ -69,7 +70,7 @@ def test_transfers_survive_any_cut_of_the_stream(frames: list[tuple[int, bytes]]
 )
 def test_frames_no_master_sends_are_refused(data: bytes) -> None:
     with pytest.raises(PeerError):
-        TransferReader().feed(data)
+        Fed(TransferReader()).feed(data)
 
 
 def test_a_negative_report_is_refused() -> None:

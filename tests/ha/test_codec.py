@@ -12,6 +12,7 @@ from ha.wire.codec import (
     encode_slave_handshake,
 )
 from model.errors import PeerError
+from tests.fakes.ha.fed import Fed
 from tests.fakes.ha.frames import (
     ack,
     encode_ack,
@@ -78,7 +79,7 @@ def test_a_slaves_frames_survive_any_cut(ends: list[int], broker_id: int, cuts: 
 def test_a_masters_frames_survive_any_cut(sent: list[Transfer], cuts: list[int]) -> None:
     epochs = ((1, 0), (3, 93790))
     data = encode_master_handshake(99999, epochs) + b"".join(encoded(frame) for frame in sent)
-    reader = MasterReader()
+    reader = Fed(MasterReader())
     frames = [frame for chunk in chunks(data, cuts) for frame in reader.feed(chunk)]
     assert frames == [master_handshake(99999, 3, epochs), *sent]
 
@@ -141,7 +142,7 @@ def test_a_negative_ack_is_refused() -> None:
     ],
 )
 def test_a_frame_that_cannot_be_is_refused_before_its_body_is_waited_for(header: bytes) -> None:
-    reader = MasterReader()
+    reader = Fed(MasterReader())
     reader.feed(encode_master_handshake(0, [(1, 0)]))
     with pytest.raises(PeerError):
         reader.feed(header)
@@ -152,12 +153,12 @@ def test_a_frame_that_cannot_be_is_refused_before_its_body_is_waited_for(header:
 )
 def test_epochs_out_of_order_are_refused(epochs: list[tuple[int, int]]) -> None:
     with pytest.raises(PeerError, match="out of order"):
-        MasterReader().feed(encode_master_handshake(0, epochs))
+        Fed(MasterReader()).feed(encode_master_handshake(0, epochs))
 
 
 @given(data=st.binary(max_size=300), greeted=st.booleans())
 def test_any_bytes_end_in_frames_or_a_peer_error(data: bytes, greeted: bool) -> None:
-    master, slave = MasterReader(), SlaveReader()
+    master, slave = Fed(MasterReader()), SlaveReader()
     if greeted:
         master.feed(encode_master_handshake(0, [(1, 0)]))
         slave.feed(encode_slave_handshake(slave_handshake(2, False, False)))
@@ -171,7 +172,7 @@ def test_any_bytes_end_in_frames_or_a_peer_error(data: bytes, greeted: bool) -> 
 
 def test_only_the_newest_thousand_epochs_are_sent() -> None:
     epochs = [(n, n * 10) for n in range(1, 1501)]
-    (frame,) = MasterReader().feed(encode_master_handshake(99999, epochs))
+    (frame,) = Fed(MasterReader()).feed(encode_master_handshake(99999, epochs))
     assert isinstance(frame, MasterHandshake)
     assert frame.epochs == tuple(epochs[-1000:])
     assert frame.last_epoch == 1500

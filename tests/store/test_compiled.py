@@ -170,6 +170,53 @@ async def test_queues_and_index_become_the_same(seed: int, remembered: bool) -> 
             assert got == python.get(topic, queue_id, 0, 100, 1 << 20)
 
 
+@given(seed=st.integers(0, 2**40))
+async def test_a_log_that_comes_in_pieces_is_dispatched_the_same(seed: int) -> None:
+    """A piece is parsed as it comes, or later from the log; its records may be cut anywhere."""
+    chance = random.Random(seed)
+    async with _store(packs=True) as packed, _store(packs=False) as python:
+        raw = records(chance, 0, chance.randrange(1, 30), 10**12, {} if chance.random() < 0.8 else None)
+        raw = raw[: packed.log.room]
+        while packed.log.end < len(raw):
+            start = packed.log.end
+            size = chance.choice([1, 3, 50, 200, 1000, len(raw)])
+            confirmed = chance.choice([0, start, start + size // 2, start + size])
+            for store in (packed, python):
+                store.append_raw(PhysicalOffset(start), memoryview(raw)[start : start + size])
+                store.confirm(PhysicalOffset(confirmed))
+            if chance.random() < 0.5:
+                assert await state(packed) == await state(python)
+        for store in (packed, python):
+            store.confirm(store.log.end)
+        assert await state(packed) == await state(python)
+
+
+async def test_what_came_whole_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _store(packs=True) as store:
+        raw = encode(message(b"one"), 0, 0, 10**12)
+        raw += encode(message(b"two"), 1, len(raw), 10**12)
+        monkeypatch.setattr(store.log, "read", lambda *asked: pytest.fail(f"{asked} is read again"))
+        store.append_raw(PhysicalOffset(0), raw)
+        store.confirm(PhysicalOffset(len(raw)))
+        await store.caught_up()
+        assert store.dispatched == len(raw)
+
+
+async def test_a_body_that_looks_like_a_record_where_a_piece_begins_is_none() -> None:
+    """A producer may write what it likes: only what follows a record is one."""
+    async with _store(packs=True) as store:
+        at = encode(message(b""), 0, 0, 10**12).index(b"", 88)  # where a body begins
+        body = encode(message(b"not sent"), 7, at, 10**12)
+        raw = encode(message(body), 0, 0, 10**12)
+        assert raw[at : at + len(body)] == body
+        for piece in (raw[:at], raw[at:]):
+            store.append_raw(store.log.end, piece)
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert store.dispatched == len(raw)
+        assert [store.max_queue_offset(topic, queue_id) for topic, queue_id in store.queues()] == [1]
+
+
 def _store(*, packs: bool) -> Any:
     """A store that dispatches by the compiled path, or not."""
     env = FaultyEnv()

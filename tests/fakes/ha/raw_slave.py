@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ha.wire.codec import MasterHandshake, MasterReader, Transfer, encode_slave_handshake
+from tests.fakes.ha.fed import Fed
 from tests.fakes.ha.frames import slave_handshake
 from tests.fakes.ha.group import Node
 
@@ -15,7 +16,7 @@ class RawSlave:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.frames: list[MasterHandshake | Transfer] = []
-        self._parser = MasterReader()
+        self._parser = Fed(MasterReader())
 
     @classmethod
     async def connect(cls, node: Node) -> RawSlave:

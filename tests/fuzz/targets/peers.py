@@ -24,6 +24,7 @@ from ha.wire.proof import Credentials, HandshakeInitiator, HandshakeResponder
 from model.errors import DiskError, PeerError
 from model.ids import BrokerId, Epoch, PhysicalOffset
 from runtime.os_env import OsEnv
+from tests.fakes.ha.fed import Fed
 from tests.fuzz.targets.target import Target, pieces, stable
 
 ENV: Final = OsEnv(seed=1)
@@ -249,7 +250,7 @@ TARGETS: Final = (
     ),
     Target(
         name="ha_master",
-        run=_reader(codec.MasterReader),
+        run=_reader(lambda: Fed(codec.MasterReader())),
         declared=(PeerError,),
         seeds=_master_seeds,
         weight=8,
@@ -263,7 +264,7 @@ TARGETS: Final = (
     ),
     Target(
         name="classic_log",
-        run=_reader(classic_codec.TransferReader),
+        run=_reader(lambda: Fed(classic_codec.TransferReader())),
         declared=(PeerError,),
         seeds=lambda: [b"\4" + classic_codec.encode_header(PhysicalOffset(0), 5) + b"hello"],
         weight=8,
