@@ -87,7 +87,7 @@ class HaService:
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.on_broken: list[Callable[[BaseException], None]] = []
         """Hear of it: this broker must not lead, nor count as a replica."""
-        self.links = SlaveLinks(env, store, config, self._publish_and_propose)
+        self.links = SlaveLinks(env, store, config, self._acked, self._publish_and_propose)
         self.next_master = Master(NO_EPOCH)
         self._env = env
         self._store = store
@@ -395,12 +395,17 @@ class HaService:
         self._publish()
         if self._config.flush_disk_type == "SYNC_FLUSH":
             self._store.sync_to(end)
-        self.links.on_append()
+        self.links.on_append(self._store.appended)
 
     def _flushed(self, flushed: PhysicalOffset) -> None:
         if self.sync is not None and self._config.flush_disk_type == "SYNC_FLUSH":
             self.sync.on_flush(flushed)
             self._publish()
+
+    def _acked(self, broker_id: BrokerId) -> None:
+        self._publish()
+        if self._proposals is not None and not self._proposals.is_settled(broker_id):
+            self._proposals.consider()
 
     def _publish_and_propose(self) -> None:
         self._publish()

@@ -15,7 +15,7 @@ from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig
 from model.errors import PeerError
 from model.ids import BrokerId, PhysicalOffset
-from runtime.env import Env
+from runtime.env import Buffer, Env
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -78,10 +78,15 @@ class SlaveLinks:
     """The links of one broker while it is master (``ha.master.slave_link.Host``)."""
 
     def __init__(
-        self, env: Env, store: MessageStore, config: BrokerConfig, on_change: Callable[[], None]
+        self,
+        env: Env,
+        store: MessageStore,
+        config: BrokerConfig,
+        on_ack: Callable[[BrokerId], None],
+        on_change: Callable[[], None],
     ) -> None:
-        """``on_change``: hear that a slave acknowledged something or left. Raises ConfigError:
-        ``haSecretFile``."""
+        """``on_ack``: hear that a slave acknowledged something; ``on_change``: that one left. Raises
+        ConfigError: ``haSecretFile``."""
         self.replicas: Replicas | None = None
         """None while this broker is not master."""
         self.turned_away = TurnedAway()
@@ -93,6 +98,7 @@ class SlaveLinks:
         self._incarnations = Incarnations()
         self._env = env
         self._config = config
+        self._on_ack = on_ack
         self._on_change = on_change
         proving = self.credentials.secret is not None
         self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
@@ -200,8 +206,8 @@ class SlaveLinks:
     def on_ack(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""
         if self.replicas is not None and self.by_id.get(link.broker_id) is link:
-            self.replicas.on_ack(link.broker_id, link.end, self._env.monotonic_ms())
-            self._on_change()
+            self.replicas.on_ack(link.broker_id, link.end, link.last_read_ms)
+            self._on_ack(link.broker_id)
 
     def on_end(self, link: SlaveLink) -> None:
         """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""
@@ -234,9 +240,13 @@ class SlaveLinks:
 
     # What they are sent
 
-    def on_append(self) -> None:
-        """The log grew. Everything appended in this turn of the loop goes out together."""
-        if self.by_id and not self._pump_soon:
+    def on_append(self, data: Buffer) -> None:
+        """The log grew, by ``data`` at its end if that is at hand. Everything appended in this turn of the
+        loop goes out together."""
+        if not self.by_id:
+            return
+        self._resources.reader.appended(data)
+        if not self._pump_soon:
             self._pump_soon = True
             asyncio.get_running_loop().call_soon(self._pump)
 

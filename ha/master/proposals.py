@@ -44,6 +44,10 @@ class Proposals:
     async def stop(self) -> None:
         await self._tasks.cancel()
 
+    def is_settled(self, broker_id: BrokerId) -> bool:
+        """Whether what this slave acknowledged changes nothing for the set: the usual case, and cheap."""
+        return self._sync.is_settled(broker_id)
+
     def consider(self) -> None:
         """Something happened: is there something to propose now?"""
         if self._sync.desired_members(self._env.monotonic_ms()) != self._sync.members:

@@ -21,7 +21,7 @@ from ha.wire.codec import (
 from ha.wire.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
 from model.errors import MqError, PeerError
 from model.ids import NO_EPOCH, NOWHERE, BrokerId, PhysicalOffset
-from runtime.env import Env
+from runtime.env import Buffer, Env
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -36,7 +36,8 @@ answers each. A RocketMQ slave is sent what the key says."""
 WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
 
-
+KEPT_BYTES_MIN: Final = 16 * 1024
+"""Less is read from the log again: a frame of its own for each small append would cost the slave more."""
 STALL_S: Final = 0.1
 """A link that waits for a repair looks again after this."""
 
@@ -71,33 +72,55 @@ class Budget:
 
 
 class LogReader:
-    """The log as the links read it: what several slaves need in one turn of the loop is read once.
+    """The log as the links read it: what several slaves need in one turn of the loop is read once, and what
+    was appended in it not at all.
 
     Nothing is kept beyond the turn: later a repair may have written other bytes, or a cut taken them away.
     """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._held: dict[PhysicalOffset, bytes] | None = None
+        self._held: dict[PhysicalOffset, Buffer] | None = None
+        self._appended: dict[PhysicalOffset, bytes] = {}
+        self._generation = 0  # of the log that ``_appended`` belongs to
 
-    def read(self, offset: PhysicalOffset, size: int) -> bytes:
-        """Bytes from ``offset`` as ``CommitLog.read`` gives them, with its errors."""
+    def appended(self, data: Buffer) -> None:
+        """The log ends with ``data`` now; a turn of the links follows."""
+        if isinstance(data, bytes) and len(data) >= KEPT_BYTES_MIN:
+            log_ = self._store.log
+            if log_.generation != self._generation:
+                self._appended.clear()
+            self._generation = log_.generation
+            self._appended[PhysicalOffset(log_.end - len(data))] = data
+
+    def read(self, offset: PhysicalOffset, size: int) -> Buffer:
+        """Bytes from ``offset`` as ``CommitLog.read`` gives them, with its errors; fewer also where an append
+        ended."""
         if self._held is None:
             return self._store.log.read(offset, size)
         held = self._held.get(offset)
         if held is None or len(held) < size:
             # Also what ends with its segment, or ended with the log then: only the log knows.
-            held = self._held[offset] = self._store.log.read(offset, size)
-        return held if len(held) <= size else held[:size]
+            held = self._held[offset] = self._of_append(offset, size) or self._store.log.read(offset, size)
+        return held if len(held) <= size else memoryview(held)[:size]
+
+    def _of_append(self, offset: PhysicalOffset, size: int) -> Buffer | None:
+        for start, data in self._appended.items():
+            if start <= offset and offset + min(size, KEPT_BYTES_MIN) <= start + len(data):
+                return data if offset == start else memoryview(data)[offset - start :]
+        return None
 
     def turn(self, links: Iterable[SlaveLink]) -> None:
         """Let each of ``links`` send what its slave lacks."""
         self._held = {}
+        if self._store.log.generation != self._generation:
+            self._appended.clear()
         try:
             for link in links:
                 link.pump()
         finally:
             self._held = None
+            self._appended.clear()
 
 
 class Host(Protocol):
@@ -227,11 +250,13 @@ class SlaveLink(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self.last_read_ms = self._shared.env.monotonic_ms()
-        proof = self._proof
-        if proof is None:
-            self._guarded(lambda: self._read(data))
-        else:
-            self._guarded(lambda: self._verify(proof.responder, data))
+        try:
+            if self._proof is None:
+                self._read(data)
+            else:
+                self._verify(self._proof.responder, data)
+        except (MqError, OSError, ValueError) as error:
+            self.close(str(error))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -334,7 +359,8 @@ class SlaveLink(asyncio.Protocol):
             raise PeerError(f"slave {self.broker_id} acknowledged {frame.end}, sent was {self.next}")
         self.end = frame.end
         self._shared.host.on_ack(self)
-        self.pump()
+        if self.next < own_end:
+            self.pump()
 
     def refuse_beyond_end(self, asked: PhysicalOffset) -> bool:
         """Whether the slave asks for what our log does not have: it is told our end, which a real one closes
@@ -396,10 +422,10 @@ class SlaveLink(asyncio.Protocol):
         if self.next < end and not self._paused:
             self._later(0)
 
-    def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[bytes]:
+    def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[Buffer]:
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
         epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
-        parts: list[bytes] = []
+        parts: list[Buffer] = []
         told = self.told.epoch
         most = self._shared.batch_bytes
         if self.slave.answers_heartbeats:
@@ -409,11 +435,12 @@ class SlaveLink(asyncio.Protocol):
             data = self._shared.reader.read(self.next, size)
             if not data:
                 raise MqError(f"the log has nothing at {self.next}, it should go on to {end}")
-            if len(data) < size:  # the end of a segment
+            if len(data) < size:  # the end of a segment, or of an append
                 size, epoch = frame_epoch(epochs, self.next, len(data))
-            for skipped in skipped_epochs(epochs, self.next, told, epoch):
-                parts.append(header(self.next, 0, skipped, confirmed))
-            told = epoch
+            if epoch != told:
+                for skipped in skipped_epochs(epochs, self.next, told, epoch):
+                    parts.append(header(self.next, 0, skipped, confirmed))
+                told = epoch
             parts += (header(self.next, size, epoch, confirmed), data)
             self.next = PhysicalOffset(self.next + size)
         self.told = Told(told, confirmed)
@@ -468,7 +495,7 @@ class SlaveLink(asyncio.Protocol):
             self._gone = True
             self.next = begin
 
-    def _write(self, parts: list[bytes]) -> None:
+    def _write(self, parts: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self.last_write_ms = self._shared.env.monotonic_ms()
             self._transport.writelines(parts)

@@ -88,6 +88,8 @@ class _Counting:
     copies: Copies
     own_end_moves: bool
     """Whether a watermark may move because the master's own log grew."""
+    complete: bool
+    """Each member is connected, and each connected slave that may be one is a member."""
 
 
 @dataclass(slots=True)
@@ -354,6 +356,12 @@ class SyncSet:
             desired |= self._kept(now_ms)
         return frozenset(desired)
 
+    def is_settled(self, broker_id: BrokerId) -> bool:
+        """Whether the desired set is the present one, unless by time passing, after this slave acknowledged
+        something: then only ``on_tick`` tells of anything new."""
+        slave = self._slaves.get(broker_id)
+        return self._counting.complete and slave is not None and slave.end >= self.confirmed
+
     def _kept(self, now_ms: float) -> set[BrokerId]:
         """Members that are not heard and stay in the set, so that one of them can still be elected when this
         master asks for a replacement: only while it may do so, as they hold every answer until then."""
@@ -503,6 +511,8 @@ class SyncSet:
             # No slave has more than the master. So without SYNC_FLUSH a copy of a slave is the shortest that
             # is needed, as soon as one is needed.
             own_end_moves=policy.synced or not (all_must or copies.to_read > 1),
+            complete=membership.members
+            == {self.self_id, *(b for b, slave in slaves.items() if not slave.learner)},
         )
 
     def _advance(self) -> None:

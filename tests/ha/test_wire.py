@@ -9,10 +9,11 @@ from typing import cast
 
 import pytest
 
-from ha.master.slave_link import LogReader, SlaveLink
+from ha.master.slave_link import KEPT_BYTES_MIN, LogReader, SlaveLink
 from ha.slave import master_link as link_module
 from ha.wire.codec import encode_slave_handshake
 from model.ids import BrokerId, Epoch, PhysicalOffset
+from runtime.env import Buffer
 from store.message_store import MessageStore
 from tests.fakes.ha.frames import (
     encode_ack,
@@ -143,7 +144,8 @@ def test_slaves_at_different_places_of_the_log_get_each_its_own_bytes() -> None:
 
     class Reading:
         def __init__(self, *asked: tuple[int, int]) -> None:
-            self.asked, self.got = asked, [b""]
+            self.asked = asked
+            self.got: list[Buffer] = []
 
         def pump(self) -> None:
             self.got = [shared.read(PhysicalOffset(offset), size) for offset, size in self.asked]
@@ -160,6 +162,45 @@ def test_slaves_at_different_places_of_the_log_get_each_its_own_bytes() -> None:
         assert link.got == [store.log.read(offset, size) for offset, size in link.asked]
     store.log.data[:3] = b"new"
     assert shared.read(PhysicalOffset(0), 3) == b"new"
+
+
+def test_what_was_appended_in_the_turn_is_not_read_from_the_log() -> None:
+    store = FakeStore(segment_bytes=1 << 20)
+    shared, got = LogReader(cast(MessageStore, store)), list[bytes]()
+
+    class Reading:
+        def pump(self) -> None:
+            for offset, size in ((0, KEPT_BYTES_MIN), (5, 100), (KEPT_BYTES_MIN, 40)):
+                got.append(bytes(shared.read(PhysicalOffset(offset), size)))
+
+    def turn() -> list[bytes]:
+        reads.clear()
+        got.clear()
+        shared.turn(cast(list[SlaveLink], [Reading()]))
+        return list(got)
+
+    reads, read = list[int](), store.log.read
+
+    def counted(offset: int, size_max: int) -> bytes:
+        reads.append(offset)
+        return read(offset, size_max)
+
+    store.log.read = counted  # type: ignore[method-assign]
+    store.on_append.append(lambda end: shared.appended(store.appended))
+    first, small = random.Random(1).randbytes(KEPT_BYTES_MIN), b"small" * 8
+    store.grow(first)
+    store.grow(small)
+    expected = [first, first[5:105], small]
+    assert turn() == expected
+    assert reads == [KEPT_BYTES_MIN], "what is short is read: a frame of its own would cost the slave more"
+    assert turn() == expected
+    assert len(reads) == 3, "it is kept for one turn"
+    store.log.data.clear()
+    store.grow(first)
+    store.log.generation += 1  # it was cut, and is another one now
+    store.log.data[:] = b"x" * len(first)
+    store.grow(small)
+    assert turn() == [b"x" * len(first), b"x" * 100, small]
 
 
 def test_appends_of_one_turn_of_the_loop_travel_together() -> None:

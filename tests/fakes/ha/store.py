@@ -72,6 +72,7 @@ class FakeLog:
         self.data = bytearray()
         self.min_offset = 0
         self.flushed = 0
+        self.generation = 0
         self.segment_bytes = segment_bytes
 
     @property
@@ -91,6 +92,7 @@ class FakeStore:
 
     def __init__(self, *, segment_bytes: int = 4096, record_bytes: int = 10) -> None:
         self.log = FakeLog(segment_bytes)
+        self.appended = b""
         self.epochs = FakeEpochs()
         self.damage = FakeDamage()
         self.throttle = Throttle()
@@ -120,8 +122,10 @@ class FakeStore:
     def grow(self, data: bytes) -> None:
         """What a client's send does on a master."""
         self.log.data += data
+        self.appended = data
         for hook in self.on_append:
             hook(self.log.end)
+        self.appended = b""
 
     def append_raw(self, offset: int, data: bytes) -> None:
         if self.fail_appends:
