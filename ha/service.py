@@ -87,7 +87,7 @@ class HaService:
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.on_broken: list[Callable[[BaseException], None]] = []
         """Hear of it: this broker must not lead, nor count as a replica."""
-        self.links = SlaveLinks(env, store, config, self._acked, self._publish_and_propose)
+        self.links = SlaveLinks(env, store, config, self._slave_changed)
         self.next_master = Master(NO_EPOCH)
         self._env = env
         self._store = store
@@ -402,10 +402,11 @@ class HaService:
             self.sync.on_flush(flushed)
             self._publish()
 
-    def _acked(self, broker_id: BrokerId) -> None:
+    def _slave_changed(self, acknowledged: BrokerId | None) -> None:
         self._publish()
-        if self._proposals is not None and not self._proposals.is_settled(broker_id):
-            self._proposals.consider()
+        proposals = self._proposals
+        if proposals is not None and (acknowledged is None or not proposals.is_settled(acknowledged)):
+            proposals.consider()
 
     def _publish_and_propose(self) -> None:
         self._publish()

@@ -82,11 +82,10 @@ class SlaveLinks:
         env: Env,
         store: MessageStore,
         config: BrokerConfig,
-        on_ack: Callable[[BrokerId], None],
-        on_change: Callable[[], None],
+        on_change: Callable[[BrokerId | None], None],
     ) -> None:
-        """``on_ack``: hear that a slave acknowledged something; ``on_change``: that one left. Raises
-        ConfigError: ``haSecretFile``."""
+        """``on_change``: hear which slave acknowledged something, or None: one left. Raises ConfigError:
+        ``haSecretFile``."""
         self.replicas: Replicas | None = None
         """None while this broker is not master."""
         self.turned_away = TurnedAway()
@@ -98,7 +97,6 @@ class SlaveLinks:
         self._incarnations = Incarnations()
         self._env = env
         self._config = config
-        self._on_ack = on_ack
         self._on_change = on_change
         proving = self.credentials.secret is not None
         self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
@@ -207,7 +205,7 @@ class SlaveLinks:
         """``link`` reported how far its slave is."""
         if self.replicas is not None and self.by_id.get(link.broker_id) is link:
             self.replicas.on_ack(link.broker_id, link.end, link.last_read_ms)
-            self._on_ack(link.broker_id)
+            self._on_change(link.broker_id)
 
     def on_end(self, link: SlaveLink) -> None:
         """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""
@@ -220,7 +218,7 @@ class SlaveLinks:
         )
         if self.replicas is not None:
             self.replicas.on_disconnect(link.broker_id)
-            self._on_change()
+            self._on_change(None)
 
     # Incarnations
 

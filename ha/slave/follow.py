@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ha.epochs import EpochStart, consistent_point, skipped_epochs
-from ha.wire.codec import MasterHandshake, Transfer
+from ha.wire.codec import Body, MasterHandshake, Transfer
 from model.errors import PeerError
 from model.ids import NOWHERE, Epoch, PhysicalOffset
-from runtime.env import Buffer
 
 COMPARE_BYTES: Final = 64 * 1024
 """Enough for several records, or for the header of a large one."""
@@ -107,7 +106,7 @@ class NoteEpoch(NamedTuple):
 
 class Append(NamedTuple):
     offset: PhysicalOffset
-    body: Buffer
+    body: Body
 
 
 class Confirm(NamedTuple):
@@ -171,7 +170,7 @@ class TailCompare:
     def compared(self) -> bool:
         return self.at >= self._end
 
-    def take(self, body: Buffer, now_ms: float) -> int | CannotGoOn:
+    def take(self, body: Body, now_ms: float) -> int | CannotGoOn:
         """Compare ``body``, the master's bytes at ``at``; how many of them the slave has."""
         theirs = body[: self._end - self.at]
         if self.compared:

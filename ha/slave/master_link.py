@@ -103,7 +103,6 @@ class MasterLink(asyncio.BufferedProtocol):
         self._initiator = initiator  # None: the master has proven itself, or need not
         self._epoch = owner.master.epoch
         self._heard = False
-        self._room = memoryview(b"")  # where the transport reads to
         self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._transport: asyncio.Transport | None = None
         self._last_read_ms = self._last_write_ms = parts.env.monotonic_ms()
@@ -161,8 +160,7 @@ class MasterLink(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = self._dialect.reader.room()
-        return self._room
+        return self._dialect.reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.ended.done() or self._transport is None:
@@ -170,10 +168,10 @@ class MasterLink(asyncio.BufferedProtocol):
         self._last_read_ms = self._env.monotonic_ms()
         try:
             if self._initiator is not None:
-                self._prove(self._initiator, self._transport, bytes(self._room[:nbytes]))
+                self._prove(self._initiator, self._transport, self._dialect.reader.peek(nbytes))
                 return
             if not self._heard:
-                need_no_refusal(bytes(self._room[:nbytes]))
+                need_no_refusal(self._dialect.reader.peek(nbytes))
                 self._heard = True
             self._read(nbytes)
         except Exception as error:  # noqa: BLE001 - the slave tells it, with its traceback if need be

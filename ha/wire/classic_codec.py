@@ -63,7 +63,7 @@ class TransferReader:
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._inflow = Inflow()
-        self.room = self._inflow.room
+        self.room, self.peek = self._inflow.room, self._inflow.peek
         self._body_bytes_max = body_bytes_max
 
     def came(self, size: int) -> list[Transfer]:

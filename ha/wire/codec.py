@@ -36,7 +36,6 @@ from ha.epochs import EpochStart
 from ha.wire.inflow import Inflow
 from model.errors import PeerError
 from model.ids import BrokerId, Epoch, PhysicalOffset
-from runtime.env import Buffer
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
@@ -58,6 +57,9 @@ ACK_BYTES: Final = _ACK.size
 MASTER_HANDSHAKE_BYTES: Final = _MASTER_HANDSHAKE.size
 TRANSFER_BYTES: Final = _TRANSFER.size
 assert (SLAVE_HANDSHAKE_BYTES, ACK_BYTES, MASTER_HANDSHAKE_BYTES, TRANSFER_BYTES) == (16, 12, 20, 36)
+
+
+Body = bytes | memoryview
 
 
 class SlaveHandshake(NamedTuple):
@@ -94,7 +96,7 @@ class Transfer:
     epoch: Epoch
     epoch_start: PhysicalOffset
     confirmed: PhysicalOffset
-    body: Buffer
+    body: Body
 
 
 def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
@@ -166,7 +168,7 @@ class SlaveReader:
         return frames
 
 
-def _ack(buffer: Buffer, at: int) -> Ack:
+def _ack(buffer: bytes | bytearray, at: int) -> Ack:
     state, end = _ACK.unpack_from(buffer, at)
     _need_state(state, TRANSFER, "slave")
     if end < 0:
@@ -190,7 +192,7 @@ class MasterReader:
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._inflow = Inflow()
-        self.room = self._inflow.room
+        self.room, self.peek = self._inflow.room, self._inflow.peek
         self._greeted = False
         self._body_bytes_max = body_bytes_max
 

@@ -23,6 +23,10 @@ class Inflow:
         self.start = 0
         self.end = 0
 
+    def peek(self, size: int) -> bytes:
+        """A copy of ``size`` bytes that came into ``room`` and are not counted yet."""
+        return bytes(self.view[self.end : self.end + size])
+
     def room(self) -> memoryview:
         """Where the next bytes go; never empty."""
         view, start, end = self.view, self.start, self.end

@@ -60,6 +60,8 @@ class Remembered:
     def __init__(self) -> None:
         self.end = -1
         """Where what was added last ends; -1: nothing was."""
+        self.next_record = -1
+        """Of the bytes a master sent: a record begins there; -1: nobody knows."""
         self._items: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
         self._count = 0
 
@@ -81,7 +83,7 @@ class Remembered:
     def clear(self) -> None:
         self._items.clear()
         self._count = 0
-        self.end = -1
+        self.end = self.next_record = -1
 
 
 class Dispatcher:
@@ -102,7 +104,6 @@ class Dispatcher:
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._remembered = Remembered()
-        self._next_record = -1  # of the bytes a master sent: a record begins there; -1: nobody knows
         module = compiled() if type(parser) is DispatchParser else None
         self._packer: Parser | None = None if module is None else module.Parser(Dispatch, SCHEDULE_TOPIC)
         self._scheduled = False
@@ -133,18 +134,19 @@ class Dispatcher:
         if self._packer is None:
             return
         end = start + len(data)
-        at = start if start in (self.dispatched, self._remembered.end) else self._next_record
+        remembered = self._remembered
+        at = start if start in (self.dispatched, remembered.end) else remembered.next_record
         view = memoryview(data)
         while start <= at < end:
             block, behind = self._packer.parse(view[at - start :], at, end)
             if behind > at:
-                self._remembered.add(at, behind, cast(Any, block))
+                remembered.add(at, behind, cast(Any, block))
             # What is not plain, or not whole, is parsed from the log; all of them begin with their length.
             size = int.from_bytes(view[behind - start : behind - start + 4], "big", signed=True)
             at = behind if behind == end else -1
             if size >= BLANK_BYTES and end - behind >= 4:
                 at = behind + size
-        self._next_record = at
+        remembered.next_record = at
 
     def confirm(self, offset: int) -> None:
         """Let records that end at or below ``offset`` be dispatched soon. Never moves back."""
@@ -162,14 +164,14 @@ class Dispatcher:
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
         self.dispatched = min(self.dispatched, PhysicalOffset(offset))
         self._indexer.move_back(offset)
-        self._next_record = self._stalled_at = -1
+        self._stalled_at = -1
 
     def start_at(self, dispatched: int, confirmed: int) -> None:
         """Where recovery found things."""
         self._remembered.clear()
         self.dispatched = PhysicalOffset(dispatched)
         self.confirmed = PhysicalOffset(confirmed)
-        self._next_record = self._stalled_at = -1
+        self._stalled_at = -1
 
     # -- dispatching -----------------------------------------------------------------------------------
 
@@ -235,7 +237,7 @@ class Dispatcher:
             if self.dispatched == before:
                 # Damage, or no record ends where one is remembered: the log as a whole tells what is there.
                 remembered.clear()
-                self._next_record = self._stalled_at = -1
+                self._stalled_at = -1
         else:
             self._step_parsed(self.confirmed)
 
