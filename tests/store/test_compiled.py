@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.errors import DiskError
 from model.ids import PhysicalOffset
 from runtime import native
 from store.files.compiled import compiled, layouts
@@ -20,7 +23,7 @@ from store.files.record import Dispatch, DispatchParser, blank, delay_levels_ms,
 from store.flow.dispatch import Dispatcher
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyEnv
-from tests.store.support import message, opened
+from tests.store.support import SEGMENT, message, opened
 
 MODULE: Any = compiled()
 pytestmark = pytest.mark.skipif(MODULE is None, reason=f"path of sends: {native.describe()}")
@@ -170,25 +173,73 @@ async def test_queues_and_index_become_the_same(seed: int, remembered: bool) -> 
             assert got == python.get(topic, queue_id, 0, 100, 1 << 20)
 
 
+def segments(chance: random.Random) -> tuple[bytes, list[int]]:
+    """A log of a few segments, and where its records begin."""
+    found, begins = bytearray(), list[int]()
+    following: dict[tuple[str, int], int] | None = {} if chance.random() < 0.8 else None
+    for _ in range(chance.randrange(1, 30)):
+        raw = records(chance, len(found), 1, 10**12, following)
+        left = SEGMENT - len(found) % SEGMENT
+        if len(raw) > left - len(blank(left)) or chance.random() < 0.05:
+            begins.append(len(found))
+            found += blank(left).ljust(left, b"\0")
+            raw = records(chance, len(found), 1, 10**12, following)
+        begins.append(len(found))
+        found += raw
+    return bytes(found), begins
+
+
 @given(seed=st.integers(0, 2**40))
 async def test_a_log_that_comes_in_pieces_is_dispatched_the_same(seed: int) -> None:
-    """A piece is parsed as it comes, or later from the log; its records may be cut anywhere."""
-    chance = random.Random(seed)
-    async with _store(packs=True) as packed, _store(packs=False) as python:
-        raw = records(chance, 0, chance.randrange(1, 30), 10**12, {} if chance.random() < 0.8 else None)
-        raw = raw[: packed.log.room]
+    """A piece is parsed as it comes, or later from the log; its records may be cut anywhere, its write may
+    fail and come again, the log may be cut, and its memory is another's as soon as it is appended."""
+    chance, room = random.Random(seed), bytearray(4 * SEGMENT)
+    envs = FaultyEnv(), FaultyEnv()
+    async with _store(envs[0], packs=True) as packed, _store(envs[1], packs=False) as python:
+        stores = (packed, python)
+        raw, begins = segments(chance)
         while packed.log.end < len(raw):
             start = packed.log.end
-            size = chance.choice([1, 3, 50, 200, 1000, len(raw)])
-            confirmed = chance.choice([0, start, start + size // 2, start + size])
-            for store in (packed, python):
-                store.append_raw(PhysicalOffset(start), memoryview(raw)[start : start + size])
-                store.confirm(PhysicalOffset(confirmed))
+            size = min(chance.choice([1, 3, 50, 200, 1000, SEGMENT, len(raw)]), len(raw) - start)
+            if chance.random() < 0.1:
+                rolls = start // SEGMENT < (start + size - 1) // SEGMENT
+                done = rolls and chance.random() < 0.5
+                for store, env in zip(stores, envs, strict=True):
+                    env.disk.fail = _full_after(int(done))
+                    with pytest.raises(DiskError):
+                        store.append_raw(PhysicalOffset(start), raw[start : start + size])
+                    env.disk.fail = lambda what, path: None
+                    store.log.retry_space()
+            elif start and chance.random() < 0.1:
+                to = chance.choice([at for at in begins if at <= start])
+                for store in stores:
+                    store.truncate(PhysicalOffset(to))
+            else:
+                confirmed = chance.choice([0, start, start + size // 2, start + size])
+                for store in stores:
+                    room[:size] = raw[start : start + size]
+                    store.append_raw(PhysicalOffset(start), memoryview(room)[:size])
+                    room[:size] = chance.randbytes(size)
+                    store.confirm(PhysicalOffset(confirmed))
             if chance.random() < 0.5:
                 assert await state(packed) == await state(python)
-        for store in (packed, python):
+        for store in stores:
             store.confirm(store.log.end)
+            read = (store.log.read(at, SEGMENT) for at in range(0, len(raw), SEGMENT))
+            assert b"".join(read) == raw
         assert await state(packed) == await state(python)
+        assert packed.dispatched == len(raw)
+
+
+def _full_after(done: int) -> Callable[[str, str], int | None]:
+    """The disk takes so many writes of the log, and then no more."""
+    writes = iter(range(10**6))
+
+    def fail(what: str, path: str) -> int | None:
+        full = what == "pwrite" and "/commitlog/" in path and next(writes) >= done
+        return errno.ENOSPC if full else None
+
+    return fail
 
 
 async def test_what_came_whole_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,9 +268,9 @@ async def test_a_body_that_looks_like_a_record_where_a_piece_begins_is_none() ->
         assert [store.max_queue_offset(topic, queue_id) for topic, queue_id in store.queues()] == [1]
 
 
-def _store(*, packs: bool) -> Any:
+def _store(env: FaultyEnv | None = None, *, packs: bool) -> Any:
     """A store that dispatches by the compiled path, or not."""
-    env = FaultyEnv()
+    env = env or FaultyEnv()
     found = opened(env, index_slots=20, index_entries=60, flush_queue_interval_ms=10**6)
 
     class Chosen:

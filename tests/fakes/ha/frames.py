@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from ha.wire import classic_codec, codec
-from ha.wire.codec import Ack, MasterHandshake, SlaveHandshake, Transfer
+from ha.wire.codec import Ack, Body, MasterHandshake, SlaveHandshake, Transfer
 from model.ids import BrokerId, Epoch, PhysicalOffset
-from runtime.env import Buffer
 from tests.plain import epoch_starts
 
 
@@ -23,7 +22,7 @@ def master_handshake(end: int, last_epoch: int, epochs: Iterable[tuple[int, int]
     return MasterHandshake(PhysicalOffset(end), Epoch(last_epoch), epoch_starts(epochs))
 
 
-def transfer(offset: int, epoch: int, epoch_start: int, confirmed: int, body: Buffer) -> Transfer:
+def transfer(offset: int, epoch: int, epoch_start: int, confirmed: int, body: Body) -> Transfer:
     return Transfer(
         PhysicalOffset(offset), Epoch(epoch), PhysicalOffset(epoch_start), PhysicalOffset(confirmed), body
     )
