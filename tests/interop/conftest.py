@@ -137,11 +137,15 @@ def cluster(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="session")
 def go_driver() -> Path:
     """The Go client's driver, built once for this source; skips with the reason."""
+    return go_built(Path(__file__).parent / "go", "go-driver")
+
+
+def go_built(source: Path, name: str) -> Path:
+    """The program in ``source``, kept as ``name`` for this text of it; skips with the reason."""
     if shutil.which("go") is None:
         pytest.skip("needs Go on PATH")
-    source = Path(__file__).parent / "go"
     text = b"".join(path.read_bytes() for path in sorted(source.iterdir()))
-    driver = rocketmq.home().with_name("go-driver") / hashlib.sha256(text).hexdigest()[:12]
+    driver = rocketmq.home().with_name(name) / hashlib.sha256(text).hexdigest()[:12]
     if driver.exists():
         return driver
     new = driver.with_suffix(f".{os.getpid()}")

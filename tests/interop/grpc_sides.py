@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,11 +20,13 @@ import pytest
 from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
 from tests.interop import shared_classes
-from tests.interop.conftest import mqadmin_all
+from tests.interop.conftest import go_built, mqadmin_all
 
 HERE: Final = Path(__file__).parent
 DRIVERS: Final = HERE / "grpc"
 PYTHON_CLIENT: Final = "5.1.2"
+JAVA_CLIENT: Final = "5.2.0"
+NODE_CLIENT: Final = "1.0.8"
 STARTS: Final = 4
 """A proxy gives up when its first look at a topic takes 3 s, as on a busy machine it does."""
 
@@ -50,16 +53,20 @@ def _run(*words: str, timeout_s: float = 600) -> None:
         pytest.skip(f"{words[0]} could not install it: {(done.stdout + done.stderr)[-500:]}")
 
 
-def proxy_jars() -> Path:
-    """The proxy with what it needs, from Maven Central; skips with the reason."""
-    home = rocketmq.home().with_name(f"rocketmq-proxy-{rocketmq.VERSION}")
+def _jars(pom: str, home: Path, version: str) -> Path:
+    """The jars that a file of Maven's names, from Maven Central; skips with the reason."""
     if not (home / "complete").exists():
         if shutil.which("mvn") is None:
-            pytest.skip("needs Maven on PATH to fetch the proxy once")
+            pytest.skip(f"needs Maven on PATH to fetch {home.name} once")
         goal = (rocketmq.COPY_JARS, f"-DoutputDirectory={home / 'lib'}")
-        _run("mvn", "-q", "-B", "-f", str(HERE / "java" / "proxy_pom.xml"), *goal)
-        (home / "complete").write_text(rocketmq.VERSION)
+        _run("mvn", "-q", "-B", "-f", str(HERE / "java" / pom), *goal)
+        (home / "complete").write_text(version)
     return home / "lib"
+
+
+def proxy_jars() -> Path:
+    home = rocketmq.home().with_name(f"rocketmq-proxy-{rocketmq.VERSION}")
+    return _jars("proxy_pom.xml", home, rocketmq.VERSION)
 
 
 def python_driver() -> list[str]:
@@ -72,8 +79,38 @@ def python_driver() -> list[str]:
     return [str(home / "bin/python"), str(DRIVERS / "driver.py")]
 
 
-def prepare(namesrv: str, scratch: Path, prefix: str) -> None:
-    """The topics, of each type one, and the groups that the drivers use."""
+def java_driver() -> list[str]:
+    home = rocketmq.home().with_name(f"rocketmq-client-java-{JAVA_CLIENT}")
+    path = f"{_jars('grpc_pom.xml', home, JAVA_CLIENT)}/*"
+    source = DRIVERS / "Driver.java"
+    classes = home / hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    if not classes.exists():
+        new = classes.with_suffix(f".{os.getpid()}")
+        _run("javac", "-nowarn", "-cp", path, "-d", str(new), str(source))
+        new.rename(classes)
+    options = ("-Xmx256m", *shared_classes.PLAIN.split())
+    return ["java", *options, "-cp", f"{path}{os.pathsep}{classes}", "Driver"]
+
+
+def go_driver() -> list[str]:
+    """The official Go client; it speaks TLS unless told."""
+    return ["env", "rocketmq.client.enableSsl=false", str(go_built(DRIVERS / "go", "grpc-go-driver"))]
+
+
+def node_driver() -> list[str]:
+    home = rocketmq.home().with_name(f"rocketmq-client-nodejs-{NODE_CLIENT}")
+    if not (home / "complete").exists():
+        if shutil.which("node") is None or shutil.which("npm") is None:
+            pytest.skip("needs Node and npm on PATH")
+        home.mkdir(parents=True, exist_ok=True)
+        wanted = f"rocketmq-client-nodejs@{NODE_CLIENT}"
+        _run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(home), wanted)
+        (home / "complete").write_text(NODE_CLIENT)
+    return ["env", f"NODE_PATH={home / 'node_modules'}", "node", str(DRIVERS / "driver.cjs")]
+
+
+def prepare(namesrv: str, scratch: Path, *prefixes: str) -> None:
+    """The topics, of each type one, and the groups that the drivers with these prefixes use."""
     cluster = "-c DefaultCluster"
     said = mqadmin_all(
         namesrv,
@@ -81,10 +118,12 @@ def prepare(namesrv: str, scratch: Path, prefix: str) -> None:
         f"updateTopic {cluster} -t DefaultHeartBeatSyncerTopic -r 1 -w 1",
         *(
             f"updateTopic {cluster} -t {prefix}{kind} -r 2 -w 2 -a +message.type={type_}"
+            for prefix in prefixes
             for kind, type_ in TYPES.items()
         ),
         *(
             f"updateSubGroup {cluster} -g {prefix}{group} -o {order}"
+            for prefix in prefixes
             for group, order in (("simple", "false"), ("push", "false"), ("order", "true"))
         ),
     )
