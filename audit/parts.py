@@ -20,13 +20,13 @@ class Folder:
     """A temporary folder; gone with ``close``, or with its last user."""
 
     def __init__(self) -> None:
-        self._path = Path(tempfile.mkdtemp(prefix="keelmq-audit-"))
+        self.path = Path(tempfile.mkdtemp(prefix="keelmq-audit-"))
         self._files = 0
-        self._gone = weakref.finalize(self, shutil.rmtree, self._path, ignore_errors=True)
+        self._gone = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
     def file(self, name: str) -> str:
         self._files += 1
-        return str(self._path / f"{name}-{self._files}.arrow")
+        return str(self.path / f"{name}-{self._files}.arrow")
 
     def close(self) -> None:
         self._gone()

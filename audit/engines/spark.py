@@ -7,6 +7,7 @@ mounted or in an object store. A failed task that Spark runs again reads twice a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -24,8 +25,9 @@ from audit.engines.acknowledged import WAITING_TOPIC
 from audit.engines.java import Java, find_java
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.spark_entries import entered
-from audit.engines.spark_session import start_session
+from audit.engines.spark_session import GATEWAY, start_session, submitted_session
 from audit.ledger import Ledger
+from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
@@ -130,7 +132,8 @@ def load(session: SparkSession, kind: str, tasks: list[dict[str, Any]]) -> DataF
 
 
 class SparkEngine:
-    """The program's session, which is left running; without one, a session made for one audit.
+    """The program's session, which is left running; without one, a session made for one audit, in the JVM of
+    ``spark-submit`` if that started the program.
 
     ``conf``: Spark's configuration, for a session that is made."""
 
@@ -138,9 +141,14 @@ class SparkEngine:
 
     def __init__(self, master: str | None = None, conf: Mapping[str, str] | None = None) -> None:
         self._java: Java | None = None
+        self._folder: Folder | None = None
         active = SparkSession.getActiveSession()
         if active is not None:
             self._session = active
+        elif GATEWAY in os.environ:
+            self._folder = Folder()
+            with spark_errors():
+                self._session = submitted_session(self._folder.path, master, conf or {})
         else:
             self._java = find_java()
             try:
@@ -184,6 +192,9 @@ class SparkEngine:
         return found.sort_by(INDEX_ORDER)
 
     def close(self) -> None:
+        if self._folder is not None:
+            self._session.stop()
+            self._folder.close()
         if self._java is not None:
             self._session.stop()
             self._java.close()

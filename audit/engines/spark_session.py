@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from audit.engines.java import Java
@@ -20,6 +21,31 @@ from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
 
 SHARED_PACKAGES: Final = ("audit", "model")
 """What a worker imports to run a task."""
+
+GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""In the environment of a program that ``spark-submit`` started: the JVM runs, with its configuration."""
+
+
+def submitted_session(directory: Path, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """In the JVM of ``spark-submit``, whose master and configuration stand unless an option says otherwise.
+    ``directory``: for what workers import."""
+    builder = SparkSession.builder
+    for name, value in submitted_settings(master, conf).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    if not (session.sparkContext.master or "").startswith("local"):
+        session.sparkContext.addPyFile(str(packages(directory)))
+    return session
+
+
+def submitted_settings(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """What is set over what ``spark-submit`` was given."""
+    # What it was given is in its JVM alone, and a SparkConf of before the connection knows nothing of it.
+    SparkContext._ensure_initialized()
+    told = dict(SparkConf().getAll())
+    chosen = settings(master or told.get("spark.master") or "local", "", conf, told.keys())
+    chosen.pop("spark.driver.extraJavaOptions", None)  # it has started
+    return chosen if master is None else {**chosen, "spark.master": master}
 
 
 def start_session(master: str, java: Java, conf: Mapping[str, str]) -> SparkSession:
@@ -37,7 +63,7 @@ def start_session(master: str, java: Java, conf: Mapping[str, str]) -> SparkSess
         session = builder.getOrCreate()
     if not master.startswith("local"):
         # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
-        session.sparkContext.addPyFile(str(_packages(Path(java.home))))
+        session.sparkContext.addPyFile(str(packages(Path(java.home))))
     return session
 
 
@@ -96,8 +122,8 @@ def set_elsewhere(environ: Mapping[str, str]) -> set[str]:
     return names | set(re.findall(r"(spark\.[\w.]+)=", environ.get("PYSPARK_SUBMIT_ARGS", "")))
 
 
-def _packages(directory: Path) -> Path:
-    """A zip of the packages a worker imports."""
+def packages(directory: Path) -> Path:
+    """A zip in ``directory`` of the packages a worker imports."""
     target = directory / "keelmq_audit.zip"
     with zipfile.ZipFile(target, "w") as archive:
         if PREFIX:

@@ -37,10 +37,10 @@ def test_parts_keep_every_row_in_its_order(monkeypatch: pytest.MonkeyPatch) -> N
         numbers = np.arange(begin, begin + 10)
         parts.add(pa.table({"n": numbers}), numbers % 3)
     assert [parts.part(n)["n"].to_pylist() for n in range(3)] == [list(range(n, 100, 3)) for n in range(3)]
-    path = folder._path
+    path = folder.path
     folder.close()
     assert not path.exists()
-    forgotten = Folder()._path
+    forgotten = Folder().path
     gc.collect()
     assert not forgotten.exists()
 
