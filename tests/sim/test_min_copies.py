@@ -26,7 +26,7 @@ async def test_a_write_under_way_when_the_last_slave_dies_is_not_answered_ok_wit
     world.send_to(master)
     await asyncio.sleep(0.5)
     assert {code for _, code in world.answers} == {Response.SUCCESS}
-    cut_ms = cluster.clock()
+    cut_ms, answered = cluster.clock(), len(world.answers)
     # The last slave hears nothing more, then its process dies: only the master has what comes now.
     cluster.cut(master, last, "out")
     await asyncio.sleep(0.3)
@@ -44,4 +44,5 @@ async def test_a_write_under_way_when_the_last_slave_dies_is_not_answered_ok_wit
     under_way = [code for begun_ms, code in world.answers if cut_ms < begun_ms]
     assert under_way
     assert Response.SUCCESS not in under_way
-    assert Response.FLUSH_SLAVE_TIMEOUT in under_way
+    # It may have begun just before the cut.
+    assert Response.FLUSH_SLAVE_TIMEOUT in [code for _, code in world.answers[answered:]]
