@@ -3,8 +3,8 @@
 KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a part of its log.
 Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
 ``store/heal/agreement`` decides, and what is wrong here is replaced. What is wrong there, the other replica
-finds in the same way. There is one pass after each start, at ``checkOnStartMegabytesPerSecond`` (0 = none),
-of what was there at the start; with ``scrubMegabytesPerSecond`` passes follow each other.
+finds in the same way. There is one pass after each start, at ``checkOnStartMegabytesPerSecond``; with
+``scrubMegabytesPerSecond`` passes follow each other.
 
     request   ext: brokerName, offset, size (at most 1 MiB)
     answer    ext: offset, confirmOffset, epoch (as in ``broker/upkeep/log_repair``)   body: 8 bytes for each
@@ -62,7 +62,6 @@ class LogCompare:
     def __init__(self, context: BrokerContext, client: RemotingClient, repair: LogRepair) -> None:
         self.passes = 0
         self.undecided = 0
-        self._end_at_start: int | None = None  # of the log, bytes; None: it did not start yet
         self._unanswered = 0  # differences of this pass that nobody gave the bytes of
         self._context = context
         self._client = client
@@ -110,13 +109,12 @@ class LogCompare:
     # What we ask
 
     async def run(self) -> None:
-        self._end_at_start = self._log.end
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         await level_triggered(self._turn, self._wake, UNTIL_WOKEN, rest, "comparing the log")
 
     async def _turn(self) -> float:
         """One pass, if one is due; how long to rest behind it."""
-        if not self._rate() or (self._context.store.scrub.rate() <= 0 and self.passes):
+        if self._context.store.scrub.rate() <= 0 and self.passes:
             return UNTIL_WOKEN
         try:
             done = await self.once()
@@ -129,23 +127,17 @@ class LogCompare:
         return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else UNTIL_WOKEN
 
     async def once(self) -> bool:
-        """Compare all that is confirmed now (at first, of what was there at the start) with one replica;
-        False when there was none, or not all of it could be compared or judged. Raises MqError, OSError."""
-        first_until = None if self.passes else self._end_at_start
-        if first_until is not None and first_until <= self._log.min_offset:
-            self.passes += 1  # nothing is left of what was there
-            return True
+        """Compare all that is confirmed now with one replica; False when there was none, or not all of it
+        could be compared or judged. Raises MqError, OSError."""
         peers = await self._repair.peers()
         if peers and self._context.ha.verified_epoch is None:
             return False
         until: int = self._context.store.confirmed  # a log that grows faster than this reads has no end
-        if first_until is not None:
-            until = min(until, first_until)
         for peer in peers:
             self.undecided = self._unanswered = 0
             at: int = self._log.min_offset
             while at < min(until, self._context.store.confirmed):
-                stop = await self._piece(peer, at, min(at + ASK_BYTES, until), peers)
+                stop = await self._piece(peer, at, peers)
                 if stop <= at:
                     break  # this replica does not know that yet, or does not answer
                 rate = self._rate()
@@ -162,11 +154,11 @@ class LogCompare:
         config = self._context.config
         return (config.scrub_megabytes_per_s or config.check_on_start_megabytes_per_s) << 20
 
-    async def _piece(self, peer: str, at: int, until: int, peers: list[str]) -> int:
-        """Compare the log in [``at``, ``until``) with ``peer``'s; returns how far that was possible."""
+    async def _piece(self, peer: str, at: int, peers: list[str]) -> int:
+        """Compare the log from ``at`` on with ``peer``'s; returns how far that was possible."""
         generation = self._log.generation
         try:
-            told = await self._ask(peer, at, min(until, self._context.store.confirmed))
+            told = await self._ask(peer, at, min(at + ASK_BYTES, self._context.store.confirmed))
         except (MqError, OSError) as error:
             log.info("no digests of %s from %d on: %s", peer, at, error)
             return at

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -13,14 +12,13 @@ from typing import Any, Final, cast
 import pytest
 
 from broker.context import BrokerContext
-from broker.upkeep.log_compare import ASK_BYTES, DIGEST_BYTES, STEP_BYTES, LogCompare
+from broker.upkeep.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
 from broker.upkeep.log_repair import LogRepair
 from model.codes import Request
 from model.errors import PeerError, Refused
 from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from remoting.service import RemotingClient
-from runtime.loops import UNTIL_WOKEN
 from store.files.record import records_in
 from store.message_store import MessageStore
 from tests.broker.helpers import elected, eventually, pair
@@ -74,14 +72,12 @@ class Peer:
             self._happens(self._store)
 
 
-def _compare(
-    env: FaultyEnv, store: MessageStore, peer: Peer, check_on_start_megabytes_per_s: int = 1000
-) -> LogCompare:
+def _compare(env: FaultyEnv, store: MessageStore, peer: Peer) -> LogCompare:
     config = SimpleNamespace(
         broker_name="g",
         enable_controller_mode=True,
         scrub_megabytes_per_s=0,
-        check_on_start_megabytes_per_s=check_on_start_megabytes_per_s,
+        check_on_start_megabytes_per_s=0,
     )
     ha = SimpleNamespace(verified_epoch=1)
     context = cast(BrokerContext, SimpleNamespace(env=env, config=config, store=store, ha=ha))
@@ -139,51 +135,6 @@ async def test_a_difference_no_replica_gave_the_bytes_of_is_looked_at_again() ->
         peer.fetch = fetch  # type: ignore[method-assign]
         await compare.once()
         assert compare.passes == 1
-
-
-class Same(Peer):
-    """A replica with our log. ``asked_until``: behind the last byte it was asked about."""
-
-    asked_until = 0
-
-    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
-        begin, size = int(command.ext["offset"]), int(command.ext["size"])
-        self.asked_until = max(self.asked_until, begin + size)
-        body = b"".join(
-            blake2b(self._store.log.read(at, min(STEP_BYTES, begin + size - at)), digest_size=8).digest()
-            for at in range(begin, begin + size, STEP_BYTES)
-        )
-        ext = {"offset": str(begin), "confirmOffset": str(begin + size), "epoch": "1"}
-        return command.reply(ext=ext, body=body)
-
-
-@pytest.mark.parametrize("there", [0, 100])
-async def test_what_was_written_since_the_start_is_not_read_again(there: int) -> None:
-    """Under load it would cost a tenth of what the load does, on each replica, and twice on the master."""
-    env = FaultyEnv()
-    async with opened(env, segment_bytes=1 << 22) as store:
-        await fill(store, there)
-        end_at_start = store.log.end
-        peer = Same(store, lambda _: None, 0)
-        compare = _compare(env, store, peer)
-        task = asyncio.create_task(compare.run())
-        await asyncio.sleep(0)
-        await fill(store, 400, size=1000)
-        assert store.log.end > end_at_start + ASK_BYTES
-        await eventually(lambda: compare.passes == 1, "the pass is over")
-        assert peer.asked_until == (end_at_start if there else 0)
-        assert compare.undecided == 0
-        task.cancel()
-
-
-async def test_without_a_rate_no_log_is_compared() -> None:
-    env = FaultyEnv()
-    async with opened(env) as store:
-        await fill(store, 20)
-        peer = Same(store, lambda _: None, 0)
-        compare = _compare(env, store, peer, check_on_start_megabytes_per_s=0)
-        assert await compare._turn() == UNTIL_WOKEN
-        assert (peer.asked_until, compare.passes) == (0, 0)
 
 
 class Others:
