@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Callable
 from typing import Final
 
 from model.codes import Response, name_of
@@ -15,16 +16,25 @@ PIECE_BYTES: Final = 1 << 20
 """So much is handed to the system in one go. It copies what it takes, and the transport what is left: of
 35 MB that took 30 ms."""
 _OPAQUE_MAX: Final = 2**31 - 1
+SILENT_S: Final = 0.5
+"""A call that waited less, because its caller had no more time, says nothing of its connection."""
 
 
 class Calls:
-    """The calls under way on one connection, by the number that their answers carry."""
+    """The calls under way on one connection, by the number that their answers carry.
 
-    __slots__ = ("_answers", "_opaque")
+    ``on_silent``: called when the time of a call of at least ``SILENT_S`` is over and nothing at all came
+    since it was sent. After a cut TCP doubles its pauses: for many seconds such a connection may bring
+    nothing, where a new one would work. ``heard_at``: when bytes last came (the loop's clock).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_answers", "_on_silent", "_opaque", "heard_at")
+
+    def __init__(self, on_silent: Callable[[], object] | None = None) -> None:
         self._answers: dict[int, tuple[asyncio.Future[Command], asyncio.TimerHandle]] = {}
+        self._on_silent = on_silent
         self._opaque = 0
+        self.heard_at = 0.0
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -38,7 +48,8 @@ class Calls:
         loop, opaque = asyncio.get_running_loop(), self.next_opaque()
         answer: asyncio.Future[Command] = loop.create_future()
         # ``asyncio.timeout`` would cost as much as the rest of the call.
-        alarm = loop.call_later(timeout_s, _late, answer, code, timeout_s, remote)
+        sent_at = loop.time()
+        alarm = loop.call_at(sent_at + timeout_s, self._late, answer, code, sent_at, timeout_s, remote)
         self._answers[opaque] = answer, alarm
         return opaque, answer
 
@@ -64,10 +75,14 @@ class Calls:
             if not answer.done():
                 answer.set_exception(Unknown(why))
 
-
-def _late(answer: asyncio.Future[Command], code: int, timeout_s: float, remote: str) -> None:
-    if not answer.done():
+    def _late(
+        self, answer: asyncio.Future[Command], code: int, sent_at: float, timeout_s: float, remote: str
+    ) -> None:
+        if answer.done():
+            return
         answer.set_exception(Unknown(f"{remote} did not answer {name_of(code)} within {timeout_s:.3g} s"))
+        if self._on_silent is not None and timeout_s >= SILENT_S and self.heard_at <= sent_at:
+            self._on_silent()
 
 
 class Flush(enum.Enum):

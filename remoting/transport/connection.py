@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._inbox = Inbox(endpoint.scratch)
         self._outbox = Outbox()
-        self._calls = Calls()
+        self._calls = Calls(self.reset if address else None)  # a server waits: its client may dial anew
         self._gate = ReadGate()
         self._state = State.CONNECTING
         self._on_close: Callable[[Connection], object] | None = None  # set once it is open
@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return its answer, whatever its code.
 
         Raises ConnectionError when nothing was sent, Unknown when no answer came in time or the connection
-        ended first.
+        ended first. One that this side dialled is reset when nothing at all came meanwhile (``Calls``).
         """
         self._need_open()
         opaque, answer = self._calls.begin(command.code, timeout_s, self.remote)
@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         inbox = self._inbox
         inbox.end += nbytes
-        began = self._last_io = self._loop.time()
+        began = self._last_io = self._calls.heard_at = self._loop.time()
         if self._state is _CLOSED:
             inbox.drop()
             return

@@ -70,5 +70,5 @@ def test_a_proposal_that_timed_out_behind_a_cut_link_never_arrives(
 ) -> None:
     assert Request.CONTROLLER_ALTER_SYNC_STATE_SET not in World(seed).play()
     # Closed only, the connection's kernel sends it again when the link is back.
-    monkeypatch.setattr(RemotingClient, "reset", RemotingClient.drop)
+    monkeypatch.setattr(Connection, "reset", Connection.close)
     assert Request.CONTROLLER_ALTER_SYNC_STATE_SET in World(seed).play()
