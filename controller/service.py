@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from controller.giving_way import GivingWay
 from controller.groups.brokers import Brokers, is_id
 from controller.groups.commands import (
     SUCCESS,
@@ -96,11 +97,11 @@ class Controller:
         self._raft = self._make_raft()
         credentials, signing = own_credentials(env, config)
         name = f"controller.{config.self_id}"
-        self._client = RemotingClient(env, name, credentials=signing)
+        client = RemotingClient(env, name, credentials=signing)
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self._access = StandaloneAccess(env, config, guard, credentials)
         self._access.hold_to(self._clusters_of)
-        self._brokers = Brokers(env, config, self._table, self._live, self._client)
+        self._brokers = Brokers(env, config, self._table, self._live, client)
         self._coordinator = ElectionCoordinator(
             env,
             config,
@@ -110,6 +111,7 @@ class Controller:
             self._brokers,
             self._propose_own,
         )
+        self._giving_way = GivingWay(env, config, self._raft, self._live, client, self._addresses)
         self._server = self._make_server(credentials, guard)
         asks: dict[int, _Ask] = {
             Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
@@ -184,6 +186,7 @@ class Controller:
             await self._raft.stop()
             raise
         self._coordinator.start()
+        self._giving_way.start()
 
     async def stop(self) -> None:
         """Hand leadership over, answer what is under way, end. Idempotent."""
@@ -191,10 +194,10 @@ class Controller:
             return
         self._stopped = True
         await self._access.stop()
+        await self._giving_way.stop()
         await self._raft.stop()
         await self._coordinator.stop()
         await self._brokers.stop()
-        await self._client.close()
         await self._server.stop()
 
     @property
@@ -337,7 +340,7 @@ class Controller:
 
     def _told_metadata(self, connection: Connection, request: codec.Command) -> codec.Command:
         clock = told_clock(request.ext, self._env.now_ms())
-        return request.reply(ext={**self._metadata(), **clock})
+        return request.reply(ext={**self._metadata(), **clock, **self._giving_way.told(request)})
 
     def _metadata(self) -> dict[str, str]:
         ext = {

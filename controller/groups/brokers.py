@@ -55,7 +55,9 @@ class Brokers:
         self._tasks = Tasks(f"controller.{config.self_id}.notices")
 
     async def stop(self) -> None:
+        """Ends ``client`` as well."""
         await self._tasks.cancel()
+        await self._client.close()
 
     # connections
 

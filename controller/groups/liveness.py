@@ -20,6 +20,10 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 TIMEOUT_MIN_MS: Final = 100
 TIMEOUT_MAX_MS: Final = 600_000
 
+SILENT_SHARE: Final = 0.5
+"""Of the heartbeat timeout, which is at least five heartbeats: some are missing, and its leases still run."""
+HEARD_SHARE: Final = 0.25
+
 FORGOTTEN_MS: Final = 3_600_000
 """After so long a silence nothing of a broker is kept: ids are never given twice, so they would add up."""
 
@@ -57,15 +61,42 @@ class Heartbeat:
         return self.at_ms + self.timeout_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """How long ago a Controller heard its last heartbeat, and which timeout that broker has, in ms."""
+
+    controller: str
+    age_ms: float
+    timeout_ms: int
+
+
+def looks_for_another(silent_ms: float, timeout_ms: int) -> bool:
+    """Whether a leader that heard no broker for ``silent_ms`` asks the others. ``timeout_ms``: of the broker
+    it heard last; ``TIMEOUT_MIN_MS`` where it never heard one."""
+    return silent_ms >= timeout_ms * SILENT_SHARE
+
+
+def successor(silent_ms: float, others: Iterable[Heard]) -> str | None:
+    """The Controller that a leader without a heartbeat for ``silent_ms`` gives way to; None = it leads on."""
+    able = [
+        other
+        for other in others
+        if silent_ms >= other.timeout_ms * SILENT_SHARE and other.age_ms <= other.timeout_ms * HEARD_SHARE
+    ]
+    return min(able, key=lambda other: (other.age_ms, other.controller)).controller if able else None
+
+
 class Liveness:
     """What heartbeats and closed connections say.
 
-    In: ``heartbeat``, ``closed``, ``lead``. Out: the brokers lost, ``alive``, ``presumed_alive``, ``ends``.
-    Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order connections
-    end.
+    In: ``heartbeat``, ``closed``, ``lead``. Out: the brokers lost, ``alive``, ``presumed_alive``, ``ends``,
+    ``last``. Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order
+    connections end.
     """
 
     def __init__(self) -> None:
+        self.last: Heartbeat | None = None
+        """The one heard last, of whichever broker."""
         self._beats: dict[Broker, Heartbeat] = {}
         self._ids: dict[str, set[int]] = {}  # of each group, so that asking for one does not look at all
         self._over: set[Broker] = set()  # sessions that ended: by close or by expiry
@@ -83,6 +114,7 @@ class Liveness:
     def heartbeat(self, group: str, broker_id: int, beat: Heartbeat) -> bool:
         """Note a heartbeat; whether the broker was not alive before."""
         broker = (group, broker_id)
+        self.last = beat
         known = self._beats.get(broker)
         fresh = known is None or broker in self._over
         if known is not None and not fresh and beat.session < known.session:
