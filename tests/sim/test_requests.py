@@ -23,7 +23,7 @@ pytestmark = pytest.mark.sim
 TOPIC = "TBW102"
 ASKERS = 3
 ENOUGH_S = 3.0  # longer than a failover
-SHORT_S = 0.2
+SHORT_S = 0.1
 
 
 class Talk:
