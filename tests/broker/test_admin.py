@@ -145,6 +145,21 @@ async def test_a_change_of_a_group_names_the_attributes_it_changes_and_keeps_the
         assert one["attributes"] == {"message.type": "FIFO"}
 
 
+async def test_a_group_that_is_asked_for_is_made_where_groups_are(tmp_path: Path) -> None:
+    ask = (Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "asked"})
+    async with running(tmp_path / "may") as broker, client_of(broker) as client:
+        answer = await client.call(*ask)
+        assert (answer.code, bodies.loads(answer.body)["groupName"]) == (0, "asked")
+        assert "asked" in broker.context.groups.table
+        assert (await client.call(ask[0], {"group": "no group!"})).code == 26
+    async with (
+        running(tmp_path / "may-not", autoCreateSubscriptionGroup="false") as broker,
+        client_of(broker) as client,
+    ):
+        assert (await client.call(*ask)).code == 26
+        assert "asked" not in broker.context.groups.table
+
+
 async def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         ext = {

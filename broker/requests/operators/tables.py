@@ -230,8 +230,11 @@ class TableProcessor:
             return request.reply(body=body)
 
     async def one_group(self, connection: Connection, request: Command) -> Command:
-        name = need(request.ext, "group")
-        group = self._context.groups.table.get(name)
+        """As RocketMQ, it makes the group where groups are made at all: the proxy asks before a new group's
+        consumer says a word."""
+        name, groups = need(request.ext, "group"), self._context.groups
+        may_make = self._context.copies.refuse() is None
+        group = groups.find(name) if may_make else groups.table.get(name)
         if group is None:
             raise Refused(f"No group in this broker. group: {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
         return request.reply(body=bodies.dumps(group.to_json()))

@@ -636,7 +636,6 @@ _BROKEN: Final = ("c > 'a'", "'open", "a BETWEEN 3 AND 1", "a IN (1, 2)")
 _UNREAD: Final = "RocketMQ gives every message where a pull's own expression cannot be read; keelmq refuses"
 
 DIFFERS: Final[dict[str, str]] = {
-    "ask for the settings of no group": "RocketMQ makes a group that is asked for",
     "send to a topic that is only read": "keelmq's broker holds a topic's permission, not the client alone",
     "send a batch that is none": "keelmq answers MESSAGE_ILLEGAL: nobody sends it again",
     "say unknown of a half": "RocketMQ has no answer, and no client waits for one",
