@@ -3,8 +3,11 @@ RocketMQ: types of messages, order, delays, recalls, transactions, acknowledgeme
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from client.admin import AdminClient
+from runtime.os_env import OsEnv
 from tests.interop import grpc_sides
-from tests.interop.conftest import beside, keelmq
+from tests.interop.conftest import Cluster, beside, keelmq
 from tests.interop.real_pair import rocketmq_pair
 
-pytestmark = [pytest.mark.interop, pytest.mark.more, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 LANGUAGES = ("py", "java", "go", "node")
 FAILED = "f-0,f-2,f-2,f-4"
@@ -76,6 +81,7 @@ def _same(driver: list[str], language: str, ours: Side, real: Side, even: str = 
     assert one == other
 
 
+@pytest.mark.more
 @pytest.mark.covers(
     "Through the proxy: every type of message, recall, orphaned transactions, push and simple consumers",
     client="gRPC Python 5.1.2",
@@ -85,6 +91,7 @@ def test_the_python_client_sees_the_same_through_the_proxy(ours: Side, real: Sid
     _same(grpc_sides.python_driver(), "py", ours, real)
 
 
+@pytest.mark.more
 @pytest.mark.covers(
     "Through the proxy: every type of message, recall, orphaned transactions, push and simple consumers",
     client="gRPC Java 5.2.0",
@@ -94,6 +101,7 @@ def test_the_java_client_sees_the_same_through_the_proxy(ours: Side, real: Side)
     _same(grpc_sides.java_driver(), "java", ours, real)
 
 
+@pytest.mark.more
 @pytest.mark.covers(
     "Through the proxy: every type of message, orphaned transactions, push and simple consumers",
     client="gRPC Go 5.1.3",
@@ -104,6 +112,7 @@ def test_the_go_client_sees_the_same_through_the_proxy(ours: Side, real: Side) -
     _same(grpc_sides.go_driver(), "go", ours, real, even="f-0,f-2,f-4")
 
 
+@pytest.mark.more
 @pytest.mark.covers(
     "Through the proxy: every type of message, recall, orphaned transactions, push and simple consumers",
     client="gRPC Node 1.0.8",
@@ -112,3 +121,26 @@ def test_the_go_client_sees_the_same_through_the_proxy(ours: Side, real: Side) -
 def test_the_node_client_sees_the_same_through_the_proxy(ours: Side, real: Side) -> None:
     """After a failure in order it goes on, so none fails here."""
     _same(grpc_sides.node_driver(), "node", ours, real, even="f-0,f-2,f-4")
+
+
+async def _create(namesrv: str, *topics: str) -> None:
+    async with AdminClient(OsEnv(), namesrv.split(";")) as admin:
+        for topic in topics:
+            await admin.create_topic(topic, 2)
+
+
+@pytest.mark.more  # until the proxy is fetched where make test runs
+@pytest.mark.covers(
+    "Through the proxy: messages are sent, received and acknowledged",
+    client="gRPC Python 5.1.2",
+    sides="keelmq",
+)
+def test_a_grpc_client_sends_and_receives_through_the_proxy(cluster: Cluster, tmp_path: Path) -> None:
+    """What every run looks at of the above."""
+    python, _ = grpc_sides.python_driver()
+    asyncio.run(_create(cluster.namesrv, "DefaultHeartBeatSyncerTopic", "few"))
+    with grpc_sides.proxy_before(cluster.namesrv, tmp_path / "proxy") as endpoint:
+        command = [python, str(grpc_sides.DRIVERS / "few.py"), endpoint, "few", "few_cg"]
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert "DRIVER few 0 1 2 3 4 5 6 7 8 9\n" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
