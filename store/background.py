@@ -77,6 +77,10 @@ class Background:
         flow.indexer.on_level = self.housekeeping.level
 
     def start(self) -> None:
+        try:
+            self.retention.look_at_disk()  # the first round of the retention comes much later
+        except OSError as error:
+            log.error("how full the disk is cannot be told: %s", error)
         spawn, indexer, dispatcher = self._tasks.spawn, self._flow.indexer, self._flow.dispatcher
         self._running = [
             spawn(self.flusher.run(), name="flush"),

@@ -46,15 +46,20 @@ class Retention:
         usage = self._env.disk.usage(self._root)
         return 100 * (usage.total_bytes - usage.free_bytes) // max(usage.total_bytes, 1)
 
-    async def round(self, *, any_hour: bool = False) -> int:
-        """Delete what is due (``any_hour``: whatever hours ``deleteWhen`` names); returns how many segments
-        went. Raises OSError, DiskError; what names deleted bytes has followed the log's start all the same,
-        if it could."""
+    def look_at_disk(self) -> int:
+        """Refuse writes while the disk is too full; how full it is, in percent. Raises OSError."""
         percent = self.used_percent()
         if percent > min(max(self._config.disk_warning_ratio, 35), 90):
             self._health.full("ratio", f"the disk is full: {percent} % used")
         else:
             self._health.room("ratio")
+        return percent
+
+    async def round(self, *, any_hour: bool = False) -> int:
+        """Delete what is due (``any_hour``: whatever hours ``deleteWhen`` names); returns how many segments
+        went. Raises OSError, DiskError; what names deleted bytes has followed the log's start all the same,
+        if it could."""
+        percent = self.look_at_disk()
         gone = 0
         try:
             await self._remove_forgotten()

@@ -94,6 +94,13 @@ async def test_a_full_disk_takes_the_oldest_whatever_its_age_and_refuses_writes_
         assert store.why_not_writable is None
 
 
+async def test_a_store_on_a_disk_that_is_too_full_refuses_writes_from_its_start() -> None:
+    env = FaultyEnv()
+    _set_used(env, 95)
+    async with opened(env) as store:
+        assert "95 %" in (store.why_not_writable or "")
+
+
 async def test_queues_and_damage_follow_the_log_though_a_file_cannot_be_removed_and_no_gap_is_left() -> None:
     env = FaultyEnv(now_ms=_at_hour(4))
     _set_used(env, 50)
