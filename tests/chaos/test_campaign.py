@@ -137,13 +137,17 @@ def test_each_drill_is_measured_alone_and_all_are_judged_together() -> None:
 
 
 def test_an_offset_acknowledged_again_in_a_later_drill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PlannedWorld()
+    spoiled: list[str] = []
+
     def spoil(event: Ok) -> Ok:
-        if event.key == "k0-20":
-            return Ok(event.at_ms, "p", event.key, event.queue, 3, event.physical_offset, event.address)
+        if world.told.count("mend") == 1 and event.queue.queue_id == 0 and not spoiled:
+            spoiled.append(event.key)
+            return Ok(event.at_ms, "p", event.key, event.queue, 0, event.physical_offset, event.address)
         return event
 
     monkeypatch.setattr(PlannedLoad, "spoil", staticmethod(spoil))
-    found = run(CampaignPlan(drill=PLAN, repeat=2), PlannedWorld())
+    found = run(CampaignPlan(drill=PLAN, repeat=2), world)
     assert found.total.acknowledged_twice == 1
     assert found.total.violated
     assert found.to_json(PLAN, "planned")["acknowledged_twice_total"] == 1
