@@ -28,12 +28,12 @@ from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
 from chaos.scenarios.swarm import SWARM
+from controller.elections.preview import ElectionPreview, ElectionRequest
 from controller.groups import elect
 from controller.groups import group as replica_group
 from controller.groups.commands import ElectMaster
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
-from controller.groups.preview import ElectionPreview, ElectionRequest
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
 from ha.master import links as slave_links

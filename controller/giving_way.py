@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from controller.groups.liveness import (
+from controller.elections.liveness import (
     TIMEOUT_MAX_MS,
     TIMEOUT_MIN_MS,
     Heard,

@@ -15,8 +15,17 @@ from typing import Any, Final
 
 import msgspec
 
+from controller.elections.brokers import Brokers, is_id
+from controller.elections.coordinator import ElectionCoordinator
+from controller.elections.liveness import (
+    DEFAULT_TIMEOUT_MS,
+    TIMEOUT_MAX_MS,
+    TIMEOUT_MIN_MS,
+    Heartbeat,
+    Liveness,
+)
+from controller.elections.preview import ElectionRequest
 from controller.giving_way import GivingWay
-from controller.groups.brokers import Brokers, is_id
 from controller.groups.commands import (
     SUCCESS,
     AlterSyncStateSet,
@@ -31,10 +40,7 @@ from controller.groups.commands import (
     decode_answer,
     encode_command,
 )
-from controller.groups.coordinator import ElectionCoordinator
 from controller.groups.elect import PRIORITY_LAST
-from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
-from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from controller.links.tls import TlsFiles
 from controller.links.transport import Security

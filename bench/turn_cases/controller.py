@@ -10,8 +10,8 @@ from typing import Any, Final
 from bench.turn_cases.filled import MIB, entries, free_port, json_bytes
 from bench.turn_cases.measure import Ask, Case, Site, until
 from bench.turn_cases.namesrv import users_cases
+from controller.elections.liveness import Heartbeat
 from controller.groups.commands import ApplyBrokerId, ElectMaster, RegisterBroker
-from controller.groups.liveness import Heartbeat
 from controller.service import GROUP_MAX, Controller
 from model.acl.directory import USERS_MAX
 from model.acl.policies import User, policies_of

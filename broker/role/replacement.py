@@ -3,7 +3,7 @@
 It can confirm nothing while too few slaves are heard, and takes nothing while its disk is full. The
 Controllers hear it all the same, so to them it is well. It waits a moment for the trouble to pass, asks them
 for another master, and again after a pause that grows. They look whether one can do better
-(``controller.groups.step_downs``). Pure: time comes as ``now_ms`` (monotonic).
+(``controller.elections.step_downs``). Pure: time comes as ``now_ms`` (monotonic).
 """
 
 from __future__ import annotations

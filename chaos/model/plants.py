@@ -13,11 +13,12 @@ import msgspec
 from chaos.model.parts import controllers, handovers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Budget, Mode, Setting
-from controller.groups import elect, preview
+from controller.elections import preview
+from controller.elections.lease import Leases
+from controller.elections.preview import ElectionPreview
+from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
-from controller.groups.lease import Leases
-from controller.groups.preview import ElectionPreview
 from controller.groups.table import ReplicaTable
 from ha.master.ack_policy import AckPolicy, Copies
 

@@ -1,1 +1,1 @@
-"""Which brokers of a group are in sync, which is its master, and how a new one is elected."""
+"""The replica table: what every Controller holds of each group, and the commands that change it."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.groups import election
-from controller.groups.asking import SOON_S
-from controller.groups.election import BACK_MS
-from controller.groups.liveness import Heartbeat, Liveness
+from controller.elections import election
+from controller.elections.asking import SOON_S
+from controller.elections.election import BACK_MS
+from controller.elections.liveness import Heartbeat, Liveness
 from model.codes import Request, Response
 from model.errors import Unknown
 from remoting.codec import Command

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from controller.groups.elect import Ballot, End, choose
-from controller.groups.liveness import (
+from controller.elections.liveness import (
     DEFAULT_TIMEOUT_MS,
     ENDS_A_BROKER,
     FORGOTTEN_MS,
     Heartbeat,
     Liveness,
 )
+from controller.groups.elect import Ballot, End, choose
 
 G = "broker-a"
 IDS = st.frozensets(st.integers(1, 8), max_size=6)

@@ -1,4 +1,4 @@
-"""The promises of controller.groups.election, whatever happens in whichever order."""
+"""The promises of controller.elections.election, whatever happens in whichever order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.groups import signals
+from controller.elections import signals
+from controller.elections.election import ANNOUNCEMENTS_MAX, ElectionDecider
+from controller.elections.liveness import DEFAULT_TIMEOUT_MS, Heartbeat
+from controller.elections.preview import ElectionRequest
+from controller.elections.underway import GROUPS_AT_ONCE, NEVER, Election, Phase
 from controller.groups.commands import (
     Answer,
     SetMaintenance,
 )
-from controller.groups.election import ANNOUNCEMENTS_MAX, ElectionDecider
-from controller.groups.liveness import DEFAULT_TIMEOUT_MS, Heartbeat
-from controller.groups.preview import ElectionRequest
-from controller.groups.underway import GROUPS_AT_ONCE, NEVER, Election, Phase
 from model.errors import MqError, Refused, Unknown
 from tests.fakes.controller.decider import G, Lab
 

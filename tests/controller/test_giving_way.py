@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from controller.groups.liveness import Heard, looks_for_another, successor
+from controller.elections.liveness import Heard, looks_for_another, successor
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.sim import NAMES, G, World
 

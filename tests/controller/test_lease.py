@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.groups import brokers
-from controller.groups.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
-from controller.groups.liveness import Heartbeat
+from controller.elections import brokers
+from controller.elections.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
+from controller.elections.liveness import Heartbeat
 from controller.raft.codec import Ack, AppendEntries
 from model.codes import Request, Response
 from remoting.codec import Command

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from controller.elections.preview import ElectionRequest
 from controller.groups.commands import (
     BROKER_ID_INVALID,
     INVALID_REQUEST,
@@ -21,7 +22,6 @@ from controller.groups.commands import (
     SetMaintenance,
 )
 from controller.groups.elect import Ballot, End, choose
-from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from model.codes import Request
 from model.errors import Refused

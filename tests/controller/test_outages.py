@@ -1,6 +1,6 @@
-"""The promise of controller.groups.outages: from a loss to the next master, and only what was seen whole."""
+"""controller.elections.outages promises: from a loss to the next master, and only what was seen whole."""
 
-from controller.groups.outages import Outages
+from controller.elections.outages import Outages
 
 
 def test_an_outage_lasts_from_the_loss_to_the_next_master() -> None:

@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from controller.elections.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
+from controller.elections.liveness import Heartbeat, Liveness
+from controller.elections.preview import ElectionPreview
 from controller.groups.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -18,9 +21,6 @@ from controller.groups.commands import (
 )
 from controller.groups.elect import Ballot, End, choose, has_every_record
 from controller.groups.group import Group, Replica, Rule
-from controller.groups.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
-from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.preview import ElectionPreview
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller import service
-from controller.groups.asking import SOON_S
+from controller.elections.asking import SOON_S
 from controller.service import Controller
 from model.codes import Request, Response
 from model.errors import ConfigError

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.groups.asking import SOON_S
+from controller.elections.asking import SOON_S
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.sim import World
 from tests.fakes.controller.sim_brokers import Broker, master, run

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller.groups import signals
+from controller.elections import signals
+from controller.elections.preview import ElectionRequest
+from controller.elections.step_downs import PAUSE_MAX_MS, PAUSE_MS, QUIET, StepDowns
 from controller.groups.commands import Answer
-from controller.groups.preview import ElectionRequest
-from controller.groups.step_downs import PAUSE_MAX_MS, PAUSE_MS, QUIET, StepDowns
 from model.errors import MqError, Refused
 from tests.fakes.controller.decider import G, Lab
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from controller.groups import signals
+from controller.elections import signals
+from controller.elections.preview import ElectionRequest
 from controller.groups.commands import (
     Answer,
 )
-from controller.groups.preview import ElectionRequest
 from model.errors import Refused, Unknown
 from tests.fakes.controller.decider import G, Lab
 

@@ -10,13 +10,13 @@ import pytest
 from broker.service import Broker
 from chaos.sim.cluster import GROUP
 from chaos.sim.faults import Nemesis
+from controller.elections.coordinator import ElectionCoordinator
+from controller.elections.election import ElectionDecider
+from controller.elections.liveness import Liveness
+from controller.elections.signals import NotCommitted
 from controller.groups.commands import (
     ElectMaster,
 )
-from controller.groups.coordinator import ElectionCoordinator
-from controller.groups.election import ElectionDecider
-from controller.groups.liveness import Liveness
-from controller.groups.signals import NotCommitted
 from model.codes import Response
 from model.errors import Unknown
 from tests.sim.world import World, simulated

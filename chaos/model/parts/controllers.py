@@ -13,6 +13,9 @@ import msgspec
 
 from chaos.model.rules import Rules
 from chaos.model.world import Mode, Phase, Request, Setting, World
+from controller.elections.lease import Leases
+from controller.elections.liveness import Heartbeat, Liveness
+from controller.elections.preview import ElectionPreview
 from controller.groups.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -24,9 +27,6 @@ from controller.groups.commands import (
 )
 from controller.groups.elect import End
 from controller.groups.group import Group, Replica, Rule
-from controller.groups.lease import Leases
-from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.preview import ElectionPreview
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 

@@ -16,12 +16,12 @@ from chaos.model.parts.masters import policy_of
 from chaos.model.parts.move import Move
 from chaos.model.rules import Rules
 from chaos.model.world import Broker, Handover, Setting, World, put
+from controller.elections.lease import Leases
+from controller.elections.liveness import Heartbeat, Liveness
+from controller.elections.preview import ElectionPreview, ElectionRequest
+from controller.elections.step_downs import why_not_for
 from controller.groups.commands import SUCCESS
 from controller.groups.elect import End
-from controller.groups.lease import Leases
-from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.preview import ElectionPreview, ElectionRequest
-from controller.groups.step_downs import why_not_for
 from controller.groups.table import ReplicaTable
 from model.config.controller import ControllerConfig
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 
-from controller.groups import signals
+from controller.elections import signals
+from controller.elections.election import ElectionDecider
+from controller.elections.liveness import Heartbeat, Liveness
+from controller.elections.preview import ElectionRequest
 from controller.groups.commands import (
     NOBODY,
     AlterSyncStateSet,
@@ -17,10 +20,7 @@ from controller.groups.commands import (
     ElectMaster,
     RegisterBroker,
 )
-from controller.groups.election import ElectionDecider
 from controller.groups.group import Group
-from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 from model.errors import MqError

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from controller.elections.preview import ElectionRequest
 from controller.groups.group import Group
-from controller.groups.preview import ElectionRequest
 
 PAUSE_MS: Final = 2_000.0
 """Short: a second fault that soon is mostly another one, not a group that hands itself around."""

@@ -1,16 +1,16 @@
-"""What goes into ``controller.groups.election`` and what comes out: plain values."""
+"""What goes into ``controller.elections.election`` and what comes out: plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.elections.liveness import Broker
+from controller.elections.preview import ElectionRequest
 from controller.groups.commands import (
     Answer,
     ElectMaster,
 )
-from controller.groups.liveness import Broker
-from controller.groups.preview import ElectionRequest
 from model.errors import MqError
 
 Fields = Mapping[str, str | int]

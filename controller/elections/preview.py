@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
+from controller.elections.lease import Leases, matters
+from controller.elections.liveness import Liveness
 from controller.groups.commands import (
     NOBODY,
     ElectMaster,
 )
 from controller.groups.elect import PRIORITY_LAST, End, longer_than
 from controller.groups.group import Group
-from controller.groups.lease import Leases, matters
-from controller.groups.liveness import Liveness
 from controller.groups.table import ReplicaTable, held_back, nobody
 from model.config import ControllerConfig
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from controller.elections.liveness import Broker, Heartbeat
 from controller.groups.group import Rule
-from controller.groups.liveness import Broker, Heartbeat
 
 SHARE: Final = 0.8
 """Of the heartbeat timeout: a silent master's lease is over before its silence counts."""

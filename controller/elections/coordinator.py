@@ -1,6 +1,6 @@
 """How do the elections' decisions meet the world?
 
-The shell of ``controller.groups.election``: it tells the decider what happened and what time it is, and
+The shell of ``controller.elections.election``: it tells the decider what happened and what time it is, and
 carries out what that returns. It decides nothing.
 """
 
@@ -11,16 +11,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from controller.groups import signals
-from controller.groups.brokers import Brokers, Said
+from controller.elections import signals
+from controller.elections.brokers import Brokers, Said
+from controller.elections.election import ElectionDecider
+from controller.elections.liveness import Broker, Heartbeat, Liveness
+from controller.elections.preview import ElectionRequest
 from controller.groups.commands import (
     Answer,
     ElectMaster,
     KeepToLeases,
 )
-from controller.groups.election import ElectionDecider
-from controller.groups.liveness import Broker, Heartbeat, Liveness
-from controller.groups.preview import ElectionRequest
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import NotLeader, Raft
 from model.config import ControllerConfig

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from controller.groups.asking import Inquiry
-from controller.groups.outages import Outages
-from controller.groups.preview import OWN, ElectionRequest
+from controller.elections.asking import Inquiry
+from controller.elections.outages import Outages
+from controller.elections.preview import OWN, ElectionRequest
 
 NEVER: Final = float("inf")
 GROUPS_AT_ONCE: Final = 100

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
-from controller.groups.liveness import Liveness
+from controller.elections.liveness import Liveness
 from controller.groups.table import ReplicaTable
 from model.codes import Request, Response
 from model.config import ControllerConfig

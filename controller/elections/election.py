@@ -1,8 +1,8 @@
 """Does every group have a living master, and if not, what has to be done next? (All groups: one election is
 ``underway.py``, who wins it ``elect.py``.)
 
-A decider: ``step(event, now_ms)`` takes what happened and returns what to do (``controller.groups.signals``);
-``controller.groups.coordinator`` carries it out. Chance, for back-offs alone, is the ``Random`` it is made
+A decider: ``step(event, now_ms)`` takes what happened and returns what to do (``signals.py``);
+``controller.elections.coordinator`` carries it out. Chance, for back-offs alone, is the ``Random`` it is made
 with. Events start an election at once: the end of a
 master's session, its silence, a broker that came back to a group without master, a new Raft leader. Beside
 them every group is looked at again and again, so no lost event leaves a group alone.
@@ -17,18 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controller.groups.asking import Inquiry, longest_wait_s
-from controller.groups.commands import (
-    ELECT_MASTER_FAILED,
-    FENCED_MASTER_EPOCH,
-    SUCCESS,
-    Answer,
-    ElectMaster,
-)
-from controller.groups.lease import Leases
-from controller.groups.liveness import Broker, Heartbeat, Liveness
-from controller.groups.preview import OWN, ElectionPreview, ElectionRequest
-from controller.groups.signals import (
+from controller.elections.asking import Inquiry, longest_wait_s
+from controller.elections.lease import Leases
+from controller.elections.liveness import Broker, Heartbeat, Liveness
+from controller.elections.preview import OWN, ElectionPreview, ElectionRequest
+from controller.elections.signals import (
     Action,
     Announce,
     Answered,
@@ -54,9 +47,16 @@ from controller.groups.signals import (
     Tick,
     WakeAt,
 )
-from controller.groups.step_downs import StepDowns, why_not_for
+from controller.elections.step_downs import StepDowns, why_not_for
+from controller.elections.underway import NEVER, Election, Mandate, Phase, Reported, Round
+from controller.groups.commands import (
+    ELECT_MASTER_FAILED,
+    FENCED_MASTER_EPOCH,
+    SUCCESS,
+    Answer,
+    ElectMaster,
+)
 from controller.groups.table import ReplicaTable
-from controller.groups.underway import NEVER, Election, Mandate, Phase, Reported, Round
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
