@@ -226,7 +226,9 @@ async def test_a_full_master_holds_up_no_other_offset_a_slave_kept(tmp_path: Pat
         two.upkeep.acting.soon()
         await eventually(lambda: one.offsets.get("there", "T", 0) == 1, "the master has what it may")
         assert one.offsets.groups_of("T") == ["there"]
-        assert two.offsets.kept() == [("T", "g0", 0, 1)], "it waits for room"
+        await eventually(
+            lambda: two.offsets.kept() == [("T", "g0", 0, 1)], "it hears so; the other waits for room"
+        )
         one.offsets.drop_group("there")
         two.upkeep.acting.soon()
         await eventually(lambda: two.offsets.kept() == [], "then it is told as well")

@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import DiskError
 from model.ids import Epoch
-from runtime.env import write_file
+from runtime.env import DiskUsage, write_file
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import fill, message, opened, records_of
@@ -30,6 +30,9 @@ class SmallDisk(FaultyDisk):
     @property
     def used(self) -> int:
         return self.others + sum(len(node.cache) for node in self.nodes.values())
+
+    def usage(self, path: str) -> DiskUsage:
+        return DiskUsage(self.capacity, self.free_bytes)
 
     def _full(self, what: str, path: str) -> int | None:
         self.free_bytes = max(self.capacity - self.used, 0)
