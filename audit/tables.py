@@ -365,15 +365,15 @@ def _plain_batch(replica: int, rows: Plain) -> pa.RecordBatch:
         "row": np.full(n, RECORD, np.int8),
         "replica": np.full(n, replica, np.int32),
         "offset": rows.offset,
-        "until": rows.offset + rows.size,
+        "until": rows.until,
         "topic": rows.topic,
         "queue_id": rows.queue_id,
         "queue_offset": rows.queue_offset,
         "uniq_key": rows.uniq_key,
         "body_crc": rows.body_crc,
-        "plain_crc": np.full(n, -1, np.int64),
+        "plain_crc": rows.plain_crc,
         "sys_flag": rows.sys_flag,
-        "advance": np.ones(n, np.int32),
+        "advance": rows.advance,
         "tags_code": rows.tags_code,
     }
     rest = {"kind": text, "expected": text, "found": text, "first": none, "last_end": none, "records": none}

@@ -21,6 +21,7 @@ TESTS: Final = (
     "tests/broker/test_both_paths.py",
     "tests/broker/test_turns.py",
     "tests/store/test_compiled.py",
+    "tests/audit/test_plain.py",
 )
 NAME: Final = "runtime.native._native"
 

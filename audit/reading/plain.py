@@ -44,17 +44,18 @@ _UP_TO: Final = np.array([(1 << 8 * (n + 1)) - 1 for n in range(_WORD)], np.uint
 
 
 class Plain(NamedTuple):
-    """Columns of consecutive plain records; the last ends at ``end``, a physical offset."""
+    """Columns of consecutive records, as ``Record`` has them."""
 
-    end: int
     offset: Any
-    size: Any
+    until: Any
     topic: pa.Array
     queue_id: Any
     queue_offset: Any
     uniq_key: pa.Array
     body_crc: Any
+    plain_crc: Any
     sys_flag: Any
+    advance: Any
     tags_code: Any
 
     def __len__(self) -> int:
@@ -132,15 +133,16 @@ def _columns(
     topic = _texts(data, name_at, names_end - name_at)
     keys = _keys(data, begins, ends)
     return Plain(
-        int(ends[-1]) + base,
         starts + base,
-        ends - starts,
+        ends + base,
         topic,
         head["queue"].astype(np.int32),
         head["place"].astype(np.int64),
         keys,
         head["crc"].astype(np.int64),
+        np.full(len(starts), -1, np.int64),
         head["flag"].astype(np.int32),
+        np.ones(len(starts), np.int32),
         _tags(data, begins, ends, topic, head["stored"]),
     )
 

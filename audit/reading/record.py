@@ -76,6 +76,8 @@ PROPERTY_CRC: Final = b"__CRC32#\x01"
 _BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 """A body that is longer once decompressed than anything a sender can have sent counts as damaged."""
 _PIECE_BYTES: Final = 1024 * 1024
+_ADVANCE_MAX: Final = (1 << 31) - 1  # an int of Java's
+_ADVANCE_DIGITS_MAX: Final = 10
 
 
 class Record(NamedTuple):
@@ -287,7 +289,8 @@ def _advance(data: bytes, sys_flag: int, begin: int, end: int) -> int:
     if not sys_flag & INNER_BATCH:
         return 1
     text = text_property(data, _INNER_NUM, begin, end)
-    return int(text) if text.isdigit() and int(text) > 0 else 1
+    told = int(text) if text.isascii() and text.isdigit() and len(text) <= _ADVANCE_DIGITS_MAX else 0
+    return told if 0 < told <= _ADVANCE_MAX else 1
 
 
 def _property_crc(data: bytes, at: int, end: int) -> tuple[str, str] | None:

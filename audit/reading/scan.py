@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from audit.reading import compiled
 from audit.reading import plain as columns
 from audit.reading.plain import Plain
 from audit.reading.record import (
@@ -31,6 +32,9 @@ from audit.reading.record import (
     tags_code,
     text_property,
 )
+
+if TYPE_CHECKING:
+    from runtime.native._native import Columns
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 DIGEST_BYTES: Final = 1024 * 1024
@@ -134,8 +138,7 @@ def scan(
 ) -> Generator[list[Record], None, tuple[Chunk, list[Damage]]]:
     """As ``scan_columns``, of the same bounds, record by record: slower, and what that is held to."""
     start, end, *segment = bounds
-    walk = _Walk(read, (start, end), *segment, plain=plain, batch=batch)
-    run = walk.run(aligned=aligned, fast=False)
+    run = _Walk(read, (start, end), *segment, plain=plain, batch=batch).run(aligned=aligned)
     while True:
         try:
             found = next(run)
@@ -160,20 +163,25 @@ def scan_columns(
 ) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
     """Walk the records whose first byte is in [start, end): yield them in batches, return seams and damage.
 
-    Long runs of plain records come as columns, the others record by record. ``aligned``: a record is known to
-    start at ``start``, or damage is; else the first one is searched. A CRC property that does not match is
-    damage only where others match: a store without ``enabledAppendPropCRC`` holds what its clients wrote
-    under that name.
+    Where there is compiled code all come as columns, else long runs of plain records, the others record by
+    record. ``aligned``: a record is known to start at ``start``, or damage is; else the first is searched.
+    A CRC property that does not match is damage only where others match: a store without
+    ``enabledAppendPropCRC`` holds what its clients wrote under that name.
 
     ``segment_end`` is where the file ends, ``log_end`` where the log ends (nothing from there on counts).
     Memory is bounded by one window and one batch, whatever the size of the segment.
     """
-    walk = _Walk(read, (start, end), segment_base, segment_end, log_end, plain=plain, batch=batch)
-    return walk.run(aligned=aligned, fast=True)
+    span, rows = (start, end), compiled.columns(batch)
+    walk: _Walk
+    if rows is not None:
+        walk = _CompiledWalk(rows, read, span, segment_base, segment_end, log_end, plain=plain, batch=batch)
+    else:
+        walk = _ColumnsWalk(read, span, segment_base, segment_end, log_end, plain=plain, batch=batch)
+    return walk.run(aligned=aligned)
 
 
 class _Walk:
-    """One stretch's records, in log order."""
+    """One stretch's records, in log order, one by one."""
 
     def __init__(
         self,
@@ -194,12 +202,8 @@ class _Walk:
         self._damage, self._topics = _Damages(), dict[bytes, str]()
         self._data, self._base = b"", 0
         self._filled_at = -1  # a window that begins at the record holds all of it, or the file ends
-        # Columns are not tried again before so many records: where few are plain, trying costs more.
-        self._patience, self._again_at = 0, 0
 
-    def run(
-        self, *, aligned: bool, fast: bool
-    ) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
+    def run(self, *, aligned: bool) -> Generator[list[Record] | Plain, None, tuple[Chunk, list[Damage]]]:
         start, end, segment_base = self._span
         stop, position = min(end, self._log_end), start
         if start != segment_base and not aligned:
@@ -208,48 +212,28 @@ class _Walk:
                 return Chunk(start, end, -1, -1, 0), []
         first = position if position < stop else -1
         self._base = position
+        position = yield from self._along(position, stop)
+        return Chunk(start, end, first, position if first >= 0 else -1, self._count), self._damage.all()
+
+    def _along(self, position: int, stop: int) -> Generator[list[Record] | Plain, None, int]:
+        """The records from ``position`` on; where they end."""
         while position < stop:
-            if fast and (taken := self._columns(position, stop)) is not None:
-                if self._rows:
-                    yield self._flushed()
-                self._count += len(taken)
-                position = taken.end
-                yield taken
-                continue
-            position = _plain_records(
-                self._data, self._base, position, stop, self._room(fast), self._rows, self._topics
-            )
+            position = self._plain_ones(position, stop, self._batch)
             if len(self._rows) >= self._batch:
                 yield self._flushed()
-                continue
-            if position < stop:
+            elif position < stop:
                 position = self._one(position)
         if self._rows:
             yield self._flushed()
-        return Chunk(start, end, first, position if first >= 0 else -1, self._count), self._damage.all()
+        return position
+
+    def _plain_ones(self, position: int, stop: int, room: int) -> int:
+        return _plain_records(self._data, self._base, position, stop, room, self._rows, self._topics)
 
     def _flushed(self) -> list[Record]:
         rows, self._rows = self._rows, []
         self._count += len(rows)
         return rows
-
-    def _room(self, fast: bool) -> int:
-        """How many rows there may be before something else is done."""
-        soon = self._again_at - self._count if fast and self._again_at > self._count else self._batch
-        return max(len(self._rows), min(self._batch, soon))
-
-    def _columns(self, position: int, stop: int) -> Plain | None:
-        """The plain records from here on, if they are many."""
-        left = len(self._data) - (position - self._base)
-        if left < COLUMNS_BYTES_MIN or self._count + len(self._rows) < self._again_at:
-            return None
-        taken = columns.take(self._data, self._base, position, stop)
-        if taken is not None and len(taken) >= COLUMNS_MIN:
-            self._patience = 0
-            return taken
-        self._patience = min(COLUMNS_PATIENCE_MAX, max(COLUMNS_MIN, self._patience * 4))
-        self._again_at = self._count + len(self._rows) + self._patience
-        return None
 
     def _one(self, position: int) -> int:
         """The record here, whatever it is; where the next thing begins."""
@@ -271,17 +255,90 @@ class _Walk:
         )
 
 
+class _ColumnsWalk(_Walk):
+    """Long runs of plain records as columns, by numpy."""
+
+    # Columns are not tried again before so many records: where few are plain, trying costs more.
+    _patience = 0
+    _again_at = 0
+
+    def _along(self, position: int, stop: int) -> Generator[list[Record] | Plain, None, int]:
+        while position < stop:
+            if (taken := self._columns(position, stop)) is not None:
+                if self._rows:
+                    yield self._flushed()
+                self._count += len(taken)
+                position = int(taken.until[-1])
+                yield taken
+                continue
+            position = self._plain_ones(position, stop, self._room())
+            if len(self._rows) >= self._batch:
+                yield self._flushed()
+                continue
+            if position < stop:
+                position = self._one(position)
+        if self._rows:
+            yield self._flushed()
+        return position
+
+    def _room(self) -> int:
+        """How many rows there may be before something else is done."""
+        soon = self._again_at - self._count if self._again_at > self._count else self._batch
+        return max(len(self._rows), min(self._batch, soon))
+
+    def _columns(self, position: int, stop: int) -> Plain | None:
+        """The plain records from here on, if they are many."""
+        left = len(self._data) - (position - self._base)
+        if left < COLUMNS_BYTES_MIN or self._count + len(self._rows) < self._again_at:
+            return None
+        taken = columns.take(self._data, self._base, position, stop)
+        if taken is not None and len(taken) >= COLUMNS_MIN:
+            self._patience = 0
+            return taken
+        self._patience = min(COLUMNS_PATIENCE_MAX, max(COLUMNS_MIN, self._patience * 4))
+        self._again_at = self._count + len(self._rows) + self._patience
+        return None
+
+
+class _CompiledWalk(_Walk):
+    """All records as columns, by compiled code; what it leaves is looked at alone, and put into its place."""
+
+    def __init__(self, found: Columns, read: Read, *bounds: Any, plain: bool, batch: int) -> None:
+        super().__init__(read, *bounds, plain=plain, batch=batch)
+        self._found = found
+
+    def _along(self, position: int, stop: int) -> Generator[list[Record] | Plain, None, int]:
+        found = self._found
+        while position < stop:
+            position = found.take(self._data, self._base, position, stop, not self._plain)
+            if not found.full and position < stop:
+                position = self._one(position)
+                for record in self._rows:
+                    compiled.add(found, record)
+                self._rows.clear()
+            if found.full:
+                yield self._taken()
+        if len(found):
+            yield self._taken()
+        self._damage.carries_crc |= found.carries_crc
+        return position
+
+    def _taken(self) -> Plain:
+        self._count += len(self._found)
+        return compiled.plain(self._found)
+
+
 class _Damages:
     """Collects a stretch's damage, and whether its records carry CRC properties of the broker's own."""
 
     def __init__(self) -> None:
         self.found: list[Damage] = []
         self._of_property: list[Damage] = []
-        self._carries_crc = False
+        self.carries_crc = False
 
     def note(self, parsed: Parsed, has_property: bool) -> None:
         if parsed.damage is None:
-            self._carries_crc |= has_property
+            self.carries_crc |= has_property
         elif parsed.problem == "property CRC":
             self._of_property.append(parsed.damage)
         else:
@@ -293,7 +350,7 @@ class _Damages:
         return until
 
     def all(self) -> list[Damage]:
-        if not self._carries_crc:
+        if not self.carries_crc:
             return self.found
         return sorted(self.found + self._of_property, key=lambda damage: damage.offset)
 

@@ -74,6 +74,34 @@ class Parser:
     def __init__(self, kind: Callable[..., Any], scheduled: str) -> None: ...
     def parse(self, buffer: Buffer, offset: int, limit: int) -> tuple[Block, int]: ...
 
+class Columns:
+    def __init__(self, most: int, scheduled: str) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def carries_crc(self) -> bool: ...
+    @property
+    def full(self) -> bool: ...
+    def take(self, buffer: Buffer, base: int, position: int, stop: int, packed: bool) -> int: ...
+    def add(
+        self,
+        offset: int,
+        size: int,
+        topic: bytes,
+        queue: int,
+        place: int,
+        key: bytes,
+        crc: int,
+        plain: int,
+        flag: int,
+        advance: int,
+        tags: int,
+    ) -> None: ...
+    def taken(
+        self,
+    ) -> tuple[
+        int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes
+    ]: ...
+
 def gather(
     descriptor: int,
     entries: Buffer,

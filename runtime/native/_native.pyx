@@ -9,7 +9,7 @@ are those of ``store/files`` and ``remoting/codec``; ``store/files/compiled.py``
     text.pxi     numbers, UTF-8, Java's hash, properties        headers.pxi   JSON and ROCKETMQ headers of sends
     block.pxi    dispatches, packed; queue and index entries    sends.pxi     frames -> records and answers
     parse.pxi    log bytes -> a block                           pulls.pxi     queue entries -> records
-    crc32.h      CRC-32
+    columns.pxi  log bytes -> columns, for the audit            crc32.h       CRC-32
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -175,3 +175,4 @@ include "block.pxi"
 include "sends.pxi"
 include "parse.pxi"
 include "pulls.pxi"
+include "columns.pxi"

@@ -1,24 +1,35 @@
-"""The promise of the columns: what they say of a log is what reading record by record says."""
+"""The promise of the columns, numpy's and the compiled ones: what they say of a log is what reading record by
+record says, of a damaged one as well.
+
+``KEELMQ_COLUMNS_LOGS`` logs of each kind are made.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import audit.reading.scan as scanner
+from audit.reading import compiled
 from audit.reading.plain import Plain, take
 from audit.reading.record import MAGIC_BLANK, Damage, Record
 from audit.reading.scan import Chunk, scan, scan_columns
 from audit.tables import LOG, RECORD, Task, run_scan
-from tests.audit.stores import record
+from tests.audit.stores import body_crc, record
 
 SEGMENT = 1 << 16
+LOGS: Final = int(os.environ.get("KEELMQ_COLUMNS_LOGS", "40"))
+HAS_COMPILED: Final = compiled.columns(1) is not None
+WAYS: Final = ("numpy", "compiled") if HAS_COMPILED else ("numpy",)
 Told = tuple[list[Record], Chunk, list[Damage]]
 
 
@@ -29,37 +40,59 @@ def columns_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "COLUMNS_BYTES_MIN", 0)
 
 
+@contextlib.contextmanager
+def only(way: str) -> Iterator[None]:
+    """The columns of this way."""
+    if way == "compiled":
+        yield
+    else:
+        with mock.patch.object(compiled, "columns", return_value=None):
+            yield
+
+
 def rows_of(found: Plain) -> Iterator[Record]:
     """Times are not kept in columns: 0 stands for them."""
     for at in range(len(found)):
         yield Record(
             int(found.offset[at]),
-            int(found.size[at]),
+            int(found.until[at]) - int(found.offset[at]),
             found.topic[at].as_py(),
             int(found.queue_id[at]),
             int(found.queue_offset[at]),
             found.uniq_key[at].as_py(),
             int(found.body_crc[at]),
-            -1,
+            int(found.plain_crc[at]),
             int(found.sys_flag[at]),
             0,
-            1,
+            int(found.advance[at]),
             int(found.tags_code[at]),
         )
 
 
-def walked(data: bytes, *, fast: bool) -> Told:
-    call: Any = scan_columns if fast else scan
-    run = call(lambda o, n: data[o : o + n], 0, SEGMENT, 0, SEGMENT, SEGMENT, plain=True)
-    rows: list[Record] = []
-    while True:
-        try:
-            found = next(run)
-        except StopIteration as stop:
-            return [row._replace(store_timestamp_ms=0) for row in rows], *stop.value
-        rows += rows_of(found) if isinstance(found, Plain) else found
+def walked(
+    data: bytes,
+    way: str = "",
+    *,
+    span: tuple[int, int] = (0, SEGMENT),
+    log_end: int = SEGMENT,
+    plain: bool = True,
+    batch: int = 65536,
+) -> Told:
+    """Record by record, unless a ``way`` is named."""
+    call: Any = scan_columns if way else scan
+    with only(way):
+        run = call(lambda o, n: data[o : o + n], *span, 0, SEGMENT, log_end, plain=plain, batch=batch)
+        rows: list[Record] = []
+        while True:
+            try:
+                found = next(run)
+            except StopIteration as stop:
+                return [row._replace(store_timestamp_ms=0) for row in rows], *stop.value
+            rows += rows_of(found) if isinstance(found, Plain) else found
 
 
+CRC_PROPERTY = b"__CRC32#\x01right_crc.\x02"
+"""At the end of properties it becomes the record's."""
 PROPERTIES = st.lists(
     st.sampled_from(
         [
@@ -81,6 +114,12 @@ PROPERTIES = st.lists(
             b"DELAY\x010\x02",
             b"KEYS\x01k1 k2\x02",
             b"__CRC32#\x010123456789\x02",
+            b"INNER_NUM\x0112\x02",
+            b"INNER_NUM\x010\x02",
+            b"INNER_NUM\x01\xc2\xb2\x02",
+            b"INNER_NUM\x0199999999999\x02",
+            b"DELAY\x01\xc2\xb2\x02",
+            CRC_PROPERTY,
         ]
     ),
     max_size=4,
@@ -89,7 +128,7 @@ MESSAGES = st.tuples(
     st.binary(max_size=40),
     PROPERTIES,
     st.sampled_from(["T", "T", "Orders", "thème", "SCHEDULE_TOPIC_XXXX", "%RETRY%group"]),
-    st.sampled_from([0, 0, 0, 0, 1, 4, 8, 12, 0x10, 0x20, 0x80]),
+    st.sampled_from([0, 0, 0, 0, 1, 4, 8, 12, 0x10, 0x20, 0x30, 0x80, -0x80000000]),
     st.booleans(),
 )
 
@@ -97,7 +136,7 @@ MESSAGES = st.tuples(
 def log_of(messages: list[tuple[bytes, bytes, str, int, bool]]) -> bytes:
     out = b""
     for n, (body, properties, topic, flag, v2) in enumerate(messages):
-        out += record(
+        one = record(
             len(out),
             n,
             body,
@@ -108,26 +147,74 @@ def log_of(messages: list[tuple[bytes, bytes, str, int, bool]]) -> bytes:
             properties=properties,
             v2=v2 and n % 5 == 4,
         )
+        if properties.endswith(CRC_PROPERTY):
+            one = one[:-11] + f"{body_crc(one[:-20]):010d}"[::-1].encode() + b"\x02"
+        out += one
     left = SEGMENT - len(out)
     return out + struct.pack(">iI", left, MAGIC_BLANK) + bytes(left - 8)
 
 
-@settings(max_examples=40)
-@given(messages=st.lists(MESSAGES, max_size=20))
-def test_columns_say_what_reading_record_by_record_says(messages: list[Any]) -> None:
+@settings(max_examples=LOGS)
+@given(messages=st.lists(MESSAGES, max_size=20), plain=st.booleans(), batch=st.sampled_from([3, 65536]))
+def test_columns_say_what_reading_record_by_record_says(messages: list[Any], plain: bool, batch: int) -> None:
     data = log_of(messages)
-    assert walked(data, fast=True) == walked(data, fast=False)
+    expected = walked(data, plain=plain)
+    for way in WAYS:
+        assert walked(data, way, plain=plain, batch=batch) == expected, way
 
 
-@settings(max_examples=40)
+@settings(max_examples=LOGS)
 @given(messages=st.lists(MESSAGES, min_size=3, max_size=12), data=st.data())
 def test_they_agree_on_damage_too(messages: list[Any], data: st.DataObject) -> None:
     raw = bytearray(log_of(messages))
     end = raw.index(struct.pack(">I", MAGIC_BLANK))
+    place = st.integers(0, end)
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, end))
-        raw[at] ^= data.draw(st.integers(1, 255))
-    assert walked(bytes(raw), fast=True) == walked(bytes(raw), fast=False)
+        at, until = sorted((data.draw(place), data.draw(place)))
+        match data.draw(st.sampled_from(["flip", "flip", "zeros", "twice", "size"])):
+            case "flip":
+                raw[at] ^= data.draw(st.integers(1, 255))
+            case "zeros":
+                raw[at:until] = bytes(until - at)
+            case "twice":
+                raw[at:until] = (raw[: until - at]).ljust(until - at, b"\0")
+            case _:
+                size = data.draw(st.sampled_from([0, 90, 91, 1 << 15, 1 << 25, 0x7FFFFFFF, 0xFFFFFFFF]))
+                raw[at : at + 4] = struct.pack(">I", size)
+    log_end = data.draw(st.sampled_from([SEGMENT, data.draw(place)]))
+    span = (data.draw(st.sampled_from([0, data.draw(place)])), SEGMENT)
+    expected = walked(bytes(raw), span=span, log_end=log_end)
+    for way in WAYS:
+        assert walked(bytes(raw), way, span=span, log_end=log_end, batch=5) == expected, way
+
+
+@pytest.mark.skipif(not HAS_COMPILED, reason="not compiled")
+def test_compiled_columns_leave_only_what_is_damaged() -> None:
+    """Were compressed bodies, IPv6 hosts or batches left, a log of them would take ten times as long."""
+    odd = [
+        (b"packed", b"UNIQ_KEY\x01K\x02", "T", 1, False),
+        (b"hosts", b"", "T", 0x30, False),
+        (b"batch", b"INNER_NUM\x013\x02", "T", 0x80, False),
+        (b"delayed", b"DELAY\x013\x02", "SCHEDULE_TOPIC_XXXX", 0, False),
+        (b"long", b"A\x01B\x02" + CRC_PROPERTY, "T" * 120, 0, True),
+    ]
+    data = log_of(odd)
+    found = compiled.columns(100)
+    assert found is not None
+    end = found.take(data, 0, 0, SEGMENT, True)
+    assert (len(found), end) == (5, data.index(struct.pack(">I", MAGIC_BLANK)) - 4)
+    assert found.carries_crc
+
+
+@pytest.mark.skipif(not HAS_COMPILED, reason="not compiled")
+def test_long_keys_do_not_wait_in_memory() -> None:
+    """Properties of 60 KB each: 65,536 rows of them would be four gigabytes."""
+    found = compiled.columns(65536)
+    assert found is not None
+    one = record(0, 0, b"", properties=b"UNIQ_KEY\x01" + b"k" * 60000 + b"\x02")
+    while not found.full:
+        assert found.take(one, 0, 0, len(one), True) == len(one)
+    assert len(found) < 200
 
 
 def test_a_long_run_is_taken_at_once() -> None:
@@ -138,10 +225,10 @@ def test_a_long_run_is_taken_at_once() -> None:
     found = take(data, 0, 0, SEGMENT)
     assert found is not None
     assert len(found) == 300
-    assert take(data, 0, found.end, SEGMENT) is None
+    assert take(data, 0, int(found.until[-1]), SEGMENT) is None
     half = take(data, 0, 0, int(found.offset[150]))
     assert half is not None
-    assert (len(half), half.end) == (150, int(found.offset[150]))
+    assert (len(half), int(half.until[-1])) == (150, int(found.offset[150]))
 
 
 def test_where_few_are_plain_columns_are_seldom_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,17 +237,19 @@ def test_where_few_are_plain_columns_are_seldom_tried(monkeypatch: pytest.Monkey
     tries = []
     monkeypatch.setattr("audit.reading.scan.columns.take", lambda *given: tries.append(given))
     data = log_of([(b"b", b"", "T", 1 if n % 2 else 0, False) for n in range(600)])
-    rows, _, damage = walked(data, fast=True)
+    rows, _, damage = walked(data, "numpy")
     assert (len(rows), damage) == (600, [])
     assert len(tries) <= 4
 
 
-def test_batches_of_both_have_the_same_schema_and_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_have_one_schema_and_all_rows(tmp_path: Path, way: str) -> None:
     messages = [(b"body", b"UNIQ_KEY\x01K%03d\x02" % n, "T", 8 if n == 50 else 0, False) for n in range(100)]
     messages[60] = (b"compressed", b"", "T", 1, False)
     (tmp_path / "0").write_bytes(log_of(messages))
     task = Task(3, str(tmp_path), "0", 0, SEGMENT, SEGMENT, 0, SEGMENT)
-    batches = list(run_scan(task))
+    with only(way):
+        batches = list(run_scan(task))
     assert all(batch.schema == LOG for batch in batches)
     rows = [row for batch in batches for row in batch.to_pylist() if row["row"] == RECORD]
     assert [row["queue_offset"] for row in rows] == list(range(100))

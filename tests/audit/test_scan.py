@@ -208,3 +208,10 @@ def test_digests_cover_every_byte_once_whatever_the_cuts(cuts: list[int]) -> Non
     assert ranges[-1].end == len(data)
     assert {c for c in cuts if 0 < c < len(data)} <= {r.end for r in ranges}
     assert all(r.end - r.start <= 1 << 20 for r in ranges)
+
+
+@pytest.mark.parametrize("told", ["\u00b2", "9" * 5000, "2147483648", "-1", ""])
+def test_a_batch_of_no_possible_size_takes_one_place(told: str) -> None:
+    raw = record(0, 0, b"b", sys_flag=0x80, properties=f"INNER_NUM\x01{told}\x02".encode())
+    rows, _, damage = walk(raw.ljust(8192, b"\0"), log_end=len(raw))
+    assert ([row.advance for row in rows], damage) == ([1], [])
