@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-EXTRAS := audit backup clock console otlp proxy tls dev
+EXTRAS := audit backup clock console otlp proxy spans tls dev
 LOCK := uv pip compile pyproject.toml -c constraints.txt --generate-hashes --universal --python-version 3.11 \
     --no-header --no-emit-index-url --no-emit-find-links --quiet
 BUILT_BY := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")

@@ -14,6 +14,7 @@ from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
+from broker.requests.operators.passing_on import PassingOn
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.spared import SparedProcessor
 from broker.requests.operators.tables import TableProcessor
@@ -63,6 +64,7 @@ class Processors:
             tables=TableProcessor(context),
             admin=self.admin,
             inspection=InspectionProcessor(context),
+            passing_on=PassingOn(context),
             maintenance=MaintenanceProcessor(context),
             spared=SparedProcessor(context),
             lite=LiteProcessor(context),

@@ -305,7 +305,9 @@ class Broker:
     async def _tick(self) -> None:
         await self.processors.pulls.check()
         self.processors.pops.tick()
-        self.context.stats.tick(self.env.monotonic_ms())
+        now_ms = self.env.monotonic_ms()
+        self.context.stats.tick(now_ms)
+        self.context.pending_acks.waits.tick(now_ms)
 
     # What is shown
 

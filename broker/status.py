@@ -34,7 +34,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "putTotal": broker.context.stats.put_total,
         "putFastTotal": broker.context.stats.put_fast_total,
         "putBytesTotal": broker.context.stats.put_bytes_total,
-        "sendWait": broker.context.pending_acks.waits.to_json(),
+        "sendWait": broker.context.pending_acks.waits.seen.to_json(),
         "ageWhenRead": broker.context.stats.age_when_read.to_json(),
         "sizes": broker.context.stats.sizes.to_json(),
         "flush": store.background.flusher.took.to_json(),

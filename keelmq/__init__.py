@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from client.sending.request_reply import NoReply, Reply
     from client.sending.transactions import Decision, Transaction
     from client.session import Session
+    from client.spans import OpenTelemetry
     from model.errors import MqError
     from remoting.auth import Credentials
     from runtime.os_env import OsEnv
@@ -42,6 +43,7 @@ _HOMES: Final = {
     "Message": "client.message",
     "MqError": "model.errors",
     "NoReply": "client.sending.request_reply",
+    "OpenTelemetry": "client.spans",
     "OsEnv": "runtime.os_env",
     "PopConsumer": "client.consuming.pop.consumer",
     "PopOptions": "client.consuming.pop.options",
@@ -75,6 +77,7 @@ __all__ = [
     "Message",
     "MqError",
     "NoReply",
+    "OpenTelemetry",
     "OsEnv",
     "PopConsumer",
     "PopOptions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as Future  # what begin returns
@@ -44,10 +45,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def worker(self, function: Callable[[A], T]) -> Callable[[A], Coroutine[Any, Any, T]]:
-        """``function`` to be awaited: it is called on a thread of its own."""
+        """``function`` to be awaited: it is called on a thread of its own, in the context of who awaits."""
 
         async def call(argument: A) -> T:
-            return await self._loop.run_in_executor(self._workers, function, argument)
+            context = contextvars.copy_context()
+            return await self._loop.run_in_executor(self._workers, context.run, function, argument)
 
         return call
 

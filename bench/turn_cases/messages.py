@@ -224,6 +224,12 @@ def view(site: BrokerSite, run: int) -> Ask:
     return Ask({"offset": str(site.heavy[-1])})
 
 
+@case("a message of maxMessageSize, for who is not there", Request.CONSUME_MESSAGE_DIRECTLY)
+def directly(site: BrokerSite, run: int) -> Ask:
+    asked = message_id(site.context.store_host, site.heavy[-1])
+    return Ask({"consumerGroup": "asked", "clientId": f"none{run}", "msgId": asked})
+
+
 def query_ext(topic: str) -> dict[str, str]:
     times = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
     return {"topic": topic, "key": KEY, "maxNum": "64", **times}

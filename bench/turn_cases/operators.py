@@ -351,11 +351,7 @@ def reset(site: BrokerSite, run: int) -> Ask:
     return Ask({"topic": STATS, "group": f"reset{run}", "timestamp": "1", "isForce": "true"})
 
 
-@case(
-    "a question of 15 MiB, answered with 15 MiB",
-    Request.GET_CONSUMER_RUNNING_INFO,
-    Request.CONSUME_MESSAGE_DIRECTLY,
-)
+@case("a question of 15 MiB, answered with 15 MiB", Request.GET_CONSUMER_RUNNING_INFO)
 async def running_info(site: BrokerSite, run: int) -> Ask:
     # Nobody reads at the client while it waits: what is measured is the question's way.
     await heartbeater(site, "asked", f"asked{run}")

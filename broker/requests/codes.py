@@ -10,6 +10,7 @@ from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
+from broker.requests.operators.passing_on import PassingOn
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.spared import SparedProcessor
 from broker.requests.operators.tables import TableProcessor
@@ -36,6 +37,7 @@ def handlers(
     tables: TableProcessor,
     admin: AdminProcessor,
     inspection: InspectionProcessor,
+    passing_on: PassingOn,
     maintenance: MaintenanceProcessor,
     spared: SparedProcessor,
     lite: LiteProcessor,
@@ -103,8 +105,8 @@ def handlers(
         Request.QUERY_CONSUME_TIME_SPAN: admin.time_span,
         Request.CLONE_GROUP_OFFSET: admin.clone_offsets,
         Request.INVOKE_BROKER_TO_RESET_OFFSET: admin.reset_offset,
-        Request.GET_CONSUMER_RUNNING_INFO: admin.consumer_running_info,
-        Request.CONSUME_MESSAGE_DIRECTLY: admin.consumer_running_info,
+        Request.GET_CONSUMER_RUNNING_INFO: passing_on.running_info,
+        Request.CONSUME_MESSAGE_DIRECTLY: passing_on.consume,
         Request.QUERY_CONSUME_QUEUE: inspection.queue_entries,
         Request.QUERY_CORRECTION_OFFSET: inspection.correction_offsets,
         Request.GET_BROKER_CONSUME_STATS: inspection.all_consume_stats,

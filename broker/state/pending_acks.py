@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.state.put_times import PutTimes
 from model.config import BrokerConfig
 from remoting import codec
 from remoting.service import Connection
 from runtime.env import Env
-from runtime.report.histogram import Histogram
 from runtime.report.slow_requests import SlowRequests
 
 FLUSH_DISK_TIMEOUT: Final = 10
@@ -84,7 +84,7 @@ class PendingAcks:
         self._bytes: dict[Connection, int] = {}
         self._paused: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self.waits = Histogram()
+        self.waits = PutTimes()
         """How long the answers to a read's sends waited for copies and the disk."""
         self.slow: SlowRequests | None = None
 
@@ -100,11 +100,11 @@ class PendingAcks:
             if self._flushed() < end:
                 self._sync_to(end)
             elif self._replicated() >= end and not self._slaves and not self._disk:
-                self.waits.observe(0.0)
+                self.waits.none()
                 connection.write(answers)
                 return
         elif self._replicated() >= end and not self._slaves:
-            self.waits.observe(0.0)
+            self.waits.none()
             connection.write(answers)
             return
         now_ms = self._env.monotonic_ms()
@@ -118,7 +118,7 @@ class PendingAcks:
             self._sync_to(end)
         waiting = self._slaves or (self._wait_flush and (self._disk or self._flushed() < end))
         if not waiting and self._replicated() >= end:
-            self.waits.observe(0.0)
+            self.waits.none()
             for connection, answers in answered:
                 connection.write_now(answers)
             return
@@ -258,7 +258,7 @@ class PendingAcks:
         if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
             begun_ms = pending.slave_deadline_ms - self._slave_timeout_ms
             took_ms = self._env.monotonic_ms() - begun_ms
-            self.waits.observe(took_ms / 1000)
+            self.waits.waited(took_ms)
             if self.slow is not None and took_ms >= self.slow.least_ms:
                 self.slow.note(_SENDS, pending.connection.remote, took_ms)
 

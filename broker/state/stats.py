@@ -10,7 +10,9 @@ from broker.state.counters import Counters
 from broker.state.pulled import Pulled
 from runtime.report.histogram import LONG_S, SIZES_BYTES, Histogram
 
-WINDOW_MS: Final = 10_000
+WINDOWS_MS: Final = (10_000, 60_000, 600_000)
+"""Rates are over the last so many ms, as the original's."""
+SAMPLE_MS: Final = 1000
 
 
 class Morning(NamedTuple):
@@ -20,14 +22,35 @@ class Morning(NamedTuple):
     got: int = 0
 
 
+class Totals(NamedTuple):
+    """Messages stored, looks into queues that found some and that found none, messages read."""
+
+    put: int = 0
+    found: int = 0
+    missed: int = 0
+    got: int = 0
+
+
+class Rates(NamedTuple):
+    """By second, over each of WINDOWS_MS (of less, where there was less)."""
+
+    put: tuple[float, ...]
+    found: tuple[float, ...]
+    missed: tuple[float, ...]
+    got: tuple[float, ...]
+
+
 class Stats:
-    """Messages stored and read, and bytes stored; rates over the last 10 s from samples taken by ``tick``."""
+    """What was stored and read; rates of it from samples taken by ``tick``."""
 
     def __init__(self) -> None:
         self.put_total = 0
         self.put_fast_total = 0
         self.put_bytes_total = 0
         self.get_total = 0
+        self.found_total = 0
+        self.missed_total = 0
+        self.get_longest_ms = 0.0
         self.counters = Counters()
         self.pulled = Pulled()
         self.age_when_read = Histogram(LONG_S)
@@ -35,7 +58,7 @@ class Stats:
         self.today = Morning()
         self.yesterday = Morning()
         self._day: date | None = None
-        self._samples: deque[tuple[float, int, int]] = deque(maxlen=16)
+        self._samples: deque[tuple[float, Totals]] = deque(maxlen=WINDOWS_MS[-1] // SAMPLE_MS + 2)
 
     def put(self, messages: int, size_bytes: int) -> None:
         self.put_total += messages
@@ -49,9 +72,16 @@ class Stats:
 
     def got(self, messages: int) -> None:
         self.get_total += messages
+        self.found_total += 1
+
+    @property
+    def totals(self) -> Totals:
+        return Totals(self.put_total, self.found_total, self.missed_total, self.get_total)
 
     def tick(self, now_ms: float) -> None:
-        self._samples.append((now_ms, self.put_total, self.get_total))
+        """A sample, at most one in SAMPLE_MS."""
+        if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_MS:
+            self._samples.append((now_ms, self.totals))
 
     def on_day(self, day: date) -> None:
         """Note what there is when a day begins: (the local) ``day`` is today."""
@@ -59,10 +89,15 @@ class Stats:
             self.yesterday, self.today = self.today, Morning(self.put_total, self.get_total)
         self._day = day
 
-    def rates(self, now_ms: float) -> tuple[float, float]:
-        """(messages put per second, messages got per second)."""
-        since = next((s for s in self._samples if now_ms - s[0] <= WINDOW_MS), None)
-        if since is None or now_ms <= since[0]:
-            return 0.0, 0.0
-        seconds = (now_ms - since[0]) / 1000
-        return (self.put_total - since[1]) / seconds, (self.get_total - since[2]) / seconds
+    def rates(self, now_ms: float) -> Rates:
+        per_window = [self._over(now_ms, window_ms) for window_ms in WINDOWS_MS]
+        return Rates(*zip(*per_window, strict=True))
+
+    def _over(self, now_ms: float, window_ms: int) -> tuple[float, ...]:
+        for at_ms, before in self._samples:
+            if now_ms - at_ms <= window_ms:
+                seconds = (now_ms - at_ms) / 1000
+                if seconds <= 0:
+                    break
+                return tuple((now - then) / seconds for now, then in zip(self.totals, before, strict=True))
+        return (0.0,) * len(Totals._fields)

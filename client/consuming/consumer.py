@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from client.consuming.allocate import Allocate, average
 from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, Limits, QueueWorker
+from client.consuming.operated import Member
 from client.consuming.pull import PullConsumer, Pulled, PullStatus
 from client.consuming.refused import Refusals
 from client.consuming.subscriptions import consumer_data, tags_of
@@ -25,12 +26,12 @@ from client.message import NoMaster, Queue, Received
 from client.refusals import is_final
 from client.routes import Route
 from client.session import POLL_MS, Session
+from client.spans import NO_SPANS, Spans
 from model.codes import Request
 from model.errors import MqError
 from model.message import retry_topic
 from remoting import bodies
 from remoting.codec import Command
-from remoting.headers import flag
 from remoting.keys import Signer
 from remoting.service import Connection
 from runtime.env import Env
@@ -57,8 +58,8 @@ class ConsumeOptions:
     ``retry_max``: after so many returns a message goes to the dead letters. ``held_max`` messages and
     ``held_bytes_max`` bytes (and one answer of 32 messages) are in hand per queue at most. ``allocate``: how
     members share the queues, ``average`` or ``average_by_circle``, the same for all of them. ``trace``: tell
-    of each message consumed in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed, as a
-    cluster with ACL wants it.
+    of each message consumed in ``RMQ_SYS_TRACE_TOPIC``. ``spans``: of calls of the listener, as
+    ``OpenTelemetry()`` tells them. ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
 
     orderly: bool = False
@@ -73,6 +74,7 @@ class ConsumeOptions:
     rebalance_s: float = REBALANCE_S
     commit_s: float = COMMIT_S
     trace: bool = False
+    spans: Spans = NO_SPANS
     credentials: Signer | None = None
 
     @property
@@ -101,8 +103,8 @@ class PushConsumer(Lifecycle):
         if listener is None:
             raise ValueError("a push consumer needs a listener")
         self.group = group
-        self._listener = listener
         self._options = options = options or ConsumeOptions()
+        self._listener = listener = options.spans.listening(group, listener)
         self._subscriptions = {**subscriptions, retry_topic(group): "*"}
         self._sub_version = env.now_ms()
         self.puller = PullConsumer(
@@ -122,7 +124,17 @@ class PushConsumer(Lifecycle):
             self._tracing = Tracing.of(env, group, nameservers, options.poll_ms, options.credentials)
             self._listener = self._tracing.tracer.listening(listener)
         self.session.handle(Request.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
-        self.session.handle(Request.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        Member(
+            env,
+            group,
+            self._listener,
+            self._heartbeat,
+            self._sub_version,
+            options.concurrency,
+            options.orderly,
+            self._handled,
+            self._seek,
+        ).answer(self.session)
 
     @property
     def queues(self) -> list[Queue]:
@@ -166,7 +178,8 @@ class PushConsumer(Lifecycle):
     async def commit(self) -> None:
         """Tell the masters how far each queue was handled. A failure is logged; the next turn repairs it."""
         for queue, worker in list(self._workers.items()):
-            await self._commit_one(queue, worker)
+            if self._workers.get(queue) is worker:  # not one whose offset was reset meanwhile
+                await self._commit_one(queue, worker)
 
     # --- the split
 
@@ -356,27 +369,22 @@ class PushConsumer(Lifecycle):
             self._wake.set()
         return None
 
-    async def _running_info(self, _: Connection, command: Command) -> Command | None:
-        """What operators ask a member, by way of a broker: which queues it reads."""
-        if command.ext.get("consumerGroup") != self.group:
-            return None
-        queues = {
-            bodies.queue_key(q.topic, q.broker_name, q.queue_id): {"droped": False} for q in self.queues
-        }
-        told = self._heartbeat()
-        properties = {
-            "PROP_CONSUME_TYPE": told["consumeType"],
-            "PROP_CONSUMEORDERLY": flag(self._options.orderly),
-            "PROP_CONSUMER_START_TIMESTAMP": str(self._sub_version),
-            "PROP_THREADPOOL_CORE_SIZE": str(self._options.concurrency),
-        }
-        body = {
-            "mqTable": queues,
-            "properties": properties,
-            "statusTable": {},
-            "subscriptionSet": told["subscriptionDataSet"],
-        }
-        return command.reply(body=bodies.dumps_dialect(body))
+    def _handled(self) -> dict[Queue, int]:
+        return {queue: self._workers[queue].handled for queue in self.queues}
+
+    async def _seek(self, offsets: Mapping[Queue, int]) -> None:
+        """Read these queues from other offsets on; calls under way end first, and count no more."""
+        for queue, offset in offsets.items():
+            worker = self._workers.pop(queue, None)
+            if worker is None:
+                continue
+            await worker.stop()
+            if queue in self._workers:  # the split began it anew meanwhile, from the offset that was reset
+                worker = self._workers.pop(queue)
+                await worker.stop()
+            self._begin(queue, offset)
+            # What was committed on the way may have come behind the reset.
+            await self._commit_one(queue, self._workers[queue])
 
     def _route_changed(self, former: Route | None, route: Route) -> None:
         if route.topic in self._subscriptions and (former is None or former.brokers != route.brokers):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.session import POLL_MS
+from client.spans import NO_SPANS, Spans
 from remoting.keys import Signer
 
 
@@ -32,8 +33,8 @@ class SendOptions:
     itself. ``avoid_slow``: a send that may go to several brokers goes to one that did not answer slowly of
     late (0.55 s, avoided for 2 s; 15 s, for 30 s).
     ``compress_over_bytes``: zlib for longer bodies, None = never. ``poll_ms``: routes are asked for so often.
-    ``trace``: tell of each message sent in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed,
-    as a cluster with ACL wants it.
+    ``trace``: tell of each message sent in ``RMQ_SYS_TRACE_TOPIC``. ``spans``: of sends, as
+    ``OpenTelemetry()`` tells them. ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
 
     timeout_s: float = 10.0
@@ -50,4 +51,5 @@ class SendOptions:
     gather: Gather | None = None
     avoid_slow: bool = False
     trace: bool = False
+    spans: Spans = NO_SPANS
     credentials: Signer | None = None

@@ -80,6 +80,7 @@ class Producer(Recalling):
             self._gatherer = Gatherer(options, options.gather, self._compose, self._delivery.deliver)
         self._in_flight = InFlight(options.in_flight_max, options.in_flight_bytes_max)
         self._requests = Requests(env, self.session, options.requests_max)
+        self._spans = options.spans
         self._transactions = Transactions(self.session, group, check)
         self._running = False
 
@@ -127,9 +128,12 @@ class Producer(Recalling):
 
         Raises SendFailed (not stored), SendUnknown (perhaps stored), ValueError (cannot be encoded).
         """
-        if self._gatherer is not None and timeout_s is None and self._gatherer.takes(message):
-            return await self._gatherer.send(message, queue, sharding_key)
-        return await self._delivery.deliver(self._compose.single(message, queue, sharding_key, timeout_s))
+        with self._spans.sending(self.group, [message]) as told:
+            [message] = told.messages
+            if self._gatherer is not None and timeout_s is None and self._gatherer.takes(message):
+                return told.stored(await self._gatherer.send(message, queue, sharding_key))
+            sending = self._compose.single(message, queue, sharding_key, timeout_s)
+            return told.stored(await self._delivery.deliver(sending))
 
     async def _send_alone(self, message: Message) -> SendResult:
         return await self._delivery.deliver(self._compose.single(message, None, None, None))
@@ -159,15 +163,24 @@ class Producer(Recalling):
 
         Raises as ``send``.
         """
-        return await self._delivery.deliver(self._compose.batch(messages, queue, timeout_s))
+        with self._spans.sending(self.group, messages) as told:
+            sending = self._compose.batch(told.messages, queue, timeout_s)
+            return told.stored(await self._delivery.deliver(sending))
 
     def send_async(
         self, message: Message, *, queue: Queue | None = None, timeout_s: float | None = None
     ) -> asyncio.Future[SendResult]:
         """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many, or too many bytes,
         are out already (``room`` waits for that), and ValueError."""
-        sending = self._compose.single(message, queue, None, timeout_s)
-        future = self._in_flight.add(len(message.body))
+        told = self._spans.sending(self.group, [message])
+        [message] = told.messages
+        try:
+            sending = self._compose.single(message, queue, None, timeout_s)
+            future = self._in_flight.add(len(message.body))
+        except (ValueError, MqError) as error:
+            told.end(error)
+            raise
+        future.add_done_callback(told.ended)
         gatherer = self._gatherer
         if gatherer is not None and timeout_s is None and gatherer.takes(message):
             self._tasks.spawn(
@@ -187,17 +200,19 @@ class Producer(Recalling):
 
         Raises SendFailed when no master could be reached in time.
         """
-        sending = self._compose.single(message, queue, None, None)
-        while True:
-            try:
-                target, address = await self._delivery.aim(sending)
-                await self.session.remoting.oneway(address, sending.command(target, FLAG_ONEWAY))
-                return
-            except (OSError, MqError) as error:
-                wait_s = self._delivery.wait_s(sending)
-                if not may_retry(error, unknown_retries_left=0) or self._delivery.left_s(sending) <= wait_s:
-                    raise self._delivery.gave_up(sending, error) from error
-            await asyncio.sleep(wait_s)
+        with self._spans.sending(self.group, [message]) as told:
+            sending = self._compose.single(told.messages[0], queue, None, None)
+            while True:
+                try:
+                    target, address = await self._delivery.aim(sending)
+                    await self.session.remoting.oneway(address, sending.command(target, FLAG_ONEWAY))
+                    return
+                except (OSError, MqError) as error:
+                    wait_s = self._delivery.wait_s(sending)
+                    again = may_retry(error, unknown_retries_left=0)
+                    if not again or self._delivery.left_s(sending) <= wait_s:
+                        raise self._delivery.gave_up(sending, error) from error
+                await asyncio.sleep(wait_s)
 
     async def request(
         self,
@@ -237,7 +252,10 @@ class Producer(Recalling):
         know that client yet. Raises SendUnknown (that client may not have it), SendFailed (it has it not),
         ValueError (it asks for no reply).
         """
-        message = reply_to(request, body)
+        with self._spans.sending(self.group, [reply_to(request, body)]) as told:
+            return told.stored(await self._reply(request, told.messages[0], timeout_s))
+
+    async def _reply(self, request: Received, message: Message, timeout_s: float | None) -> SendResult:
         left_s = ttl_s(request, self._options.timeout_s if timeout_s is None else timeout_s)
         until_ms = self._env.monotonic_ms() + left_s * 1000
         # The client that asked is known where it sent its request; not every client beats elsewhere.

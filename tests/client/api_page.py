@@ -35,7 +35,9 @@ TITLES: Final = {
     ),
     "Without asyncio": ("BlockingProducer", "BlockingPushConsumer", "BlockingPopConsumer"),
     "Operating": ("AdminClient",),
-    "Around them": ("Session", "Credentials", "OsEnv", "TlsNetwork", "TlsState", "MqError"),
+    "Around them": (
+        "Session", "Credentials", "OsEnv", "TlsNetwork", "TlsState", "OpenTelemetry", "MqError",
+    ),
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [
         project["optional-dependencies"][name]
-        for name in ("audit", "backup", "clock", "console", "otlp", "proxy", "tls", "dev")
+        for name in ("audit", "backup", "clock", "console", "otlp", "proxy", "spans", "tls", "dev")
     ]
     asked = [*project["dependencies"], *(text for extra in extras for text in extra)]
     names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in asked}

@@ -79,11 +79,14 @@ class PullProcessor:
         self._context.trust.need_seen(connection, request, header.topic)
         topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
+        stats, began_ms = self._context.stats, self._context.env.monotonic_ms()
         got = self._get(header, subscription)
+        stats.get_longest_ms = max(stats.get_longest_ms, self._context.env.monotonic_ms() - began_ms)
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
         if got.status is not GetStatus.FOUND:
+            stats.missed_total += 1
             held = self._waiting(connection, request, header, subscription, topic, group)
             if self._waits(got, held) and not request.is_oneway and self._has_room(held):
                 held.passed = self._context.trust.passed(connection, request)

@@ -1,7 +1,7 @@
 """What do operators and mqadmin ask a broker?
 
 Configuration (25, 26), runtime (28), topic and consumer progress (202, 208, 300, 303, 305, 314, 343, 345),
-offset reset (222), a consumer's own state (307), replication (906, 907, 1007), delay offsets (45).
+offset reset (222), replication (906, 907, 1007), delay offsets (45).
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from broker.timers.delivery import DEQUEUED, TimerService
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig
-from model.errors import ConfigError, Refused, Unknown
+from model.errors import ConfigError, Refused
 from model.foreign_keys import sort_out
-from model.message import RETRY_PREFIX, TIMER_TOPIC
+from model.message import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from model.settings import properties_of
 from remoting import bodies
 from remoting.bodies import Items, Members, queue_key
 from remoting.codec import VERSION, Command
 from remoting.headers import flag, need, need_int, opt_bool, opt_int, told_clock
-from remoting.keys import to_client
 from remoting.service import Connection
 from runtime.turns import Slice
 
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 
 VERSION_TEXT: Final = "V5_3_3"
 EPOCH_END: Final = 2**63 - 1
-CLIENT_CALL_S: Final = 5.0
 NAMED_CHARS_MAX: Final = 256 << 10
 """Of the topics one question about a group's progress names: they are taken apart in one go."""
 LIVE_KEYS: Final = frozenset(
@@ -135,7 +133,6 @@ class AdminProcessor:
         context = self._context
         store, stats = context.store, context.stats
         now_ms = context.env.now_ms()
-        put_rate, get_rate = stats.rates(context.env.monotonic_ms())
         usage = context.env.disk.usage(self._config.store_path)
         total, free = bytes_text(usage.total_bytes), bytes_text(usage.free_bytes)
         log_path = self._config.commit_log_path or f"{self._config.store_path}/commitlog"
@@ -147,17 +144,10 @@ class AdminProcessor:
             "brokerRole": context.role_state.role,
             "bootTimestamp": self._started_ms,
             "runtime": _for_how_long((now_ms - self._started_ms) // 1000),
-            "putTps": f"{put_rate:.2f} {put_rate:.2f} {put_rate:.2f}",
             "putMessageTimesTotal": stats.put_total,
             "putMessageSizeTotal": stats.put_bytes_total,
             "putMessageAverageSize": stats.put_bytes_total / stats.put_total if stats.put_total else 0.0,
-            "getTransferredTps": f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}",
-            "getFoundTps": f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}",
-            "getMissTps": "0.00 0.00 0.00",
-            "getTotalTps": f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}",
-            "getMessageEntireTimeMax": 0,
-            "putMessageEntireTimeMax": 0,
-            "putMessageDistributeTime": "",
+            **self._rates_and_times(),
             "msgPutTotalTodayNow": stats.put_total,
             "msgPutTotalTodayMorning": stats.today.put,
             "msgPutTotalYesterdayMorning": stats.yesterday.put,
@@ -188,7 +178,26 @@ class AdminProcessor:
             "producersConnected": len(context.clients.producers),
             "aliveReplicaNumInGroup": len(context.ha.members),
         }
+        for level, offset in sorted(self._delays.table.items()):
+            end = max(0, store.max_queue_offset(SCHEDULE_TOPIC, level - 1))
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         return {name: str(value) for name, value in table.items()}
+
+    def _rates_and_times(self) -> dict[str, object]:
+        stats, waits = self._context.stats, self._context.pending_acks.waits
+        rates = stats.rates(self._context.env.monotonic_ms())
+        return {
+            "putTps": _by_window(rates.put),
+            "getTransferredTps": _by_window(rates.got),
+            "getFoundTps": _by_window(rates.found),
+            "getMissTps": _by_window(rates.missed),
+            "getTotalTps": _by_window([sum(both) for both in zip(rates.found, rates.missed, strict=True)]),
+            "getMessageEntireTimeMax": int(stats.get_longest_ms),
+            "putMessageEntireTimeMax": int(waits.longest_ms),
+            "putMessageDistributeTime": waits.text(),
+            "putLatency99": f"{waits.p99_ms:.2f}",
+            "putLatency999": f"{waits.p999_ms:.2f}",
+        }
 
     async def delay_offsets(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps_dialect(self._delays.to_json()))
@@ -421,21 +430,6 @@ class AdminProcessor:
         offset = context.store.offset_by_time(name, queue_id, timestamp_ms)
         return max(offset, context.topics.first_offset(name, queue_id))
 
-    async def consumer_running_info(self, connection: Connection, request: Command) -> Command:
-        """Pass the question on to the client it is about."""
-        group, client_id = need(request.ext, "consumerGroup"), need(request.ext, "clientId")
-        member = self._context.clients.find_consumer(group, client_id)
-        if member is None:
-            raise Refused(f"The Consumer <{group}> <{client_id}> not online", Response.SYSTEM_ERROR)
-        member.connection.need_room(
-            len(request.body) + sum(len(name) + len(value) for name, value in request.ext.items())
-        )
-        try:
-            answer = await member.connection.call(to_client(request), timeout_s=CLIENT_CALL_S)
-        except (Unknown, ConnectionError) as error:
-            raise Refused(f"consumer <{group}> <{client_id}>: {error}", Response.SYSTEM_ERROR) from None
-        return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=answer.body)
-
     # Replication
 
     async def ha_status(self, connection: Connection, request: Command) -> Command:
@@ -513,6 +507,10 @@ class AdminProcessor:
                 "masterHaAddress": self._config.ha_address,
             }
         )
+
+
+def _by_window(rates: Iterable[float]) -> str:
+    return " ".join(f"{rate:.2f}" for rate in rates)
 
 
 def _for_how_long(seconds: int) -> str:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from client.consuming.operated import Member
 from client.consuming.pop.acks import Acks
 from client.consuming.pop.batches import Batches
 from client.consuming.pop.calls import PopCalls, Popped
@@ -69,11 +70,15 @@ class PopConsumer(Lifecycle):
         self._subscriptions = dict(subscriptions)
         self._sub_version = env.now_ms()
         self.session = Session(env, namesrv, poll_ms=options.poll_ms, credentials=options.credentials)
+        listener = options.spans.listening(group, listener)
         self._tracing: Tracing | None = None
         if options.trace:
             nameservers = self.session.routes.nameservers
             self._tracing = Tracing.of(env, group, nameservers, options.poll_ms, options.credentials)
             listener = self._tracing.tracer.listening(listener)
+        Member(env, group, listener, self._heartbeat, self._sub_version, options.concurrency).answer(
+            self.session
+        )
         self._calls = PopCalls(env, self.session, group)
         self._batches = Batches(Handler(env, self._calls, listener, options), options.batch_max)
         self._env = env

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from client.session import POLL_MS
+from client.spans import NO_SPANS, Spans
 from remoting.keys import Signer
 
 
@@ -19,7 +20,7 @@ class PopOptions:
     A message that was not handled comes again after ``retry_after_s``: the first value after its first
     failure, the last one after all others. ``retry_max``: after so many returns it goes to the dead letters.
     ``poll_s``: a pop waits so long for messages. ``grace_s``: ``stop`` waits so long for calls under way.
-    ``trace``, ``credentials`` and ``poll_ms`` are as in ``ConsumeOptions``.
+    ``trace``, ``spans``, ``credentials`` and ``poll_ms`` are as in ``ConsumeOptions``.
     """
 
     invisible_s: float = 60.0
@@ -35,6 +36,7 @@ class PopOptions:
     grace_s: float = 3.0
     poll_ms: int = POLL_MS
     trace: bool = False
+    spans: Spans = NO_SPANS
     credentials: Signer | None = None
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from model.codes import Request, Response
 from model.errors import ConfigError
+from model.message import message_id
 from remoting import bodies
 from remoting.acl import admin, plain_files
 from remoting.acl.admin import PlainRequests
@@ -25,6 +26,7 @@ from remoting.service import Connection, RemotingClient
 from runtime import turns
 from runtime.env import Disk
 from runtime.os_env import OsEnv
+from store.files.record import decode
 from tests.broker.acl.signed import ALICE, NO, ON, ROOT, signing
 from tests.broker.helpers import client_of, config_for, elected, eventually, heartbeat, pair, running, topic
 from tests.remoting.keys import KEY, key_file
@@ -273,12 +275,19 @@ async def test_a_consumer_that_is_asked_gets_no_proof_of_who_asks(tmp_path: Path
         beat = ROOT.signed(Command(Request.HEART_BEAT, {}, heartbeat("c", "G")))
         try:
             assert (await consumer.call(root.address, beat, 10)).code == 0
-            asked = {"consumerGroup": "G", "clientId": "c", "topic": "T", "jstackEnable": "true"}
+            await root.send("T")
+            await broker.store.caught_up()
+            msg_id = message_id(broker.context.store_host, broker.store.log.min_offset)
+            asked = {"consumerGroup": "G", "clientId": "c", "topic": "T", "msgId": msg_id}
             told = {"SecurityToken": "token", "kqTime": "1", "kqNonce": "n"}
             assert (await root(code, {**asked, **told})).code == 0
         finally:
             await consumer.close()
-    assert [request.ext for request in seen if request.code == code] == [asked]
+    [passed] = [request for request in seen if request.code == code]
+    if code == Request.CONSUME_MESSAGE_DIRECTLY:
+        asked |= {"brokerName": "broker-t", "topicSysFlag": "0", "groupSysFlag": "0"}
+        assert decode(passed.body).body == b"hello"
+    assert passed.ext == asked
 
 
 async def test_requests_about_accounts_work_on_their_files_off_the_loop(

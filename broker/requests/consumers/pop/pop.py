@@ -236,8 +236,10 @@ class PopProcessor:
             got = self._get(taken, topic, queue_id, offset)
         if got.status is GetStatus.FOUND:
             self._found(taken, topic, queue_id, offset, got)
-        elif got.status in _PASSED and got.next_offset > offset:
-            self._log.moved(topic, header.group, queue_id, got.next_offset)
+        else:
+            self._context.stats.missed_total += 1
+            if got.status in _PASSED and got.next_offset > offset:
+                self._log.moved(topic, header.group, queue_id, got.next_offset)
         taken.rest += max(0, got.max_offset - got.next_offset)
 
     def _found(self, taken: Taken, topic: str, queue_id: int, offset: int, got: Got) -> None:
