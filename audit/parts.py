@@ -97,10 +97,14 @@ def hashes(keys: pa.ChunkedArray | pa.Array) -> Any:
     data = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
     lengths = np.diff(ends)
     out = np.zeros(len(column), np.uint64)
-    for length in np.unique(lengths):
+    sizes = np.unique(lengths)
+    for length in sizes:
         (rows,) = np.nonzero(lengths == length)
         words = np.zeros((len(rows), (int(length) + 7) // 8 * 8), np.uint8)
-        words[:, :length] = data[ends[rows][:, None] + np.arange(length)]
+        if len(sizes) == 1:  # they stand side by side
+            words[:, :length] = data[ends[0] : ends[-1]].reshape(len(rows), length)
+        else:
+            words[:, :length] = data[ends[rows][:, None] + np.arange(length)]
         matrix = words.view("<u8")
         out[rows] = (matrix * _weights(matrix.shape[1])).sum(axis=1, dtype=np.uint64) + np.uint64(length)
     out ^= out >> np.uint64(32)

@@ -1,14 +1,18 @@
 """What the audit costs: memory by the size of log and ledger, and rates beside plain readers of its files.
 
-    python bench/audit.py [--gib 1,2,4] [--lines 1000000,10000000] [--spark] [--json OUT]
+    python bench/audit.py [--gib 1,4,16] [--lines 1000000,10000000] [--spark 1,4] [--cold 2] [--json OUT]
+    python bench/audit.py --plot OUT.svg bench/results/audit.json
 
-Stores are three replicas whose files are links to one, so that disk and page cache hold them once. Peak
-memory is the largest VmHWM of the audit's processes. Rates are per CPU second, of readers in the same run.
+Stores are three replicas whose files are links to one, so that disk and page cache hold them once; those read
+cold are copies. Peak memory is the largest VmHWM of the audit's processes, CPU seconds are those of all; an
+audit of a few megabytes, nearly all of it start, is measured too. Rates are per CPU second, of readers in the
+same run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -27,12 +31,18 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from audit.engines.local import LocalEngine  # noqa: E402
 from audit.engines.spill import SpillTask, spill_scan  # noqa: E402
 from audit.reading.record import MAGIC_BLANK, MAGIC_V1  # noqa: E402
 from audit.tables import Task, run_digests, run_scan  # noqa: E402
+from bench.plot import lines_svg  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 
 GIB: Final = 1 << 30
+SMALL_BYTES: Final = 8 << 20
+PEAK_MAX_MIB: Final = 300
+COLD_ROUNDS: Final = 2
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 QUEUES: Final = 16
 BODY: Final = b"x" * 1024
 TOPIC: Final = b"orders"
@@ -75,29 +85,30 @@ def rows_of(first: int, count: int, base: int) -> Any:
     return rows
 
 
-def make(root: Path, gib: int) -> list[Path]:
-    """Replicas of ``gib`` GiB each."""
+def make(root: Path, gib: int, *, segment_bytes: int = GIB, copies: bool = False) -> list[Path]:
+    """Replicas of ``gib`` segments each, links to one or ``copies``."""
     origin = root / "origin"
     (origin / "commitlog").mkdir(parents=True)
     entries: list[list[Any]] = [[] for _ in range(QUEUES)]
-    in_segment = (GIB - 8) // len(RECORD)
+    in_segment = (segment_bytes - 8) // len(RECORD)
     for segment in range(gib):
-        base = segment * GIB
+        base = segment * segment_bytes
         with (origin / "commitlog" / f"{base:020d}").open("wb") as file:
             for at in range(0, in_segment, 65536):
                 count = min(65536, in_segment - at)
                 rows = rows_of(segment * in_segment + at, count, base + at * len(RECORD))
                 file.write(rows.tobytes())
-            file.write(struct.pack(">iI", GIB - in_segment * len(RECORD), MAGIC_BLANK))
-            file.truncate(GIB)
+            file.write(struct.pack(">iI", segment_bytes - in_segment * len(RECORD), MAGIC_BLANK))
+            file.truncate(segment_bytes)
         number = np.arange(segment * in_segment, (segment + 1) * in_segment, dtype=np.int64)
         offset = base + np.arange(in_segment, dtype=np.int64) * len(RECORD)
         for queue in range(QUEUES):
             entries[queue].append(offset[number % QUEUES == queue])
     write_queues(origin, entries)
-    end = gib * GIB
+    end = gib * segment_bytes
     (origin / "checkpoint").write_bytes(struct.pack(">5q", 1, 1, 1, 0, end) + bytes(4096 - 40))
-    return [linked(origin, root / f"r{n}") for n in range(REPLICAS)]
+    each = shutil.copy if copies else os.link
+    return [shutil.copytree(origin, root / f"r{n}", copy_function=each) for n in range(REPLICAS)]
 
 
 def write_queues(origin: Path, entries: list[list[Any]]) -> None:
@@ -114,13 +125,8 @@ def write_queues(origin: Path, entries: list[list[Any]]) -> None:
             (folder / f"{at * 20:020d}").write_bytes(file.tobytes())
 
 
-def linked(origin: Path, target: Path) -> Path:
-    shutil.copytree(origin, target, copy_function=os.link)
-    return target
-
-
 def write_ledger(path: Path, lines: int) -> None:
-    """Of the first messages of a store; the rest, if it is shorter, was acknowledged and is lost."""
+    """Of the first messages of the largest store; the rest, if it is shorter, is lost."""
     crc = zlib.crc32(BODY)
     with path.open("w") as file:
         for first in range(0, lines, 10_000):
@@ -136,13 +142,28 @@ def write_ledger(path: Path, lines: int) -> None:
 def processes(root: int) -> Iterator[int]:
     """The process and its descendants."""
     yield root
-    for task in Path(f"/proc/{root}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            yield from processes(child)
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in os.listdir(f"/proc/{root}/task"):
+            children += map(int, Path(f"/proc/{root}/task/{task}/children").read_text().split())
+    for child in children:
+        yield from processes(child)
+
+
+def cpu_s_of(pid: int) -> float:
+    """CPU seconds of one process so far; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    except OSError:
+        return False
 
 
 def peak_mib(pid: int) -> float:
@@ -159,24 +180,31 @@ def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
     """One audit in a process of its own: seconds, CPU seconds, peak memory, what it found."""
     command = [sys.executable, "-m", "cli.main", "audit", *map(str, stores), "--out", str(out), *options]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    before, begin = os.times(), time.perf_counter()
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
     peaks: dict[int, float] = {}
+    cpu: dict[int, float] = {}
+    java: set[int] = set()
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as child:
         while child.poll() is None:
             for pid in processes(child.pid):
                 peaks[pid] = max(peaks.get(pid, 0.0), peak_mib(pid))
-            time.sleep(0.05)
-    after = os.times()
+                cpu[pid] = max(cpu.get(pid, 0.0), cpu_s_of(pid))
+                if is_java(pid):
+                    java.add(pid)
+            time.sleep(0.02)
     summary = json.loads((out / "summary.json").read_text())
-    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    own = peaks.pop(child.pid)
     return {
         "verdict": summary["verdict"],
         "records": summary["records"],
         "read_gib": round(summary["bytes"] / GIB, 2),
         "seconds": round(time.perf_counter() - begin, 1),
-        "cpu_s": round(cpu_s, 1),
-        "peak_mib": round(peaks.pop(child.pid)),
-        "peak_of_others_mib": round(max(peaks.values(), default=0)),
+        "cpu_s": round(sum(cpu.values()), 1),
+        "peak_mib": round(own),
+        "peak_of_others_mib": round(max((peaks[pid] for pid in peaks if pid not in java), default=0)),
+        "peak_of_java_mib": round(max((peaks[pid] for pid in java), default=0)),
+        "load_1min": round(os.getloadavg()[0], 1),
     }
 
 
@@ -222,41 +250,154 @@ def rates(store: Path) -> dict[str, Any]:
     if shutil.which("xxhsum"):
         works["xxhsum"] = lambda: subprocess.run(["xxhsum", "-H2", path], check=True, capture_output=True)
     found = {name: round(GIB / 1e6 / cpu_of(work)) for name, work in works.items()}
-    return {"mb_per_cpu_s": found, "digests_to_xxh3": round(found["digests"] / found["xxh3"], 2)}
+    ratios = {
+        f"digests_to_{name}": round(found["digests"] / found[name], 2)
+        for name in ("xxh3", "xxhsum")
+        if name in found
+    }
+    return {"mb_per_cpu_s": found, **ratios}
+
+
+def forget(paths: list[Path]) -> None:
+    """Have the page cache drop these files."""
+    os.sync()
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def cold(root: Path, gib: int) -> dict[str, Any]:
+    """Seconds to read the files of three replicas from the disk: plain readers, digests, an audit."""
+    stores = make(root, gib, copies=True)
+    names = [f"commitlog/{n * GIB:020d}" for n in range(gib)]
+    paths = [store / name for store in stores for name in names]
+    tasks = [
+        Task(at, str(store), name, n * GIB, (n + 1) * GIB, gib * GIB, n * GIB, (n + 1) * GIB, (), True)
+        for n, name in enumerate(names)
+        for at, store in enumerate(stores)
+    ]
+
+    def each(*command: str) -> None:
+        for path in paths:
+            subprocess.run([part.format(path) for part in command], check=True, capture_output=True)
+
+    def compared() -> None:
+        engine = LocalEngine()
+        engine.digests(tasks)
+        engine.close()
+
+    works: dict[str, Callable[[], object]] = {
+        "dd": lambda: each("dd", "if={}", "of=/dev/null", "bs=1M"),
+        "digests": compared,
+        "audit": lambda: audited(stores, root / "out"),
+    }
+    if shutil.which("xxhsum"):
+        works["xxhsum"] = lambda: each("xxhsum", "-H2", "{}")
+    seconds: dict[str, float] = {}
+    for _ in range(COLD_ROUNDS):
+        for name, work in works.items():
+            forget(paths)
+            begin = time.perf_counter()
+            work()
+            seconds[name] = round(min(seconds.get(name, 1e9), time.perf_counter() - begin), 2)
+    return {
+        "gib": gib * REPLICAS,
+        "seconds": seconds,
+        "digests_to_dd": round(seconds["digests"] / seconds["dd"], 2),
+        "audit_to_dd": round(seconds["audit"] / seconds["dd"], 2),
+        "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+def without_start(audits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """CPU of both engines by size, without what the small store took."""
+    cpu = {(row["engine"], row["gib"]): row["cpu_s"] for row in audits if not row["lines"]}
+    found = []
+    for engine, gib in sorted(cpu):
+        if engine == "spark" and gib and ("local", gib) in cpu:
+            local = cpu["local", gib] - cpu["local", 0]
+            spark = cpu["spark", gib] - cpu["spark", 0]
+            found.append({"gib": gib, "local_cpu_s": round(local, 1), "spark_cpu_s": round(spark, 1)})
+            found[-1]["spark_to_local"] = round(spark / local, 2)
+    return found
+
+
+def plotted(result: dict[str, Any]) -> str:
+    rows = [
+        {
+            **row,
+            "series": f"{row['engine']}, a ledger" if row["lines"] else row["engine"],
+            "ratio": peak / PEAK_MAX_MIB,
+        }
+        for row in result["audits"]
+        if (peak := max(row["peak_mib"], row["peak_of_others_mib"])) and row["gib"]
+    ]
+    rows.sort(key=lambda row: (row["series"], row["gib"], row["lines"]))
+
+    def label(row: dict[str, Any]) -> str:
+        return f"{row['lines'] // 1_000_000} M lines" if row["lines"] else f"{row['gib']} GiB"
+
+    title = f"The largest peak of an audit's Python processes, in {PEAK_MAX_MIB} MiB, by the size of a log"
+    return lines_svg(title, rows, label, 1.0)
+
+
+def measured(options: argparse.Namespace, folder: Path, result: dict[str, Any]) -> None:
+    """Fill ``result``, printing each row."""
+
+    def run(stores: list[Path], engine: str, gib: int, lines: int, *more: str) -> None:
+        row = {"gib": gib, "engine": engine, "lines": lines, **audited(stores, folder / "out", *more)}
+        result["audits"].append(row)
+        print(json.dumps(row), flush=True)
+
+    sparks = numbers(options.spark)
+    if options.cold:
+        result["cold"] = cold(folder / "cold", options.cold)
+        print(json.dumps(result["cold"]), flush=True)
+        shutil.rmtree(folder / "cold")
+    if sparks:
+        small = make(folder / "small", 1, segment_bytes=SMALL_BYTES)
+        run(small, "local", 0, 0)
+        run(small, "spark", 0, 0, "--engine", "spark")
+    for gib in numbers(options.gib):
+        stores = make(folder / f"s{gib}", gib)
+        if "rates" not in result and not options.memory_only:
+            result["rates"] = rates(stores[0])
+            print(json.dumps(result["rates"]), flush=True)
+        run(stores, "local", gib, 0)
+        if gib in sparks:
+            run(stores, "spark", gib, 0, "--engine", "spark")
+        for lines in numbers(options.lines) if gib == numbers(options.gib)[-1] else ():
+            ledger = folder / "acked.jsonl"
+            write_ledger(ledger, lines)
+            run(stores, "local", gib, lines, "--ledger", str(ledger))
+            ledger.unlink()
+        shutil.rmtree(folder / f"s{gib}")
+    result["without_start"] = without_start(result["audits"])
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", default="1,2,4")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gib", default="1,4,16")
     parser.add_argument("--lines", default="1000000,10000000")
-    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--spark", default="", metavar="GIB", help="sizes at which Spark runs as well")
+    parser.add_argument("--cold", type=int, default=0, metavar="GIB", help="a replica's, read from the disk")
     parser.add_argument("--memory-only", action="store_true", help="no rates")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, nargs=2, metavar=("SVG", "JSON"), help="of a result")
     options = parser.parse_args()
+    if options.plot:
+        options.plot[0].write_text(plotted(json.loads(options.plot[1].read_text())))
+        return
     result: dict[str, Any] = {"machine": machine(), "record_bytes": len(RECORD), "audits": []}
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as folder:
-        for gib in [int(text) for text in options.gib.split(",") if text]:
-            stores = make(Path(folder, f"s{gib}"), gib)
-            if "rates" not in result and not options.memory_only:
-                result["rates"] = rates(stores[0])
-                print(json.dumps(result["rates"]), flush=True)
-            runs: list[tuple[str, list[str]]] = [("local", [])]
-            if options.spark:
-                runs.append(("spark", ["--engine", "spark"]))
-            for name, more in runs:
-                row = {"gib": gib, "engine": name, "lines": 0, **audited(stores, Path(folder, "out"), *more)}
-                result["audits"].append(row)
-                print(json.dumps(row), flush=True)
-            if gib == 1:
-                for lines in [int(text) for text in options.lines.split(",") if text]:
-                    ledger = Path(folder, "acked.jsonl")
-                    write_ledger(ledger, lines)
-                    told = audited(stores, Path(folder, "out"), "--ledger", str(ledger))
-                    row = {"gib": gib, "engine": "local", "lines": lines, **told}
-                    result["audits"].append(row)
-                    print(json.dumps(row), flush=True)
-                    ledger.unlink()
-            shutil.rmtree(Path(folder, f"s{gib}"))
+        measured(options, Path(folder), result)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -27,6 +27,9 @@ def test_equal_texts_have_equal_hashes_wherever_they_stand() -> None:
     assert len(np.unique(whole)) == len(set(texts))
     assert (hashes(column.combine_chunks().slice(777, 500)) == whole[777:1277]).all()
     assert len(hashes(pa.chunked_array([], pa.string()))) == 0
+    same = pa.array([f"key {n:04d}" for n in range(100)])  # of one length
+    mixed = pa.concat_arrays([same, pa.array(["another"])])
+    assert (hashes(same.slice(7)) == hashes(mixed)[7:100]).all()
 
 
 def test_parts_keep_every_row_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
