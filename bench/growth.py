@@ -38,7 +38,7 @@ PREFIX: Final = "BenchGrowth"
 IN_FLIGHT: Final = 64
 LIMIT: Final = 1.3
 TOPICS: Final = (1, 100, 10_000)
-CONNECTIONS: Final = (1, 100, 1000)
+CONNECTIONS: Final = (1, 100, 1000, 5000)
 SIZES: Final = (100, 1024, 16 * 1024, 128 * 1024, 1000 * 1000)
 UNREAD_BYTES: Final = 8 << 20  # of long messages so many are in flight, and not 64
 

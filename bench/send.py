@@ -1,15 +1,18 @@
 """What a send costs the broker: CPU per message and messages per second, both header dialects.
 
-    python bench/send.py [--peer rocketmq] [--before DIR] [--tls] [--brokers 1 3] [--only TEXT] [--json OUT]
+    python bench/send.py [--peer rocketmq] [--python] [--before DIR] [--tls] [--brokers 1 3] [--only TEXT]
+                         [--json OUT]
 
 One load program (``bench/load.py``) drives each side in turn, row by row, on this machine: single broker,
 ASYNC_FLUSH, 1 GiB segments; with ``3`` a group of three brokers that waits for all of them, whose CPU is
-summed up. ``--peer rocketmq`` measures the real RocketMQ beside, ``--before`` another checkout of keelmq (one
-broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
-median of ``--repeat`` runs of ``--seconds`` at each of ``--starts`` starts of the brokers, the sides in turn;
-``spread`` is the lowest and the highest. The JVM gets ``--warm-up`` seconds of load first, keelmq a tenth.
-``fast``: the share of keelmq's messages that took its fast path, by its own counter; ``refused``: the share
-of sends that were answered with an error, at the worst (flow control), CPU counts for those stored.
+summed up. ``--peer rocketmq`` measures the real RocketMQ beside, ``--python`` keelmq without its compiled
+path, ``--before`` another checkout of keelmq (both one broker). CPU is what the operating system accounts to
+the broker processes (user + system). Each row is the median of ``--repeat`` runs of ``--seconds`` at each of
+``--starts`` starts of the brokers, the sides in turn; ``spread`` is the lowest and the highest. The JVM gets
+``--warm-up`` seconds of load first, a part of each kind of work, keelmq a tenth. ``path``: which path of
+sends the broker said it has; ``fast``: the share of keelmq's messages that took its fast path, by its own
+counter; ``refused``: the share of sends that were answered with an error, at the worst (flow control), CPU
+counts for those stored.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ GROUP_WORKS = (
     Work(in_flight=1, connections=64),
     Work(in_flight=64, dialect="binary"),
 )
+WARMING = (Work(), Work(dialect="binary"), Work(in_flight=4, batch=16), Work(in_flight=1, connections=64))
+"""Before anything is measured: each kind of what follows."""
 
 
 class Side:
@@ -87,13 +92,15 @@ class Side:
     def cpu_s(self) -> float:
         return sum(sum(process.cpu_times()[:2]) for process in self._processes)
 
-    def _stored(self) -> tuple[int, int] | None:
-        """Messages stored, and those that took the fast path; None where nothing tells."""
+    def _stored(self) -> tuple[int, int, str] | None:
+        """Messages stored, those that took the fast path, and which one it is; None where nothing tells."""
         if self._status is None:
             return None
         with urllib.request.urlopen(self._status, timeout=5) as answer:
             view = json.load(answer)
-        return (view["putTotal"], view["putFastTotal"]) if "putFastTotal" in view else None
+        if "putFastTotal" not in view:
+            return None
+        return view["putTotal"], view["putFastTotal"], view.get("sendPath", "")
 
     def load(self, work: Work, seconds: float) -> dict[str, Any]:
         before, cpu_s = self._stored(), self.cpu_s()
@@ -103,7 +110,7 @@ class Side:
         cpu_s = self.cpu_s() - cpu_s
         after = self._stored()
         messages = outcome.ok * work.batch
-        found = {
+        found: dict[str, Any] = {
             "cpu_us": cpu_s * 1e6 / messages,
             "per_s": messages / outcome.seconds,
             "p50_us": outcome.p50_us,
@@ -112,6 +119,7 @@ class Side:
         }
         if before is not None and after is not None:
             found["fast"] = (after[1] - before[1]) / max(after[0] - before[0], 1)
+            found["path"] = after[2]
         return found
 
 
@@ -139,9 +147,10 @@ def keelmq_broker(
     name: str = "keelmq",
     *,
     tls: bool = False,
+    compiled: bool = True,
     more: Mapping[str, object] | None = None,
 ) -> Iterator[Side]:
-    """A broker of the checkout at ``root``; ``more``: settings besides."""
+    """A broker of the checkout at ``root``; ``compiled``: where it was built; ``more``: settings besides."""
     settings: dict[str, object] = {
         "listenPort": port,
         "adminPort": port + 5,
@@ -157,7 +166,7 @@ def keelmq_broker(
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     directory.mkdir(parents=True, exist_ok=True)
-    env = os.environ | {"PYTHONPATH": str(root)}
+    env = os.environ | {"PYTHONPATH": str(root)} | ({} if compiled else {"KEELMQ_COMPILED": "off"})
     with (directory / "err").open("w") as errors:
         process = subprocess.Popen(
             command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -245,7 +254,9 @@ def measure(sides: list[Side], works: list[Work], given: argparse.Namespace) -> 
     for side in sides:
         create_topic(side.address)
         # The JIT needs load to compile what it will measure; Python has nothing to warm but its caches.
-        side.load(Work(), given.warm_up if side.name == "rocketmq" else max(1.0, given.warm_up / 10))
+        share = 1.0 if side.name == "rocketmq" else 0.1
+        for work in WARMING:
+            side.load(work, max(given.warm_up * share / len(WARMING), 0.5))
     found: list[Runs] = []
     for work in works:
         runs: Runs = {side.name: [] for side in sides}
@@ -268,6 +279,9 @@ def rows_of(works: list[Work], starts: list[list[Runs]], what: str) -> list[dict
         for other in row.keys() & {"rocketmq", "before"}:
             ratios = [cpu_us_of(runs["keelmq"]) / cpu_us_of(runs[other]) for runs in of_starts]
             row[f"ratio_to_{other}"] = round(statistics.median(ratios), 3)
+        if {"python", "rocketmq"} <= row.keys():
+            ratios = [cpu_us_of(runs["python"]) / cpu_us_of(runs["rocketmq"]) for runs in of_starts]
+            row["ratio_of_python"] = round(statistics.median(ratios), 3)
         if "tls" in row:
             ratios = [cpu_us_of(runs["tls"]) / cpu_us_of(runs["keelmq"]) for runs in of_starts]
             row["ratio_of_tls"] = round(statistics.median(ratios), 3)
@@ -291,12 +305,13 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     found["spread"] = [round(pick(run["cpu_us"] for run in runs), 2) for pick in (min, max)]
     if all("fast" in run for run in runs):
         found["fast"] = round(min(run["fast"] for run in runs), 4)
+        found["path"] = runs[0]["path"]
     return found
 
 
 def line_of(row: dict[str, Any]) -> str:
     text = f"{row['work']:>46}"
-    for name in ("keelmq", "before", "tls", "rocketmq"):
+    for name in ("keelmq", "python", "before", "tls", "rocketmq"):
         if name in row:
             side = row[name]
             low, high = side["spread"]
@@ -309,6 +324,8 @@ def line_of(row: dict[str, Any]) -> str:
             text += f", refused {100 * row[name]['refused']:.1f} %"
         if f"ratio_to_{name}" in row:
             text += f", ratio {row[f'ratio_to_{name}']:.2f}"
+        if name == "rocketmq" and "ratio_of_python" in row:
+            text += f", of Python's path {row['ratio_of_python']:.2f}"
         if name == "tls" and name in row:
             text += f", {row['ratio_of_tls']:.2f} times keelmq without"
     return text
@@ -323,6 +340,11 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
             async with AsyncExitStack() as stack:
                 at = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
                 sides = [stack.enter_context(keelmq_broker(at / "keelmq", given.base_port))]
+                if given.python:
+                    python = keelmq_broker(
+                        at / "python", given.base_port + 400, name="python", compiled=False
+                    )
+                    sides.append(stack.enter_context(python))
                 if given.before is not None:
                     before = keelmq_broker(at / "before", given.base_port + 100, given.before, "before")
                     sides.append(stack.enter_context(before))
@@ -351,6 +373,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", choices=["rocketmq", "none"], default="none")
+    parser.add_argument("--python", action="store_true", help="keelmq without its compiled path beside")
     parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout of keelmq to measure beside")
     parser.add_argument("--tls", action="store_true", help="the same over TLS beside")
     parser.add_argument("--brokers", type=int, nargs="+", choices=[1, 3], default=[1, 3])
@@ -359,7 +382,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=1, help="how often the single brokers are started")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a run")
     parser.add_argument(
-        "--warm-up", type=float, default=20.0, help="seconds of load before the JVM is measured"
+        "--warm-up", type=float, default=40.0, help="seconds of load before the JVM is measured"
     )
     parser.add_argument("--base-port", type=int, default=27400)
     parser.add_argument("--json", type=Path)

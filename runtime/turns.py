@@ -23,6 +23,8 @@ from typing import Final, Protocol
 from model.errors import Refused
 
 SLICE_MS: Final = 5.0
+SHORT_MS: Final = 1.0
+"""A slice of work that nobody waits for."""
 
 
 class PeerLeft(Refused):
@@ -59,6 +61,18 @@ class Slice:
 
     async def _pause(self) -> None:
         await asyncio.sleep(0)
+
+
+class Unhurried(Slice):
+    """Of work that nobody waits for: slices of ``SHORT_MS``, and between two of them the loop is the others'
+    for as long. A message on its way takes a few turns of the loop: it meets one slice, and not one in each.
+    """
+
+    def is_over(self) -> bool:
+        return self._clock_ms() - self._since_ms >= SHORT_MS
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(SHORT_MS / 1000)
 
 
 class Turn(Slice):

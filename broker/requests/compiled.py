@@ -78,7 +78,9 @@ class CompiledSends:
         self.soon: Callable[[Callable[[], None]], object] = _call_soon
         self._path = path
         self._refuse = refuse
+        self._log = path.store.log
         self._turn = Turn()
+        self._begun = (0, 0, (0, 0, 0))
         self._due = False
         self._last: Connection | None = None  # whose read came last
         self._core: Sends = module.Sends(
@@ -99,7 +101,7 @@ class CompiledSends:
     @property
     def waiting(self) -> bool:
         """Is there something for the end of the turn?"""
-        return bool(self._turn)
+        return bool(self._turn.reads)
 
     def check_invariants(self) -> None:
         """Raise if records would be stored where they do not belong, or wait without an owner."""
@@ -115,16 +117,9 @@ class CompiledSends:
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int, born: bytes
     ) -> tuple[int, list[bytes]]:
         """See FastPath.process."""
-        path, core = self._path, self._core
-        config, log = path.config, path.store.log
-        maxima = (
-            config.message_bytes_max,
-            min(config.batch_messages_max, READ_MESSAGES_MAX),
-            config.frame_bytes_max,
-        )
-        asked = not self._turn  # else nobody asked since it began whether sends may be taken
-        waits = self._may_wait(connection, end - start)
-        now_ms = path.writer.stamp_ms()
+        path, core, turn, log = self._path, self._core, self._turn, self._log
+        asked, waits = self._enter(connection, end - start)
+        now_ms, limit, maxima = self._begun
         left: list[bytes] = []
         at = appended_at = start
         appended_left = 0
@@ -133,7 +128,7 @@ class CompiledSends:
             while True:
                 log_end = log.end
                 at, state, ordered, total = core.process(
-                    buffer, at, end, born, now_ms, log_end, log_end + log.room, maxima, ordered, leave, left
+                    buffer, at, end, born, now_ms, log_end, limit, maxima, ordered, leave, left
                 )
                 if waits and state == _DONE and not left:
                     if at > start:
@@ -141,7 +136,7 @@ class CompiledSends:
                     return at, left
                 if not asked and self._refuse():
                     core.drop()
-                    self._again(self._turn.take())
+                    self._again(turn.take())
                     return path.split(buffer, start, end, [])
                 waits, asked = False, True
                 self._append(Read(connection, b"", core.answers()))
@@ -149,31 +144,47 @@ class CompiledSends:
                     break
                 appended_at, appended_left = at, len(left)
                 leave = self._roll(total)
+                limit = log.end + log.room
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
             core.drop()
             return path.split(buffer, appended_at, end, left[:appended_left])
         except BaseException:
             core.drop()
-            self._abandon(self._turn.take())
+            self._abandon(turn.take())
             raise
         if state == _BROKEN:
-            codec.frame_end(buffer, at, end, config.frame_bytes_max)
+            codec.frame_end(buffer, at, end, path.config.frame_bytes_max)
             raise AssertionError("lengths that cannot be true are refused by the codec as well")
         return at, left
 
-    def _may_wait(self, connection: Connection, size: int) -> bool:
-        """May a read of ``size`` bytes wait for the end of the turn? A long one ends it."""
-        turn = self._turn
-        long = size > READ_BYTES_MAX
-        if turn and (long or turn.begin != self._path.store.log.end):
+    def _enter(self, connection: Connection, size: int) -> tuple[bool, bool]:
+        """Of a read of ``size`` bytes. Did somebody ask whether sends may be taken? Not since its turn began.
+        May it wait for the end of the turn? A long one ends it."""
+        turn, waits = self._turn, size <= READ_BYTES_MAX
+        asked = not turn.reads
+        if not asked and (not waits or turn.begin != self._log.end):
             self.end_turn()
         last, self._last = self._last, connection
-        return not long and (bool(turn) or (last is not None and last is not connection))
+        if not turn.reads:
+            waits = waits and last is not None and last is not connection
+            self._begin()
+        return asked, waits
+
+    def _begin(self) -> None:
+        """What holds for this read, and for all of its turn if it waits: the store time, where the segment
+        ends, and the maxima of the configuration (whose change ends a turn)."""
+        config, log = self._path.config, self._log
+        maxima = (
+            config.message_bytes_max,
+            min(config.batch_messages_max, READ_MESSAGES_MAX),
+            config.frame_bytes_max,
+        )
+        self._begun = (self._path.writer.stamp_ms(), log.end + log.room, maxima)
 
     def _roll(self, total: int) -> bool:
         """Go on in the next segment; whether ``total`` bytes do not even fit there. Raises DiskError."""
-        log = self._path.store.log
+        log = self._log
         if total <= self._path.config.segment_bytes - BLANK_BYTES:
             log.roll()
         return total > log.room
@@ -194,9 +205,9 @@ class CompiledSends:
         """Store what waits for the end of the turn, if anything does: called there, and before anybody else
         appends. What cannot be stored goes the ordinary way, which says so to each sender."""
         turn = self._turn
-        if not turn:
+        if not turn.reads:
             return
-        if turn.begin != self._path.store.log.end or self._refuse():
+        if turn.begin != self._log.end or self._refuse():
             self._core.drop()
             self._again(turn.take())
             return

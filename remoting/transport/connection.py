@@ -53,11 +53,10 @@ class BufferHandler(Protocol):
     def process(
         self, connection: Connection, buffer: bytearray, start: int, end: int
     ) -> tuple[int, list[bytes]]:
-        """Handle the whole frames in ``buffer[start:end]``.
-
-        Returns where the first frame that is not whole begins, and copies of the frames left to the handler,
-        in order. ``buffer`` is the server's own and is overwritten after the call: keep copies, no views.
-        Answers go through ``connection.write``, now or later. Raises PeerError to end the connection.
+        """Handle the whole frames in ``buffer[start:end]``; where the first one that is not whole begins, and
+        copies of those left to the handler, in order. ``buffer`` is the server's own and is overwritten after
+        the call: keep copies, no views. Answers go through ``connection.write``, now or later. Raises
+        PeerError to end the connection.
         """
 
 
@@ -373,12 +372,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._outbox.flush = _NOT_DUE
         guard = self._endpoint.guard
-        if inbox.owned != inbox.counted:
-            inbox.counted = inbox.owned
-            guard.on_begun(self, inbox.counted)
-        if inbox.part_is_full:
-            self._gate.queued = True
-            guard.lines.reads.wait(self)
+        if inbox.begun_at is not None or inbox.counted:
+            if inbox.owned != inbox.counted:
+                inbox.counted = inbox.owned
+                guard.on_begun(self, inbox.counted)
+            if inbox.part_is_full:
+                self._gate.queued = True
+                guard.lines.reads.wait(self)
         if self._gate.handling >= REQUESTS_MAX or self._gate.later or self._gate.queued:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000

@@ -83,6 +83,7 @@ class Inbox:
         elif self._kept is None:
             self.buffer = self._scratch
             self.start = self.end = 0
+            return memoryview(self._scratch)
         else:
             # Again at each read: others may have used the scratch buffer since.
             size = len(self._kept)
@@ -128,8 +129,12 @@ class Inbox:
 
     def took(self, start: int, now: float) -> None:
         """Frames up to ``start`` are handled; what follows is the begin of one."""
-        if start >= self.end:
-            self.drop()
+        if start >= self.end:  # ``drop``, for each read
+            self.begun_at = self._kept = None
+            if self._parts:
+                self._forget_parts()
+            self.buffer = self._scratch
+            self.start = self.end = 0
             return
         progress = start != self.start or self.begun_at is None
         if progress:

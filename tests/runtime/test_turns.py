@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runtime.turns import SLICE_MS, PeerLeft, Turns
+from runtime.turns import SHORT_MS, SLICE_MS, PeerLeft, Turns, Unhurried
 
 
 class Clock:
@@ -39,6 +39,23 @@ async def test_a_long_request_lets_the_loop_go_round_each_slice() -> None:
             await turn.breathe()
     assert rounds - before == 5
     task.cancel()
+
+
+async def test_work_that_nobody_waits_for_leaves_the_loop_alone_for_as_long_as_it_held_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message on its way takes some turns of the loop: a slice in each of them made it wait for all."""
+    clock, slept_s = Clock(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+
+    slice_ = Unhurried(clock)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for _ in range(8):
+        clock.ms += SHORT_MS / 2
+        await slice_.breathe()
+    assert slept_s == [SHORT_MS / 1000] * 4
 
 
 async def test_one_works_at_a_time_and_connections_take_turns() -> None:

@@ -28,7 +28,7 @@ from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
 from runtime.tasks import Tasks
-from runtime.turns import Slice
+from runtime.turns import Slice, Unhurried
 from store.files.record import store_timestamp_of
 from store.flow.reading import GetStatus, Got
 
@@ -377,7 +377,7 @@ class PullProcessor:
         def is_due(held: Held) -> bool:
             return held.deadline_ms <= now_ms or held.check_ms <= now_ms or held.connection.closed
 
-        slice_ = Slice(self._context.env.monotonic_ms)
+        slice_ = Unhurried(self._context.env.monotonic_ms)
         for queue in self._held.queues():
             await self._retry(queue, is_due, slice_)
             await slice_.breathe()
