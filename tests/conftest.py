@@ -101,7 +101,7 @@ LONG_FIRST: Final = (
     "tests/live/test_drills",
 )
 """Files of a minute and more, with few tests: no worker shall be alone with one at the end."""
-LANES: Final = 2
+LANES: Final = 3
 """So many workers at most run files that wait; the others compute meanwhile."""
 
 
