@@ -210,8 +210,9 @@ class Controllers:
         asked_ms = self._env.monotonic_ms()
         return view_of(await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext)), asked_ms)
 
-    async def replica_info(self) -> View:
-        command = Command(Request.CONTROLLER_GET_REPLICA_INFO, self._group())
+    async def replica_info(self, broker_id: BrokerId) -> View:
+        """``broker_id``: the asker's; keelmq's Controllers say where they have it registered."""
+        command = Command(Request.CONTROLLER_GET_REPLICA_INFO, self._group(brokerId=broker_id))
         while True:
             asked_ms = self._env.monotonic_ms()
             self._reading = asyncio.timeout(None)
@@ -398,6 +399,7 @@ def view_of(answer: Command, asked_ms: float) -> View:
         suspects=_ids(ext.get("doubtful", "")),
         maintenance=_ids(ext.get("maintenance", "")),
         incarnations=_incarnations(ext.get("incarnations", "")),
+        registered_at=ext.get("registeredAddress"),
         needs_lease=ext.get("electsOutsiders") == "true",
     )
 

@@ -20,7 +20,7 @@ from broker.membership.reboot import Found, UncleanRebootDetector
 from broker.membership.view import View
 from model.codes import Response
 from model.config import BrokerConfig
-from model.errors import Refused
+from model.errors import MqError, Refused
 from model.ids import BrokerId
 from runtime.env import Env
 from store.message_store import MessageStore
@@ -31,6 +31,16 @@ UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
     Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
 )
+
+
+class Superseded(MqError):
+    """The Controllers know this broker's id as another process's."""
+
+    def __init__(self, broker_id: BrokerId, here: str, there: str) -> None:
+        super().__init__(
+            f"id {broker_id} is registered by a process at {there}: is its store a copy of the one at {here}?"
+            " stop one of them, and start the other again"
+        )
 
 
 class Membership:
@@ -128,16 +138,31 @@ class Membership:
         broker_id = await self.id()
         if not self.registered:
             return await self._register(broker_id), True
-        view = await self._controllers.replica_info()
+        view = await self._controllers.replica_info(broker_id)
+        if view.registered_at == "":
+            self.registered = False
+            return await self._register(broker_id), True  # it was removed while it could not hear of it
+        self._refuse_to_be_a_double(broker_id, view)
         if slave and self.suspect and broker_id in view.members & view.suspects:
             # It stayed a member while no other could lead. Now there is a master to compare its log with.
             return await self._register(broker_id), True
         return view, False
 
+    def _refuse_to_be_a_double(self, broker_id: BrokerId, view: View) -> None:
+        """Raises Superseded when a process at another address has this broker's place: what the Controllers
+        say of the id is said of that one, also that it is master."""
+        there = view.registered_at
+        if there is None and view.master_id == broker_id:
+            there = view.master_address
+        if there is not None and there != self._config.address:
+            self.registered = False
+            raise Superseded(broker_id, self._config.address, there)
+
     async def _register(self, broker_id: BrokerId) -> View:
         unclean = self.unclean and not self._was_registered
         view = await self._controllers.register(broker_id, unclean=unclean, suspect=self.suspect)
         self.registered = self._was_registered = True
+        self._refuse_to_be_a_double(broker_id, view)
         return view
 
     async def on_refused(self, refused: Refused) -> bool:

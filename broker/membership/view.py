@@ -22,4 +22,6 @@ class View:
     suspects: frozenset[BrokerId] = frozenset()  # replicas whose log may lack its end
     incarnations: Mapping[BrokerId, int] = field(default_factory=dict)  # of each replica; 0 = not said
     maintenance: frozenset[BrokerId] = frozenset()  # replicas that are not to lead
+    registered_at: str | None = None
+    """Where the asker is registered, as keelmq's Controllers say when asked for a view; "" = nowhere."""
     needs_lease: bool = False  # a broker from outside of the set may be elected: members' word is not enough

@@ -49,6 +49,8 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     (State.FOLLOWING, Event.REGISTERED): State.FOLLOWING,
     (State.FOLLOWING, Event.FOLLOW): State.FOLLOWING,
     (State.FOLLOWING, Event.LEAD): State.LEADING,
+    # Its id is another process's by now.
+    (State.FOLLOWING, Event.FENCE): State.DEPOSED,
     (State.LEADING, Event.REGISTERED): State.LEADING,
     (State.LEADING, Event.LEAD): State.LEADING,
     (State.LEADING, Event.FOLLOW): State.FOLLOWING,

@@ -19,7 +19,7 @@ from broker.discovery.registration import NO_ID
 from broker.membership.broker_id import LOST_HELP
 from broker.membership.controllers import Controllers
 from broker.membership.heartbeats import Heartbeats
-from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership
+from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership, Superseded
 from broker.membership.view import View
 from broker.role.classic import ClassicRole
 from broker.role.epochs import label_log, recorded_epoch
@@ -299,6 +299,10 @@ class RoleManager:
                 if lacks is not None:
                     raise MqError(f"no master to copy from what was lost here: {lacks}")
                 view = await self._elect(await membership.id(), view)
+        except Superseded as error:
+            if self.role != "fenced":
+                await self._fence(str(error))
+            raise
         except Refused as refused:
             if await membership.on_refused(refused):
                 self._wake.set()

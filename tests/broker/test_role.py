@@ -308,6 +308,54 @@ async def test_a_controller_that_lost_everything_gets_the_broker_back_under_its_
         assert life.role.broker_id == 1
 
 
+async def test_a_broker_whose_id_was_taken_elsewhere_while_it_stood_still_is_no_slave_and_no_master(
+    tmp_path: Path,
+) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path / "1", controllers) as first:
+        await first.becomes("master", 1)
+        async with Life(tmp_path / "2", controllers) as second:
+            await second.becomes("slave", 1)
+            controllers.answers[Request.CONTROLLER_REGISTER_BROKER] = lambda request: request.reply(
+                Response.CONTROLLER_BROKER_ID_INVALID, remark="id 2 is alive at another address"
+            )
+            controllers.group.replicas[2].address = "127.0.0.9:1"  # a copy of its store registered
+            await second.becomes("fenced")
+            assert second.role.status()["registered"] is False
+            controllers.group.members, controllers.group.members_epoch = [2], 2
+            controllers.group.master, controllers.group.epoch = 2, 2  # the copy is elected
+            await controllers.notify()
+            await first.becomes("slave", 2)
+            await until(lambda: "alive at another address" in (second.role.reason or ""))
+            assert [call[0] for call in second.host.calls] == ["follow", "fence"]
+            controllers.answers.clear()  # the copy is gone
+            await second.becomes("master")
+
+
+async def test_a_master_under_the_same_id_at_another_address_is_somebody_else(tmp_path: Path) -> None:
+    """Real Controllers do not say where the asker is registered; where the master is, they do."""
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        real = {"masterBrokerId": "1", "masterAddress": "127.0.0.9:1", "masterEpoch": "2"}
+        controllers.answers[Request.CONTROLLER_GET_REPLICA_INFO] = lambda request: request.reply(ext=real)
+        controllers.answers[Request.CONTROLLER_REGISTER_BROKER] = lambda request: request.reply(
+            Response.CONTROLLER_BROKER_ID_INVALID
+        )
+        await life.becomes("fenced")
+        assert life.host.calls[1:] == [("fence",)]
+
+
+async def test_a_broker_that_was_removed_while_it_stood_still_takes_its_place_again(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path / "1", controllers) as first:
+        await first.becomes("master", 1)
+        async with Life(tmp_path / "2", controllers) as second:
+            await second.becomes("slave", 1)
+            controllers.group.remove({2})
+            await until(lambda: len(controllers.group.replicas) == 2, "it applied for a place")
+            await until(lambda: second.role.reason is None)
+            assert controllers.group.address(second.role.broker_id) == second.config.address
+            assert second.role.role == "slave"
+
+
 async def test_a_broken_store_ends_the_life_of_a_master_for_the_controllers_at_once(tmp_path: Path) -> None:
     async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
         await life.becomes("master", 1)

@@ -41,6 +41,9 @@ def test_a_group_is_born(tmp_path: Path) -> None:
             "masterHaAddress": one.ha_address,
             "masterEpoch": "1",
         }
+        for broker_id, there in (("2", two.address), ("9", "")):
+            told = await two.call(Request.CONTROLLER_GET_REPLICA_INFO, brokerId=broker_id)
+            assert told.ext["registeredAddress"] == there
         still = await two.elect()
         assert still.code == Response.CONTROLLER_MASTER_STILL_EXIST
         assert still.ext["masterHaAddress"] == one.ha_address

@@ -176,7 +176,11 @@ class FakeControllers:
                     )
                 )
             case Request.CONTROLLER_GET_REPLICA_INFO:
-                return self.table.replica_info(name)
+                answer = self.table.replica_info(name)
+                if name in self.table.groups:
+                    there = self.group.address(int(ext["brokerId"]))
+                    answer.ext["registeredAddress"] = there or ""
+                return answer
         raise AssertionError(f"request {request.code} is not one a broker sends")
 
 
