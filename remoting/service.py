@@ -244,16 +244,25 @@ class RemotingClient:
 
     async def _connect(self, address: str) -> Connection | ConnectionError:
         """The connection, or why there is none: several callers may want to raise it."""
+        made: list[Connection] = []
+
+        def make() -> Connection:
+            made.append(Connection(self._endpoint, address))
+            return made[-1]
+
         try:
             host, port = split_address(address)
             _, connection = await self._env.network.connect(
-                lambda: Connection(self._endpoint, address), host, port, timeout_s=self._connect_timeout_s
+                make, host, port, timeout_s=self._connect_timeout_s
             )
+            made.clear()
         except TimeoutError:
             return ConnectionError(f"cannot connect to {address} within {self._connect_timeout_s:.3g} s")
         except (OSError, ValueError) as error:
             return ConnectionError(f"cannot connect to {address}: {error}")
         finally:
+            for given_up in made:
+                given_up.give_up()
             if self._connecting.get(address) is asyncio.current_task():
                 del self._connecting[address]
         if not connection.closed:

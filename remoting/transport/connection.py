@@ -277,6 +277,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self) -> None:
+        """End it, whose dial came to nothing: uvloop then closes the transport without a word to us."""
+        if self._transport is not None:
+            self.abort()
+            self.connection_lost(None)
+
     def reset(self) -> None:
         """End the connection now; what the peer has not got of it, it does not get any more."""
         self._shut()
@@ -402,6 +408,8 @@ class Connection(asyncio.BufferedProtocol):
             self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self not in self._endpoint.connections:
+            return  # it was given up
         if exc is not None:
             log.debug("%s: connection of %s lost: %s", self._endpoint.name, self.remote, exc)
         self._shut()
