@@ -138,6 +138,22 @@ class SyncError(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class WriteError(Fault):
+    """The next ``count`` writes to files fail with EIO, and write nothing."""
+
+    name: ClassVar[str] = "write_error"
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadError(Fault):
+    """The next ``count`` reads of files fail with EIO."""
+
+    name: ClassVar[str] = "read_error"
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class FlipBit(Fault):
     """One bit of what lies under ``prefix`` on the target's disk changes."""
 

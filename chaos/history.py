@@ -201,7 +201,7 @@ class History:
         return [e for e in self.events if isinstance(e, Asked)]
 
     def ledger(self) -> Iterator[dict[str, Any]]:
-        """The acknowledged sends as lines of an audit ledger."""
+        """The acknowledged sends as lines of an audit ledger, with their times: it checks the order, too."""
         for send in self.sends():
             if send.outcome == "ok":
                 yield {
@@ -211,6 +211,8 @@ class History:
                     "queue_offset": send.queue_offset,
                     "phys_offset": send.physical_offset,
                     "body_crc": send.body_crc,
+                    "begun_ms": send.invoked_ms,
+                    "acked_ms": send.ended_ms,
                 }
 
     def write(self, out: IO[str]) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
@@ -27,7 +27,6 @@ from audit.commands import make_engine
 from audit.commands import run as run_audit
 from audit.reading.storage import StoreSpec
 from audit.tables import Engine
-from chaos.history import History
 from cli.demo_report import page
 from cli.demo_run import PRODUCERS, Plan, Result, run_cluster
 from cli.demo_screen import PlainScreen, RichScreen, Screen
@@ -70,19 +69,11 @@ def start_engine(screen: Screen) -> Engine:
 def audit_stores(cluster: LocalCluster, result: Result, engine: Engine, out: Path, screen: Screen) -> None:
     """Write the ledger, audit all stores against it."""
     ledger = out / "acked.jsonl"
-    rows = list(_ledger(result.history))
+    rows = list(result.history.ledger())
     ledger.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
     specs = [StoreSpec(n.name, str(cluster.store_path(n))) for n in cluster.layout.broker_nodes]
     screen.say(f"auditing {len(specs)} stores against {len(rows)} acknowledgements with {engine.name}")
     result.audit = run_audit(specs, engine, str(ledger), out / "audit", quiet=True)
-
-
-def _ledger(history: History) -> Iterator[dict[str, Any]]:
-    """The acknowledged sends with their times, so that the audit can check the order as well."""
-    times = {s.key: (s.invoked_ms, s.ended_ms) for s in history.sends() if s.outcome == "ok"}
-    for row in history.ledger():
-        begun, ended = times[row["uniq_key"]]
-        yield {**row, "begun_ms": begun, "acked_ms": ended}
 
 
 def summary_lines(result: Result, out: Path) -> Sequence[str]:

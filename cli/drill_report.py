@@ -13,6 +13,7 @@ from admin.exits import DONE, UNFINISHED
 from admin.outfile import CannotWrite, OutFile, write_whole
 from audit.pages import html
 from audit.pages.html import ms, number
+from chaos.drills.junit import junit
 from chaos.drills.measure import COUNTS
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -34,7 +35,8 @@ VERDICTS: Final = {
 @click.command("report")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=OutFile(), help="Write the page here [FILE with .html].")
-def report(file: Path, out: Path | None) -> int:
+@click.option("--junit", "xml", type=OutFile(), help="Write the checks as JUnit XML, too.")
+def report(file: Path, out: Path | None, xml: Path | None) -> int:
     """Make one page of a drill's result.
 
     Of drill run and replay it shows acknowledgements, latency, faults, roles and epochs over time; of other
@@ -45,12 +47,14 @@ def report(file: Path, out: Path | None) -> int:
     """
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        text = page(result, str(file))
+        text, checks = page(result, str(file)), junit([result])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.UsageError(f"{file} is no result of a drill: {error!r}") from None
     out = out or file.with_suffix(".html")
     try:
         write_whole(out, text)
+        if xml is not None:
+            write_whole(xml, checks)
     except CannotWrite as error:
         click.echo(f"keelmq drill report: {error}", err=True)
         return UNFINISHED

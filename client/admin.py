@@ -267,6 +267,14 @@ class AdminClient(Lifecycle):
         response = await self._leader(
             controllers, Request.CONTROLLER_GET_SYNC_STATE_DATA, {}, bodies.dumps(list(groups))
         )
+        return self._sync_states(response)
+
+    async def sync_state_at(self, controller: str, groups: Sequence[str]) -> dict[str, SyncState]:
+        """What this Controller itself knows of ``groups``. Raises Refused where it does not lead."""
+        code, body = Request.CONTROLLER_GET_SYNC_STATE_DATA, bodies.dumps(list(groups))
+        return self._sync_states(await self.session.call(controller, code, {}, body, timeout_s=1.0))
+
+    def _sync_states(self, response: Command) -> dict[str, SyncState]:
         table = self._table(response, "replicasInfoTable")
         return {str(name): self._sync_state(str(name), value) for name, value in sorted(table.items())}
 

@@ -32,6 +32,36 @@ SWITCHES: Final = (
 )
 
 
+WIDTHS: Final = (1280, 390)
+CONTRAST: Final = """
+(() => {
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((v) => {
+      const part = v / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const poor = [];
+  for (const one of document.querySelectorAll("body *")) {
+    const says = [...one.childNodes].some((part) => part.nodeType === 3 && part.data.trim());
+    if (!says || !one.checkVisibility()) continue;
+    const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(one.outerHTML.slice(0, 80));
+  }
+  return poor;
+})()
+"""
+"""What on a page has less than 4.5 : 1 between its text and what is behind it."""
+
+
 class Page:
     """One tab. ``complaints``: what scripts threw and what the Content-Security-Policy refused."""
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import aiohttp
 
@@ -57,7 +57,7 @@ class LocalCluster:
         brokers: int | None = None,
         base_port: int | None = None,
         settings: Sequence[str] = (),
-    ) -> LocalCluster:
+    ) -> Self:
         """Open the cluster in ``directory``, or lay out a new one (3 NameServers, one group of 3 brokers).
 
         Raises ConfigError when an existing one has another shape than asked for, or for a wrong setting.

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,21 +30,27 @@ def start_server(role: str, conf: Path, log: Path, wrap: Sequence[str] = (), cod
 
     ``wrap``: a command that execs what is put behind it. ``code``: the folder of another release, a checkout
     or what a wheel holds, that is started instead of this one."""
-    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
-        log.replace(log.with_name(f"{log.name}.1"))
     module = module_name("admin")
     if code:
         module = "keelmq.admin" if (Path(code) / "keelmq" / "admin").is_dir() else "admin"
     here = code or str(IMPORTED_FROM)
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    command = [*wrap, sys.executable, "-P", "-m", module, role, "-c", str(conf)]
+    return start(command, conf, log, {"PYTHONPATH": path})
+
+
+def start(command: Sequence[str], conf: Path, log: Path, more: Mapping[str, str] | None = None) -> int:
+    """Start a server by a command that names ``conf``, with ``more`` variables; returns the pid."""
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_name(f"{log.name}.1"))
     with log.open("ab") as out:
         child = subprocess.Popen(
-            [*wrap, sys.executable, "-P", "-m", module, role, "-c", str(conf)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **(more or {})},
         )
     _children[child.pid] = (child, conf)
     return child.pid

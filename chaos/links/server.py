@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -56,20 +56,28 @@ class LinkServer:
         self._control.update_api_consumer(host, port)
 
     @classmethod
-    def start(cls, log: Path, binary: Path | None, host: str = "127.0.0.1") -> Self:
-        """Start ``binary``, or the relay without one; its output goes to ``log``. Raises NoLinks."""
+    def start(
+        cls,
+        log: Path,
+        binary: Path | None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        enter: Sequence[str] = (),
+    ) -> Self:
+        """Start ``binary``, or the relay without one; its output goes to ``log``. ``port``: of its control,
+        0 = a free one; ``enter``: a command that runs what is put behind it. Raises NoLinks."""
         try:
             import toxiproxy  # noqa: F401
         except ModuleNotFoundError:
             raise NoLinks("faults on links need toxiproxy-python: pip install 'keelmq[proxy]'") from None
-        port = _free_port(host)
+        port = port or _free_port(host)
         where = ["-host", host, "-port", str(port)] if binary else ["--host", host, "--port", str(port)]
         command = [str(binary)] if binary else [sys.executable, "-P", "-m", module_name("chaos.links.relay")]
         path = os.pathsep.join(filter(None, [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]))
         with log.open("ab") as out:
             try:
                 process = subprocess.Popen(
-                    [*command, *where],
+                    [*enter, *command, *where],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
@@ -86,6 +94,10 @@ class LinkServer:
                 raise NoLinks(f"{command[0]} does not serve on {host}:{port}: see {log}")
             time.sleep(0.02)
         return server
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def stop(self) -> None:
         """End the process; with it every connection through it."""
@@ -110,6 +122,18 @@ class LinkServer:
         await self._ask(
             lambda: self._proxy(name).add_toxic(type=kind, stream=stream, attributes=dict(attributes))
         )
+
+    async def add_to_all(self, links: Iterable[tuple[str, str]], kind: str) -> None:
+        """One toxic on each of these, a proxy's name and a stream: without a look at each before, as all
+        are to be hit in the same moment."""
+        from toxiproxy.proxy import Proxy
+
+        def add() -> None:
+            for name, stream in links:
+                proxy = Proxy(name=name, upstream="", enabled=True, listen="")
+                proxy.add_toxic(type=kind, stream=stream, attributes={})
+
+        await self._ask(add)
 
     async def reset(self) -> None:
         """Every proxy on, no toxic left."""

@@ -29,7 +29,7 @@ from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
 from chaos.live.operator import Operator
 from chaos.live.releases import this
-from chaos.live.tracing import Tracer
+from chaos.live.tracing import READS, SYNCS, WRITES, Tracer
 from chaos.partitions import links_to_cut
 from model.errors import MqError
 from runtime.env import Env
@@ -323,8 +323,14 @@ class Executor:
     async def _sync_error(self, node: Node, fault: faults.SyncError) -> bool:
         return await self._trace(node, "error=EIO", fault.count)
 
-    async def _trace(self, node: Node, what: str, count: int = 0) -> bool:
-        """Have strace change a server's syncs, ``count`` of them, or all; nothing: no more."""
+    async def _write_error(self, node: Node, fault: faults.WriteError) -> bool:
+        return await self._trace(node, "error=EIO", fault.count, WRITES)
+
+    async def _read_error(self, node: Node, fault: faults.ReadError) -> bool:
+        return await self._trace(node, "error=EIO", fault.count, READS)
+
+    async def _trace(self, node: Node, what: str, count: int = 0, calls: str = SYNCS) -> bool:
+        """Have strace change these calls of a server, ``count`` of them, or all; nothing: no more."""
         before = self._tracers.pop(node.name, None)
         if before is not None:
             await before.end()
@@ -333,7 +339,7 @@ class Executor:
             return before is not None
         if node.pid is None or not self._cluster.is_running(node):
             return False
-        tracer = self._tracers[node.name] = await Tracer.attach(node.pid, what)
+        tracer = self._tracers[node.name] = await Tracer.attach(node.pid, what, calls)
         self._note_tracers()
 
         async def watch() -> None:

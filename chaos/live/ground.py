@@ -7,6 +7,7 @@ it is done: ``heal`` needs nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -22,6 +23,8 @@ from typing import Any, Final
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
+from chaos.links import detours
+from chaos.links.detours import Detours
 from chaos.live import clocks, loop_disk, network
 from chaos.live.clocks import Clock
 from chaos.live.loop_disk import LoopDisk
@@ -49,13 +52,15 @@ class Ground:
         """Pids of strace, by what they do."""
         self.previous: Release | None = None
 
-    async def lay(self, needs: Collection[str], chance: random.Random) -> None:
-        """What of ``needs`` this machine has. ``lacks`` says what it has not."""
+    async def lay(self, needs: Collection[str], chance: random.Random, *, proxied: bool = False) -> None:
+        """What of ``needs`` this machine has. ``lacks`` says what it has not. ``proxied``: cuts are made by
+        Toxiproxy. Raises NoLinks without it."""
         nodes = self._cluster.layout.nodes
         self.note()
         if "namespaces" in needs:
             try:
-                self.network = await Network.lay([node.name for node in nodes], chance, self._planned)
+                names = [*(node.name for node in nodes), *([detours.MACHINE] if proxied else [])]
+                self.network = await Network.lay(names, chance, self._planned)
             except network.NoNetwork as error:
                 self.network = None
                 self.lacks["namespaces"] = str(error)
@@ -66,6 +71,10 @@ class Ground:
             self.lacks["libfaketime"] = lack
         for node in nodes:
             self._wrap(node, clock="libfaketime" in needs and "libfaketime" not in self.lacks)
+        if proxied and self.network is not None:
+            log = self._cluster.directory / "links.log"
+            self.network.detours = await Detours.lay(self.network, nodes, log)
+            self.note()
         layouts.save(self._cluster.layout, self._cluster.directory)
 
     def begin_with(self, given: Path | None) -> None:
@@ -98,18 +107,24 @@ class Ground:
             "switch": self.network.switch_pid if self.network else None,
             "namespaces": self.network.namespaces() if self.network else [],
             "tracers": sorted(self.tracers.values()),
+            "proxies": self.network.detours.pid if self.network and self.network.detours else None,
         }
         draft = self._cluster.directory / (LEDGER + ".new")
         draft.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         draft.replace(self._cluster.directory / LEDGER)
 
-    async def clear(self) -> None:
-        """Take everything away again."""
+    async def clear(self, *, keep: bool = False) -> None:
+        """Take everything away again. ``keep``: what lies on the disks stays, on the machine's own."""
         for pid in self.tracers.values():
             _end_tracer(pid)
         self.tracers.clear()
         for disk in self.disks.values():
+            if keep:
+                await asyncio.to_thread(shutil.copytree, disk.mount, _kept(disk))
             disk.__exit__(None, None, None)
+            if keep:
+                disk.mount.rmdir()
+                _kept(disk).rename(disk.mount)
         self.disks.clear()
         if self.network is not None:
             await self.network.stop()
@@ -159,6 +174,10 @@ class Ground:
         return Clock(self._cluster.directory / "clock" / name)
 
 
+def _kept(disk: LoopDisk) -> Path:
+    return disk.mount.with_name(disk.mount.name + ".kept")
+
+
 def heal(directory: Path) -> list[str]:
     """Undo what a drill that died left in ``directory``: what was done, in words. A drill that still runs
     is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster."""
@@ -182,6 +201,8 @@ def heal(directory: Path) -> list[str]:
         done.append(f"ended {', '.join(node.name for node in running)}")
     done += _take_disks(directory)
     clocks.sweep()
+    if found.get("proxies") is not None:
+        _end_proxies(found["proxies"])
     if found["switch"] is not None:
         network.remove(found["switch"], found["namespaces"])
         done.append(f"removed {len(found['namespaces'])} namespaces")
@@ -209,6 +230,11 @@ def _end_tracer(pid: int) -> None:
     """strace lets go of the process when it ends."""
     if _runs(pid, b"strace"):
         os.kill(pid, signal.SIGTERM)
+
+
+def _end_proxies(pid: int) -> None:
+    if _runs(pid, b"toxiproxy") or _runs(pid, b"chaos.links.relay"):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _runs(pid: int, word: bytes) -> bool:

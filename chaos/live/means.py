@@ -66,6 +66,8 @@ MEANS: Final[Mapping[type[Fault], Means]] = {
     faults.SyncError: Means(
         "syncs fail, their pages are lost", "strace: syncs fail with EIO; pages stay", ("strace",)
     ),
+    faults.WriteError: Means("writes fail, nothing is written", "strace: pwrite fails with EIO", ("strace",)),
+    faults.ReadError: Means("reads fail", "strace: pread fails with EIO", ("strace",)),
     faults.FlipBit: Means("a bit on the disk and in the cache", "a bit in the file, so in the page cache"),
     faults.ClockJump: Means("the node's wall clock", "libfaketime; monotonic clocks stay", ("libfaketime",)),
     faults.Partition: Means("links of a shape are cut", "the switch drops their packets", _LINKS),

@@ -21,11 +21,14 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chaos.live.switch import TUN, Rule
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
+
+if TYPE_CHECKING:
+    from chaos.links.detours import Detours
 
 CLIENTS: Final = "clients"
 """The name of the machine that all clients of a drill are on."""
@@ -56,6 +59,8 @@ class Network:
         self._dark: set[str] = set()
         self.cut_last: list[list[str]] = []
         """The pairs that were cut last: what a shape came to."""
+        self.detours: Detours | None = None
+        """What cuts in the place of the switch."""
         self._asking = asyncio.Lock()
 
     @classmethod
@@ -94,6 +99,8 @@ class Network:
     @property
     def harmed(self) -> bool:
         """Whether some packet is dropped or late."""
+        if self.detours is not None and self.detours.cutting:
+            return True
         return bool(self._dark) or any(rule != Rule() for rule in self._rules.values())
 
     @property
@@ -125,6 +132,9 @@ class Network:
     async def cut_all(self, pairs: Iterable[tuple[str, str]], direction: str = "both") -> None:
         """All at the same moment."""
         self.cut_last = [list(pair) for pair in pairs]
+        if self.detours is not None:
+            await self.detours.cut(self.cut_last, direction)
+            return
         for one, other in self.cut_last:
             if direction in ("both", "out"):
                 self._change(one, other, cut=True)
@@ -148,7 +158,13 @@ class Network:
     async def heal(self) -> None:
         """Every packet arrives at once, but for machines without power."""
         self._rules.clear()
+        if self.detours is not None:
+            await self.detours.heal()
         await self._tell()
+
+    async def detour(self, ways: Iterable[tuple[str, str, int, str, int]]) -> None:
+        """Connections from a machine to a port of another one go to a proxy. Raises NoNetwork."""
+        await self._ask(detours=list(ways))
 
     async def reset(self, name: str) -> int:
         """End every connection of a machine by RST; how many."""
@@ -168,6 +184,9 @@ class Network:
 
     async def stop(self) -> None:
         """End the switch; the namespaces go with their last process."""
+        if self.detours is not None:
+            self.detours.stop()
+            self.detours = None
         if self._switch.returncode is None:
             assert self._switch.stdin is not None
             self._switch.stdin.close()

@@ -4,7 +4,9 @@
 
 ``{"join": {"device", "namespace" or "", "addresses", "prefix"}}`` makes a TUN device, with its packets here
 and its other end in the namespace. ``{"rules": [[from, to, {"cut", "delay_ms", ...}], ...]}`` replaces all
-rules. Each command is answered by one line: the packets ``passed`` and ``dropped``, or ``{"error": text}``.
+rules, ``{"detours": [[from, to, port, proxy, its port], ...]}`` all detours: connections from one machine to
+that port of another arrive at a proxy, and neither of the two can tell. Each command is answered by one line:
+the packets ``passed`` and ``dropped``, or ``{"error": text}``.
 At the end of stdin the switch ends, and with it the devices: a drill that dies leaves no wire behind.
 
 A packet that is cut is dropped without a word, as by a broken cable: connections live on and resume.
@@ -36,6 +38,9 @@ PACKETS_AT_ONCE: Final = 64
 """Read from one machine before the next has its turn."""
 QUEUE_MAX: Final = 20_000
 """Packets on their way; more are lost, as in any switch."""
+TCP: Final = 6
+SOURCE_AT: Final = 12
+TARGET_AT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,9 @@ class Switch:
         self._chance = chance
         self._wires: dict[bytes, int] = {}
         self._rules: dict[tuple[bytes, bytes], Rule] = {}
+        self._there: dict[tuple[bytes, bytes, bytes], tuple[bytes, bytes]] = {}
+        """From, to and port of a detour; the proxy and its port."""
+        self._back: dict[tuple[bytes, bytes, bytes], tuple[bytes, bytes]] = {}
         self._late: list[tuple[float, int, int, bytes]] = []
         self._number = 0
         self.passed = 0
@@ -91,14 +99,29 @@ class Switch:
         except OSError as error:
             raise ValueError(str(error)) from None
 
+    def detour(self, ways: Sequence[tuple[str, str, int, str, int]]) -> None:
+        """Replace all. A proxy's port belongs to one of them. Raises ValueError."""
+        there, back = {}, {}
+        for source, target, port, proxy, its_port in ways:
+            try:
+                one, other, at = (socket.inet_aton(address) for address in (source, target, proxy))
+                ports = struct.pack(">H", port), struct.pack(">H", its_port)
+            except (OSError, struct.error) as error:
+                raise ValueError(str(error)) from None
+            there[one, other, ports[0]] = (at, ports[1])
+            back[at, one, ports[1]] = (other, ports[0])
+        self._there, self._back = there, back
+
     def take(self, wire: int, packet: bytes, now_s: float) -> None:
         """One IPv4 packet from a machine: to its addressee, now, later or never."""
         if len(packet) < 20 or packet[0] >> 4 != 4:
             return
+        rule = self._rules.get((packet[12:16], packet[16:20]))
+        if self._there:
+            packet = self._detoured(packet)
         target = self._wires.get(packet[16:20])
         if target is None or target == wire:
             return
-        rule = self._rules.get((packet[12:16], packet[16:20]))
         if rule is None:
             self._put(target, packet)
             return
@@ -110,6 +133,18 @@ class Switch:
             elif len(self._late) < QUEUE_MAX:
                 self._number += 1
                 heapq.heappush(self._late, (now_s + delay_s, self._number, target, packet))
+
+    def _detoured(self, packet: bytes) -> bytes:
+        """On its way to a proxy, or back from there as if from the machine that was meant."""
+        ports_at = (packet[0] & 15) * 4
+        if packet[9] != TCP or len(packet) < ports_at + 20:
+            return packet
+        pair = packet[12:16], packet[16:20]
+        if (way := self._there.get((*pair, packet[ports_at + 2 : ports_at + 4]))) is not None:
+            return readdressed(packet, TARGET_AT, ports_at + 2, *way)
+        if (way := self._back.get((*pair, packet[ports_at : ports_at + 2]))) is not None:
+            return readdressed(packet, SOURCE_AT, ports_at, *way)
+        return packet
 
     def deliver(self, now_s: float) -> float | None:
         """Send what is due; seconds until the next is, None: nothing waits."""
@@ -124,6 +159,26 @@ class Switch:
             os.write(wire, packet)
         except OSError:
             pass  # its queue is full, or the machine is gone: the packet is lost, as on any wire
+
+
+def readdressed(packet: bytes, address_at: int, port_at: int, address: bytes, port: bytes) -> bytes:
+    """A TCP packet with another address and port, and the checksums that follow from them."""
+    changed, tcp_at = bytearray(packet), (packet[0] & 15) * 4 + 16
+    old = packet[address_at : address_at + 4], packet[port_at : port_at + 2]
+    changed[address_at : address_at + 4], changed[port_at : port_at + 2] = address, port
+    changed[10:12] = _checksum(packet[10:12], old[0], address)
+    changed[tcp_at : tcp_at + 2] = _checksum(packet[tcp_at : tcp_at + 2], b"".join(old), address + port)
+    return bytes(changed)
+
+
+def _checksum(before: bytes, old: bytes, new: bytes) -> bytes:
+    """What a checksum is when ``new`` stands in the place of ``old`` (RFC 1624)."""
+    total = 0xFFFF - int.from_bytes(before)
+    for at in range(0, len(old), 2):
+        total += 0xFFFF - int.from_bytes(old[at : at + 2]) + int.from_bytes(new[at : at + 2])
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return (0xFFFF - total).to_bytes(2)
 
 
 def _join(switch: Switch, device: str, namespace: str, addresses: Sequence[str], prefix: int) -> int:
@@ -161,6 +216,8 @@ def _obey(switch: Switch, selector: selectors.BaseSelector, line: bytes) -> dict
             selector.register(wire, selectors.EVENT_READ)
         if "rules" in asked:
             switch.rule(asked["rules"])
+        if "detours" in asked:
+            switch.detour(asked["detours"])
     except (OSError, ValueError, TypeError) as error:
         return {"error": str(error)}
     return {"passed": switch.passed, "dropped": switch.dropped}

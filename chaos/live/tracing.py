@@ -1,4 +1,4 @@
-"""Syncs that are slow, fail or lie: strace, attached to a running server."""
+"""Syncs that are slow, fail or lie, reads and writes that fail: strace, attached to a running server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Final
 from model.errors import MqError
 
 SYNCS: Final = "fsync,fdatasync,msync,sync_file_range"
+WRITES: Final = "pwrite64,pwritev,pwritev2"
+READS: Final = "pread64,preadv,preadv2"
+"""Of files only: what is written to and read from connections has other calls."""
 ATTACH_S: Final = 5.0
 INJECTED: Final = b"(INJECTED)"
 
@@ -20,7 +23,7 @@ class NotTraced(MqError):
 
 
 class Tracer:
-    """One strace on one process. ``injected``: syncs that it has changed."""
+    """One strace on one process. ``injected``: calls that it has changed."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -31,10 +34,11 @@ class Tracer:
         return self._process.pid
 
     @classmethod
-    async def attach(cls, pid: int, what: str) -> Tracer:
-        """Change every sync of ``pid`` by ``what``, as strace's ``inject`` names it. Raises NotTraced."""
+    async def attach(cls, pid: int, what: str, calls: str = SYNCS) -> Tracer:
+        """Change each of these ``calls`` of ``pid`` by ``what``, as strace's ``inject`` names it. Raises
+        NotTraced."""
         process = await asyncio.create_subprocess_exec(
-            *("strace", "-f", "-p", str(pid), "-e", f"trace={SYNCS}", "-e", f"inject={SYNCS}:{what}"),
+            *("strace", "-f", "-p", str(pid), "-e", f"trace={calls}", "-e", f"inject={calls}:{what}"),
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -51,7 +55,7 @@ class Tracer:
         return cls(process)
 
     async def watch(self, count: int = 0) -> None:
-        """Until ``count`` syncs were changed; 0: until the process, or the tracing, ends."""
+        """Until ``count`` calls were changed; 0: until the process, or the tracing, ends."""
         assert self._process.stderr is not None
         while line := await self._process.stderr.readline():
             self.injected += INJECTED in line

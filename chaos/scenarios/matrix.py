@@ -23,9 +23,21 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {
     "majority": {"allAckInSyncStateSet": "false", "majorityAck": "true"},
     "counted": {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"},
 }
+THEIR_MODES: Final[Mapping[str, Mapping[str, str]]] = {
+    "default": {"allAckInSyncStateSet": "false"},
+    "all-ack": {"allAckInSyncStateSet": "true"},
+}
+"""RocketMQ's: the master alone acknowledges, or all members of the SyncStateSet."""
+MODES_OF: Final = {"keelmq": MODES, "rocketmq": THEIR_MODES}
 ONE_CUT_OFF: Final = ("clients", "controllers", "slaves", "servers", "peers")
 """Shapes that part one server from others. Of two rooms, the one that has both copies may be left behind in
 mode *counted*."""
+BROKEN: Final[Mapping[str, Callable[[str, int], Fault]]] = {
+    "sync_error": faults.SyncError,
+    "write_error": faults.WriteError,
+    "read_error": faults.ReadError,
+}
+"""A broker whose disk fails so may serve no more until an operator restarts it."""
 TAIL_MS: Final = 1500
 GAP_MS: Final = (300, 1500)
 UPGRADE_MS: Final = 1000
@@ -35,7 +47,7 @@ Draw = Callable[[random.Random, int, str], list[Step]]
 """One strike that begins ``at_ms``, and what mends it; the third argument is the mode."""
 
 
-def plan(kind: str, mode: str, seed: int, strikes: int) -> Plan:
+def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") -> Plan:
     """``strikes`` faults of one kind, drawn from the seed. Raises KeyError."""
     rng = random.Random(f"{kind}/{mode}/{seed}")
     steps: list[Step] = []
@@ -51,9 +63,9 @@ def plan(kind: str, mode: str, seed: int, strikes: int) -> Plan:
         steps,
         load=Load(producers=4, per_second=25.0, queues=4),
         load_ms=at_ms + TAIL_MS,
-        broker=dict(MODES[mode]),
+        broker=dict(MODES_OF[target][mode]),
         power_failures=kind == "power_fail",
-        errors_expected=kind in ("disk_full", "sync_error"),
+        errors_expected=kind in ("disk_full", *BROKEN),
         **ground(rng),
     )
 
@@ -103,13 +115,23 @@ def _disk_full(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     ]
 
 
-def _sync_error(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
-    """A broker whose sync failed serves no more until an operator restarts it."""
-    stop_ms = at_ms + rng.randint(1500, 4000)
+def _broken(fault: Callable[[str, int], Fault]) -> Draw:
+    def draw(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+        stop_ms = at_ms + rng.randint(1500, 4000)
+        return [
+            Step(at_ms, fault(_broker(rng), rng.randint(1, 3)), "hit"),
+            Step(stop_ms, faults.Kill("=hit")),
+            Step(stop_ms + 200, faults.Restart("=hit")),
+        ]
+
+    return draw
+
+
+def _lying_sync(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    end_ms = at_ms + rng.randint(1500, 4000)
     return [
-        Step(at_ms, faults.SyncError(_broker(rng), rng.randint(1, 3)), "hit"),
-        Step(stop_ms, faults.Kill("=hit")),
-        Step(stop_ms + 200, faults.Restart("=hit")),
+        Step(at_ms, faults.LyingSync(_broker(rng)), "hit"),
+        Step(end_ms, faults.LyingSync("=hit", lying=False)),
     ]
 
 
@@ -155,7 +177,8 @@ KINDS: Final[Mapping[str, Draw]] = {
     "power_fail": _ended(faults.PowerFail, faults.Restart, 300, 3000),
     "wipe": _wipe,
     "disk_full": _disk_full,
-    "sync_error": _sync_error,
+    **{name: _broken(fault) for name, fault in BROKEN.items()},
+    "lying_sync": _lying_sync,
     "slow_disk": _slow_disk,
     "clock_jump": _clock_jump,
     "rolling_change": _rolling,

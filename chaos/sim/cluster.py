@@ -340,6 +340,7 @@ class SimCluster:
             node.machine.faults.slow_s = 0.0
             node.machine.faults.sync_errors = 0
             node.machine.faults.write_errors = 0
+            node.machine.faults.read_errors = 0
             node.machine.faults.lying = False
             if node.kind == "client":
                 continue

@@ -158,6 +158,7 @@ class DiskFaults:
     sync_errors: int = 0
     """So many next syncs raise EIO and drop the dirty pages."""
     write_errors: int = 0
+    read_errors: int = 0
     lying: bool = False
     """Syncs return as if done and write nothing."""
     slow_s: float = 0.0
@@ -165,7 +166,8 @@ class DiskFaults:
 
     @property
     def any(self) -> bool:
-        return bool(self.full or self.sync_errors or self.write_errors or self.lying or self.slow_s)
+        failing = self.sync_errors or self.write_errors or self.read_errors
+        return bool(self.full or failing or self.lying or self.slow_s)
 
 
 @dataclass(slots=True)
@@ -424,7 +426,11 @@ class SimFile:
         return None  # every read is this class's own
 
     def pread(self, size: int, offset: int) -> bytes:
-        return self._check().read(size, offset)
+        inode, faults = self._check(), self._machine.faults
+        if faults.read_errors:
+            faults.read_errors -= 1
+            raise OSError(errno.EIO, "read failed", self.path)
+        return inode.read(size, offset)
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         inode = self._check()

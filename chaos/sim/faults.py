@@ -42,6 +42,8 @@ class Nemesis:
             faults.SlowDisk: self._slow_disk,
             faults.DiskFull: self._disk_full,
             faults.SyncError: self._sync_error,
+            faults.WriteError: self._write_error,
+            faults.ReadError: self._read_error,
             faults.FlipBit: self._flip_bit,
             faults.ClockJump: self._clock_jump,
             faults.Partition: self._partition,
@@ -181,6 +183,16 @@ class Nemesis:
     def _sync_error(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.SyncError)
         self._cluster.nodes[name].machine.faults.sync_errors += fault.count
+        return True
+
+    def _write_error(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.WriteError)
+        self._cluster.nodes[name].machine.faults.write_errors += fault.count
+        return True
+
+    def _read_error(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.ReadError)
+        self._cluster.nodes[name].machine.faults.read_errors += fault.count
         return True
 
     def _flip_bit(self, name: str, fault: Fault) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from admin.local.cluster import ClusterNotReady
-from admin.local.layout import Layout
+from admin.local.layout import HOST, Layout, Node
 from chaos.links.cluster_links import LINK_FAULTS
 from chaos.worlds import rocketmq
 from chaos.worlds.live import (
@@ -40,6 +40,7 @@ from runtime.tasks import Tasks
 POLL_S: Final = 0.2
 START_S: Final = 120.0
 STOP_S: Final = 20.0
+ANY_HOST: Final = "0.0.0.0"
 
 
 class RocketMQWorld:
@@ -68,41 +69,13 @@ class RocketMQWorld:
         self._routed_ms: int | None = None
 
     def _make(self) -> list[rocketmq.Node]:
-        layout, found = self._layout, []
-        peers = ";".join(f"{n.controller_id}-{n.controller_address}" for n in layout.namesrvs)
-        for node in layout.namesrvs:
+        settings = self._layout.settings
+        settings["broker"] = {"allAckInSyncStateSet": "true", **settings.get("broker", {})}
+        found = []
+        for node in self._layout.nodes:
             where = self._directory / node.name
-            own = {
-                "enableControllerInNamesrv": "true",
-                "controllerDLegerGroup": "drill",
-                "controllerDLegerPeers": peers,
-                "controllerDLegerSelfId": node.controller_id,
-                "controllerStorePath": str(where / "controller"),
-                "mappedFileSize": str(16 * 1024 * 1024),
-                # Read only with controllerType=jRaft, whose members talk on ports of their own.
-                "jRaftGroupId": "drill",
-                "jRaftServerId": node.raft_address,
-                "jRaftInitConf": ",".join(n.raft_address for n in layout.namesrvs),
-                "jRaftControllerRPCAddr": ",".join(self._controllers),
-                **layout.settings.get("namesrv", {}),
-            }
-            found.append(rocketmq.namesrv_node(where, node.base_port, **own))
-        for node in layout.broker_nodes:
-            own = {
-                "brokerId": "-1",
-                "brokerRole": "SLAVE",
-                "enableControllerMode": "true",
-                "controllerAddr": ";".join(self._controllers),
-                "allAckInSyncStateSet": "true",
-                "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
-                **layout.settings.get("broker", {}),
-            }
-            port = int(node.address.rpartition(":")[2])
-            found.append(
-                rocketmq.broker_node(self._directory / node.name, port, ";".join(self.namesrv), None, **own)
-            )
-        for name, made in zip(self._addresses, found, strict=True):
-            made.name = name
+            kept = where / ("store" if node.role == "broker" else "controller")
+            found.append(node_of(self._layout, node, where, kept))
         return found
 
     @property
@@ -270,3 +243,42 @@ class RocketMQWorld:
             if self._env.monotonic_ms() > until:
                 raise ClusterNotReady(f"RocketMQ has not reached {what} after {timeout_s:.0f} s")
             await asyncio.sleep(POLL_S)
+
+
+def node_of(layout: Layout, node: Node, where: Path, kept: Path) -> rocketmq.Node:
+    """RocketMQ's server in the place of ``node``, its output in ``where`` and what it keeps in ``kept``."""
+    controllers = [one.controller_address for one in layout.namesrvs]
+    if node.role == "namesrv":
+        own = {
+            "bindAddress": HOST if node.host == HOST else ANY_HOST,
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "drill",
+            "controllerDLegerPeers": ";".join(
+                f"{n.controller_id}-{n.controller_address}" for n in layout.namesrvs
+            ),
+            "controllerDLegerSelfId": node.controller_id,
+            "controllerStorePath": str(kept),
+            "mappedFileSize": str(16 * 1024 * 1024),
+            # Read only with controllerType=jRaft, whose members talk on ports of their own.
+            "jRaftGroupId": "drill",
+            "jRaftServerId": node.raft_address,
+            "jRaftInitConf": ",".join(n.raft_address for n in layout.namesrvs),
+            "jRaftControllerRPCAddr": ",".join(controllers),
+            **layout.settings.get("namesrv", {}),
+        }
+        made = rocketmq.namesrv_node(where, node.base_port, **own)
+    else:
+        own = {
+            "brokerId": "-1",
+            "brokerRole": "SLAVE",
+            "brokerIP1": node.host,
+            "brokerIP2": node.host,
+            "enableControllerMode": "true",
+            "controllerAddr": ";".join(controllers),
+            "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+            **layout.settings.get("broker", {}),
+        }
+        namesrv = ";".join(one.address for one in layout.namesrvs)
+        made = rocketmq.broker_node(where, node.base_port + 2, namesrv, kept, **own)
+    made.name = node.name
+    return made

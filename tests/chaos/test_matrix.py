@@ -17,7 +17,7 @@ from chaos.drills.timeline import availability, timeline
 from chaos.faults import FAULTS
 from chaos.history import Happened, History, Invoke, Ok
 from chaos.live.executor import Outcome
-from chaos.scenarios.matrix import KINDS, MODES, ONE_CUT_OFF, plan
+from chaos.scenarios.matrix import KINDS, MODES, ONE_CUT_OFF, THEIR_MODES, plan
 from client.message import Queue
 from model.errors import MqError
 from tests.live.commands import Shell
@@ -41,6 +41,15 @@ def test_a_plan_strikes_as_often_as_asked_and_is_the_same_again(kind: str, mode:
     again = Asked.from_json(json.loads(json.dumps(asked.to_json())))
     assert (again.plan.to_json(), again.one_by_one) == (plan(kind, mode, 3, 5).to_json(), True)
     Layout.make(base_port=20_000).add_settings(asked.cluster_settings())
+
+
+@pytest.mark.parametrize("mode", THEIR_MODES)
+def test_the_plans_for_rocketmq_set_its_own_keys(mode: str) -> None:
+    found = plan("kill", mode, 3, 2, "rocketmq")
+    assert found.broker == THEIR_MODES[mode]
+    asked = Asked(scenario="x", seed=3, plan=found, target="rocketmq", links="toxiproxy", bug="x")
+    again = Asked.from_json(json.loads(json.dumps(asked.to_json())))
+    assert (again.target, again.links, again.bug) == ("rocketmq", "toxiproxy", "x")
 
 
 def test_where_two_copies_are_enough_no_room_holds_both_alone() -> None:

@@ -144,6 +144,20 @@ def test_after_a_failed_sync_the_pages_are_lost_even_when_a_later_sync_succeeds(
     assert read_file(after_power(machine), "/data/f")[:4] == bytes(4)
 
 
+def test_reads_and_writes_fail_as_often_as_told_and_change_nothing() -> None:
+    machine, disk, _ = a_disk()
+    file = disk.open("/data/f", create=True)
+    file.pwrite(b"kept", 0)
+    machine.faults.write_errors = machine.faults.read_errors = 1
+    assert machine.faults.any
+    for call in (lambda: file.pwrite(b"lost", 0), lambda: file.pread(4, 0)):
+        with pytest.raises(OSError) as error:
+            call()
+        assert error.value.errno == errno.EIO
+    assert file.pread(4, 0) == b"kept"
+    assert not machine.faults.any
+
+
 def test_a_full_disk_refuses_new_blocks_only() -> None:
     machine, disk, _ = a_disk()
     file = disk.open("/data/f", create=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -94,6 +95,52 @@ def test_what_is_no_packet_and_who_is_nobody_is_dropped(machines: Machines) -> N
     machines.send(A, A)
     machines.switch.take(machines.theirs[A].fileno(), b"\x60 six", 0.0)
     assert machines.switch.passed == 0
+
+
+def tcp(source: str, target: str, ports: tuple[int, int], text: bytes) -> bytes:
+    """A whole packet with right checksums."""
+    head = struct.pack(">HHIIBBHHH", *ports, 1, 2, 5 << 4, 0x10, 1000, 0, 0) + text
+    ends = socket.inet_aton(source) + socket.inet_aton(target)
+    whole = bytearray(head)
+    whole[16:18] = checksum(ends + struct.pack(">HH", 6, len(head)) + head)
+    ip = bytearray(struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(head), 7, 0, 64, 6, 0) + ends)
+    ip[10:12] = checksum(bytes(ip))
+    return bytes(ip + whole)
+
+
+def checksum(data: bytes) -> bytes:
+    total = sum(struct.unpack(f">{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack(">H", 0xFFFF - total)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_detour_brings_a_connection_to_its_proxy_and_nobody_can_tell(machines: Machines, seed: int) -> None:
+    chance, proxy = random.Random(seed), "198.18.1.9"
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        machines.switch.plug(theirs.fileno(), [proxy])
+        own, port, at = (chance.randrange(1024, 65536) for _ in range(3))
+        machines.switch.detour([(A, B, port, proxy, at)])
+        text = chance.randbytes(chance.randrange(50))
+        machines.switch.take(machines.theirs[A].fileno(), tcp(A, B, (own, port), text), 0.0)
+        assert ours.recv(1000) == tcp(A, proxy, (own, at), text)
+        machines.switch.take(theirs.fileno(), tcp(proxy, A, (at, own), text), 0.0)
+        assert machines.ours[A].recv(1000) == tcp(B, A, (port, own), text)
+        machines.switch.take(machines.theirs[A].fileno(), tcp(A, B, (own, port ^ 1), text), 0.0)
+        assert machines.ours[B].recv(1000) == tcp(A, B, (own, port ^ 1), text), "another port of it"
+        machines.switch.rule([(A, B, {"cut": True})])
+        machines.switch.take(machines.theirs[A].fileno(), tcp(A, B, (own, port), text), 0.0)
+        assert machines.switch.dropped == 1, "a machine without power reaches no proxy"
+
+
+@pytest.mark.parametrize("way", [(A, "nowhere", 1, B, 2), (A, B, 70_000, A, 2)])
+def test_a_wrong_detour_changes_nothing(machines: Machines, way: tuple[str, str, int, str, int]) -> None:
+    with pytest.raises(ValueError):
+        machines.switch.detour([way])
+    machines.send(A, B, b"direct")
+    assert machines.heard(B) == [b"direct"]
 
 
 @pytest.mark.parametrize("rule", [(A, B, {"speed": 1}), ("nowhere", B, {})])

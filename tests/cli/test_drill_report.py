@@ -19,6 +19,7 @@ from chaos.live.executor import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import page
 from client.message import Queue
+from tests.browser import CONTRAST, WIDTHS, browser
 from tests.live.commands import Shell
 
 QUEUE = Queue("chaos", "broker-a", 0)
@@ -78,6 +79,23 @@ def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
     assert not any(word in text for word in ("http:", "https:", "src=", "<script"))
 
 
+@pytest.mark.more
+async def test_the_page_fits_and_is_readable_at_two_widths_light_and_dark(tmp_path: Path) -> None:
+    told = tmp_path / "run.html"
+    told.write_text(page(result(), "run.json"), encoding="utf-8")
+    async with browser(tmp_path / "profile") as tab:
+        for width in WIDTHS:
+            for dark in (False, True):
+                await tab.show(told.as_uri(), width, dark)
+                where = f"at {width}, {'dark' if dark else 'light'}"
+                assert await tab.run("document.documentElement.scrollWidth <= innerWidth"), where
+                assert await tab.run(CONTRAST) == [], where
+                gap = "document.querySelector('.gap').getBoundingClientRect()"
+                assert await tab.run(f"{gap}.width >= 1 && {gap}.height > 20"), f"80 ms are seen {where}"
+                await tab.shot(tmp_path / f"run-{width}-{'dark' if dark else 'light'}.png")
+        assert tab.complaints == []
+
+
 def test_a_broken_promise_and_what_was_refused_are_told() -> None:
     broken = result(violations=[{"checker": "one_master_per_epoch", "text": "<b> and c"}])
     text = page(broken, "run.json")
@@ -89,6 +107,14 @@ def test_a_broken_promise_and_what_was_refused_are_told() -> None:
     }
     assert "needs root" in page(refused, "run.json")
     assert "some faults could not be carried out" in page(refused, "run.json")
+
+
+def test_the_checks_are_written_as_junit_xml_beside_the_page(tmp_path: Path) -> None:
+    out, xml = tmp_path / "run.json", tmp_path / "run.xml"
+    out.write_text(json.dumps(result(violations=[{"checker": "lost", "text": "k1"}])))
+    Shell()("drill", "report", str(out), "--junit", str(xml))
+    assert 'failures="1"' in xml.read_text()
+    assert (tmp_path / "run.html").exists()
 
 
 def test_the_result_of_another_drill_has_a_page_too(tmp_path: Path) -> None:

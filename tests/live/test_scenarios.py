@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from admin.local.layout import STATE_FILE
 from chaos.drills.live.commands import PREFIX
 from chaos.live import loop_disk
 from chaos.live.ground import LEDGER
@@ -114,10 +116,38 @@ def test_a_partition_of_real_processes_loses_nothing_and_is_replayed(tmp_path: P
     assert json.loads(again.read_text())["plan"] == result["plan"]
 
 
+def started(place: Path) -> int:
+    """How many servers a drill has begun."""
+    try:
+        return sum(bool(node["pid"]) for node in json.loads((place / STATE_FILE).read_text())["nodes"])
+    except (OSError, ValueError):
+        return 0
+
+
+def mounted(place: Path) -> int:
+    return Path("/proc/mounts").read_text().count(f" {place.resolve()}/")
+
+
+POINTS: dict[str, tuple[Callable[[Path], bool], float]] = {
+    "noted": (lambda place: True, 0.0),
+    "a namespace": (lambda place: bool(json.loads((place / LEDGER).read_text())["namespaces"]), 0.0),
+    "a disk": (lambda place: mounted(place) >= 1, 0.0),
+    "all disks": (lambda place: mounted(place) >= 6, 0.0),
+    "a server": (lambda place: started(place) >= 1, 0.0),
+    "all servers": (lambda place: started(place) == 6, 0.0),
+    "just after": (lambda place: started(place) == 6, 1.0),
+    "under load": (lambda place: started(place) == 6, 4.0),
+    "struck": (lambda place: started(place) == 6, 8.0),
+    "mended": (lambda place: started(place) == 6, 14.0),
+}
+"""Where a drill is killed: how far it came, and seconds after that."""
+
+
 @pytest.mark.more
 @needs_network
-@pytest.mark.parametrize("after_s", [0.1, 1.0, 6.0])
-def test_after_a_drill_was_killed_heal_leaves_nothing(tmp_path: Path, after_s: float) -> None:
+@pytest.mark.parametrize("point", POINTS)
+def test_after_a_drill_was_killed_heal_leaves_nothing(tmp_path: Path, point: str) -> None:
+    reached, after_s = POINTS[point]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-m", "cli.main", "drill", "run", "power_fails_on_one_machine"],
@@ -127,9 +157,9 @@ def test_after_a_drill_was_killed_heal_leaves_nothing(tmp_path: Path, after_s: f
         env=env,
     ) as drill:
         deadline = time.monotonic() + 60
-        while not (found := list(tmp_path.glob(f"{PREFIX}*/{LEDGER}"))):
-            assert time.monotonic() < deadline, "the drill laid nothing"
-            time.sleep(0.02)
+        while not (found := list(tmp_path.glob(f"{PREFIX}*/{LEDGER}"))) or not reached(found[0].parent):
+            assert time.monotonic() < deadline, "the drill did not come so far"
+            time.sleep(0.005)
         time.sleep(after_s)
         left = json.loads(found[0].read_text())
         drill.send_signal(signal.SIGKILL)

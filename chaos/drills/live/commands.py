@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,8 @@ from admin.local.layout import STATE_FILE
 from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
 from chaos import extensions
-from chaos.drills.live.scenario import Asked, Told, run_scenario
+from chaos.drills import ledger as ledgers
+from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, Asked, Told, run_scenario
 from chaos.drills.screen import verdict
 from chaos.live import leftovers
 from chaos.live.ground import LEDGER, heal
@@ -46,8 +48,48 @@ PREVIOUS = click.option(
     type=click.Path(exists=True, path_type=Path),
     help="What upgrades begin with: a source tree or a wheel [an earlier commit, of a clone].",
 )
+LINKS = click.option(
+    "--links",
+    type=click.Choice([SWITCH, TOXIPROXY]),
+    default=SWITCH,
+    show_default=True,
+    help="What cuts links: the switch between the namespaces, or Toxiproxy.",
+)
+TARGET = click.option(
+    "--target",
+    type=click.Choice([OURS, THEIRS]),
+    default=OURS,
+    show_default=True,
+    help="rocketmq: the real one, on this machine (needs Java).",
+)
 _HISTORY = click.option("--history", type=OutFile(), help="Write every send and read (JSON lines).")
+_LEDGER = click.option(
+    "--ledger",
+    type=OutFile(),
+    help="Write what was acknowledged, for keelmq audit (JSON lines, or .parquet).",
+)
+_KEEP = click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Make the cluster in this new folder, and leave its stores and logs there.",
+)
 _JSON = click.option("--json", "out", type=OutFile(), help="Write the result here (- = stdout).")
+
+
+@dataclass(frozen=True, slots=True)
+class Outs:
+    """Where a run's traces go. Raises ConfigError, UsageError."""
+
+    history: Path | None
+    ledger: Path | None
+    keep: Path | None
+    json: Path | None
+
+    def __post_init__(self) -> None:
+        if self.ledger is not None:
+            ledgers.check(self.ledger)
+        if self.keep is not None and self.keep.exists() and any(self.keep.iterdir()):
+            raise click.UsageError(f"--keep {self.keep}: there is something already")
 
 
 @click.command("list")
@@ -93,7 +135,12 @@ def list_(as_json: bool) -> None:
 @_SCALE
 @_SET
 @PREVIOUS
+@LINKS
+@TARGET
+@click.option("--bug", default="", help="Plant one of drill sim --list-bugs into every server.")
 @_HISTORY
+@_LEDGER
+@_KEEP
 @_JSON
 def run(
     scenario: str,
@@ -101,8 +148,10 @@ def run(
     scale: float | None,
     settings: tuple[str, ...],
     previous: Path | None,
-    history: Path | None,
-    out: Path | None,
+    links: str,
+    target: str,
+    bug: str,
+    **outs: Path | None,
 ) -> int:
     """Carry out a simulated scenario on a cluster of real processes.
 
@@ -114,6 +163,11 @@ def run(
     Example:
       keelmq drill run isolated_master_confirms_nothing_its_successor_lacks --seed 3 --json run.json
     """
+    if bug:
+        from chaos.bugs import BUGS  # which imports the simulation
+
+        if bug not in BUGS:
+            raise click.UsageError(f"no bug {bug}; there are {', '.join(BUGS)}")
     try:
         plan = find(scenario).drawn(seed)
     except KeyError as error:
@@ -126,9 +180,11 @@ def run(
             scale=scale or 1.0,
             settings=settings,
             previous=previous,
+            links=links,
+            target=target,
+            bug=bug,
         ),
-        history,
-        out,
+        _outs(**outs),
     )
 
 
@@ -136,8 +192,10 @@ def run(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_SCALE
 @_HISTORY
+@_LEDGER
+@_KEEP
 @_JSON
-def replay(file: Path, scale: float | None, history: Path | None, out: Path | None) -> int:
+def replay(file: Path, scale: float | None, **outs: Path | None) -> int:
     """Carry out the plan of a result again, or one that drill sim wrote, on real processes.
 
     The faults, their times and the load are the same; what processes and the machine do between them is not.
@@ -156,7 +214,7 @@ def replay(file: Path, scale: float | None, history: Path | None, out: Path | No
         raise click.UsageError(f"{file} is no result of a run: {error}") from None
     except CannotDrill:
         pass  # said below, as for a scenario
-    return _carry_out(lambda: Asked.from_json(data), history, out)
+    return _carry_out(lambda: Asked.from_json(data), _outs(**outs))
 
 
 @click.command("heal")
@@ -200,11 +258,16 @@ def _end_leftovers() -> None:
         click.echo(f"{place}: ended {count} servers that no drill looked after, removed its directory")
 
 
-def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None) -> int:
+def _outs(*, history: Path | None, ledger: Path | None, keep: Path | None, out: Path | None) -> Outs:
+    return Outs(history, ledger, keep, out)
+
+
+def _carry_out(ask: Callable[[], Asked], outs: Outs) -> int:
+    out = outs.json
     console = Console(stderr=out is not None and str(out) == "-")
     try:
         asked = ask()
-        told = carried_out(asked, console)
+        told = carried_out(asked, console, outs.keep)
     except ConfigError:
         raise
     except MqError as error:
@@ -213,9 +276,11 @@ def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None)
     show(console, asked, told)
     code = exit_code(told)
     try:
-        if history is not None:
-            with history.open("w", encoding="utf-8") as file:
+        if outs.history is not None:
+            with outs.history.open("w", encoding="utf-8") as file:
                 told.history.write(file)
+        if outs.ledger is not None:
+            ledgers.write(told.history, outs.ledger)
         text = json.dumps(told.to_json(asked))
         if out is not None and str(out) == "-":
             click.echo(text)
@@ -227,17 +292,19 @@ def _carry_out(ask: Callable[[], Asked], history: Path | None, out: Path | None)
     return code
 
 
-def carried_out(asked: Asked, console: Console) -> Told:
-    """One plan on a cluster of its own, in a directory that is removed after. Raises MqError."""
-    own = Path(tempfile.mkdtemp(prefix=PREFIX))
+def carried_out(asked: Asked, console: Console, keep: Path | None = None) -> Told:
+    """One plan on a cluster of its own, in a directory that is removed after, or in ``keep``. Raises
+    MqError."""
+    own = keep or Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         with ending.in_order():
-            return ending.run(_run(asked, own, console), loop_factory())
+            return ending.run(_run(asked, own, console, keep is not None), loop_factory())
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        if keep is None:
+            shutil.rmtree(own, ignore_errors=True)
 
 
-async def _run(asked: Asked, own: Path, console: Console) -> Told:
+async def _run(asked: Asked, own: Path, console: Console, keep: bool) -> Told:
     with console.status(f"in {own}") as status:
         return await run_scenario(
             client_env(seed=asked.seed),
@@ -245,6 +312,7 @@ async def _run(asked: Asked, own: Path, console: Console) -> Told:
             own,
             env_of=partial(_env, asked.seed),
             tell=lambda text: status.update(f"{text} (in {own})"),
+            keep=keep,
         )
 
 

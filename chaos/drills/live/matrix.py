@@ -18,9 +18,10 @@ from rich.console import Console
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.outfile import OutFile, write_whole
-from chaos.drills.live.commands import PREVIOUS, carried_out, exit_code, show
+from chaos.drills.junit import junit
+from chaos.drills.live.commands import LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import Asked, Told
-from chaos.scenarios.matrix import KINDS, MODES, plan
+from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
 from model.errors import ConfigError, MqError
 
 NAME: Final = "matrix/{}/{}"
@@ -30,32 +31,38 @@ HEAD: Final = (
 )
 TWICE: Final = ("offset_reuse", "acknowledged_twice")
 ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
-SWITCHED: Final = ("disk_full", "slow_disk", "clock_jump", "upgrade")
+SWITCHED: Final = ("disk_full", "slow_disk", "lying_sync", "clock_jump", "upgrade")
 KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 
 
 @click.command("matrix")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--kinds", default=",".join(KINDS), show_default=True, help="Kinds of faults, by commas.")
-@click.option("--modes", default=",".join(MODES), show_default=True, help="Modes of replication, by commas.")
+@click.option("--modes", help=f"Modes of replication, by commas [{','.join(MODES)}].")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Runs of each pair.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--strikes", type=click.IntRange(1), default=4, show_default=True, help="Faults in each run.")
 @click.option("--limit", "limit_s", type=click.FloatRange(0), help="Begin no run after so many seconds.")
 @PREVIOUS
+@LINKS
+@TARGET
 @click.option("--histories", is_flag=True, help="Keep every history, not only those of violations.")
 @click.option("--markdown", type=OutFile(), help="Write the table here [stdout].")
+@click.option("--junit", "xml", type=OutFile(), help="Write every run's checks as JUnit XML, too.")
 def matrix(
     directory: Path,
     kinds: str,
-    modes: str,
+    modes: str | None,
     count: int,
     seed: int,
     strikes: int,
     limit_s: float | None,
     previous: Path | None,
+    links: str,
+    target: str,
     histories: bool,
     markdown: Path | None,
+    xml: Path | None,
 ) -> int:
     """Strike a cluster by each kind of fault in each mode of replication, and count what came.
 
@@ -65,7 +72,9 @@ def matrix(
     \b
     Example: keelmq drill matrix results --kinds kill,pause,partition --count 3 --markdown live.md
     """
-    wanted, chosen = _names(kinds, KINDS, "kind"), _names(modes, MODES, "mode")
+    known = MODES_OF[target]
+    wanted = _names(kinds, KINDS, "kind")
+    chosen = list(known) if modes is None else _names(modes, known, "mode")
     directory.mkdir(parents=True, exist_ok=True)
     console, begun_s, code = Console(stderr=True), time.monotonic(), DONE
     for kind, mode, number in _cells(wanted, chosen, range(seed, seed + count)):
@@ -79,12 +88,17 @@ def matrix(
         asked = Asked(
             scenario=name,
             seed=number,
-            plan=plan(kind, mode, number, strikes),
+            plan=plan(kind, mode, number, strikes, target),
             one_by_one=True,
             previous=previous,
+            links=links,
+            target=target,
         )
         code = _worse(code, _one(asked, path, console, histories))
-    text = table(read(directory)) + "\n"
+    results = read(directory)
+    if xml is not None:
+        write_whole(xml, junit(results))
+    text = table(results) + "\n"
     if markdown is None:
         click.echo(text, nl=False)
     else:

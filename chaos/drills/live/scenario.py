@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +20,13 @@ from admin.local.cluster import ClusterNotReady, LocalCluster
 from chaos import faults
 from chaos.checks import Evidence, check_all
 from chaos.checks.liveness import Group
+from chaos.checks.replicas import ReplicaLog
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
 from chaos.drills.timeline import availability, timeline
 from chaos.history import Happened, History, Ok
+from chaos.live import logs, planted
 from chaos.live.executor import Executor, Outcome
 from chaos.live.ground import Ground
 from chaos.live.means import needed
@@ -31,11 +34,18 @@ from chaos.live.onlooker import Onlooker
 from chaos.live.releases import this
 from chaos.scenarios import Plan
 from chaos.worlds.live import CannotDrill, LiveWorld
+from chaos.worlds.rocketmq_cluster import RocketMQCluster, RocketMQOnlooker
 from client.message import Queue
+from model.errors import MqError
 from runtime.env import Env
 
-READY_S: Final = 60.0
 COPIES: Final = ("inSyncReplicas", "minInSyncReplicas")
+OURS: Final = "keelmq"
+THEIRS: Final = "rocketmq"
+SWITCH: Final = "switch"
+TOXIPROXY: Final = "toxiproxy"
+READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0}
+"""RocketMQ's own timers add up to more."""
 NO_FAULT: Final = (faults.Look, faults.Heal)
 
 
@@ -53,6 +63,11 @@ class Asked:
     one_by_one: bool = False
     previous: Path | None = None
     """What an upgrade begins with; None: found by ``chaos.live.releases``."""
+    target: str = OURS
+    bug: str = ""
+    """A mistake that is planted into every server (``chaos.bugs``)."""
+    links: str = SWITCH
+    """What cuts links: the switch between the namespaces, or Toxiproxy."""
 
     def __post_init__(self) -> None:
         """Raises CannotDrill for a plan that no local cluster is made for."""
@@ -74,6 +89,9 @@ class Asked:
             "settings": list(self.settings),
             "one_by_one": self.one_by_one,
             "previous": None if self.previous is None else str(self.previous),
+            "target": self.target,
+            "bug": self.bug,
+            "links": self.links,
             "plan": self.plan.to_json(),
         }
 
@@ -89,6 +107,9 @@ class Asked:
                 settings=tuple(map(str, data.get("settings", ()))),
                 one_by_one=bool(data.get("one_by_one", False)),
                 previous=Path(data["previous"]) if data.get("previous") else None,
+                target=str(data.get("target", OURS)),
+                bug=str(data.get("bug", "")),
+                links=str(data.get("links", SWITCH)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
@@ -108,18 +129,20 @@ class Told:
     """Violations by check; ``drill.violations`` has the first of them."""
     upgraded: tuple[str, str] | None = None
     """From which release to which."""
+    proxies: str = ""
+    """What cut links in the place of the switch: ``toxiproxy``, or the ``relay`` where there is none."""
 
     def to_json(self, asked: Asked) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
         drill, seen = self.drill, timeline(self.history, self.until_ms)
         return {
             **asked.to_json(),
-            "target": "keelmq",
             "drills": [asdict(drill)],
             "faults": self.outcome.to_json(),
             "refused_total": len(self.outcome.refused),
             "lacks": self.lacks,
             "upgraded": self.upgraded,
+            "proxies": self.proxies,
             "timeline": seen,
             "availability": availability(seen),
             "rto_p50_ms": drill.rto_ms,
@@ -139,24 +162,37 @@ async def run_scenario(
     *,
     env_of: Callable[[int], Env],
     tell: Callable[[str], object] = lambda text: None,
+    keep: bool = False,
 ) -> Told:
     """Carry out ``asked`` on a cluster made in ``directory``; its processes, mounts and namespaces are gone
-    when this returns. Raises ConfigError, ClusterNotReady. Faults that cannot be carried out here are counted
-    as refused."""
-    cluster = LocalCluster.create(directory, brokers=asked.plan.brokers, settings=asked.cluster_settings())
+    when this returns. ``keep``: what its disks held stays. Raises ConfigError, ClusterNotReady. Faults that
+    cannot be carried out here are counted as refused."""
+    cluster = _laid_out(env, asked, directory)
     ground = Ground(cluster)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(ground.clear)
+        stack.push_async_callback(partial(ground.clear, keep=keep))
         stack.callback(cluster.down)
         await ground.lay(
             needed(type(step.fault) for step in asked.plan.steps),
             random.Random(),  # names that no other drill has: no part of the plan
+            proxied=asked.links == TOXIPROXY,
         )
+        for node in cluster.layout.nodes if asked.bug else ():
+            node.wrap += planted.wrap(asked.bug)
         if any(isinstance(step.fault, faults.Upgrade) for step in asked.plan.steps):
             await env.offload(lambda: ground.begin_with(asked.previous))
         tell("starting the cluster")
-        await cluster.up(timeout_s=READY_S)
+        await cluster.up(timeout_s=READY_S[asked.target])
         return await _broken(env, asked, cluster, ground, env_of, tell)
+
+
+def _laid_out(env: Env, asked: Asked, directory: Path) -> LocalCluster:
+    brokers, settings = asked.plan.brokers, asked.cluster_settings()
+    if asked.target == OURS:
+        return LocalCluster.create(directory, brokers=brokers, settings=settings)
+    theirs = RocketMQCluster.create(directory, brokers=brokers, settings=settings)
+    theirs.env = env
+    return theirs
 
 
 async def _broken(
@@ -176,7 +212,8 @@ async def _broken(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(load.close)
         await load.start()
-        onlooker = Onlooker(env, cluster, load.history, load.clock)
+        looks = Onlooker if asked.target == OURS else RocketMQOnlooker
+        onlooker = looks(env, cluster, load.history, load.clock)
         stack.push_async_callback(onlooker.stop)
         onlooker.start()
         executor = Executor(env, cluster, ground, onlooker, load.history, load.clock, chance)
@@ -184,7 +221,8 @@ async def _broken(
         tell("load runs, faults strike")
         begun_ms = load.clock()
         try:
-            await executor.run(plan.steps, asked.scale, _wait_full(cluster) if asked.one_by_one else None)
+            whole = _wait_full(cluster, asked) if asked.one_by_one else None
+            await executor.run(plan.steps, asked.scale, whole)
         except ClusterNotReady as error:
             drill.unfinished = f"the cluster is not full again after a fault: {error}"
         left_ms = begun_ms + plan.load_ms * asked.scale - load.clock()
@@ -197,27 +235,45 @@ async def _broken(
         not_full = await _settled(cluster, asked)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
-        group = _group(cluster, asked, load.clock())
+        group = _group(cluster, asked, load.clock()) if asked.target == OURS else None
         await load.stop(shape.recover_s)
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
-    broken = _judge(drill, load.history, queues, until_ms, plan, group)
+        held = await _logs(env, cluster, drill) if asked.target == OURS else []
+    broken = _judge(drill, load.history, queues, until_ms, plan, group, held)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
     upgraded = (ground.previous.name, this()) if ground.previous is not None else None
-    return Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken, upgraded)
+    told = Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken, upgraded)
+    if ground.network is not None and ground.network.detours is not None:
+        told.proxies = ground.network.detours.means
+    return told
 
 
-def _wait_full(cluster: LocalCluster) -> Callable[[], Awaitable[object]]:
+async def _logs(env: Env, cluster: LocalCluster, drill: Drill) -> Sequence[ReplicaLog]:
+    """What the replicas of a full group hold. None are compared where the group is not full."""
+    if drill.full_again_ms is None:
+        return []
+    views = await logs.level(cluster)
+    try:
+        return await env.offload(lambda: logs.read(cluster, views))
+    except (MqError, OSError) as error:
+        drill.unfinished = drill.unfinished or f"not every log could be read back: {error}"
+        return []
+
+
+def _wait_full(cluster: LocalCluster, asked: Asked) -> Callable[[], Awaitable[object]]:
     """Waits until every replica is in the SyncStateSet. Raises ClusterNotReady."""
-    return lambda: cluster.wait_ready(timeout_s=READY_S)
+    return lambda: cluster.wait_ready(timeout_s=READY_S[asked.target])
 
 
 async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:
     """None once every replica is in the SyncStateSet again; else what is missing."""
     try:
-        await cluster.wait_ready(timeout_s=max(READY_S, asked.plan.quiet_ms * asked.scale / 1000))
+        await cluster.wait_ready(
+            timeout_s=max(READY_S[asked.target], asked.plan.quiet_ms * asked.scale / 1000)
+        )
     except ClusterNotReady as error:
         return f"the healed cluster is not full again: {error}"
     return None
@@ -242,6 +298,7 @@ def _judge(
     until_ms: float,
     plan: Plan,
     group: Group | None = None,
+    held: Sequence[ReplicaLog] = (),
 ) -> Mapping[str, int]:
     """Times and counts as every drill has them, and every check that needs no logs: violations by check."""
     _times(drill, history, queues, until_ms)
@@ -249,6 +306,8 @@ def _judge(
     judge(drill, history, full=full)
     evidence = Evidence(
         history,
+        held,
+        [log.name for log in held],
         complete=full and (drill.unfinished is None or bool(history.reads(final=True))),
         power_failures=plan.power_failures,
         set_kept=plan.set_kept,

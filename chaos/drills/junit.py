@@ -1,0 +1,64 @@
+"""Results of drills as JUnit XML, which every CI server shows: a test case for each run, with its checks.
+
+Broken promises are a failure, a run that came to no end an error, one whose faults could not be carried out
+is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+
+def junit(results: Iterable[Mapping[str, Any]]) -> str:
+    """The document. Raises KeyError, TypeError, ValueError for what is no result of a drill."""
+    suite = ElementTree.Element("testsuite", name="keelmq drill")
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for result in results:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=f"{result.get('target', 'keelmq')}.{result['scenario']}",
+            name=_name(result),
+        )
+        counts["tests"] += 1
+        for kind, plural, text in _troubles(result):
+            counts[plural] += 1
+            ElementTree.SubElement(case, kind, message=_clean(text.partition("\n")[0])).text = _clean(text)
+        told = {
+            name.removesuffix("_total"): value for name, value in result.items() if name.endswith("_total")
+        }
+        lines = [f"{name}: {value}" for name, value in sorted(told.items())]
+        ElementTree.SubElement(case, "system-out").text = "\n".join(lines)
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _name(result: Mapping[str, Any]) -> str:
+    seed = result.get("seed", result.get("plan", {}).get("seed"))
+    return f"seed {seed}" if seed is not None else "drill"
+
+
+def _troubles(result: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
+    """At most one of them: (its element, what counts it, its text)."""
+    drills = list(result["drills"])
+    broken = [f"{one['checker']}: {one['text']}" for one in result.get("violations", ()) if "checker" in one]
+    lost = [
+        f"{name}: {result[name + '_total']}" for name in ("lost", "duplicates") if result.get(name + "_total")
+    ]
+    if broken or lost:
+        yield "failure", "failures", "\n".join([*broken, *lost])
+    elif ends := [str(drill["unfinished"]) for drill in drills if drill.get("unfinished")]:
+        yield "error", "errors", "\n".join(ends)
+    elif refused := [
+        f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())
+    ]:
+        yield "skipped", "skipped", "\n".join(refused)
+
+
+def _clean(text: str) -> str:
+    """XML has no place for control characters."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
