@@ -64,7 +64,7 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
 @click.option(
     "--ledger",
     metavar="FILE",
-    help="Acknowledged messages: JSON lines (also compressed), or Parquet (file or folder); a path or URL.",
+    help="Acknowledged messages: JSON lines (also compressed), Parquet, or a history; a path or URL.",
 )
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--master", metavar="URL", help="Spark master; default local[*]. Needs --engine spark.")

@@ -73,7 +73,7 @@ class Continuous:
             if self._wait(every_s):
                 break
         last = self._pass()
-        counted = [_finding(seen.row) for seen in self._seen.values() if seen.counts]
+        counted = [Finding.from_json(seen.row) for seen in self._seen.values() if seen.counts]
         return verdict(counted, unfinished=last is None or last.verdict == "unfinished")
 
     def _pass(self) -> Report | None:
@@ -139,11 +139,6 @@ def _sealed(spec: StoreSpec) -> list[tuple[str, int, int]]:
         storage.close()
 
 
-def _finding(row: dict[str, Any]) -> Finding:
-    """Raises TypeError on a row that is none."""
-    return Finding(**{name: value for name, value in row.items() if name not in ("schema_version", "id")})
-
-
 def _subject(finding: Finding) -> tuple[Any, ...]:
     return diff.subject(finding.to_json())
 
@@ -163,7 +158,7 @@ def _read(path: Path) -> dict[tuple[Any, ...], Seen]:
         for text in path.read_text().splitlines():
             row = json.loads(text)
             since, gone = row.pop("since"), row.pop("gone")
-            _finding(row)
+            row = Finding.from_json(row).to_json()
             found[diff.subject(row)] = Seen(row, since, gone)
     except FileNotFoundError:
         return {}

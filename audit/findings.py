@@ -6,7 +6,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -46,6 +46,7 @@ KINDS: Final = {
     "queue_gap": "a queue skips places",
     "queue_order": "a queue's places do not ascend along the log",
     "dup_message": "one message stands more than once in its topic",
+    "phantom": "a message that nobody sent, or whose send was refused; a history tells",
     "acked_missing": "an acknowledged message is not there",
     "acked_mismatch": "an acknowledged message is there with another body or in another place",
     "acked_out_of_order": "acknowledged messages stand in an order their acknowledgements exclude",
@@ -54,7 +55,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row. Offsets are physical, bytes; -1 and empty text where a column does not apply."""
+    """One row. Offsets are physical, bytes. -1 and empty text: a column does not apply; null in files."""
 
     kind: str
     severity: str
@@ -79,13 +80,27 @@ class Finding:
         return f"{self.kind}@{self.replica}:{self.phys_offset}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, "id": self.id, **asdict(self)}
+        return {"schema_version": SCHEMA_VERSION, "id": self.id, **without_absent(asdict(self))}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Finding:
+        """Raises TypeError on a row that is none."""
+        told: dict[str, Any] = {n: value for n, value in row.items() if n not in ("schema_version", "id")}
+        for field in fields(cls):
+            if field.name in told and told[field.name] is None:
+                told[field.name] = "" if field.type == "str" else -1
+        return cls(**told)
 
     def follows(self, cause: Finding) -> Finding:
         return replace(self, severity=INFO, caused_by=cause.id)
 
     def overlaps(self, begin: int, end: int) -> bool:
         return self.phys_offset < max(end, begin + 1) and begin < self.until
+
+
+def without_absent(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for others to read: what does not apply, or is not known, is None."""
+    return {name: None if value in ("", -1) else value for name, value in row.items()}
 
 
 class Spans(Generic[T]):
@@ -111,7 +126,7 @@ def spans_of(findings: Iterable[Finding]) -> dict[str, Spans[Finding]]:
     return {name: Spans((f.phys_offset, f.until, f) for f in rows) for name, rows in of.items()}
 
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Of findings and summaries. It counts up when a name changes its meaning or goes, not when one comes."""
 
 SCHEMA: Final = pa.schema(

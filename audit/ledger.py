@@ -4,12 +4,13 @@
 ``begun_ms`` and ``acked_ms`` (any one clock): with both, a message acknowledged before another was begun must
 stand before it in its queue. ``body_crc`` is crc32 & 0x7fffffff of the body as sent (before compression).
 
+The history of a drill is one too: its acknowledged sends are the lines, and what was sent at all is known.
+
 The lines lie in temporary files, in parts by the hash of their keys, so that a ledger may be of any length.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -23,6 +24,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from audit.parts import Folder, Parts, hashes
+from audit.reading import history
+from audit.reading.history import CRC_MASK, SENT, json_object, lines_of
 from audit.reading.storage import codec_of, open_file
 from audit.sources.arrow import connected
 from audit.sources.location import shown, without_secrets
@@ -41,7 +44,6 @@ LEDGER: Final = pa.schema(
         ("acked_ms", pa.float64()),
     ]
 )
-CRC_MASK: Final = 0x7FFFFFFF  # a record keeps 31 bits
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 _BATCH_LINES: Final = 20_000
@@ -50,15 +52,15 @@ _PART_BYTES: Final = 8 * 1024 * 1024
 _PART_LINES: Final = 50_000
 _PACKED: Final = 10
 """A compressed ledger is about so many times larger."""
-_READ_BYTES: Final = 1 << 20
 
 
 class Ledger:
-    """LEDGER rows. Messages of one key are in one part, by ``part_of``."""
+    """LEDGER rows, and SENT rows of a history. Messages of one key are in one part, by ``part_of``."""
 
-    def __init__(self, tables: Iterable[pa.Table], parts: int) -> None:
+    def __init__(self, tables: Iterable[pa.Table], parts: int, sent: Iterable[pa.Table] = ()) -> None:
         self._folder = Folder()
         self.lines = 0
+        self.topics: set[str] = set()  # of which each send is known
         self.has_unnamed = False  # a line whose key is empty
         try:
             self._parts = Parts(self._folder, LEDGER, parts)
@@ -66,6 +68,10 @@ class Ledger:
                 self.lines += len(table)
                 self.has_unnamed |= bool(pc.any(pc.equal(table["uniq_key"], "")).as_py())
                 self._parts.add(table, self.part_of(table["uniq_key"]))
+            self._sent = Parts(self._folder, SENT, parts)
+            for table in sent:
+                self.topics.update(pc.unique(table["topic"]).to_pylist())
+                self._sent.add(table, self.part_of(table["uniq_key"]))
         except BaseException:
             self._folder.close()
             raise
@@ -86,16 +92,21 @@ class Ledger:
         """LEDGER rows, by line."""
         return self._parts.part(number)
 
-    def table(self) -> pa.Table:
-        """All lines, in memory."""
-        return pa.concat_tables(self.part(n) for n in range(self.parts)).sort_by("line")
+    def sent(self, number: int) -> pa.Table:
+        """SENT rows of a part."""
+        return self._sent.part(number)
 
-    def parquet(self) -> list[str]:
-        """All lines as Parquet files, which are there until ``close``."""
+    def table(self, *, sent: bool = False) -> pa.Table:
+        """All lines, in memory; or all SENT rows."""
+        tables = pa.concat_tables(map(self.sent if sent else self.part, range(self.parts)))
+        return tables if sent else tables.sort_by("line")
+
+    def parquet(self, *, sent: bool = False) -> list[str]:
+        """All lines, or SENT rows, as Parquet files, which are there until ``close``."""
         files = []
         for n in range(self.parts):
             files.append(self._folder.file("lines"))
-            pq.write_table(self.part(n), files[-1])
+            pq.write_table(self.sent(n) if sent else self.part(n), files[-1])
         return files
 
     def body_crc(self, uniq_key: str) -> int | None:
@@ -126,7 +137,10 @@ def read_ledger(path: str) -> Ledger:
             file, size = open_file(path)
             parts = size * (_PACKED if codec_of(path) else 1) // _PART_BYTES + 1
             with file:
-                ledger = Ledger(_tables(_json_lines(name, lines_of(file))), parts)
+                if history.is_history(path):
+                    ledger = Ledger(_tables(history.acknowledged(path)), parts, history.sent(path))
+                else:
+                    ledger = Ledger(_tables(_json_lines(name, lines_of(file))), parts)
     except OSError as error:
         # What a stream that is unpacked says of itself names no file.
         raise error if error.filename else OSError(error.errno or 5, str(error), name) from None
@@ -139,16 +153,6 @@ def read_ledger(path: str) -> Ledger:
 def is_parquet(path: str) -> bool:
     """A file or a folder of Parquet."""
     return os.path.isdir(path) or path.partition("?")[0].rstrip("/").endswith(".parquet")
-
-
-def lines_of(file: Any) -> Iterator[bytes]:
-    """The lines of a binary file, also of one that can only be read on."""
-    rest = b""
-    while data := file.read(_READ_BYTES):
-        *whole, rest = (rest + data).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
 
 
 def parquet_of(path: str) -> ds.Dataset:
@@ -177,17 +181,6 @@ def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[s
             continue
         where = f"{path}:{number}"
         yield where, json_object(line, where)
-
-
-def json_object(line: bytes, where: str) -> dict[str, Any]:
-    """Raises ConfigError, which names ``where``."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: not a JSON object: {error}") from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: expected a JSON object, found {type(row).__name__}")
-    return row
 
 
 def from_rows(rows: Iterable[tuple[str, dict[str, Any]]], first: int = 0) -> pa.Table:

@@ -114,13 +114,13 @@ class Report:
                 for r in self.replicas
             ],
             "unreadable": self.unreadable,
-            "reference": self.reference,
+            "reference": self.reference or None,
             "bytes": self.digest_bytes + self.scan_bytes,
             "digestBytes": self.digest_bytes,
             "scanBytes": self.scan_bytes,
             "differingBytes": self.differing_bytes,
             "records": self.records,
-            "ledger": {"file": self.ledger, "lines": self.ledger_lines, "expired": self.expired},
+            "ledger": {"file": self.ledger or None, "lines": self.ledger_lines, "expired": self.expired},
             "trusted": self.trust.segments,
             "trust": self.trust.to_json(),
             "windows": [w.to_json() for w in self.windows],
@@ -381,6 +381,9 @@ class _Questions:
             broken_here = queues.runs(table, list(folders.values()))
             rows = queues.queues(facts, self.scanned, broken_here, view, before)
             rows += queues.duplicates(facts, self._copies(view), view, self.unlisted.add)
+            if self.ledger is not None and self.ledger.topics:
+                strangers = self.scanned.strangers(self.ledger, view)
+                rows += queues.phantoms(facts, strangers, view, self.unlisted.add)
             for row in rows:
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             broken = broken_here | broken

@@ -107,6 +107,8 @@ DUPLICATES: Final = pa.schema(
 )
 COPIES: Final = DUPLICATES.append(pa.field("first", pa.int64()))
 """``first``: the physical offset of the first record with the topic and key."""
+STRANGERS: Final = DUPLICATES.append(pa.field("outcome", pa.int8()))
+"""``outcome``: of the message's send, ``audit.reading.history``; -1: nobody sent it."""
 ACKED: Final = pa.schema(
     [
         ("fault", pa.string()),  # missing, mismatch, order
@@ -238,6 +240,10 @@ class ScannedLog(Protocol):
 
     def copies(self, view: View) -> Iterator[pa.Table]:
         """COPIES: each further record of a (topic, uniq_key) of users' topics that stands more than once."""
+
+    def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
+        """STRANGERS: messages of the topics of a history that nobody sent, whose send was refused, or that
+        have another body than a send whose end is unknown."""
 
     def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
         """ACKED rows: ledger lines without their message, with another one, or in another order. All rows of

@@ -84,6 +84,7 @@ ON_SPARK: Final = (
     "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
     "tests/audit/test_failover.py::test_both_engines_tell_what_was_promised",
     "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",
+    "tests/audit/test_phantoms.py::test_both_engines_name_what_nobody_sent",
     "tests/cli/test_demo",
     "tests/packaging/test_wheel",
 )

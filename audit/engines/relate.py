@@ -19,7 +19,8 @@ from audit.engines.entries import entered
 from audit.engines.queue_runs import QueueCodes, QueueRuns
 from audit.engines.spill import EVERYWHERE, Piece, Rows, spill
 from audit.ledger import Ledger
-from audit.parts import Folder, hashes
+from audit.parts import Folder, Parts, hashes
+from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.queue_files import QueueFile
 from audit.tables import (
     CHUNK,
@@ -27,7 +28,9 @@ from audit.tables import (
     DAMAGE,
     DUPLICATES,
     EXTENTS,
+    LOG,
     QUEUES,
+    STRANGERS,
     TAKEN,
     Again,
     Asked,
@@ -48,6 +51,9 @@ HASHES_MAX: Final = 8_000_000
 """Of keys that are compared in one pass over the log."""
 COPIES_MAX: Final = 100_000
 """Keys that stand more than once and are looked at in one pass."""
+
+
+_SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc"), LOG.field("plain_crc")])
 
 
 class LocalLog:
@@ -172,6 +178,15 @@ class LocalLog:
         rows = rows.filter(pc.greater(rows["offset"], rows["first"]))
         return rows.select(COPIES.names).cast(COPIES).sort_by("offset")
 
+    def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
+        known = pa.array(sorted(ledger.topics), pa.string())
+        found = Parts(self._folder, _SEEN, ledger.parts)
+        for batch in self._rows.batches(view, _SEEN.names):
+            own = batch.filter(pc.is_in(batch["topic"], value_set=known))
+            found.add(own, ledger.part_of(own["uniq_key"]))
+        for n in range(ledger.parts):
+            yield _strange(found.part(n), ledger.sent(n))
+
     def _join(self, ledger: Ledger, view: View) -> Joined:
         if view not in self._joined:
             self._joined[view] = Joined(self._rows, ledger, view, self._folder)
@@ -225,6 +240,22 @@ class LocalLog:
     def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
         borders = self._rows.borders(view, CHUNK_ROWS)
         return entered(lambda columns, within: self._queued(view, columns, within), borders, files, bounds)
+
+
+def _strange(seen: pa.Table, sent: pa.Table) -> pa.Table:
+    """STRANGERS of what was seen. A key that was sent twice may be there if either send allows it."""
+    rows = seen.join(sent, ["topic", "uniq_key"], join_type="left outer")
+    bodies = (
+        pc.fill_null(pc.equal(rows[name], rows["sent_crc"]), False) for name in ("body_crc", "plain_crc")
+    )
+    rows = rows.append_column("same", pc.or_(*bodies))
+    rows = rows.group_by(DUPLICATES.names).aggregate([("outcome", "min"), ("same", "any")])
+    rows = rows.rename_columns([*DUPLICATES.names, "outcome", "same"])
+    outcome = pc.fill_null(rows["outcome"], -1)
+    other = pc.and_(pc.equal(outcome, UNKNOWN), pc.invert(rows["same"]))
+    strange = pc.or_(pc.is_in(outcome, value_set=pa.array([-1, REFUSED], pa.int8())), other)
+    rows = rows.set_column(rows.schema.get_field_index("outcome"), "outcome", outcome).filter(strange)
+    return rows.select(STRANGERS.names).cast(STRANGERS).sort_by("offset")
 
 
 def collect(batches: Sequence[pa.RecordBatch]) -> LocalLog:

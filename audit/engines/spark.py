@@ -29,6 +29,7 @@ from audit.engines.spark_session import GATEWAY, start_session, submitted_sessio
 from audit.ledger import Ledger
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
+from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.tables import (
@@ -43,6 +44,7 @@ from audit.tables import (
     QUEUES,
     RECORD,
     RUNS,
+    STRANGERS,
     TAKEN,
     Again,
     Asked,
@@ -131,6 +133,11 @@ def load(session: SparkSession, kind: str, tasks: list[dict[str, Any]]) -> DataF
     return session.read.format(SOURCE).option("kind", kind).option("tasks", json.dumps(tasks)).load()
 
 
+def describe(session: SparkSession, what: str | None) -> None:
+    """What Spark's pages and event log call the jobs that come now."""
+    session.sparkContext.setJobDescription(what and f"keelmq audit: {what}")  # type: ignore[arg-type]
+
+
 class SparkEngine:
     """The program's session, which is left running; without one, a session made for one audit, in the JVM of
     ``spark-submit`` if that started the program.
@@ -169,6 +176,7 @@ class SparkEngine:
 
     @spark_errors()
     def digests(self, tasks: list[Task]) -> pa.Table:
+        describe(self._session, "digests")
         return self._load("digests", tasks).toArrow().cast(DIGEST)
 
     @spark_errors()
@@ -183,15 +191,18 @@ class SparkEngine:
     def index(self, tasks: list[IndexTask]) -> pa.Table:
         if not tasks:
             return INDEX.empty_table()
+        describe(self._session, "index files")
         found = load(self._session, "index", [t.to_json() for t in tasks]).toArrow().cast(INDEX)
         return found.sort_by(INDEX_ORDER)
 
     @spark_errors()
     def derived(self, tasks: list[DerivedTask]) -> pa.Table:
+        describe(self._session, "batches, extensions and timers")
         found = load(self._session, "derived", [t.to_json() for t in tasks]).toArrow().cast(INDEX)
         return found.sort_by(INDEX_ORDER)
 
     def close(self) -> None:
+        describe(self._session, None)
         if self._folder is not None:
             self._session.stop()
             self._folder.close()
@@ -209,10 +220,14 @@ class SparkLog:
         self._joined: dict[View, DataFrame] = {}
         self._ledger: DataFrame | None = None
         # One job reads everything; what is asked later comes from the cache.
+        self._ask("scan")
         other = self._frame.filter(F.col("row") != RECORD).toArrow().cast(LOG)
         row = other["row"].to_numpy()
         self._chunks = other.filter(pa.array(row == CHUNK))
         self._damage = other.filter(pa.array(row == DAMAGE))
+
+    def _ask(self, what: str) -> None:
+        describe(self._session, what)
 
     def chunks(self) -> pa.Table:
         return self._chunks
@@ -247,6 +262,7 @@ class SparkLog:
 
     @spark_errors()
     def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
+        self._ask("places of queues")
         rows = self._queued(view).select(*QUEUES.names, F.lit(True).alias("was_read"))
         if len(before):
             carried = self._session.createDataFrame(before)
@@ -265,6 +281,7 @@ class SparkLog:
 
     @spark_errors()
     def first_taken(self, view: View, places: pa.Table) -> pa.Table:
+        self._ask("places taken first")
         rows = self._queued(view).select(*TAKEN.names[:3], "offset")
         rows = rows.join(F.broadcast(self._session.createDataFrame(places)), TAKEN.names[:3])
         rows = rows.filter(F.col("offset") >= F.col("since"))
@@ -272,6 +289,7 @@ class SparkLog:
 
     @spark_errors()
     def last_places(self, view: View, begin: int, end: int) -> pa.Table:
+        self._ask("last places of queues")
         rows = _within(self._queued(view), begin, end)
         columns = [F.max_by(name, "offset").alias(name) for name in QUEUES.names[3:]]
         last = rows.groupBy("topic", "queue_id").agg(F.max("offset").alias("offset"), *columns)
@@ -279,12 +297,14 @@ class SparkLog:
 
     @spark_errors()
     def keyed(self, view: View, begin: int, end: int) -> pa.Table:
+        self._ask("keys of a stretch")
         return _within(self._of_users(view), begin, end).select(*DUPLICATES.names).toArrow().cast(DUPLICATES)
 
     def _of_users(self, view: View) -> DataFrame:
         return self._view(view).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
 
     def copies(self, view: View) -> Iterator[pa.Table]:
+        self._ask("messages that stand twice")
         rows = self._of_users(view).select(*DUPLICATES.names)
         # Eight bytes of each record are shuffled; bodies, keys and topics only of those that may stand twice.
         rows = rows.withColumn("hash", F.xxhash64("topic", "uniq_key"))
@@ -296,6 +316,7 @@ class SparkLog:
 
     @spark_errors()
     def queue_starts(self, view: View) -> pa.Table:
+        self._ask("starts of queues")
         starts = (
             self._queued(view).groupBy("topic", "queue_id").agg(F.min("queue_offset").alias("queue_offset"))
         )
@@ -303,11 +324,13 @@ class SparkLog:
 
     @spark_errors()
     def queue_ends(self, view: View) -> pa.Table:
+        self._ask("ends of queues")
         end = F.max(F.col("queue_offset") + F.col("advance")).alias("queue_offset")
         return self._queued(view).groupBy("topic", "queue_id").agg(end).toArrow()
 
     @spark_errors()
     def queue_extents(self, view: View) -> pa.Table:
+        self._ask("extents of queues")
         rows = self._queued(view).filter(F.col("sys_flag").bitwiseAND(INNER_BATCH) == 0)
         extents = rows.groupBy("topic", "queue_id").agg(
             F.min("offset").alias("offset"),
@@ -319,8 +342,21 @@ class SparkLog:
 
     @spark_errors()
     def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
+        self._ask("queue entries")
         entries = load(self._session, "entries", [file.to_json() for file in files])
         return entered(self._session, self._queued(view), entries, files, bounds)
+
+    def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
+        self._ask("messages that nobody sent")
+        of_key = self._lines(ledger, sent=True).groupBy("topic", "uniq_key")
+        sent = of_key.agg(F.min("outcome").alias("outcome"), F.collect_set("sent_crc").alias("crcs"))
+        rows = self._view(view).filter(F.col("topic").isin(sorted(ledger.topics)))
+        rows = rows.join(sent, ["topic", "uniq_key"], "left")
+        body = F.array_contains("crcs", F.col("body_crc")) | F.array_contains("crcs", F.col("plain_crc"))
+        strange = (F.col("outcome") == REFUSED) | ((F.col("outcome") == UNKNOWN) & ~body)
+        rows = rows.filter(F.col("outcome").isNull() | strange)
+        rows = rows.withColumn("outcome", F.coalesce("outcome", F.lit(-1).cast("tinyint")))
+        yield from _streamed(rows.select(*STRANGERS.names).orderBy("offset"), STRANGERS, "offset")
 
     def _join(self, ledger: Ledger, view: View) -> DataFrame:
         if view in self._joined:
@@ -359,13 +395,14 @@ class SparkLog:
         )
         return self._joined[view]
 
-    def _lines(self, ledger: Ledger) -> DataFrame:
+    def _lines(self, ledger: Ledger, *, sent: bool = False) -> DataFrame:
         """A cluster cannot read this machine's files: there the lines go through the driver."""
         if str(self._session.sparkContext.master).startswith("local"):
-            return self._session.read.parquet(*ledger.parquet())
-        return self._session.createDataFrame(ledger.table())
+            return self._session.read.parquet(*ledger.parquet(sent=sent))
+        return self._session.createDataFrame(ledger.table(sent=sent))
 
     def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
+        self._ask("acknowledged messages")
         with spark_errors():
             found = [
                 self._faults(self._join(ledger, ask.view), ask.start, again).withColumn("asked", F.lit(at))
@@ -428,6 +465,7 @@ class SparkLog:
 
     @spark_errors()
     def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
+        self._ask("acknowledged messages behind an end")
         rows = self._join(ledger, view).filter((F.col("rank") < 3) & (F.col("offset") >= offset))
         if lacking is not None:
             without = self._join(ledger, lacking).filter(F.col("rank") >= 2).select("line")

@@ -179,7 +179,7 @@ def _finding(facts: Facts, name: str, replica: int, row: Row, where: int, copies
         ERROR,
         name,
         r.segment_name(where) if where >= 0 else "",
-        r.epoch_at(where) if where >= 0 else -1,
+        facts.epoch_at(where),
         where,
         until,
         row["topic"],

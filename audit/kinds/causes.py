@@ -34,6 +34,7 @@ CAUSES: Final = {
     "dup_queue_offset": ("divergent_suffix", "bytes_differ"),
     "queue_order": ("divergent_suffix", "bytes_differ"),
     "dup_message": ("divergent_suffix", "bytes_differ", "dup_queue_offset"),
+    "phantom": ("divergent_suffix", "bytes_differ", "crc_mismatch", "phys_offset_mismatch"),
     "cq_wrong": _UNDER_ENTRIES,
     "cq_missing": _UNDER_ENTRIES,
     "cq_dangling": (*_UNDER_ENTRIES, "short_tail"),

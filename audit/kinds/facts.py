@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from typing import Any
 
 from audit.compare import Ranges
@@ -16,6 +18,10 @@ class Facts:
         self.replicas = replicas
         self.reference = reference
         self.ranges = ranges
+        told = [r for r in replicas if r.epochs and not r.epoch_problem]
+        starts = (start for r in told for _, start in r.epochs)
+        self._borders = sorted({0, *starts, *(end for r in told for end in (r.start, r.end))})
+        self._epochs = [self._epoch(told, begin) for begin in self._borders]
 
     def at(self, kind: str, severity: str, replica: int, begin: int, end: int, **columns: Any) -> Finding:
         r = self.replicas[replica]
@@ -24,11 +30,22 @@ class Facts:
             severity,
             r.name,
             r.segment_name(begin),
-            r.epoch_at(begin),
+            self.epoch_at(begin),
             begin,
             end,
             **columns,
         )
+
+    def epoch_at(self, offset: int) -> int:
+        """The group's epoch that wrote ``offset``; -1: unknown."""
+        return self._epochs[bisect_right(self._borders, offset) - 1] if offset >= 0 else -1
+
+    def _epoch(self, told: list[Replica], offset: int) -> int:
+        """What most of the replicas that hold the place say; of as many, what the reference says."""
+        holders = [r for r in told if not r.empty and r.start <= offset < r.end] or told
+        says = Counter(r.epoch_at(offset) for r in holders)
+        own = self.replicas[self.reference].epoch_at(offset)
+        return max(says, key=lambda epoch: (says[epoch], epoch == own, epoch), default=-1)
 
     def holders(self, begin: int, end: int) -> list[int]:
         return [at for at, r in enumerate(self.replicas) if not r.empty and r.covers(begin, end)]

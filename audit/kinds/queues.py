@@ -1,6 +1,6 @@
-"""Places of queues, and messages that stand twice.
+"""Places of queues, messages that stand twice, and messages that nobody sent.
 
-``queue_gap``, ``queue_order``, ``dup_queue_offset``, ``dup_message``.
+``queue_gap``, ``queue_order``, ``dup_queue_offset``, ``dup_message``, ``phantom``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from audit.bounded import Bounded, Sink
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.queues import Fault, Run, Runs, begins_again, explain
+from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.queue_files import Queue, QueueFolder, first_named
 from audit.tables import TAKEN, ScannedLog, View
 
@@ -128,6 +129,35 @@ def duplicates(
                 uniq_key=row["uniq_key"],
                 expected=f"once, at {row['first']}",
                 found=f"again at {row['offset']}",
+                records=1,
+            )
+            rows.add(row["offset"], f)
+    return list(rows.findings())
+
+
+_STRANGE = {-1: "never sent", UNKNOWN: "another body than was sent", REFUSED: "its send was refused"}
+
+
+def phantoms(
+    facts: Facts, found: Iterable[pa.Table], view: View, unlisted: Sink = lambda finding: None
+) -> list[Finding]:
+    """One row for each message that cannot be there, of STRANGERS. What is not listed one by one goes to
+    ``unlisted``."""
+    rows = Bounded(unlisted, "messages that nobody sent", by_queue=False)
+    for table in found:
+        for row in table.to_pylist():
+            f = facts.at(
+                "phantom",
+                ERROR,
+                _holder(facts, view, row["offset"]),
+                row["offset"],
+                row["until"],
+                topic=row["topic"],
+                queue_id=row["queue_id"],
+                queue_offset=row["queue_offset"],
+                uniq_key=row["uniq_key"],
+                expected="a message that was sent",
+                found=_STRANGE[row["outcome"]],
                 records=1,
             )
             rows.add(row["offset"], f)

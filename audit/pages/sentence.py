@@ -36,6 +36,7 @@ _WHAT: Final = {
     "dup_queue_offset": "{n} {places} of queues taken twice",
     "queue_order": "queues whose places do not ascend",
     "dup_message": "{n} {messages} more than once",
+    "phantom": "{n} {messages} that nobody sent",
     "cq_wrong": "wrong queue entries",
     "cq_missing": "records without queue entries",
     "cq_dangling": "queue entries without records",

@@ -145,10 +145,10 @@ def lines(change: Change) -> list[str]:
 
 def line(row: Row) -> str:
     """One finding for a terminal."""
-    place = f" [{row['phys_offset']}, {row['until']})" if row["phys_offset"] >= 0 else f" {row['segment']}"
-    message = (
-        f" {row['topic']}/{row['queue_id']}@{row['queue_offset']} {row['uniq_key']}" if row["topic"] else ""
-    )
+    words = {name: "" if value is None else value for name, value in row.items()}
+    place = " [{phys_offset}, {until})" if row["phys_offset"] is not None else " {segment}"
+    message = " {topic}/{queue_id}@{queue_offset} {uniq_key}" if row["topic"] else ""
+    place, message = place.format_map(words), message.format_map(words)
     return f"{row['severity']:5} {row['kind']} {row['replica']}{place.rstrip()}{message.rstrip()}"
 
 

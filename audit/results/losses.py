@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from audit.compare import covering_start
-from audit.findings import ERROR, INFO, WARN, Finding
+from audit.findings import ERROR, INFO, WARN, Finding, without_absent
 from audit.reading.layout import Replica, bytes_at, segment_reader
 from audit.reading.record import MAGIC_V1, MAGIC_V2
 from audit.reading.scan import sync
@@ -28,8 +28,8 @@ _RANK: Final = {ERROR: 0, WARN: 1, INFO: 2}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Offsets are physical, bytes; times are ms since 1970; -1 and empty text: unknown, or of no queue.
-    ``segment``: the file, of what is about a file and no place in the log."""
+    """Offsets are physical, bytes; times are ms since 1970; -1 and empty text, in files null: unknown, or of
+    no queue. ``segment``: the file, of what is about a file and no place in the log."""
 
     kind: str
     severity: str
@@ -56,7 +56,7 @@ class Window:
         return self.kind == "acked_missing" and self.copies == 0 and bool(self.topic)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return without_absent(asdict(self))
 
 
 def windows(findings: Iterable[Finding], replicas: Sequence[Replica]) -> list[Window]:

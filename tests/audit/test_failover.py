@@ -116,6 +116,13 @@ def test_without_a_confirm_offset_an_election_explains_another_end(
     assert group.told(LocalEngine(), ledger=False)[0] == severity
 
 
+def test_the_epoch_of_a_finding_is_the_groups(group: Failover) -> None:
+    """The old master's own file does not know the election."""
+    report = run_with(LocalEngine(), group.stores, None)
+    (found,) = [f for f in report.findings if f.kind == "divergent_suffix"]
+    assert found.epoch == 2
+
+
 @pytest.mark.spark
 def test_both_engines_tell_what_was_promised(engine: Engine, group: Failover) -> None:
     group.sent_again()

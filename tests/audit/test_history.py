@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from admin.exits import run as run_command
 from audit.commands import audit
-from audit.findings import KINDS, SCHEMA, SCHEMA_VERSION
+from audit.findings import KINDS, SCHEMA, SCHEMA_VERSION, Finding
 from model.errors import ConfigError
 from tests import ROOT
 from tests.audit.plants import PLANTS, make
@@ -119,6 +119,21 @@ def test_every_result_has_its_schema_version(tmp_path: Path) -> None:
     named = set(re.findall(r"`(\w+)`", page[page.index("## Results") : page.index("## Findings")]))
     summary = json.loads((Path(new) / "summary.json").read_text())
     assert set(summary) | set(summary["windows"][0]) <= named
+
+
+def test_what_does_not_apply_is_null(tmp_path: Path) -> None:
+    stores, _, ledger = make(tmp_path)
+    (stores[1] / "config").mkdir()
+    (stores[1] / "config" / "topics.json").write_text("{broken")
+    out = tmp_path / "out"
+    call(*map(str, stores), "--ledger", str(ledger), "--out", str(out))
+    (row,) = pq.read_table(out / "findings.parquet").to_pylist()
+    assert [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()] == [row]
+    absent = ("epoch", "phys_offset", "until", "topic", "queue_id", "queue_offset", "uniq_key", "caused_by")
+    assert [row[name] for name in absent] == [None] * len(absent)
+    (window,) = json.loads((out / "summary.json").read_text())["windows"]
+    assert (window["topic"], window["phys_offset"], window["since_ms"]) == (None, None, None)
+    assert Finding.from_json(row).to_json() == row
 
 
 def _metrics(file: Path) -> dict[tuple[str, ...], float]:

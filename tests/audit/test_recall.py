@@ -1,4 +1,4 @@
-"""The promise of the audit over all kinds of damage: each is named at its replica, and nothing else is.
+"""The promise of the audit over all kinds of damage: each is named where it is, and nothing else is.
 
 ``python -m tests.audit.recall`` has more seeds, five replicas and both engines: docs/results/audit-recall.md.
 """
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from audit.findings import INFO
 from tests.audit.plants import run_local
 from tests.audit.recall.damages import BENIGN, DAMAGES
 from tests.audit.recall.group import Group
-from tests.audit.recall.judge import misses
+from tests.audit.recall.judge import alarms, do, misses
+from tests.audit.recall.together import BUNDLES, LAWFUL, planted
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_named(name: str, tmp_path: Path) -> None:
     group = Group(tmp_path, 3, seed=1000)
-    DAMAGES[name].do(group)
+    done = do(group, name, DAMAGES[name])
     report = run_local(group.stores, group.ledger)
-    assert misses(report, group, DAMAGES[name]) == [], report.findings
+    assert misses(report, [done]) == [], report.findings
 
 
 @pytest.mark.parametrize("name", BENIGN)
@@ -29,5 +29,17 @@ def test_what_differs_lawfully_is_no_finding(name: str, tmp_path: Path) -> None:
     group = Group(tmp_path, 3, seed=1000)
     BENIGN[name](group)
     report = run_local(group.stores, group.ledger)
-    assert [f for f in report.findings if f.severity != INFO] == []
+    assert alarms(report) == []
     assert report.verdict == "clean"
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_no_damage_hides_another(name: str, tmp_path: Path) -> None:
+    group, done = planted(tmp_path, BUNDLES[name], 3, seed=1000)
+    report = run_local(group.stores, group.ledger)
+    assert misses(report, done) == [], report.findings
+
+
+def test_each_damage_and_lawful_difference_is_in_one_bundle() -> None:
+    assert sorted(name for bundle in BUNDLES.values() for name, _ in bundle.ones) == sorted(DAMAGES)
+    assert sorted(name for bundle in LAWFUL.values() for name, _ in bundle.ones) == sorted(BENIGN)

@@ -1,7 +1,8 @@
-"""python -m tests.audit.recall [--seeds 20] [--replicas 3,5] [--spark-seeds 0] [--json FILE] [--page FILE]
+"""python -m tests.audit.recall [--seeds 20] [--engine local|both] [--json FILE] [--page FILE]
 
+``local``: each damage alone in a group. ``both``: many kinds in each group, and each engine looks at it.
 Exit code 1: damage was not named, something else was, or the engines did not agree. ``--json``: what was
-done; a campaign that was stopped goes on from it.
+done; a campaign that was stopped, by ``--minutes`` too, goes on from it.
 """
 
 from __future__ import annotations
@@ -10,81 +11,62 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from time import monotonic, process_time
 
 from audit.engines.local import LocalEngine
-from audit.findings import INFO
-from audit.run import Report
 from audit.tables import Engine
 from bench.provenance import commit
 from tests.audit.plants import run_with
 from tests.audit.recall.damages import BENIGN, DAMAGES
-from tests.audit.recall.group import Group
-from tests.audit.recall.judge import misses
+from tests.audit.recall.group import MESSAGES
+from tests.audit.recall.judge import alarms, misses
+from tests.audit.recall.page import Row, by_hand, page
+from tests.audit.recall.together import BUNDLES, LAWFUL, Bundle, planted
 
-Row = dict[str, Any]
 
-
-def one(name: str, replicas: int, seed: int, engines: list[Engine]) -> Row:
-    """Do one damage, or what is none, and audit the group with each engine."""
+def one(name: str, bundle: Bundle, replicas: int, seed: int, engines: list[Engine], at: str | None) -> Row:
+    """Damage a group, or do what is no damage, and audit it with each engine."""
+    begun = monotonic(), process_time()
     with tempfile.TemporaryDirectory() as folder:
-        group = Group(Path(folder), replicas, seed)
-        (DAMAGES[name].do if name in DAMAGES else BENIGN[name])(group)
+        group, done = planted(Path(folder), bundle, replicas, seed)
         reports = [run_with(engine, group.stores, group.ledger) for engine in engines]
     wrong: list[str] = []
     for engine, report in zip(engines, reports, strict=True):
-        found = misses(report, group, DAMAGES[name]) if name in DAMAGES else alarms(report)
+        found = misses(report, done) if done else alarms(report)
         wrong += [f"{engine.name}: {text}" for text in found]
     if any(report.findings != reports[0].findings for report in reports):
         wrong.append("the engines do not agree")
-    used = [engine.name for engine in engines]
-    return {"name": name, "replicas": replicas, "seed": seed, "engines": used, "wrong": wrong}
+    return {
+        "name": name,
+        "replicas": replicas,
+        "seed": seed,
+        "engines": [engine.name for engine in engines],
+        "done": [name for name, _ in bundle.ones],
+        "findings": len(reports[0].findings),
+        "wrong": wrong,
+        "commit": at,
+        "seconds": round(monotonic() - begun[0], 2),
+        "cpu": round(process_time() - begun[1], 2),
+    }
 
 
-def alarms(report: Report) -> list[str]:
-    """What is said of a group in which nothing is wrong."""
-    return [f"{f.kind}@{f.replica}" for f in report.findings if f.severity != INFO]
-
-
-def page(rows: list[Row], at: str | None) -> str:
-    """The results as a page."""
-    runs = Counter((row["name"], row["replicas"], engine) for row in rows for engine in row["engines"])
-    wrong = Counter((row["name"], row["replicas"]) for row in rows if row["wrong"])
-    sizes = sorted({row["replicas"] for row in rows})
-    both = sum(len(row["engines"]) > 1 for row in rows)
-    damaged = sum(row["name"] in DAMAGES for row in rows)
-    missed = sum(bool(row["wrong"]) for row in rows)
-    out = [
-        "# Audit: kinds of damage",
-        "",
-        f"`python -m tests.audit.recall` up to {at}: {len(DAMAGES)} kinds of damage and {len(BENIGN)} lawful",
-        f"differences at random places of a stopped group: {len(rows)} groups, {damaged} of them damaged.",
-        "A run is right if the damage is named by kind and replica and all else in the report follows from",
-        f"it, or nothing is named where nothing is wrong. **Not right: {missed}.** Of {both} groups both",
-        "engines were asked; their findings have to be equal, row by row.",
-        "`make test` has one seed of three replicas.",
-        "",
-        "| damage | " + " | ".join(f"{n} replicas: local, Spark, not right" for n in sizes) + " |",
-        "|---|" + "---|" * len(sizes),
-    ]
-    for name in [*DAMAGES, *BENIGN]:
-        cells = [f"{runs[name, n, 'local']}, {runs[name, n, 'spark']}, {wrong[name, n]}" for n in sizes]
-        title = name if name in DAMAGES else f"(lawful) {name}"
-        out.append(f"| {title} | " + " | ".join(cells) + " |")
-    listed = [row for row in rows if row["wrong"]]
-    if listed:
-        out += ["", "| not right | replicas | seed | said |", "|---|---|---|---|"]
-        out += [f"| {r['name']} | {r['replicas']} | {r['seed']} | {'; '.join(r['wrong'])} |" for r in listed]
-    return "\n".join(out) + "\n"
+def groups(engine: str) -> Iterator[tuple[str, Bundle]]:
+    if engine == "local":
+        for name in [*DAMAGES, *BENIGN]:
+            yield name, Bundle(((name, "~"),), messages=MESSAGES)
+    else:
+        yield from (BUNDLES | LAWFUL).items()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.audit.recall", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--replicas", default="3,5")
-    parser.add_argument("--spark-seeds", type=int, default=0, help="of the seeds, those both engines look at")
+    parser.add_argument("--engine", choices=["local", "both"], default="local")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no group later than this")
+    parser.add_argument("--master", default="local[2]", help="of Spark")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
@@ -92,28 +74,28 @@ def main() -> int:
     if given.json and given.json.exists():
         rows = [json.loads(line) for line in given.json.read_text().splitlines()]
     done = {(row["name"], row["replicas"], row["seed"], len(row["engines"])) for row in rows}
-    local: Engine = LocalEngine()
-    spark: list[Engine] = []
-    if given.spark_seeds:
+    engines: list[Engine] = [LocalEngine()]
+    if given.engine == "both":
         from audit.engines.spark import SparkEngine
 
-        spark = [SparkEngine("local[2]")]
+        engines.append(SparkEngine(given.master))
+    until, at = monotonic() + given.minutes * 60, commit()
     for seed in range(given.seeds):
-        engines = [local, *(spark if seed < given.spark_seeds else [])]
         for replicas in map(int, given.replicas.split(",")):
-            for name in [*DAMAGES, *BENIGN]:
-                if (name, replicas, seed, len(engines)) in done:
+            for name, bundle in groups(given.engine):
+                if (name, replicas, seed, len(engines)) in done or monotonic() > until:
                     continue
-                rows.append(one(name, replicas, seed, engines))
+                rows.append(one(name, bundle, replicas, seed, engines, at))
                 if rows[-1]["wrong"]:
                     print(json.dumps(rows[-1]), flush=True)
                 if given.json:
                     with given.json.open("a") as file:
                         file.write(json.dumps(rows[-1]) + "\n")
-    for engine in (local, *spark):
+    for engine in engines:
         engine.close()
     if given.page:
-        given.page.write_text(page(rows, commit()))
+        notes = by_hand(given.page.read_text()) if given.page.exists() else ""
+        given.page.write_text(page(rows, notes))
     wrong = sum(bool(row["wrong"]) for row in rows)
     print(f"{len(rows)} groups, {wrong} not right")
     return 1 if wrong else 0

@@ -22,7 +22,7 @@ from tests.audit.derived_files import (
     add_timers,
     extend,
 )
-from tests.audit.recall.group import MESSAGES, Group, body
+from tests.audit.recall.group import PER_FILE, QUEUES, Group, body
 from tests.audit.stores import enter, patch, record, write_checkpoint, write_epochs
 
 
@@ -77,22 +77,22 @@ def flag(g: Group) -> None:
 
 @damage("bytes_differ")
 def property_value(g: Group) -> None:
-    patch(g.store, g.offset(g.n) + g.size(g.n) - 2, b"#")
+    g.patch(g.offset(g.n) + g.size(g.n) - 2, b"#")
 
 
 @damage("bytes_differ")
 def property_name(g: Group) -> None:
-    patch(g.store, g.offset(g.n) + g.size(g.n) - 9, b"#")
+    g.patch(g.offset(g.n) + g.size(g.n) - 9, b"#")
 
 
 @damage("bytes_differ")
 def topic_name(g: Group) -> None:
-    patch(g.store, g.offset(g.n) + 88 + len(body(0)) + 1, b"U")
+    g.patch(g.offset(g.n) + 88 + len(body(0)) + 1, b"U")
 
 
 @damage("bytes_differ")
 def queue_id(g: Group) -> None:
-    patch(g.store, g.offset(g.n) + 15, b"\x07")
+    g.patch(g.offset(g.n) + 15, b"\x07")
 
 
 @damage("bytes_differ")
@@ -107,17 +107,17 @@ def another_body_with_a_right_crc(g: Group) -> None:
 
 @damage("unreadable_region")
 def magic(g: Group) -> None:
-    patch(g.store, g.offset(g.n) + 4, b"\0")
+    g.patch(g.offset(g.n) + 4, b"\0")
 
 
 @damage("unreadable_region")
 def total_size(g: Group) -> None:
-    patch(g.store, g.offset(g.n), b"\x7f")
+    g.patch(g.offset(g.n), b"\x7f")
 
 
 @damage("unreadable_region")
 def body_length(g: Group) -> None:
-    patch(g.store, g.offset(g.n) + 84, b"\x7f")
+    g.patch(g.offset(g.n) + 84, b"\x7f")
 
 
 @damage("phys_offset_mismatch")
@@ -127,59 +127,60 @@ def physical_offset(g: Group) -> None:
 
 @damage("unreadable_region")
 def one_record_zeroed(g: Group) -> None:
-    patch(g.store, g.offset(g.n), bytes(g.size(g.n)))
+    g.patch(g.offset(g.n), bytes(g.size(g.n)))
 
 
 @damage("unreadable_region")
 def some_records_zeroed(g: Group) -> None:
-    n = g.n - g.n % 5
-    for k in range(n, n + 3):
-        patch(g.store, g.offset(k), bytes(g.size(k)))
+    for k in range(g.n, g.n + 3):
+        g.patch(g.offset(k), bytes(g.size(k)))
 
 
 @damage("bytes_differ", "unreadable_region", "crc_mismatch", "phys_offset_mismatch")
 def a_record_over_its_neighbour(g: Group) -> None:
     raw = record(g.offset(g.n), g.n // 2, body(g.n), key=f"m{g.n:03d}", queue_id=g.n % 2)
-    patch(g.store, g.offset(g.n) + 40, raw)
+    g.patch(g.offset(g.n) + 40, raw)
 
 
 @damage("missing_segment")
 def a_middle_segment_removed(g: Group) -> None:
-    g.chance.choice(g.segments()[1:-1]).unlink()
+    g.remove(g.segments()[g.segment])
 
 
 @damage("short_tail")
 def the_last_segment_removed(g: Group) -> None:
-    g.segments()[-1].unlink()
+    g.remove(g.segments()[-1])
 
 
 @damage("short_tail")
 def the_log_emptied(g: Group) -> None:
     for segment in g.segments():
-        segment.unlink()
+        g.remove(segment)
 
 
 @damage("short_tail")
 def the_end_zeroed(g: Group) -> None:
-    at = g.offset(MESSAGES - 1 - g.chance.randrange(3))
-    patch(g.store, at, bytes(4096 - at % 4096))
+    at = g.offset(g.messages - 1 - g.chance.randrange(3))
+    g.patch(at, bytes(4096 - at % 4096))
 
 
 @damage("missing_segment", "unreadable_region", "short_tail", "file_unreadable")
 def a_segment_cut(g: Group) -> None:
-    segment = g.chance.choice(g.segments()[:-1])
-    segment.write_bytes(segment.read_bytes()[: 1000 + g.chance.randrange(2000)])
+    segment = g.segments()[g.segment - g.chance.randrange(2)]
+    raw = segment.read_bytes()[: 1000 + g.chance.randrange(2000)]
+    g.remove(segment)
+    segment.write_bytes(raw)
 
 
 @damage("divergent_suffix")
 def another_end(g: Group) -> None:
-    for n in range(MESSAGES - 6, MESSAGES):
+    for n in range(g.messages - 6, g.messages):
         g.rewrite(n, [g.store], body=body(n)[::-1], key=f"x{n:03d}", stamp=9000)
 
 
 @damage("extra_tail")
 def a_record_behind_the_end(g: Group) -> None:
-    g.append([g.store], b"unseen", MESSAGES // 2, "unseen")
+    g.append([g.store], b"unseen", g.next_place, "unseen")
 
 
 @damage("epoch_mismatch")
@@ -205,17 +206,17 @@ def epoch_file_changed(g: Group) -> None:
 
 @damage("dup_message", everywhere=True)
 def a_message_stored_again(g: Group) -> None:
-    g.append(g.stores, body(g.n), MESSAGES // 2, f"m{g.n:03d}")
+    g.append(g.stores, body(g.n), g.next_place, f"m{g.n:03d}")
 
 
 @damage("dup_queue_offset", everywhere=True)
 def a_place_taken_again(g: Group) -> None:
-    g.append(g.stores, b"new", g.n // 2, "new")
+    g.append(g.stores, b"new", g.n // 2, "taken")
 
 
 @damage("queue_gap", everywhere=True)
 def places_skipped(g: Group) -> None:
-    g.append(g.stores, b"new", MESSAGES // 2 + 1 + g.chance.randrange(5), "new")
+    g.append(g.stores, b"new", g.next_place + 1 + g.chance.randrange(5), "later")
 
 
 @damage("queue_order", "acked_out_of_order", everywhere=True, also=("acked_mismatch", "cq_wrong"))
@@ -237,6 +238,7 @@ def another_body_everywhere(g: Group) -> None:
 
 @damage("acked_missing", everywhere=True)
 def an_acknowledgement_of_no_message(g: Group) -> None:
+    g.touched.keys.add("never")
     g.rows.append({**g.rows[g.n], "uniq_key": "never", "phys_offset": None, "queue_offset": 4711})
     g.write_ledger()
 
@@ -271,12 +273,17 @@ def an_entry_zeroed(g: Group) -> None:
 
 @damage("cq_missing")
 def a_file_of_entries_removed(g: Group) -> None:
-    g.chance.choice(sorted((g.store / "consumequeue" / "T" / "0").iterdir())).unlink()
+    path = g.chance.choice(sorted((g.store / "consumequeue" / "T" / "0").iterdir()))
+    first = int(path.name) // 20
+    g.touched.places |= {(0, place) for place in range(first, first + PER_FILE)}
+    path.unlink()
 
 
 @damage("cq_missing")
 def a_queue_removed(g: Group) -> None:
-    shutil.rmtree(g.store / "consumequeue" / "T" / str(g.chance.randrange(2)))
+    queue_id = g.chance.randrange(QUEUES)
+    g.touched.places |= {(queue_id, place) for place in range(g.messages)}
+    shutil.rmtree(g.store / "consumequeue" / "T" / str(queue_id))
 
 
 @damage("cq_missing")
@@ -287,36 +294,37 @@ def all_queues_removed(g: Group) -> None:
 @damage("cq_dangling")
 def an_entry_of_no_place(g: Group) -> None:
     entry = struct.pack(">qiq", *g.entry(3))
-    g.set_entry(MESSAGES + 2 * g.chance.randrange(3), entry)
+    g.set_entry(g.messages + 2 * g.chance.randrange(3), entry)
 
 
 @damage("cq_wrong")
 def a_file_of_entries_grown(g: Group) -> None:
     path = g.chance.choice(sorted((g.store / "consumequeue" / "T" / "1").iterdir()))
+    g.touched.files.add(f"consumequeue/T/1/{path.name}")
     path.write_bytes(path.read_bytes() + bytes(20))
 
 
 @damage("consumer_offset_beyond")
 def a_consumer_beyond_the_end(g: Group) -> None:
-    (g.store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:3,1:4711}}}')
+    g.file("config/consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:3,1:4711}}}')
 
 
 @damage("file_corrupt")
 def a_table_cut(g: Group) -> None:
-    path = g.store / "config" / "topics.json"
+    path = g.file("config/topics.json")
     path.write_bytes(path.read_bytes()[: -1 - g.chance.randrange(20)])
 
 
 @damage("file_missing")
 def a_table_removed(g: Group) -> None:
-    (g.store / "config" / "consumerOffset.json").unlink()
+    g.file("config/consumerOffset.json").unlink()
 
 
 @damage("file_corrupt")
 def a_change_beside_a_table(g: Group) -> None:
     for store in g.stores:
         g.write_changes(store)
-    path = g.store / "config" / "consumerOffset.json.changes"
+    path = g.file("config/consumerOffset.json.changes")
     raw = bytearray(path.read_bytes())
     raw[g.chance.randrange(len(raw))] ^= 1 << g.chance.randrange(7)
     path.write_bytes(raw)
@@ -326,48 +334,45 @@ def a_change_beside_a_table(g: Group) -> None:
 def a_note_of_known_damage(g: Group) -> None:
     raw = bytearray(encode_ranges([DamagedRange(100, 300, "crc_mismatch", 17)]))
     raw[g.chance.randrange(len(raw))] ^= 1 << g.chance.randrange(7)
-    (g.store / "damagedRanges").write_bytes(raw)
+    g.file("damagedRanges").write_bytes(raw)
 
 
 def _derived(g: Group) -> None:
+    if g.derived:
+        return
+    g.derived = True
     for store in g.stores:
         extend(store)
-    end = add_timers(g.stores, add_batches(g.stores, g.writer.end))
+    g.writer.end = add_timers(g.stores, add_batches(g.stores, g.writer.end))
     for store in g.stores:
-        write_checkpoint(store, end)
-
-
-def _flip_in(g: Group, file: str, within: range) -> None:
-    raw = bytearray((g.store / file).read_bytes())
-    raw[g.chance.choice(within)] ^= 1 << g.chance.randrange(8)
-    (g.store / file).write_bytes(raw)
+        write_checkpoint(store, g.writer.end)
 
 
 @damage("cq_wrong", "cq_missing", "cq_dangling")
 def an_entry_of_a_batch_queue(g: Group) -> None:
     _derived(g)
     at = ENTRY_BYTES * g.chance.randrange(BATCHES)
-    _flip_in(g, BATCH_FILE, range(at, at + 38))
+    g.flip_in(BATCH_FILE, range(at, at + 38))
 
 
 @damage("cq_wrong")
 def a_unit_of_an_extension(g: Group) -> None:
     _derived(g)
-    at = 24 * g.chance.randrange(MESSAGES // 2)
-    _flip_in(g, EXTENSION_FILE, range(at, at + 20))
+    at = 24 * g.chance.randrange(g.messages // QUEUES)
+    g.flip_in(EXTENSION_FILE, range(at, at + 20))
 
 
 @damage("timer_wrong")
 def a_timers_record(g: Group) -> None:
     _derived(g)
     at = UNIT_BYTES * g.chance.randrange(TIMERS) + 28
-    _flip_in(g, TIMER_FILE, range(at, at + 12))
+    g.flip_in(TIMER_FILE, range(at, at + 12))
 
 
 @damage("timer_wrong")
 def a_slot_of_the_timer_wheel(g: Group) -> None:
     _derived(g)
-    _flip_in(g, WHEEL, range(100 % SLOTS * 32, 100 % SLOTS * 32 + 24))
+    g.flip_in(WHEEL, range(100 % SLOTS * 32, 100 % SLOTS * 32 + 24))
 
 
 BENIGN: dict[str, Callable[[Group], None]] = {}
@@ -385,7 +390,7 @@ def nothing(_: Group) -> None:
 
 @benign
 def bytes_behind_the_end(g: Group) -> None:
-    patch(g.store, g.writer.end, g.chance.randbytes(4096 - g.writer.end % 4096).replace(b"\xda", b"\0"))
+    g.patch(g.writer.end, g.chance.randbytes(4096 - g.writer.end % 4096).replace(b"\xda", b"\0"))
 
 
 @benign
@@ -404,8 +409,8 @@ def lag_of_a_running_replica(g: Group) -> None:
     for store in g.stores:
         (store / "abort").touch()
         (store / "checkpoint").unlink()
-    at = g.offset(MESSAGES - 2)
-    patch(g.store, at, bytes(4096 - at % 4096))
+    at = g.offset(g.messages - 2)
+    g.patch(at, bytes(4096 - at % 4096))
     g.rows = g.rows[:-2]
     g.write_ledger()
 
