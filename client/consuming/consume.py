@@ -98,6 +98,7 @@ class QueueWorker:
         self._listener = listener
         self._give_back = give_back
         self._allowed = allowed
+        self._stopped = False
         self._room = asyncio.Event()
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._pulling = Tasks(f"pull {queue.topic}:{queue.broker_name}:{queue.queue_id}")
@@ -114,6 +115,22 @@ class QueueWorker:
         """Pull no more; let the calls under way end within ``grace_s``; what did not end comes again
         elsewhere.
         """
+        self._stopped = True
+        await self._halt(grace_s)
+
+    async def seek(self, offset: int, grace_s: float = 3.0) -> None:
+        """Go on at ``offset``, and let that be how far all is handled at once: calls under way end first, as
+        with ``stop``, and count no more."""
+        self._progress = Progress(offset)
+        await self._halt(grace_s)
+        if self._stopped:
+            return
+        self._progress = Progress(offset)
+        self._held_bytes = 0
+        self._slots = asyncio.Semaphore(self._limits.concurrency)
+        self.start()
+
+    async def _halt(self, grace_s: float) -> None:
         await self._pulling.cancel()
         deadline = asyncio.get_running_loop().time() + grace_s
         for _ in range(self._limits.concurrency):

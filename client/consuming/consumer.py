@@ -178,8 +178,7 @@ class PushConsumer(Lifecycle):
     async def commit(self) -> None:
         """Tell the masters how far each queue was handled. A failure is logged; the next turn repairs it."""
         for queue, worker in list(self._workers.items()):
-            if self._workers.get(queue) is worker:  # not one whose offset was reset meanwhile
-                await self._commit_one(queue, worker)
+            await self._commit_one(queue, worker)
 
     # --- the split
 
@@ -375,16 +374,11 @@ class PushConsumer(Lifecycle):
     async def _seek(self, offsets: Mapping[Queue, int]) -> None:
         """Read these queues from other offsets on; calls under way end first, and count no more."""
         for queue, offset in offsets.items():
-            worker = self._workers.pop(queue, None)
-            if worker is None:
-                continue
-            await worker.stop()
-            if queue in self._workers:  # the split began it anew meanwhile, from the offset that was reset
-                worker = self._workers.pop(queue)
-                await worker.stop()
-            self._begin(queue, offset)
-            # What was committed on the way may have come behind the reset.
-            await self._commit_one(queue, self._workers[queue])
+            worker = self._workers.get(queue)
+            if worker is not None:
+                await worker.seek(offset)
+                # What was committed on the way may have come behind the reset.
+                await self._commit_one(queue, worker)
 
     def _route_changed(self, former: Route | None, route: Route) -> None:
         if route.topic in self._subscriptions and (former is None or former.brokers != route.brokers):
