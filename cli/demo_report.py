@@ -1,4 +1,4 @@
-"""How is one demo told on a page: the verdict, the failover millisecond by millisecond, the proof?"""
+"""How is one demo told on a page: the verdict, the failover message by message, the proof?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.pages import html
 from audit.pages.html import ms, number
+from chaos.history import Ok
+from cli import chart
+from cli.chart import Axis
+from cli.dips import dips, latencies
 
 if TYPE_CHECKING:
     from cli.demo_run import Result
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
 BIN_MS: Final = 100.0
-WIDTH: Final = 1000.0
-HEIGHT: Final = 240.0
+BEFORE_MS: Final = 100.0
+AFTER_MS: Final = 200.0
+"""So much of the time around the failover is shown, and more where it was longer."""
 TONES: Final = {0: "clean", 1: "warnings", 2: "diverged", 3: "unfinished"}
 WORDS: Final = {0: "held", 1: "held, with warnings", 2: "broken", 3: "unfinished"}
 HEADLINES: Final = {
@@ -48,6 +53,7 @@ def page(result: Result) -> str:
     command = f"keelmq demo --seconds {plan.seconds:g} --rate {plan.rate} "
     command += f"--size {plan.size_bytes} --seed {plan.seed}"
     unfinished = [f"not finished: {result.drill.unfinished}"] if result.drill.unfinished else []
+    latency_ms = latencies(result)
     values = {
         "result": result,
         "tone": TONES[result.exit_code],
@@ -55,7 +61,10 @@ def page(result: Result) -> str:
         "headline": HEADLINES[result.exit_code],
         "story": _story(result),
         "numbers": _numbers(result),
-        "plot": _plot(result),
+        "latency": latency_ms if latency_ms["max"] is not None else {},
+        "close": close_up(result),
+        "whole": _whole(result),
+        "dips": dips(result),
         "steps": _steps(result),
         "audit": result.audit,
         "wrong": [*result.violations[:50], *unfinished],
@@ -87,29 +96,71 @@ def _numbers(result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def _plot(result: Result) -> dict[str, Any]:
-    """Where the plot's bars, marks and ticks stand."""
-    until_ms = max(result.stop_ms, result.acks_ms[-1] if result.acks_ms else 0.0, BIN_MS)
-    counts = bins(result.acks_ms, until_ms)
-    top = max([*counts, 1])
-    step = WIDTH / len(counts)
-    scale = WIDTH / (len(counts) * BIN_MS)
-    marks = [("kill", "bad", result.kill_ms, 0), ("restart", "info", result.restart_ms, 0)]
+def close_up(result: Result) -> dict[str, Any]:
+    """The failover from near: a line for each acknowledgement, a row for each queue."""
+    out_ms = result.drill.rto_ms or result.drill.first_ack_ms or BIN_MS
+    axis = Axis(result.kill_ms - max(BEFORE_MS, out_ms / 2), result.kill_ms + max(AFTER_MS, out_ms * 1.5))
+    acks = [event for event in result.history.events if isinstance(event, Ok) and axis.holds(event.at_ms)]
+    times = dict(enumerate(result.drill.rto_queues_ms))
+    rows = []
+    for queue in sorted({(ack.queue.broker_name, ack.queue.queue_id) for ack in acks}):
+        own = [ack for ack in acks if (ack.queue.broker_name, ack.queue.queue_id) == queue]
+        before = [ack.at_ms for ack in own if ack.at_ms <= result.kill_ms]
+        after = [ack.at_ms for ack in own if ack.at_ms > result.kill_ms]
+        paths = [("before", chart.strokes(before, axis)), ("after", chart.strokes(after, axis))]
+        rows.append((f"queue {queue[1]}", paths, ms(times.get(queue[1]))))
+    found = [("killed", "bad", result.kill_ms)]
+    spans = []
     if result.first_ack_ms is not None:
-        marks.append(("first ack", "good", result.first_ack_ms, 16))
-    every_s = max(1, round(until_ms / 10_000))
+        found.append((f"first ack +{ms(result.first_ack_ms - result.kill_ms)}", "good", result.first_ack_ms))
+        spans = [(*axis.wide(result.kill_ms, result.first_ack_ms), "bad", "no master acknowledges")]
     return {
-        "width": WIDTH,
-        "height": HEIGHT,
+        **_drawn(found, axis),
+        "ticks": chart.ticks(axis, zero_ms=result.kill_ms),
+        "spans": spans,
+        "rows": rows,
+    }
+
+
+def _whole(result: Result) -> dict[str, Any]:
+    """The whole run: acknowledgements, and the slowest of them, by 100 ms."""
+    acks_ms = result.acks_ms
+    until_ms = max([result.stop_ms, BIN_MS, *acks_ms[-1:]])
+    axis = Axis(0.0, until_ms)
+    counts = bins(acks_ms, until_ms)
+    slowest = [0.0] * len(counts)
+    for send in result.history.sends():
+        if send.outcome == "ok" and send.ended_ms is not None:
+            place = int(send.ended_ms // BIN_MS)
+            slowest[place] = max(slowest[place], send.ended_ms - send.invoked_ms)
+    found = [("kill", "bad", result.kill_ms), ("restart", "plain", result.restart_ms)]
+    top, most_ms = max([*counts, 1]), max([*slowest, 1.0])
+    spans = [
+        (*axis.wide(dip["from_ms"], dip["from_ms"] + dip["ms"]), _dip_tone(dip), dip["why"])
+        for dip in dips(result)
+    ]
+    marked = [(f"{name} {at / 1000:.2f} s", tone, at) for name, tone, at in found if at]
+    return {
+        **_drawn(marked, axis),
+        "ticks": chart.ticks(axis),
+        "spans": spans,
         "top": top,
-        "bar_width": round(max(step - 0.4, 0.4), 2),
-        "bars": [(round(n * step, 2), round(HEIGHT * c / top, 2)) for n, c in enumerate(counts) if c],
-        "marks": [
-            (name, tone, round(at * scale, 2), rise, f"{at / 1000:.2f}")
-            for name, tone, at, rise in marks
-            if at
-        ],
-        "ticks": [(round(s * 1000 * scale, 1), s) for s in range(0, int(until_ms / 1000) + 1, every_s)],
+        "slowest_ms": most_ms,
+        "acks": chart.bars(counts, BIN_MS, axis, top),
+        "latency": chart.bars(slowest, BIN_MS, axis, most_ms),
+    }
+
+
+def _dip_tone(dip: dict[str, Any]) -> str:
+    return "bad" if dip["kind"] == "failover" else "soft"
+
+
+def _drawn(found: list[tuple[str, str, float]], axis: Axis) -> dict[str, Any]:
+    marks = chart.marks(found, axis)
+    return {
+        "marks": marks,
+        "lanes": 1 + max((one["lane"] for one in marks), default=0),
+        "lines": [(axis.x(at), tone) for _, tone, at in found],
     }
 
 

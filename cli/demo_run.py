@@ -24,6 +24,7 @@ from chaos.history import History, HistoryEvent, Ok, Read
 from chaos.workload import Clock
 from chaos.worlds.live import LiveWorld, Victim
 from cli.demo_screen import Screen, Sight
+from cli.dips import Stalls, dips, latencies
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Queue, Received
 from client.session import Session
@@ -73,7 +74,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Result:
-    """What one demo measured. Times in ms of the history's clock, which begins with the load."""
+    """What one demo measured. Times in ms of the history's clock, which begins with the load.
+
+    ``stalls``: when the load's own process did not run (cli.dips).
+    """
 
     plan: Plan
     drill: Drill
@@ -85,11 +89,16 @@ class Result:
     restart_ms: float = 0.0
     first_ack_ms: float | None = None
     stop_ms: float = 0.0
-    acks_ms: list[float] = field(default_factory=list)
+    stalls: list[tuple[float, float]] = field(default_factory=list)
     consumed: int = 0
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=dict)
     audit: Report | None = None
+
+    @property
+    def acks_ms(self) -> list[float]:
+        """When something was acknowledged, in order of time."""
+        return sorted(event.at_ms for event in self.history.events if isinstance(event, Ok))
 
     @property
     def rpo(self) -> int:
@@ -128,6 +137,8 @@ class Result:
             "promoted_ms": drill.promoted_ms,
             "routed_ms": drill.routed_ms,
             "first_ack_ms": drill.first_ack_ms,
+            "latency_ms": latencies(self),
+            "dips": dips(self),
             "rpo": self.rpo,
             "acked": drill.acked,
             "unknown": drill.unknown,
@@ -218,6 +229,10 @@ class DemoShow(Show):
     ) -> ConsumerGroup:
         self._group = ConsumerGroup(self._env, namesrv, history, clock)
         return self._group
+
+    def now_ms(self) -> float:
+        """Of the load's clock; 0 before it begins."""
+        return self._clock()
 
     # What the drill tells
 
@@ -341,7 +356,9 @@ async def run_cluster(
     world = LiveWorld(env, cluster)
     show = DemoShow(env, cluster, plan, screen, load_is_over)
     tasks = Tasks("demo")
+    stalls = Stalls()
     tasks.spawn(show.watch(), name="look")
+    tasks.spawn(stalls.run(show.now_ms), name="stalls")
     try:
         drill, history = await run_drill(
             env,
@@ -355,10 +372,12 @@ async def run_cluster(
         sight = await show.look()
     finally:
         await tasks.cancel()
-    return _result(plan, drill, history, show, sight.master)
+    return _result(plan, drill, history, show, stalls, sight.master)
 
 
-def _result(plan: Plan, drill: Drill, history: History, show: DemoShow, successor: str) -> Result:
+def _result(
+    plan: Plan, drill: Drill, history: History, show: DemoShow, stalls: Stalls, successor: str
+) -> Result:
     first_ms = drill.first_ack_ms
     # The demo's own reads and the disks are both evidence; what the audit says of the disks comes later.
     evidence = Evidence(history, complete=drill.unfinished is None)
@@ -373,7 +392,7 @@ def _result(plan: Plan, drill: Drill, history: History, show: DemoShow, successo
         restart_ms=show.restart_ms,
         first_ack_ms=None if first_ms is None else show.kill_ms + first_ms,
         stop_ms=show.stop_ms,
-        acks_ms=show.history.acks_ms,
+        stalls=stalls.seen,
         consumed=len(show.history.seen),
         violations=[f"{v.checker}: {v.text}" for v in check_all(evidence)],
         ends=show.ends,

@@ -15,13 +15,10 @@ from audit.pages import html
 from audit.pages.html import ms, number
 from chaos.drills.junit import junit
 from chaos.drills.measure import COUNTS
+from cli import chart
+from cli.chart import Axis
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
-WIDTH: Final = 1000.0
-ACKS_HIGH: Final = 150.0
-LATENCY_HIGH: Final = 80.0
-LINE_HIGH: Final = 20.0
-SPAN_MIN: Final = 2.0
 OUTCOMES: Final = ("acked", "unknown", "failed")
 PROMISES: Final = tuple(name for name in COUNTS if name not in OUTCOMES)
 VERDICTS: Final = {
@@ -122,54 +119,36 @@ def _checks(result: Mapping[str, Any]) -> list[tuple[str, int, list[str]]]:
 
 def _plot(timeline: Mapping[str, Any]) -> dict[str, Any]:
     """Where everything of the drawing stands: one axis of time for all."""
-    scale = WIDTH / timeline["until_ms"]
-    step = timeline["bin_ms"] * scale
+    axis, bin_ms = Axis(0.0, timeline["until_ms"]), timeline["bin_ms"]
     top, slowest = max([1, *timeline["acks"]]), max([1.0, *timeline["latency_max_ms"]])
-    latency_y = ACKS_HIGH + 10
-    below = latency_y + LATENCY_HIGH + 10
-    lines = _lines(timeline, scale, below)
-    until_s = int(timeline["until_ms"] / 1000)
     return {
-        "title": "What clients and servers saw",
-        "width": WIDTH,
-        "height": below + LINE_HIGH * len(lines),
         "top": top,
-        "bin_ms": int(timeline["bin_ms"]),
+        "bin_ms": int(bin_ms),
         "slowest": slowest,
-        "bar_width": round(max(step * 0.9, 0.3), 2),
-        "acks": _bars(timeline["acks"], step, ACKS_HIGH, top, 0.0),
-        "latency_y": latency_y,
-        "latency": _bars(timeline["latency_max_ms"], step, LATENCY_HIGH, slowest, latency_y),
-        "gaps": [(round(a * scale, 2), round((b - a) * scale, 2)) for a, b in timeline["gaps"]],
-        "lines": lines,
-        "ticks": [(round(s * 1000 * scale, 1), s) for s in range(0, until_s + 1, max(1, until_s // 10))],
+        "acks": chart.bars(timeline["acks"], bin_ms, axis, top),
+        "latency": chart.bars(timeline["latency_max_ms"], bin_ms, axis, slowest),
+        "spans": [
+            (*axis.wide(a, b), "bad", f"no acknowledgement for {ms(b - a)}") for a, b in timeline["gaps"]
+        ],
+        "lines": [],
+        "rows": _rows(timeline, axis),
+        "ticks": chart.ticks(axis),
     }
 
 
-def _bars(
-    values: Sequence[float], step: float, high: float, top: float, y: float
-) -> list[tuple[float, float, float]]:
-    """x, y and height of each value that is not 0."""
-    heights = [(at, round(high * value / top, 2)) for at, value in enumerate(values) if value]
-    return [(round(at * step, 2), round(y + high - tall, 2), tall) for at, tall in heights]
-
-
-def _lines(timeline: Mapping[str, Any], scale: float, y: float) -> list[dict[str, Any]]:
-    """A line for each kind of fault and each broker's roles, from ``y`` on down."""
+def _rows(timeline: Mapping[str, Any], axis: Axis) -> list[tuple[str, list[tuple[float, float, str, str]]]]:
+    """A row for each kind of fault and each broker's roles."""
     rows: dict[str, list[tuple[float, float, str, str]]] = {}
     for one in timeline["faults"]:
         text = f"{one['fault']} {one['node']}"
-        rows.setdefault(one["fault"], []).append(_span(one, scale, "fault", text))
+        rows.setdefault(one["fault"], []).append(_span(one, axis, "fault", text))
     for one in timeline["roles"]:
         tone = one["role"] if one["role"] in ("master", "slave") else "other"
         text = f"{one['node']} {one['role']}, epoch {one['epoch']}"
-        rows.setdefault(one["node"], []).append(_span(one, scale, tone, text))
-    return [
-        {"name": name, "y": y + LINE_HIGH * at, "spans": row} for at, (name, row) in enumerate(rows.items())
-    ]
+        rows.setdefault(one["node"], []).append(_span(one, axis, tone, text))
+    return list(rows.items())
 
 
-def _span(one: Mapping[str, Any], scale: float, tone: str, text: str) -> tuple[float, float, str, str]:
-    wide = max(SPAN_MIN, (one["to_ms"] - one["from_ms"]) * scale)
+def _span(one: Mapping[str, Any], axis: Axis, tone: str, text: str) -> tuple[float, float, str, str]:
     told = f"{text}: {one['from_ms']:.0f} to {one['to_ms']:.0f} ms"
-    return round(one["from_ms"] * scale, 2), round(wide, 2), tone, told
+    return (*axis.wide(one["from_ms"], one["to_ms"]), tone, told)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from chaos.drills.measure import Drill
+from chaos.history import History, Invoke, Ok
+from cli.chart import PHONE_PX, WIDTH, Axis, marks, ticks
 from cli.demo import MARKER, demo, prepare, summary_lines
-from cli.demo_report import bins, page
+from cli.demo_report import bins, close_up, page
 from cli.demo_run import Plan, Result
 from cli.demo_screen import PlainScreen, Sight
+from cli.dips import dips, latencies
+from client.message import Queue
 from model.errors import ConfigError
+
+
+def sends(*acks_ms: float, queue: int = 0, took_ms: float = 4.0) -> list[Invoke | Ok]:
+    """Acknowledged at these times, by the first broker until 10 s."""
+    place = Queue("demo", "broker-a", queue)
+    found: list[Invoke | Ok] = []
+    for n, at in enumerate(acks_ms):
+        key, by = f"{queue}-{n}", "127.0.0.1:1" if at <= 10_000 else "127.0.0.1:2"
+        found += [Invoke(at - took_ms, "p", key, place, 1), Ok(at, "p", key, place, n, n, by)]
+    return found
 
 
 def result(**drill: object) -> Result:
@@ -28,7 +43,7 @@ def result(**drill: object) -> Result:
         setattr(made.drill, name, value)
     made.victim, made.successor, made.epochs = "broker-a-0", "broker-a-1", (1, 2)
     made.kill_ms, made.restart_ms, made.stop_ms, made.first_ack_ms = 10_000, 20_000, 30_000, 10_300
-    made.acks_ms = [9_990.0, 10_300.0, 29_999.0]
+    made.history = History(sends(9_990.0, 10_300.0, 29_999.0))
     return made
 
 
@@ -60,12 +75,61 @@ def test_the_page_stands_alone_and_shows_the_fault() -> None:
     text = page(result())
     assert not re.search(r"src=|@import|url\(|https?://", text)
     assert text.index('section class="verdict') < text.index("<svg")
-    assert all(mark in text for mark in ("kill 10.00 s", "restart 20.00 s", "first ack 10.30 s", "310 ms"))
+    assert all(mark in text for mark in ("kill 10.00 s", "restart 20.00 s", "first ack +300 ms", "310 ms"))
+
+
+def test_an_outage_of_80_ms_is_seen_on_a_phone() -> None:
+    """As a hole in the row of each queue."""
+    made = result(rto_ms=80.0, first_ack_ms=72.0, rto_queues_ms=[80.0] * 8)
+    made.first_ack_ms = 10_072.0
+    often = [at for at in range(0, 30_000, 8) if not 9_992 < at < 10_072]
+    made.history = History([event for queue in range(8) for event in sends(*often, queue=queue)])
+    close = close_up(made)
+    assert [name for name, *_ in close["rows"]] == [f"queue {n}" for n in range(8)]
+    for _, paths, rto in close["rows"]:
+        at = sorted(float(x) for _, d in paths for x in re.findall(r"M(\S+) ", d))
+        holes = sorted((b - a) * PHONE_PX / WIDTH for a, b in pairwise(at))
+        assert holes[-1] > 40 > 10 > holes[-2], "in pixels"
+        assert rto == "80 ms"
+
+
+def test_texts_of_a_chart_never_lie_on_each_other() -> None:
+    axis = Axis(0.0, 30_000.0)
+    found = marks([("kill 10.00 s", "bad", 10_000.0), ("first ack", "good", 10_100.0)], axis)
+    assert [one["lane"] for one in found] == [0, 1]
+    (late,) = marks([("restart 29.90 s", "plain", 29_900.0)], axis)
+    assert late["side"] == "ends", "it is not clipped"
+    assert [one["text"] for one in ticks(axis)] == ["0 s", "10 s", "20 s", "30 s"]
+    assert ticks(axis)[-1]["side"] == "ends"
+    close = ticks(Axis(9_900.0, 10_200.0), zero_ms=10_000.0)
+    assert [one["text"] for one in close] == ["-100 ms", "0 ms", "100 ms", "200 ms"]
+
+
+def test_a_dip_has_the_reason_that_was_seen_or_none() -> None:
+    made = result()
+    often = [at for at in range(0, 30_000, 10) if not any(a < at < a + 100 for a in (5_000, 20_500, 25_000))]
+    made.history = History(sends(*(at for at in often if not 10_000 < at < 10_300)))
+    made.stalls = [(5_010.0, 5_090.0), (25_010.0, 25_020.0)]
+    found = dips(made)
+    assert [(dip["from_ms"], dip["ms"], dip["kind"]) for dip in found] == [
+        (5_000, 100, "stall"),
+        (10_000, 300, "failover"),
+        (20_500, 100, "restart"),
+        (25_000, 100, "unknown"),
+    ]
+    assert all(dip["why"] in page(made) for dip in found)
+
+
+def test_latencies_are_values_that_were_measured() -> None:
+    made = result()
+    made.history = History([*sends(*range(1000)), *sends(2_000.0, queue=1, took_ms=70.0)])
+    assert latencies(made) == {"p50": 4.0, "p90": 4.0, "p99": 4.0, "p99.9": 4.0, "max": 70.0}
+    assert "70.0 ms" in page(made)
 
 
 def test_what_was_not_seen_is_not_made_up() -> None:
     made = result(rto_ms=None, first_ack_ms=None)
-    made.first_ack_ms, made.acks_ms = None, []
+    made.first_ack_ms, made.history = None, History()
     assert "first ack 1" not in page(made)
     assert "no new master answered" in "\n".join(summary_lines(made, Path("demo")))
 
