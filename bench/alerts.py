@@ -5,7 +5,8 @@
 The rules are ``deploy/prometheus/keelmq.rules.yml``. Only their times (``for`` and the ranges in brackets)
 are divided by ``--factor``, and Prometheus scrapes and judges each second. Faults come one after the other;
 each is mended once its alerts fire. Exit code 2 when an alert that a fault must raise did not fire, or when
-one did not end.
+one did not end. Of a fault with an alert that was not expected the result has what Controllers said
+meanwhile, second by second. ``--boards`` asks each panel of the dashboards at the end: which have no value?
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,6 +58,14 @@ FAULTS: Final = {
     "two Controllers are killed": ("KeelmqNoControllerLeads", "KeelmqNotHealthy"),
 }
 """What must fire at each. Others may: a failover is a group without master for a moment."""
+
+EVIDENCE: Final = (
+    "keelmq_controller_is_leader",
+    "keelmq_controller_term",
+    "keelmq_controller_tick_late_max_seconds",
+    "keelmq_controller_append_age_seconds",
+)
+BOARDS: Final = ROOT / "deploy" / "grafana" / "dashboards"
 
 
 def shorter(rules: str, factor: float) -> str:
@@ -173,6 +183,25 @@ class Prometheus:
             )
         return found
 
+    def said(self, metric: str, since_s: float) -> dict[str, list[str]]:
+        """Its value at each server, second by second, from ``since_s`` (since 1970) until now."""
+        query = f"query={metric}&start={since_s:.0f}&end={time.time():.0f}&step=1"
+        found = self.ask(f"query_range?{query}")["result"]
+        return {one["metric"].get("instance", ""): [value for _, value in one["values"]] for one in found}
+
+    def empty_panels(self) -> list[str]:
+        """The panels of the dashboards of which no query has a value now."""
+        found = []
+        for file in sorted(BOARDS.glob("*.json")):
+            for panel in json.loads(file.read_text())["panels"]:
+                asked = [re.sub(r"\$\w+", ".*", target["expr"]) for target in panel.get("targets", ())]
+                told = [
+                    self.ask(f"query?{urllib.parse.urlencode({'query': one})}")["result"] for one in asked
+                ]
+                if asked and not any(told):
+                    found.append(f"{file.stem}: {panel['title']}")
+        return found
+
     def version(self) -> str:
         return str(self.ask("status/buildinfo")["version"])
 
@@ -221,7 +250,7 @@ def strike(cluster: Cluster, prometheus: Prometheus, fault: str) -> dict[str, An
     """Break, wait until each alert of the fault fires, mend, wait until they have ended."""
     must = FAULTS[fault]
     seen: dict[str, dict[str, float]] = {}
-    since = time.monotonic()
+    since, since_s = time.monotonic(), time.time()
     cluster.break_by(fault)
     fired = watch(prometheus, seen, since, lambda: all("firing_s" in seen.get(one, {}) for one in must))
     mended_s = round(time.monotonic() - since, 1)
@@ -232,10 +261,12 @@ def strike(cluster: Cluster, prometheus: Prometheus, fault: str) -> dict[str, An
     for alert, of in sorted(seen.items()):
         print(f"  {alert}: {of}", flush=True)
     told = {"fault": fault, "must_fire": must, "fired": fired, "ended": ended, "alerts": seen}
+    if set(seen) - set(must):
+        told["controllers"] = {name: prometheus.said(name, since_s - 15) for name in EVIDENCE}
     return {**told, "mending_from_s": mended_s, "whole_again_s": started_s}
 
 
-def run(binary: str, factor: float, rate: int) -> dict[str, Any]:
+def run(binary: str, factor: float, rate: int, *, boards: bool, keep: Path | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="keelmq-alerts-") as directory:
         cluster = Cluster(Path(directory) / "cluster")
         try:
@@ -244,12 +275,15 @@ def run(binary: str, factor: float, rate: int) -> dict[str, Any]:
                 try:
                     wait_for(prometheus.healthy, 120.0, "an alert is there before the first fault")
                     strikes = [strike(cluster, prometheus, fault) for fault in FAULTS]
+                    told = {"empty_panels": prometheus.empty_panels()} if boards else {}
                     version = prometheus.version()
                 finally:
                     prometheus.end()
         finally:
             cluster.end()
-    return {"prometheus": version, "factor": factor, "rate": rate, "strikes": strikes}
+            if keep is not None:
+                shutil.copytree(Path(directory) / "cluster" / "log", keep, dirs_exist_ok=True)
+    return {**told, "prometheus": version, "factor": factor, "rate": rate, "strikes": strikes}
 
 
 def main() -> int:
@@ -257,13 +291,15 @@ def main() -> int:
     parser.add_argument("--prometheus", default="prometheus", help="the server's program [in the path]")
     parser.add_argument("--factor", type=float, default=20.0, help="divides the times in the rules")
     parser.add_argument("--rate", type=int, default=100, help="messages/s of the load")
+    parser.add_argument("--boards", action="store_true", help="ask the dashboards' panels, too")
+    parser.add_argument("--keep", type=Path, help="copy the servers' logs into this folder")
     parser.add_argument("--json", type=Path, help="write the result here")
     told = parser.parse_args()
     binary = shutil.which(told.prometheus)
     if binary is None:
         print("no Prometheus here: --prometheus names its program", file=sys.stderr)
         return 3
-    result = {"machine": machine(), **run(binary, told.factor, told.rate)}
+    result = {"machine": machine(), **run(binary, told.factor, told.rate, boards=told.boards, keep=told.keep)}
     if told.json:
         told.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0 if all(one["fired"] and one["ended"] for one in result["strikes"]) else 2

@@ -76,6 +76,8 @@ def test_it_is_valid(compose: dict[str, Any]) -> None:
             "compose",
             "--profile",
             "audit",
+            "--profile",
+            "watch",
             "-f",
             str(ROOT / "compose.yaml"),
             "config",
@@ -186,6 +188,42 @@ def test_servers_have_health_checks_on_their_admin_port(compose: dict[str, Any])
     for name in (*NAMESRVS, *BROKERS):
         test = " ".join(compose["services"][name]["healthcheck"]["test"])
         assert f"127.0.0.1:{settings(compose, name)['adminPort']}/healthz" in test
+
+
+def test_prometheus_asks_every_server_and_judges_by_our_rules(compose: dict[str, Any]) -> None:
+    mounted = uses(compose, "prometheus", "configs")
+    text = source(compose, "configs", mounted["/etc/prometheus/prometheus.yml"]).read_text()
+    told = yaml.safe_load(text)
+    (job,) = told["scrape_configs"]
+    servers = {f"{address(compose, name)}:9000" for name in (*NAMESRVS, *BROKERS)}
+    assert set(job["static_configs"][0]["targets"]) == servers
+    for name in (*NAMESRVS, *BROKERS):
+        own = settings(compose, name)
+        assert (own["adminAddress"], own["adminPort"]) == ("0.0.0.0", "9000")
+    (rules,) = told["rule_files"]
+    assert source(compose, "configs", mounted[f"/etc/prometheus/{rules}"]).name == "keelmq.rules.yml"
+    for service in ("prometheus", "grafana"):
+        assert all(port.startswith("127.0.0.1:") for port in compose["services"][service]["ports"])
+
+
+def test_grafana_is_given_every_dashboard_where_it_looks(compose: dict[str, Any]) -> None:
+    mounted = uses(compose, "grafana", "configs")
+    provisioning = "/etc/grafana/provisioning"
+    (provider,) = yaml.safe_load(
+        source(compose, "configs", mounted[f"{provisioning}/dashboards/keelmq.yml"]).read_text()
+    )["providers"]
+    found = {
+        source(compose, "configs", name).name
+        for at, name in mounted.items()
+        if Path(at).parent == Path(provider["options"]["path"])
+    }
+    assert found == {path.name for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
+    (data,) = yaml.safe_load(
+        source(compose, "configs", mounted[f"{provisioning}/datasources/keelmq.yml"]).read_text()
+    )["datasources"]
+    assert (data["type"], data["url"]) == ("prometheus", "http://prometheus:9090")
+    home = compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home in mounted
 
 
 def test_the_audit_reads_every_store_and_cannot_write_one(compose: dict[str, Any]) -> None:

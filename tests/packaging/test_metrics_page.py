@@ -26,7 +26,11 @@ TABLE = {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in ROWS}
 RULES: list[dict[str, Any]] = yaml.safe_load(
     (ROOT / "deploy" / "prometheus" / "keelmq.rules.yml").read_text()
 )["groups"][0]["rules"]
-DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "keelmq.json").read_text())
+DASHBOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
+}
+PLAYED = yaml.safe_load((ROOT / "deploy" / "prometheus" / "keelmq.rules.test.yml").read_text())["tests"]
 PARTS = ("_bucket", "_sum", "_count")
 """What a histogram is asked for by."""
 
@@ -132,10 +136,25 @@ def test_an_alert_asks_for_metrics_labels_and_values_that_there_are(rule: dict[s
     assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels
 
 
-def test_every_panel_of_the_dashboard_asks_for_metrics_and_labels_that_there_are() -> None:
-    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+def test_promtool_plays_each_alert_and_its_end() -> None:
+    """What test_alert_rules.py runs where there is a promtool."""
+    fired: set[str] = set()
+    ended: set[str] = set()
+    for case in (case for test in PLAYED for case in test["alert_rule_test"]):
+        (fired if case.get("exp_alerts") else ended).add(case["alertname"])
+    assert fired == ended == {rule["alert"] for rule in RULES}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_panel_of_a_dashboard_asks_for_metrics_and_labels_that_there_are(name: str) -> None:
+    board = DASHBOARDS[name]
+    assert (board["uid"], board["tags"]) == (name, ["keelmq"])
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    variables = {one["name"]: one for one in board["templating"]["list"]}
+    for one in variables.values():
+        assert one["type"] == "datasource" or asked_by(one["definition"]) <= emitted()
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     assert len(panels) >= 12
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     for panel in panels:
         assert panel["title"]
         for target in panel["targets"]:
@@ -144,15 +163,17 @@ def test_every_panel_of_the_dashboard_asks_for_metrics_and_labels_that_there_are
             assert asked - emitted() == set()
             labels = {label for name in asked for label in TABLE[name]} | {"instance", "le"}
             assert set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", ""))) <= labels
-            by = {
-                word for words in re.findall(r"by \(([^)]*)\)", target["expr"]) for word in words.split(", ")
-            }
-            assert by <= labels
+            named = re.findall(r"(?:by|on) \(([^)]*)\)", target["expr"])
+            assert {word for words in named for word in words.split(", ")} <= labels
+            chosen = dict(re.findall(r'(\w+)=~"\$(\w+)"', target["expr"]))
+            assert all(label == variable and label in labels for label, variable in chosen.items())
+            assert set(chosen.values()) <= set(variables)
 
 
-def test_no_two_panels_lie_on_each_other() -> None:
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_no_two_panels_lie_on_each_other(name: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+    for panel in DASHBOARDS[name]["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
