@@ -35,5 +35,5 @@ def test_what_is_added_is_declared_with_its_fields() -> None:
 
 def test_what_is_declared_is_added_somewhere() -> None:
     named = {name for names, _ in added() for name in names}
-    decided = (ROOT / "controller" / "groups" / "election.py").read_text()
+    decided = (ROOT / "controller" / "elections" / "election.py").read_text()
     assert {name for name in KINDS if name not in named and f'event="{name}"' not in decided} == set()
