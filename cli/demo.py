@@ -30,6 +30,7 @@ from audit.tables import Engine
 from cli.demo_report import page
 from cli.demo_run import PRODUCERS, Plan, Result, run_cluster
 from cli.demo_screen import PlainScreen, RichScreen, Screen
+from cli.dips import dips, latencies
 from model.errors import ConfigError, MqError
 
 MARKER: Final = ".keelmq-demo"
@@ -154,7 +155,8 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
             for engine in starting:
                 if engine.exception() is None:
                     engine.result().close()
-    (out / "demo.json").write_text(json.dumps(result.to_json(), indent=2) + "\n")
+    told = result.to_json() | {"latency_ms": latencies(result), "dips": dips(result)}
+    (out / "demo.json").write_text(json.dumps(told, indent=2) + "\n")
     (out / "index.html").write_text(page(result))
     for line in summary_lines(result, out):
         click.echo(line)

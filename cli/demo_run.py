@@ -24,7 +24,7 @@ from chaos.history import History, HistoryEvent, Ok, Read
 from chaos.workload import Clock
 from chaos.worlds.live import LiveWorld, Victim
 from cli.demo_screen import Screen, Sight
-from cli.dips import Stalls, dips, latencies
+from cli.stalls import Stalls
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.message import Queue, Received
 from client.session import Session
@@ -76,7 +76,7 @@ class Plan:
 class Result:
     """What one demo measured. Times in ms of the history's clock, which begins with the load.
 
-    ``stalls``: when the load's own process did not run (cli.dips).
+    ``stalls``: when the load's own process did not run.
     """
 
     plan: Plan
@@ -137,8 +137,6 @@ class Result:
             "promoted_ms": drill.promoted_ms,
             "routed_ms": drill.routed_ms,
             "first_ack_ms": drill.first_ack_ms,
-            "latency_ms": latencies(self),
-            "dips": dips(self),
             "rpo": self.rpo,
             "acked": drill.acked,
             "unknown": drill.unknown,

@@ -6,8 +6,7 @@ still. All else is called unknown.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,29 +15,12 @@ from chaos.drills.measure import percentile
 if TYPE_CHECKING:
     from cli.demo_run import Result
 
-PERIOD_S: Final = 0.01
-STALL_MS: Final = 20.0
-"""A loop that comes so late did not run: its process had no core, or something held it."""
 GAP_MS: Final = 50.0
 RATES: Final = 10
 """At a low rate a gap is one in which so many messages should have been acknowledged."""
 RESTART_MS: Final = 3000.0
 """What happens so soon after a restart is said to have happened while the broker came back."""
 PARTS: Final = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
-
-
-class Stalls:
-    """Notes when this process did not run. ``seen``: (from, to) in ms of the clock."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, float]] = []
-
-    async def run(self, clock: Callable[[], float]) -> None:
-        while True:
-            due_ms = clock() + PERIOD_S * 1000
-            await asyncio.sleep(PERIOD_S)
-            if clock() - due_ms >= STALL_MS:
-                self.seen.append((due_ms, clock()))
 
 
 def latencies(result: Result) -> dict[str, float | None]:
