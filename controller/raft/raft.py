@@ -288,6 +288,8 @@ class Raft:
             return
         was_leader = self._seen[0]
         self._seen = seen
+        if was_leader != self.is_leader:
+            self._env.events.add("leader_lost" if was_leader else "leader_elected", term=self.term)
         if was_leader and not seen[0]:
             self._callers.release(Unknown("leadership was lost before the command was committed"))
         self._tell()

@@ -26,6 +26,8 @@ KINDS: Final = {
     "cut_refused": Kind("broker", "a slave keeps a log that its master would cut", ("reason",)),
     "demoted": Kind("broker", "a master leads no more", ("epoch",)),
     "invariant_broken": Kind("broker", "a promise was broken: it fenced itself", ("reason",)),
+    "leader_elected": Kind("controller", "it leads the Controllers", ("term",)),
+    "leader_lost": Kind("controller", "it leads them no more", ("term",)),
     "lease_ended": Kind("broker", "a master has no lease: it takes no writes", ("epoch",)),
     "lease_renewed": Kind("broker", "it has one again", ("epoch",)),
     "master_elected": Kind("controller", "a group has a new master", ("group", "broker_id", "epoch")),

@@ -11,7 +11,7 @@ import pytest
 from controller.raft.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow
 from controller.raft.voting import Voting
 from tests.fakes.controller.node import TIMING, Lab, append, run
-from tests.fakes.controller.raft_sim import Group, wait_for
+from tests.fakes.controller.raft_sim import Group, Member, wait_for
 
 
 async def asked_at(lab: Lab, kind: type[PreVote] | type[RequestVote], seconds: float) -> list[float]:
@@ -241,3 +241,34 @@ def test_leadership_goes_to_any_member_that_is_not_frozen(frozen: int) -> None:
         group.loop.run_until_complete(main())
     finally:
         group.loop.close()
+
+
+@pytest.mark.sim
+def test_who_begins_and_who_ceases_to_lead_says_so_once() -> None:
+    """By an event each, so a group without a leader can be looked into afterwards."""
+    group = Group(5)
+
+    def told(member: Member) -> list[tuple[str, int]]:
+        assert member.raft is not None
+        return [(event.name, event.fields["term"]) for event in member.raft._env.events]
+
+    async def main() -> None:
+        former = await group.wait_leader()
+        first = former.raft.term if former.raft else 0
+        others = [member for member in group.members.values() if member is not former]
+        assert [told(member) for member in others] == [[], []]
+        for other in others:
+            group.fabric.cut(former.name, other.name)
+            group.fabric.cut(other.name, former.name)
+        await wait_for(lambda: [told(member) for member in others if told(member)], 20.0)
+        group.fabric.heal_all()
+        await wait_for(lambda: len(told(former)) == 2, 20.0)
+        begun, ceased = told(former)
+        assert begun == ("leader_elected", first)
+        assert ceased[0] == "leader_lost"
+        assert ceased[1] >= first
+        (after,) = [told(member) for member in others if told(member)]
+        assert [name for name, _ in after] == ["leader_elected"]
+        assert after[0][1] > first
+
+    group.play(main)
