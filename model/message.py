@@ -9,6 +9,9 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
+from model.codes import Response
+from model.errors import Refused
+
 NAME_END: Final = "\x01"
 VALUE_END: Final = "\x02"
 
@@ -56,6 +59,28 @@ TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+TRANSACTION_ENDED_AS: Final = "TRANSACTION_ENDED_AS"
+"""Of an op record, keelmq's own: how the transaction ended. RocketMQ's do not say it."""
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+BROKERS_OWN: Final = (
+    CRC32,
+    REAL_TOPIC,
+    REAL_QID,
+    INNER_NUM,
+    INNER_BASE,
+    INNER_MULTI_QUEUE_OFFSET,
+    DELAYED_AS,
+    TIMER_OUT_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
+    TRANSACTION_ENDED_AS,
+    TRANSACTION_CHECK_TIMES,
+)
+"""Properties by which brokers tell each other what to do with a record: a client's are taken out."""
+OWN_MARKS: Final = ("__CRC32#", "REAL_", "INNER_", DELAYED_AS, "TIMER_", "TRANSACTION_")
+"""Text without any of these holds none of ``BROKERS_OWN``."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -67,8 +92,13 @@ PROPERTIES_BYTES_MAX: Final = 32767
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Return the properties text; the trailing 0x02 is kept, as current clients do."""
-    return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())
+    """Return the properties text; the trailing 0x02 is kept, as current clients do.
+
+    Raises Refused for a name or a value that would end early, and so begin a property of its own."""
+    text = "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())
+    if text.count(VALUE_END) != len(properties) or any(NAME_END in name for name in properties):
+        raise Refused("a property holds 0x01 or 0x02, which separate them", Response.MESSAGE_ILLEGAL)
+    return text
 
 
 def decode_properties(text: str) -> dict[str, str]:

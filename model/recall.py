@@ -6,6 +6,7 @@ import base64
 from typing import NamedTuple
 
 from model.errors import Refused
+from model.topic import topic_name_error
 
 
 class RecallHandle(NamedTuple):
@@ -28,4 +29,8 @@ class RecallHandle(NamedTuple):
             items = []
         if len(items) < 5 or items[0] != "v1":
             raise Refused("recall handle is invalid", code)
-        return cls(*items[1:5])
+        handle = cls(*items[1:5])
+        # A client wrote it, and its texts become properties.
+        if topic_name_error(handle.topic) is not None or not handle.uniq_key.isprintable():
+            raise Refused("recall handle is invalid", code)
+        return handle

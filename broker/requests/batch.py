@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from broker.requests.properties import changed
-from broker.requests.send_format import BROKERS_OWN, holds_own
+from broker.requests.send_format import holds_own
 from model.codes import Response
 from model.errors import Refused
+from model.message import BROKERS_OWN
 from remoting.service import Connection
 
 READ_MESSAGES_MAX: Final = 2048

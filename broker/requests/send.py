@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +18,7 @@ from broker.requests.batch import LONG_BYTES, in_order, inner_messages
 from broker.requests.fast_path import born_host
 from broker.requests.moving import once_more
 from broker.requests.properties import changed, closed, has, int_property
-from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, region_properties, send_ext
+from broker.requests.send_format import extra_properties, is_special, region_properties, send_ext
 from broker.tables.topics import HALF_TOPIC
 from broker.timers.core import is_timer
 from broker.timers.placing import TIMERS, TimerPlacing
@@ -26,6 +27,7 @@ from model.codes import Response
 from model.errors import DiskError, Refused
 from model.message import (
     BORN_HOST_V6,
+    BROKERS_OWN,
     CLUSTER,
     DELAY,
     DLQ_PREFIX,
@@ -40,10 +42,13 @@ from model.message import (
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED_PROPERTY,
     UNIQ_KEY,
     WAIT,
+    decode_properties,
     dlq_topic,
     encode_properties,
     message_id,
@@ -67,6 +72,14 @@ from store.files.consume_queue import is_queue_name
 from store.files.record import NewMessage, decode
 from store.flow.writing import Prepared, Put
 
+log = logging.getLogger(__name__)
+
+RETRY_ROOM_BYTES: Final = 512
+"""For the names of a retry topic and its queue, twice, and what brokers note beside them."""
+_KEPT_ON_RETRY: Final = frozenset({UNIQ_KEY, TAGS, RETRY_TOPIC, DELAY, WAIT})
+_OF_ITS_TIME: Final = (*BROKERS_OWN, *TIMERS, TIMER_DEL_UNIQKEY)
+"""What a message that was delivered has behind it: a retry or a dead letter is for no time of its own, and
+what brokers alone write is not believed of a record that a request names by its place."""
 MAX_RECONSUME_VERSION: Final = 121  # clients from 3.4.9 on may set maxReconsumeTimes
 FIRST_RETRY_LEVEL: Final = 3
 TRANSACTION_ID: Final = "__transactionId__"
@@ -180,7 +193,7 @@ class SendProcessor:
             reconsume_times=once_more(record.reconsume_times),
             prepared_transaction_offset=0,
             body=record.body,
-            properties=changed(record.properties, put),
+            properties=_with_room(changed(record.properties, put, _OF_ITS_TIME)),
         )
         puts = await self.put_moved([self.delayed(message)])
         return self.answer(connection, request, request.reply(), puts, wait=True)
@@ -258,10 +271,7 @@ class SendProcessor:
     def _topic(self, connection: Connection, header: SendHeader) -> TopicConfig:
         """The topic a send goes to, made if it may be. Raises Refused."""
         name = header.topic
-        if name in NOT_FOR_CLIENT_SENDS or name.startswith((LMQ_PREFIX, REVIVE_TOPIC_PREFIX)):
-            # A light queue is a list of other topics' messages: a record of its own would not be in it.
-            # What stands in the revive topic brings back messages: the broker alone may say so.
-            raise Refused(f"Sending message to topic[{name}] is forbidden.", Response.NO_PERMISSION)
+        need_for_clients(name)
         self._need_broker_writable()
         topics = self._context.topics
         topic = topics.get(name)
@@ -458,6 +468,35 @@ class SendProcessor:
 
     def _store_host_flag(self) -> int:
         return STORE_HOST_V6 if len(self._context.store_host) == 20 else 0
+
+
+def _with_room(text: str) -> str:
+    """``text`` with room for what a retry and its delay add: what a send accepted can always be sent back.
+
+    The longest of the program's own properties go first, and are lost; the body stays."""
+    properties = decode_properties(text)
+    try:
+        over = len(text.encode()) + RETRY_ROOM_BYTES - PROPERTIES_BYTES_MAX
+    except UnicodeEncodeError:
+        raise Refused("the message's properties are not UTF-8", Response.MESSAGE_ILLEGAL) from None
+    dropped: list[str] = []
+    for name in sorted(properties, key=lambda name: len(properties[name]), reverse=True):
+        if over <= 0:
+            break
+        if name not in _KEPT_ON_RETRY:
+            over -= len(f"{name}{properties.pop(name)}".encode()) + 2
+            dropped.append(name[:64])
+    if dropped:
+        log.warning("a message that is sent back has no room for its properties: %s left out", dropped)
+    return encode_properties(properties) if dropped else text
+
+
+def need_for_clients(topic: str) -> None:
+    """Raises Refused for a topic that no client writes to, whatever request it asks with."""
+    if topic in NOT_FOR_CLIENT_SENDS or topic.startswith((LMQ_PREFIX, REVIVE_TOPIC_PREFIX)):
+        # A light queue is a list of other topics' messages: a record of its own would not be in it.
+        # What stands in the revive topic brings back messages: the broker alone may say so.
+        raise Refused(f"Sending message to topic[{topic}] is forbidden.", Response.NO_PERMISSION)
 
 
 def _need_place(message: NewMessage) -> None:

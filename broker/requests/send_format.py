@@ -13,12 +13,7 @@ from model.config import BrokerConfig
 from model.message import (
     COMPRESSED,
     COMPRESSION_MASK,
-    CRC32,
-    DELAYED_AS,
-    INNER_BASE,
-    INNER_NUM,
-    REAL_QID,
-    REAL_TOPIC,
+    OWN_MARKS,
     encode_properties,
 )
 from remoting import codec
@@ -51,20 +46,11 @@ def is_special(properties: str) -> bool:
         or "WAIT\x01F" in properties
         or "CLUSTER\x01" in properties
         or "TRAN_MSG\x01" in properties
-        or "TIMER_DEL" in properties
         or "MSG_REGION\x01" in properties
         or "TRACE_ON\x01" in properties
         or "POP_CK\x01" in properties
         or holds_own(properties)
     )
-
-
-BROKERS_OWN: Final = (CRC32, REAL_TOPIC, REAL_QID, INNER_NUM, INNER_BASE, DELAYED_AS)
-"""Properties by which brokers tell each other what to do with a record: a client's are taken out."""
-
-
-OWN_MARKS: Final = ("__CRC32#", "REAL_", "INNER_", DELAYED_AS)
-"""Text without any of these holds none of ``BROKERS_OWN``."""
 
 
 def holds_own(properties: str) -> bool:

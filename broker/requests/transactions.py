@@ -39,7 +39,9 @@ from model.message import (
     REAL_QID,
     REAL_TOPIC,
     STORE_HOST_V6,
+    TRANSACTION_CHECK_TIMES,
     TRANSACTION_COMMIT,
+    TRANSACTION_ENDED_AS,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     UNIQ_KEY,
@@ -61,11 +63,10 @@ log = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 PRODUCER_GROUP: Final = "PGROUP"
-CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_TIMES: Final = TRANSACTION_CHECK_TIMES
 IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 OP_TAG: Final = "d"
-ENDED_AS: Final = "TRANSACTION_ENDED_AS"
-"""Property of an op record, keelmq's own: how the transaction ended. RocketMQ's do not say it."""
+ENDED_AS: Final = TRANSACTION_ENDED_AS
 _WORDS: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 GIVEN_UP: Final = "given up"
 OPEN: Final = "open"

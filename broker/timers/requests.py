@@ -11,7 +11,8 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.fast_path import born_host
-from broker.requests.send import SendProcessor
+from broker.requests.send import SendProcessor, need_for_clients
+from broker.tables.groups import group_name_ok
 from broker.timers.codec import encode_told
 from broker.timers.core import Rules, delete_key
 from broker.timers.delivery import TimerService
@@ -67,6 +68,7 @@ class TimerProcessor:
         topic = need(request.ext, "topic")
         if self._context.topics.get(topic) is None:
             raise Refused(f"recall failed, the topic[{topic}] not exist", Response.TOPIC_NOT_EXIST)
+        need_for_clients(topic)
         handle = RecallHandle.decode(request.ext.get("recallHandle", ""), Response.ILLEGAL_OPERATION)
         if handle.topic != topic:
             raise Refused("recall failed, topic not match", Response.ILLEGAL_OPERATION)
@@ -77,14 +79,15 @@ class TimerProcessor:
         left_ms = int(text) - now_ms if text.isascii() and text.isdigit() else -1
         if not 0 < left_ms < Rules.of(config).delay_max_ms:
             raise Refused("recall failed, timestamp invalid", Response.ILLEGAL_OPERATION)
-        recall = self._recall(connection, request, handle, now_ms)
+        group = request.ext.get("producerGroup", "")
+        if group and not group_name_ok(group):
+            raise Refused(f"recall failed, {group!r} names no group", Response.ILLEGAL_OPERATION)
+        recall = self._recall(connection, group, handle, now_ms)
         puts = self._sender.put([self._sender.timers.place(recall)])
         answer = request.reply(ext={"msgId": handle.uniq_key, "MSG_REGION": config.region_id})
         return self._sender.answer(connection, request, answer, puts, wait=True)
 
-    def _recall(
-        self, connection: Connection, request: Command, handle: RecallHandle, now_ms: int
-    ) -> NewMessage:
+    def _recall(self, connection: Connection, group: str, handle: RecallHandle, now_ms: int) -> NewMessage:
         names_topic = self._context.config.recall_names_topic
         properties = {
             TAGS: RECALL_TAG,
@@ -92,7 +95,7 @@ class TimerProcessor:
             UNIQ_KEY: handle.uniq_key,
             TIMER_DELIVER_MS: handle.deliver_ms,
             "BORN_TIMESTAMP": str(now_ms),
-            "PGROUP": request.ext.get("producerGroup", ""),
+            "PGROUP": group,
         }
         born = connection.attributes.get("born_host") or born_host(connection.remote)
         store_host = self._context.store_host

@@ -100,9 +100,7 @@ def plain_needs(request: Command, cluster: str) -> list[plain.Need]:
 def _plain_needs(request: Command, cluster: str) -> Iterator[plain.Need]:
     ext, code = request.ext, request.code
     if code in _SENDS:
-        topic = ext.get(_SENDS[Request(code)])
-        # Of a retry topic the original takes the group of the sender: that of any consumer's inner producer.
-        yield from _plain_group(topic) if _of_retry(topic) else _plain_topic(topic, Perm.PUB)
+        yield from plain_sends_to(ext.get(_SENDS[Request(code)]))
     elif code in _REPLIES:
         topic = ext.get(_REPLIES[Request(code)])
         yield from () if topic == reply_topic(cluster) else _plain_topic(topic, Perm.PUB)
@@ -131,6 +129,11 @@ def _plain_topic(topic: str | None, perm: Perm) -> Iterator[plain.Need]:
     yield plain.Need(topic.removeprefix(RETRY_PREFIX), _of_retry(topic), perm)
 
 
+def plain_sends_to(topic: str | None) -> Iterator[plain.Need]:
+    """Of a retry topic the original takes the group of the sender: that of any consumer's inner producer."""
+    return _plain_group(topic) if _of_retry(topic) else _plain_topic(topic, Perm.PUB)
+
+
 def _plain_group(group: str | None) -> Iterator[plain.Need]:
     if group is not None:
         yield plain.Need(group.removeprefix(RETRY_PREFIX), True, Perm.SUB)
@@ -157,6 +160,8 @@ def _plain_lock(request: Command) -> Iterator[plain.Need]:
 
 
 _PLAIN: Final[dict[int, Callable[[Command], Iterator[plain.Need]]]] = {
+    # The original of 5.2.0 knows no such request: any account could take back another one's messages.
+    Request.RECALL_MESSAGE: lambda r: plain_sends_to(r.ext.get("topic")),
     Request.CONSUMER_SEND_MSG_BACK: lambda r: _plain_group(r.ext.get("group")),
     Request.BATCH_ACK_MESSAGE: _plain_batch_ack,
     Request.QUERY_ASSIGNMENT: lambda r: _plain_read(*_assignment_of(r)),
@@ -191,7 +196,7 @@ def _needs(request: Command, cluster: str) -> Iterator[Need]:
     found: Iterator[Need]
     if request.code in _REPLIES:
         topic = request.ext.get(_REPLIES[Request(request.code)])
-        found = iter(()) if topic == reply_topic(cluster) else _send_to(topic)
+        found = iter(()) if topic == reply_topic(cluster) else sends_to(topic)
     elif own is not None:
         found = own(request)
     else:
@@ -251,7 +256,7 @@ def _route(request: Command) -> Iterator[Need]:
     yield _group(topic, *_GET_SUB) if _of_retry(topic) else _topic(topic, "Pub", "Sub", "Get")
 
 
-def _send_to(topic: str | None) -> Iterator[Need]:
+def sends_to(topic: str | None) -> Iterator[Need]:
     """Retry topics alone are their group's: to the dead letters a send is one to any topic, as in the
     original."""
     yield _group(topic, "Sub") if _of_retry(topic) else _topic(topic, "Pub")
@@ -322,7 +327,7 @@ def _topics(request: Command) -> Iterator[Need]:
 
 _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
     Request.GET_ROUTEINFO_BY_TOPIC: _route,
-    **dict.fromkeys(_SENDS, lambda r: _send_to(r.ext.get(_SENDS[Request(r.code)]))),
+    **dict.fromkeys(_SENDS, lambda r: sends_to(r.ext.get(_SENDS[Request(r.code)]))),
     Request.RECALL_MESSAGE: lambda r: iter([_topic(r.ext.get("topic"), "Pub")]),
     Request.END_TRANSACTION: _end,
     Request.CONSUMER_SEND_MSG_BACK: lambda r: iter([_group(r.ext.get("group"), "Sub")]),

@@ -161,7 +161,7 @@ cdef void scan(const uint8_t *p, Py_ssize_t n, Props *found) noexcept nogil:
 
 
 cdef bint holds_own(const uint8_t *p, Py_ssize_t n) noexcept nogil:
-    """As ``send_format.holds_own``, and whether a name begins TIMER_DEL. All of these have an underscore."""
+    """As ``send_format.holds_own``. All of these have an underscore."""
     cdef const uint8_t *at = p
     cdef const uint8_t *end = p + n
     while True:
@@ -170,11 +170,11 @@ cdef bint holds_own(const uint8_t *p, Py_ssize_t n) noexcept nogil:
             return False
         if ends_with(p, at, b"REAL", 4) or ends_with(p, at, b"INNER", 5):
             return True
+        if ends_with(p, at, b"TIMER", 5) or ends_with(p, at, b"TRANSACTION", 11):
+            return True
         if end - at >= 8 and memcmp(at, b"__CRC32#", 8) == 0:
             return True
         if end - at >= 3 and memcmp(at, b"_AS", 3) == 0 and ends_with(p, at, b"DELAYED", 7):
-            return True
-        if end - at >= 4 and memcmp(at, b"_DEL", 4) == 0 and ends_with(p, at, b"TIMER", 5):
             return True
         at += 1
 

@@ -170,6 +170,8 @@ LOCK = b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"T"},{"topic":"T"
             [sub("T"), sub("g", True)],
         ),
         (Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, b"", []),
+        (Request.RECALL_MESSAGE, {"topic": "T"}, b"", [plain.Need("T", False, Perm.PUB)]),
+        (Request.RECALL_MESSAGE, {"topic": "%RETRY%g"}, b"", [sub("g", True)]),
     ],
 )
 def test_what_acl_1_asks(code: int, ext: dict[str, str], body: bytes, wanted: list[plain.Need]) -> None:
