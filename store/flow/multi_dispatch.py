@@ -25,7 +25,9 @@ from model.config import StoreConfig
 from model.errors import Refused
 from model.ids import QueueOffset
 from model.message import (
+    DLQ_PREFIX,
     INNER_BATCH,
+    INNER_MULTI_QUEUE_OFFSET,
     LMQ_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -34,6 +36,7 @@ from model.message import (
     encode_properties,
     property_of,
 )
+from model.topic import NOT_FOR_CLIENT_SENDS
 from runtime.env import Buffer
 from runtime.report.complaints import Complaints
 from store.files.consume_queue import is_queue_name
@@ -43,7 +46,7 @@ from store.flow.queue_offsets import QueueOffsets
 log = logging.getLogger(__name__)
 
 NAMES: Final = "INNER_MULTI_DISPATCH"
-OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET
 QUEUE_ID: Final = 0
 _RAW_OFFSETS: Final = OFFSETS.encode()
 _SYSTEM_PREFIX: Final = "rmq_sys_"
@@ -58,6 +61,12 @@ FULL: Final = (
 
 def _is_ordinary(topic: str) -> bool:
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX))
+
+
+def _is_at_its_place(topic: str) -> bool:
+    """Whether a record of ``topic`` lies where consumers read it, and not where it waits, or is dead: that
+    record, or its copy there, is one too many in a light queue."""
+    return _is_ordinary(topic) and topic not in NOT_FOR_CLIENT_SENDS and not topic.startswith(DLQ_PREFIX)
 
 
 def names_queues(properties: str) -> bool:
@@ -90,7 +99,7 @@ def with_offsets(
         return properties
     found = decode_properties(properties)
     found.pop(OFFSETS, None)  # of another life of the message, or of its producer's making
-    if NAMES in found and _is_ordinary(topic) and not message.sys_flag & TRANSACTION_PREPARED:
+    if NAMES in found and _is_at_its_place(topic) and not message.sys_flag & TRANSACTION_PREPARED:
         names = _light(found[NAMES])
         if names:
             keys = [(name, QUEUE_ID) for name in names]

@@ -254,3 +254,13 @@ async def test_a_long_batch_makes_no_more_light_queues_than_there_may_be() -> No
         assert store.writer.offsets.light_queues == 1
         with pytest.raises(Refused, match="maxLmqConsumeQueueNum"):
             store.put(_light("no", B))
+
+
+@pytest.mark.parametrize("topic", [HALF_TOPIC, "rmq_sys_wheel_timer", SCHEDULE_TOPIC, "%RETRY%g", "%DLQ%g"])
+async def test_what_waits_or_is_dead_is_in_no_light_queue(topic: str) -> None:
+    async with opened(FaultyEnv(), **LIGHT) as store:
+        store.put(replace(_light("waits", A), topic=topic, sys_flag=0))
+        store.put(_light("there", A))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert _bodies(store, A) == [b"there"]
