@@ -20,6 +20,8 @@ HELD_BYTES_MAX: Final = 64 << 20
 AGAIN_S: Final = 0.2
 """After a pull that failed, and between two tries of a message in order."""
 GIVE_BACK_AGAIN_S: Final = 1.0
+GIVE_BACK_LONGEST_S: Final = 60.0
+"""At most, between two tries of a message that the broker does not take back; twice as long each time."""
 EMPTY_S: Final = 0.05
 """A broker without long polling answers at once that nothing is there: do not spin."""
 
@@ -90,6 +92,7 @@ class QueueWorker:
     ) -> None:
         self.queue = queue
         self.committed = -1
+        self.kept_back = 0  # messages that the listener failed on, and the broker did not take back
         self._progress = Progress(offset)
         self._held_bytes = 0
         self._limits = limits
@@ -175,19 +178,26 @@ class QueueWorker:
             await self._room.wait()
 
     async def _consume(self, messages: list[Received]) -> None:
+        waiting: list[Received] = []
         try:
             while not await self._handled(messages):
                 if not self._orderly or messages[0].reconsume_times >= self._limits.retry_max:
-                    await self._return(messages)
+                    waiting = await self._return(messages)
                     break
                 # In order: nothing behind this message may pass it, so it is tried again right here.
                 await asyncio.sleep(AGAIN_S)
             for message in messages:
-                self._progress.done(message.queue_offset)
-                self._held_bytes -= len(message.body)
-            self._room.set()
+                if message not in waiting:
+                    self._done(message)
         finally:
             self._slots.release()
+        for message in waiting:
+            self._calls.spawn(self._later(message), name="later")
+
+    def _done(self, message: Received) -> None:
+        self._progress.done(message.queue_offset)
+        self._held_bytes -= len(message.body)
+        self._room.set()
 
     async def _handled(self, messages: list[Received]) -> bool:
         try:
@@ -197,13 +207,41 @@ class QueueWorker:
             log.exception("listener failed on %s", [message.msg_id for message in messages])
             return False
 
-    async def _return(self, messages: list[Received]) -> None:
+    async def _return(self, messages: list[Received]) -> list[Received]:
+        """Give them back; those that the broker did not take. In order they wait right here for it."""
+        left = []
         for message in messages:
-            while True:
-                try:
-                    await self._give_back(message)
+            wait_s = GIVE_BACK_AGAIN_S
+            while not await self._is_given_back(message):
+                if not self._orderly:
+                    left.append(message)
                     break
-                except (OSError, MqError) as error:
-                    # Not given back means not done: the offset stays below it until this works.
-                    log.info("message %s not given back yet: %s", message.msg_id, error)
-                    await asyncio.sleep(GIVE_BACK_AGAIN_S)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, GIVE_BACK_LONGEST_S)
+        return left
+
+    async def _later(self, message: Received) -> None:
+        """Handle again, here, what the broker does not take back, and let the others of the queue go on.
+
+        Not given back means not done: the offset stays below it until one of both works.
+        """
+        self.kept_back += 1
+        wait_s = GIVE_BACK_AGAIN_S
+        try:
+            while True:
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, GIVE_BACK_LONGEST_S)
+                async with self._slots:
+                    if await self._handled([message]) or await self._is_given_back(message):
+                        break
+            self._done(message)
+        finally:
+            self.kept_back -= 1
+
+    async def _is_given_back(self, message: Received) -> bool:
+        try:
+            await self._give_back(message)
+        except (OSError, MqError) as error:
+            log.warning("message %s not given back yet: %s", message.msg_id, error)
+            return False
+        return True

@@ -212,6 +212,44 @@ def test_a_message_that_cannot_be_given_back_holds_the_offset() -> None:
     run(work)
 
 
+def test_a_message_that_is_never_taken_back_does_not_stop_the_others_of_its_queue() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        await fill(env, nameserver, ["bad", *(f"m{number}" for number in range(40))])
+
+        async def no_returns(command: Command) -> Command | None:
+            if command.code == Request.CONSUMER_SEND_MSG_BACK:
+                raise Refused("illegal", 13)
+            return None
+
+        broker.before = no_returns
+        seen: list[str] = []
+
+        async def listener(messages: list[Received]) -> bool:
+            seen.extend(message.body.decode() for message in messages)
+            return messages[0].body != b"bad" or seen.count("bad") == 4
+
+        async with PushConsumer(
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "*"},
+            options=ConsumeOptions(from_first=True, concurrency=1),
+        ) as consumer:
+            await until(lambda: len(set(seen)) == 41)
+            assert seen.count("bad") < 4
+            await consumer.commit()
+            assert broker.offsets["cg", "T", 0] == 0, "what is not handled is not passed"
+            await until(lambda: seen.count("bad") == 4)
+            await asyncio.sleep(0.1)
+            await consumer.commit()
+            assert broker.offsets["cg", "T", 0] > 0, "once it is handled here, it is done"
+        await stop(nameserver, broker)
+
+    run(work)
+
+
 def test_in_order_a_failed_message_is_tried_again_before_the_next() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
