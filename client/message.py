@@ -203,6 +203,9 @@ class Received:
 
     @property
     def topic(self) -> str:
+        """Its own. What a message says of that is believed where the broker wrote it: in a retry topic."""
+        if not self.stored_topic.startswith(wire.RETRY_PREFIX):
+            return self.stored_topic
         return self.properties.get(wire.RETRY_TOPIC) or self.stored_topic
 
     @property

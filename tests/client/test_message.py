@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -178,3 +179,9 @@ def test_every_queue_goes_to_exactly_one_consumer_and_shares_differ_by_one(
 
 def test_a_consumer_the_group_does_not_list_takes_nothing() -> None:
     assert average([1, 2, 3], ["a", "b"], "c") == []
+
+
+@pytest.mark.parametrize(("stored", "topic"), [("T", "T"), ("%RETRY%g", "sold"), ("%RETRY%g_T", "sold")])
+def test_what_a_message_says_of_its_topic_is_believed_in_a_retry_topic_alone(stored: str, topic: str) -> None:
+    sent = replace(message(b"x", 0), topic=stored, properties="RETRY_TOPIC\x01sold\x02")
+    assert received(decode(encode(sent, 3, 100, 2)), "broker-a").topic == topic
