@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from admin.console.access import SESSION_MS, Pairs, Sessions, Waits, proves
+from admin.host.door import is_of_loopback
 from admin.host.visitors import Visitor
-from model.settings import is_loopback
 from runtime.env import Env
 
 AT_ONCE: Final = 4
@@ -80,7 +80,7 @@ class Guard:
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if isinstance(request.protocol, Visitor):
             request.protocol.on_asked()
-        if not self.asks and not _is_of_loopback(request.host):
+        if not self.asks and not is_of_loopback(request.host):
             raise web.HTTPForbidden(text=f"the console is not known as {request.host[:100]!r}\n")
         held = request.cookies.get(self._cookie, "")
         token = held if 16 <= len(held) <= 64 else secrets.token_urlsafe(32)
@@ -168,11 +168,6 @@ class Guard:
             secure=self._secure,
             path="/",
         )
-
-
-def _is_of_loopback(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name == "localhost" or is_loopback(name)
 
 
 async def harden(_: web.Request, response: web.StreamResponse) -> None:

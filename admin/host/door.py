@@ -6,12 +6,20 @@ import asyncio
 import socket
 import ssl
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from admin.host.visitors import Visitors
+from model.settings import is_loopback
 
 SHUTDOWN_S: Final = 1.0
+
+
+def is_of_loopback(host: str) -> bool:
+    """Whether the Host of a request is loopback's: a name that somebody else's DNS points there is none."""
+    name = urlsplit(f"//{host}").hostname or ""
+    return name == "localhost" or is_loopback(name)
 
 
 class Door:

@@ -14,19 +14,18 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from admin.host.door import Door
+from admin.host.door import Door, is_of_loopback
 from admin.host.metrics import Metrics, Observable
-from admin.host.visitors import Visitor, Visitors
+from admin.host.visitors import SERVER, Visitor, Visitors
+from model.settings import is_loopback
 from runtime.report.histogram import Histogram
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-@web.middleware
-async def _asked(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    if isinstance(request.protocol, Visitor):
-        request.protocol.on_asked()
-    return await handler(request)
+
+async def _hide(_: web.Request, response: web.StreamResponse) -> None:
+    """For ``on_response_prepare``: which library answers is nobody's business."""
+    response.headers["Server"] = SERVER
 
 
 class Endpoint:
@@ -35,6 +34,7 @@ class Endpoint:
     def __init__(
         self, role: str, server: Observable, link: socket.socket, delays: Histogram | None = None
     ) -> None:
+        self._on_loopback = is_loopback(str(link.getsockname()[0]))
         self._role = role
         self._server = server
         self._metrics = Metrics(role, server, delays)
@@ -47,7 +47,13 @@ class Endpoint:
 
     async def start(self) -> None:
         """Answer what came on the socket, and what comes. Raises OSError."""
-        app = web.Application(middlewares=[_asked])
+
+        @web.middleware
+        async def asked(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._asked(request, handler)
+
+        app = web.Application(middlewares=[asked])
+        app.on_response_prepare.append(_hide)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._show_metrics)
@@ -55,6 +61,14 @@ class Endpoint:
 
     async def stop(self) -> None:
         await self._door.close()
+
+    async def _asked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if isinstance(request.protocol, Visitor):
+            request.protocol.on_asked()
+        # A page in a browser of this machine must not read it under a name of its own (DNS rebinding).
+        if self._on_loopback and "Host" in request.headers and not is_of_loopback(request.host):
+            raise web.HTTPForbidden(text=f"this server is not known as {request.host[:100]!r}\n")
+        return await handler(request)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         reason = self._server.health()

@@ -16,6 +16,8 @@ from aiohttp.web_protocol import RequestHandler
 
 QUIET_S: Final = 15.0
 VISITORS_MAX: Final = 64
+SERVER: Final = "keelmq"
+"""What an answer says of the server: not its library, and no version."""
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,11 @@ class Visitor(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._visitors.on_left(self)
         super().connection_lost(exc)
+
+    def handle_error(self, *args: Any, **kw: Any) -> web.StreamResponse:
+        answer = super().handle_error(*args, **kw)
+        answer.headers["Server"] = SERVER
+        return answer
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """A request that is none is its sender's mistake: no traceback of ours."""

@@ -146,3 +146,28 @@ def test_an_address_this_machine_does_not_have_is_named(host: str) -> None:
     with pytest.raises(OSError, match=re.escape(f"{host}:9801: ")) as told:
         bind(9801, host)
     assert "Unknown error" not in str(told.value)
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost:1", 200), ("[::1]", 200), ("evil.example", 403)])
+def test_on_loopback_a_name_of_somebody_elses_dns_is_refused_and_no_answer_names_a_library(
+    host: str, status: int
+) -> None:
+    async def work() -> None:
+        link = bind(0, "127.0.0.1")
+        endpoint = Endpoint("broker", Server(BROKER), link)
+        port = link.getsockname()[1]
+        await endpoint.start()
+        try:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"http://127.0.0.1:{port}/healthz", headers={"Host": host}) as response,
+            ):
+                assert (response.status, response.headers["Server"]) == (status, "keelmq")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"no request\r\n\r\n")
+            assert b"aiohttp" not in await reader.read()
+            writer.close()
+        finally:
+            await endpoint.stop()
+
+    asyncio.run(work())
