@@ -81,7 +81,7 @@ class Subscription:
         found = cls(
             topic=str(data["topic"]),
             expression=str(data.get("subString") or ALL),
-            version=int(data.get("subVersion") or 0),
+            version=_long(data.get("subVersion") or 0),
             expression_type=str(data.get("expressionType") or TAG),
             tags=[str(tag) for tag in data.get("tagsSet") or []],
             codes=frozenset(int(code) for code in data.get("codeSet") or []),
@@ -337,6 +337,14 @@ class Clients:
         assert by_id == beating, "each producer is found by its id, and no other"
         assert all(self._ids.values()), "an id without a connection is not kept"
         assert found == known, "each connection is known to be in the groups it is in"
+
+
+def _long(value: object) -> int:
+    """As a Java long. Raises ValueError: a greater one would never be followed by a newer one."""
+    number = int(value) if isinstance(value, (int, str)) else None
+    if number is None or not -(2**63) <= number < 2**63:
+        raise ValueError(f"subVersion {str(value)[:40]} is no whole number of 64 bits")
+    return number
 
 
 def _subscribed(group: ConsumerGroup, fresh: dict[str, Subscription]) -> bool:

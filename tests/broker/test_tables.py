@@ -334,6 +334,15 @@ def client(client_id: str, connection: FakeConnection, seen_ms: float = 0) -> Cl
     return Client(client_id, cast(Connection, connection), "JAVA", 479, seen_ms)
 
 
+@pytest.mark.parametrize("version", [1e308, 2**63, 1.5, [1], "x"])
+def test_a_version_that_no_newer_one_could_follow_is_refused(version: Any) -> None:
+    clients = Clients()
+    with pytest.raises(ValueError, match=r"subVersion|invalid literal"):
+        clients.consumer(consumer("g", "A", version=version), client("c1", FakeConnection()))
+    assert clients.consumers == {}
+    assert clients.consumer(consumer("g", "A", version=2**63 - 1), client("c1", FakeConnection()))
+
+
 def test_members_come_go_and_change_what_they_subscribe_to() -> None:
     clients = Clients()
     first, second = FakeConnection(), FakeConnection("127.0.0.1:40001")
