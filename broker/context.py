@@ -22,7 +22,7 @@ from model.errors import Refused
 from model.message import encode_host
 from model.pop import is_revive_topic
 from model.topic import INTERNAL_TOPICS
-from remoting.acl.gate import Asked, Gate, Pass, is_peer
+from remoting.acl.gate import Asked, Gate, Pass, Sender, is_peer
 from remoting.codec import Command
 from remoting.keys import Signer
 from remoting.service import Connection
@@ -76,6 +76,17 @@ class Trust:
         of_peer = self.credentials is not None and is_peer(request, self.credentials)
         if self.gate is not None and self.gate.on and not of_peer:
             self.gate.check_topic(request, connection.remote, topic, asked)
+
+    def sender(self, connection: Connection, request: Command) -> Sender | None:
+        """Under ACL, who sent a request: for what is sent to it later without being asked for."""
+        if self.gate is None or not self.gate.on:
+            return None
+        by_peer = self.credentials is not None and is_peer(request, self.credentials)
+        return self.gate.sender(request, connection.remote, by_peer=by_peer)
+
+    def may_publish(self, sender: Sender | None, topic: str) -> bool:
+        """Whether what belongs to the producers of ``topic`` may be sent to this one."""
+        return sender is None or self.gate is None or self.gate.may_publish(sender, topic)
 
     def passed(self, connection: Connection, request: Command) -> Pass | None:
         """What ``need_still`` is to ask about a request that waits."""

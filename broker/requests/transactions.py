@@ -518,9 +518,14 @@ class Transactions:
         """Send CHECK_TRANSACTION_STATE to one live producer of the group, if there is one."""
         group = property_of(half.properties, PRODUCER_GROUP) or ""
         producers = self._context.clients.producers.get(group, {})
-        members = [member for member in producers.values() if not member.connection.closed]
+        topic, trust = property_of(half.properties, REAL_TOPIC) or "", self._context.trust
+        members = [
+            member
+            for member in producers.values()
+            if not member.connection.closed and trust.may_publish(member.sender, topic)
+        ]
         if not members:
-            log.debug("no producer of group %s is connected: asking again later", group)
+            log.debug("no producer of group %s can be asked: asking again later", group)
             return
         unique = property_of(half.properties, UNIQ_KEY) or ""
         ext = {
@@ -533,7 +538,7 @@ class Transactions:
             "transactionId": unique,
         }
         shown = NewMessage(
-            topic=property_of(half.properties, REAL_TOPIC) or "",
+            topic=topic,
             queue_id=int_property(half.properties, REAL_QID) or 0,
             flag=half.flag,
             sys_flag=half.sys_flag,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from model.message import java_hash
 from model.sql92 import Filter, SqlError, compile_filter
+from remoting.acl.gate import Sender
 from remoting.service import Connection
 
 CLIENTS_MAX: Final = 100_000
@@ -115,6 +116,7 @@ class Client:
     language: str
     version: int
     seen_ms: float
+    sender: Sender | None = None  # under ACL: who beat
 
     @property
     def bytes(self) -> int:
@@ -271,9 +273,18 @@ class Clients:
         return next((c for c in found.members.values() if c.client_id == client_id), None)
 
     def producer_connection(self, client_id: str) -> Connection | None:
-        """Where the producer of this id beats; of several connections the newest, as in the original."""
-        found = self._ids.get(client_id, {})
-        return next((connection for connection in reversed(found) if not connection.closed), None)
+        """Where the producer of this id beats; of several connections the newest, as in the original.
+
+        Under ACL an id belongs to the account that held it first: another one does not take it over."""
+        living = [c for c in self._ids.get(client_id, {}) if not c.closed]
+        held_by = [self._account(client_id, connection) for connection in living]
+        own = [c for c, account in zip(living, held_by, strict=True) if account == held_by[0]]
+        return own[-1] if own else None
+
+    def _account(self, client_id: str, connection: Connection) -> str | None:
+        group = next(iter(self._ids[client_id][connection]))
+        sender = self.producers[group][connection].sender
+        return None if sender is None else sender.account
 
     def _remove_producer(self, group: str, connection: Connection) -> None:
         self._left(connection, 0, group)

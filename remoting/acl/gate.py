@@ -21,7 +21,15 @@ from model.codes import Response, name_of
 from model.config.server import ServerConfig, codes_in
 from model.errors import PeerError, Refused
 from remoting.acl.audit import Audit
-from remoting.acl.needs import SETTINGS, needs, plain_needs, plain_reads, reads
+from remoting.acl.needs import (
+    SETTINGS,
+    needs,
+    plain_needs,
+    plain_reads,
+    plain_sends_to,
+    reads,
+    sends_to,
+)
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import ACCESS_KEY, PEER_CODES, ROCKETMQ, SIGNATURE, Scheme, is_signed
 from remoting.codec import Command
@@ -56,6 +64,16 @@ class Pass:
     address: str
     user: User | None
     account: Account | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a request that was admitted: who may be sent something later without asking for it."""
+
+    account: str | None
+    address: str
+    passed: Pass | None
+    by_peer: bool
 
 
 @dataclass(slots=True)
@@ -189,6 +207,30 @@ class Gate:
             self.directory.users.get(name),
             None if self.plain is None else self.plain.acl.accounts.get(name),
         )
+
+    def sender(self, request: Command, remote: str, *, by_peer: bool) -> Sender:
+        """Who sent a request that was admitted."""
+        return Sender(request.ext.get(ACCESS_KEY), host_of(remote), self.passed(request, remote), by_peer)
+
+    def may_publish(self, sender: Sender, topic: str) -> bool:
+        """Whether a sender may send to a topic, as far as is known of it."""
+        if sender.by_peer:
+            return True
+        user = None if sender.passed is None else sender.passed.user
+        try:
+            if self.plain is not None:
+                wanted = list(plain_sends_to(topic))
+                refused = self.plain.acl.refuses(
+                    sender.address, sender.account, lambda secret: True, wanted, None
+                )
+                if refused is not None:
+                    return False
+            if self.authorizes and not (user is not None and user.is_super):
+                name = None if user is None else user.name
+                self.directory.authorizes(name, list(sends_to(topic)), sender.address)
+        except Refused:
+            return False
+        return True
 
     def still(self, held: Pass) -> None:
         """Raises Refused when its sender has lost what it was admitted by."""

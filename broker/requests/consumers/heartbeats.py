@@ -76,7 +76,12 @@ class ClientProcessor:
         Raises KeyError, TypeError, ValueError or AttributeError on data that is no heartbeat."""
         context = self._context
         client = Client(
-            str(data["clientID"]), connection, request.language, request.version, context.env.monotonic_ms()
+            str(data["clientID"]),
+            connection,
+            request.language,
+            request.version,
+            context.env.monotonic_ms(),
+            context.trust.sender(connection, request),
         )
         fingerprint = int(data.get("heartbeatFingerprint") or 0)
         without = bool(data.get("withoutSub", False)) and fingerprint != 0
