@@ -70,7 +70,6 @@ BUNDLES: Final = {
             *_any("another body everywhere", "an acknowledgement of no message"),
             ("entry of another message", "y"),
             ("an entry zeroed", "y"),
-            ("an epoch line removed", "y"),
             ("a queue removed", "z"),
             ("the log emptied", "x"),
         )
@@ -88,12 +87,10 @@ BUNDLES: Final = {
         "middle",
     ),
     "what is made of the log": Bundle(
-        _any(
-            "an entry of a batch queue",
-            "a unit of an extension",
-            "a timers record",
-            "a slot of the timer wheel",
-            "a record behind the end",
+        (
+            *_any("an entry of a batch queue", "a unit of an extension", "a timers record"),
+            *_any("a slot of the timer wheel", "a record behind the end"),
+            ("an epoch line removed", "y"),
         ),
         messages=MESSAGES,
     ),
