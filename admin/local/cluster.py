@@ -198,8 +198,12 @@ class LocalCluster:
         timeout = aiohttp.ClientTimeout(total=STATUS_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             nodes = self.layout.nodes
-            found = await asyncio.gather(*(fetch(http, node) for node in nodes))
+            found = await asyncio.gather(*(self.look(http, node) for node in nodes))
         return {node.name: view for node, view in zip(nodes, found, strict=True)}
+
+    async def look(self, http: aiohttp.ClientSession, node: Node) -> dict[str, Any] | None:
+        """/status of one server; None when it gives none."""
+        return await fetch(http, node)
 
     def missing(self, views: dict[str, dict[str, Any] | None]) -> str:
         """What a full cluster still lacks, in words; empty when nothing."""

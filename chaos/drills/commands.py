@@ -337,6 +337,10 @@ drill = LazyGroup(
             "chaos.drills.live.matrix:matrix",
             "Carry out kinds of faults in each mode, many times; one table.",
         ),
+        "staging": (
+            "chaos.drills.live.staging:staging",
+            "Strike a cluster that runs elsewhere, by ssh.",
+        ),
         "compare": (
             "chaos.drills.compare:compare",
             "Hold two results, or directories of them, against each other.",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from admin.local.cluster import LocalCluster, fetch
+from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
 from chaos.history import Happened, History, Observed
 from runtime.env import Env
@@ -60,7 +60,7 @@ class Onlooker:
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             while True:
-                view = await fetch(http, node)
+                view = await self._cluster.look(http, node)
                 in_vain = 0 if view is not None else in_vain + 1
                 if view is not None:
                     self._note(node, view)

@@ -28,6 +28,8 @@ from chaos.drills.screen import verdict
 from chaos.live import leftovers
 from chaos.live.ground import LEDGER, heal
 from chaos.live.means import refusal
+from chaos.remote import hosts as remote
+from chaos.remote.cluster import RemoteCluster
 from chaos.scenarios import find, known
 from chaos.worlds.live import FAULTS, CannotDrill
 from model.errors import ConfigError, MqError
@@ -219,7 +221,12 @@ def replay(file: Path, scale: float | None, **outs: Path | None) -> int:
 
 @click.command("heal")
 @click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
-def heal_(directory: Path | None) -> int:
+@click.option(
+    "--hosts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Have every server of this staging cluster run again, and nothing else.",
+)
+def heal_(directory: Path | None, hosts: Path | None) -> int:
     """End what a drill left that was killed: processes, namespaces, mounts, tracers.
 
     Without DIRECTORY: of every drill under the folder for temporary files whose process is gone, and every
@@ -228,6 +235,8 @@ def heal_(directory: Path | None) -> int:
     \b
     Example: keelmq drill heal
     """
+    if hosts is not None:
+        return _heal_staging(hosts)
     places = [directory] if directory is not None else sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
     code = DONE
     for place in places:
@@ -247,6 +256,16 @@ def heal_(directory: Path | None) -> int:
     if directory is None:
         _end_leftovers()
     return code
+
+
+def _heal_staging(path: Path) -> int:
+    hosts = remote.read(path)
+    with tempfile.TemporaryDirectory() as own:
+        wrong = RemoteCluster(hosts, Path(own)).mend()
+    for text in wrong:
+        click.echo(text, err=True)
+    click.echo(f"{len(hosts.servers) - len(wrong)} of {len(hosts.servers)} servers were told to run")
+    return UNFINISHED if wrong else DONE
 
 
 def _end_leftovers() -> None:
@@ -310,13 +329,13 @@ async def _run(asked: Asked, own: Path, console: Console, keep: bool) -> Told:
             client_env(seed=asked.seed),
             asked,
             own,
-            env_of=partial(_env, asked.seed),
+            env_of=partial(env_of_client, asked.seed),
             tell=lambda text: status.update(f"{text} (in {own})"),
             keep=keep,
         )
 
 
-def _env(seed: int, index: int) -> OsEnv:
+def env_of_client(seed: int, index: int) -> OsEnv:
     """Each client's own chance, else two clients would invent the same names."""
     return client_env(seed=seed * 1_000_003 + index)
 

@@ -42,9 +42,10 @@ from runtime.env import Env
 COPIES: Final = ("inSyncReplicas", "minInSyncReplicas")
 OURS: Final = "keelmq"
 THEIRS: Final = "rocketmq"
+STAGING: Final = "staging"
 SWITCH: Final = "switch"
 TOXIPROXY: Final = "toxiproxy"
-READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0}
+READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0}
 """RocketMQ's own timers add up to more."""
 NO_FAULT: Final = (faults.Look, faults.Heal)
 
@@ -183,7 +184,7 @@ async def run_scenario(
             await env.offload(lambda: ground.begin_with(asked.previous))
         tell("starting the cluster")
         await cluster.up(timeout_s=READY_S[asked.target])
-        return await _broken(env, asked, cluster, ground, env_of, tell)
+        return await strike(env, asked, cluster, ground, env_of, tell)
 
 
 def _laid_out(env: Env, asked: Asked, directory: Path) -> LocalCluster:
@@ -195,7 +196,7 @@ def _laid_out(env: Env, asked: Asked, directory: Path) -> LocalCluster:
     return theirs
 
 
-async def _broken(
+async def strike(
     env: Env,
     asked: Asked,
     cluster: LocalCluster,
@@ -203,6 +204,7 @@ async def _broken(
     env_of: Callable[[int], Env],
     tell: Callable[[str], object],
 ) -> Told:
+    """Carry out ``asked`` on a cluster that is whole, under load, and judge what came."""
     plan, world, drill = asked.plan, LiveWorld(env, cluster), Drill()
     queues = [Queue(plan.load.topic, world.group, number) for number in range(plan.load.queues)]
     await make_topic(env, world, plan.load.topic, plan.load.queues)
@@ -212,7 +214,7 @@ async def _broken(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(load.close)
         await load.start()
-        looks = Onlooker if asked.target == OURS else RocketMQOnlooker
+        looks = RocketMQOnlooker if asked.target == THEIRS else Onlooker
         onlooker = looks(env, cluster, load.history, load.clock)
         stack.push_async_callback(onlooker.stop)
         onlooker.start()
@@ -235,7 +237,7 @@ async def _broken(
         not_full = await _settled(cluster, asked)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
-        group = _group(cluster, asked, load.clock()) if asked.target == OURS else None
+        group = _group(cluster, asked, load.clock()) if asked.target != THEIRS else None
         await load.stop(shape.recover_s)
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:

@@ -1,0 +1,102 @@
+"""``keelmq drill staging``: kills, pauses and stops on a cluster that runs elsewhere, reached by ssh."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from admin import credentials, ending
+from admin.exits import UNFINISHED
+from admin.host.serve import loop_factory
+from admin.outfile import OutFile, write_whole
+from admin.tls import client_env
+from chaos.drills.live.commands import env_of_client, exit_code, show
+from chaos.drills.live.scenario import STAGING, Asked, Told, strike
+from chaos.live.ground import Ground
+from chaos.remote import hosts as files
+from chaos.remote.cluster import RemoteCluster
+from chaos.remote.hosts import UNDONE_BY, Hosts
+from chaos.scenarios.matrix import plan
+from client.admin import AdminClient
+from model.errors import MqError
+from runtime.env import Env
+
+TOPIC: Final = "keelmq-drill-{}"
+"""A new one each time: what an earlier drill left in its queues is not this one's."""
+WHOLE_S: Final = 3.0
+"""So long it may take to look whole before anything is struck."""
+
+
+@click.command("staging")
+@click.argument("hosts", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--kind", type=click.Choice(list(UNDONE_BY)), default="kill", show_default=True, help="What strikes."
+)
+@click.option("--strikes", type=click.IntRange(1), default=4, show_default=True, help="How often.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws the plan.")
+@click.option("--yes", is_flag=True, help="Do not ask before the first strike.")
+@click.option("--history", type=OutFile(), help="Write every send and read (JSON lines).")
+@click.option("--json", "out", type=OutFile(), help="Write the result here.")
+def staging(
+    hosts: Path, kind: str, strikes: int, seed: int, yes: bool, history: Path | None, out: Path | None
+) -> int:
+    """Strike the servers of a staging cluster, one at a time, and check that nothing is lost.
+
+    HOSTS names its servers and what may be done to them (docs/chaos.md). It must be whole before; it is left
+    whole, also on Ctrl-C. After SIGKILL the hosts mend themselves, or keelmq drill heal --hosts HOSTS does.
+
+    \b
+    Example: keelmq drill staging staging.toml --kind pause --strikes 10 --json pauses.json
+    """
+    found = files.read(hosts)
+    if kind not in found.allowed:
+        raise click.UsageError(f"{hosts} allows {', '.join(found.allowed) or 'nothing'}, and no {kind}")
+    if not yes:
+        click.confirm(f"{kind} servers of {found.group} on {len(found.servers)} hosts?", abort=True)
+    console = Console()
+    drawn = plan(kind, "default", seed, strikes)
+    drawn = replace(drawn, broker={}, load=replace(drawn.load, topic=TOPIC.format(secrets.token_hex(4))))
+    asked = Asked(scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING)
+    try:
+        with tempfile.TemporaryDirectory(prefix="keelmq-staging-") as own, ending.in_order():
+            told = ending.run(_run(client_env(seed=seed), asked, found, Path(own)), loop_factory())
+    except MqError as error:
+        console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
+        return UNFINISHED
+    show(console, asked, told)
+    if history is not None:
+        with history.open("w", encoding="utf-8") as file:
+            told.history.write(file)
+    if out is not None:
+        write_whole(out, json.dumps(told.to_json(asked)) + "\n")
+    return exit_code(told)
+
+
+async def _run(env: Env, asked: Asked, hosts: Hosts, own: Path) -> Told:
+    """Raises ClusterNotReady, and MqError when the cluster cannot be left whole."""
+    cluster = RemoteCluster(hosts, own)
+    await cluster.wait_ready(timeout_s=WHOLE_S)
+    try:
+        told = await strike(
+            env, asked, cluster, Ground(cluster), partial(env_of_client, asked.seed), lambda text: None
+        )
+    finally:
+        wrong = await env.offload(cluster.mend)
+        with suppress(MqError, OSError):
+            namesrv = [node.address for node in cluster.layout.namesrvs]
+            async with AdminClient(env, namesrv, credentials=credentials.read()) as admin:
+                await admin.delete_topic(asked.plan.load.topic)
+        if wrong:
+            raise MqError(f"not everything could be mended: {'; '.join(wrong)}")
+    for text in cluster.failed:
+        told.outcome.refused.append({"at_ms": 0, "fault": asked.scenario, "reason": text})
+    return told

@@ -1,0 +1,116 @@
+"""A staging cluster as a drill by plan sees it: servers on hosts of their own, reached by ssh."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from admin.local.cluster import POLL_S, UP_TIMEOUT_S, ClusterNotReady, LocalCluster
+from admin.local.layout import Layout, Node
+from chaos.remote.hosts import Host, Hosts
+
+SIGNALS: Final = {
+    signal.SIGKILL: "kill",
+    signal.SIGTERM: "stop",
+    signal.SIGSTOP: "pause",
+    signal.SIGCONT: "resume",
+}
+SSH_S: Final = 30.0
+
+
+class RemoteCluster(LocalCluster):
+    """``directory`` holds what the drill notes; nothing of the cluster. ``failed``: commands that did not
+    work, in words."""
+
+    def __init__(self, hosts: Hosts, directory: Path) -> None:
+        brokers = [host for host in hosts.servers if host.role == "broker"]
+        others = [host for host in hosts.servers if host.role == "namesrv"]
+        nodes = [Node(one.name, "namesrv", at, one.port, host=one.ip) for at, one in enumerate(others)]
+        nodes += [Node(host.name, "broker", at, 0, hosts.group) for at, host in enumerate(brokers)]
+        super().__init__(directory, Layout(nodes, 0, len(others), 1, len(brokers)))
+        self.hosts = hosts
+        self.failed: list[str] = []
+        self._of = {host.name: host for host in hosts.servers}
+        self._ended: set[str] = set()
+        self._asked: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def is_running(self, node: Node) -> bool:
+        """As far as this drill is concerned: it was not told to end."""
+        return node.name not in self._ended
+
+    def send_signal(self, node: Node, number: int) -> bool:
+        """Ask its host, and do not wait: ssh takes longer than a fault may."""
+        what = SIGNALS[signal.Signals(number)]
+        if what in ("kill", "stop"):
+            if node.name in self._ended:
+                return False
+            self._ended.add(node.name)
+        self._ask(self._of[node.name], what)
+        return True
+
+    def start(self, node: Node) -> None:
+        self._ended.discard(node.name)
+        self._ask(self._of[node.name], "start")
+
+    def _ask(self, host: Host, what: str) -> None:
+        self._reap(host.name)
+        command = self.hosts.command(host, what)
+        quiet, out = subprocess.DEVNULL, subprocess.PIPE
+        asked = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=out, start_new_session=True)
+        self._asked.append((f"{what} {host.name}", asked))
+
+    def _reap(self, name: str = "") -> None:
+        """Commands for one host come one after the other; without a name: all end."""
+        left = []
+        for text, asked in self._asked:
+            if name and not text.endswith(f" {name}") and asked.poll() is None:
+                left.append((text, asked))
+                continue
+            try:
+                _, said = asked.communicate(timeout=SSH_S)
+            except subprocess.TimeoutExpired:
+                asked.kill()
+                _, said = asked.communicate()
+            if asked.returncode:
+                self.failed.append(f"{text}: {said.decode(errors='replace').strip() or asked.returncode}")
+        self._asked = left
+
+    def mend(self) -> list[str]:
+        """Have every server run; what did not work, in words."""
+        self._reap()
+        wrong = []
+        for host in self.hosts.servers:
+            done = subprocess.run(self.hosts.mend(host), capture_output=True, text=True, timeout=2 * SSH_S)
+            if done.returncode:
+                wrong.append(f"{host.name}: {done.stderr.strip() or done.returncode}")
+        self._ended.clear()
+        return wrong
+
+    def down(self) -> list[str]:
+        """It is others' cluster: it is left running."""
+        return self.mend()
+
+    async def look(self, http: aiohttp.ClientSession, node: Node) -> dict[str, Any] | None:
+        """/status of one server; None when it gives none."""
+        try:
+            async with http.get(self._of[node.name].status) as response:
+                found = json.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    async def wait_ready(self, *, timeout_s: float = UP_TIMEOUT_S, tell: Any = None) -> dict[str, Any]:
+        """Wait until nothing is ``missing``. Raises ClusterNotReady."""
+        deadline = time.monotonic() + timeout_s
+        while missing := self.missing(await self.views()):
+            if time.monotonic() > deadline:
+                raise ClusterNotReady(f"not ready after {timeout_s:.0f} s: {missing}")
+            await asyncio.sleep(POLL_S)
+        return {}
