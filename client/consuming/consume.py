@@ -47,6 +47,7 @@ class Progress:
     """
 
     def __init__(self, offset: int) -> None:
+        self.held_bytes = 0  # of bodies
         self._open: dict[int, None] = {}  # offsets handed out, ascending
         self._next = offset
 
@@ -94,7 +95,6 @@ class QueueWorker:
         self.committed = -1
         self.kept_back = 0  # messages that the listener failed on, and the broker did not take back
         self._progress = Progress(offset)
-        self._held_bytes = 0
         self._limits = limits
         self._orderly = orderly
         self._pull = pull
@@ -129,7 +129,6 @@ class QueueWorker:
         if self._stopped:
             return
         self._progress = Progress(offset)
-        self._held_bytes = 0
         self._slots = asyncio.Semaphore(self._limits.concurrency)
         self.start()
 
@@ -165,15 +164,20 @@ class QueueWorker:
                 continue
             await self._hand_out(pulled)
 
+    @property
+    def _full(self) -> bool:
+        progress, limits = self._progress, self._limits
+        return progress.held >= limits.held_max or progress.held_bytes >= limits.held_bytes_max
+
     async def _hand_out(self, pulled: Pulled) -> None:
         self._progress.took([message.queue_offset for message in pulled.messages], pulled.next_offset)
-        self._held_bytes += sum(len(message.body) for message in pulled.messages)
+        self._progress.held_bytes += sum(len(message.body) for message in pulled.messages)
         size = self._limits.batch_max
         for begin in range(0, len(pulled.messages), size):
             part = pulled.messages[begin : begin + size]
             await self._slots.acquire()
             self._calls.spawn(self._consume(part), name="call")
-        while self._progress.held >= self._limits.held_max or self._held_bytes >= self._limits.held_bytes_max:
+        while self._full:
             self._room.clear()
             await self._room.wait()
 
@@ -196,7 +200,7 @@ class QueueWorker:
 
     def _done(self, message: Received) -> None:
         self._progress.done(message.queue_offset)
-        self._held_bytes -= len(message.body)
+        self._progress.held_bytes -= len(message.body)
         self._room.set()
 
     async def _handled(self, messages: list[Received]) -> bool:
