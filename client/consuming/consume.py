@@ -93,7 +93,6 @@ class QueueWorker:
     ) -> None:
         self.queue = queue
         self.committed = -1
-        self.kept_back = 0  # messages that the listener failed on, and the broker did not take back
         self._progress = Progress(offset)
         self._limits = limits
         self._orderly = orderly
@@ -229,18 +228,14 @@ class QueueWorker:
 
         Not given back means not done: the offset stays below it until one of both works.
         """
-        self.kept_back += 1
         wait_s = GIVE_BACK_AGAIN_S
-        try:
-            while True:
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, GIVE_BACK_LONGEST_S)
-                async with self._slots:
-                    if await self._handled([message]) or await self._is_given_back(message):
-                        break
-            self._done(message)
-        finally:
-            self.kept_back -= 1
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, GIVE_BACK_LONGEST_S)
+            async with self._slots:
+                if await self._handled([message]) or await self._is_given_back(message):
+                    break
+        self._done(message)
 
     async def _is_given_back(self, message: Received) -> bool:
         try:
