@@ -7,6 +7,7 @@ from functools import cached_property
 
 from broker.state.clients import Clients
 from broker.state.current_role import CurrentRole
+from broker.state.effort import Effort
 from broker.state.locks import QueueLocks
 from broker.state.pending_acks import PendingAcks
 from broker.state.stats import Stats
@@ -117,6 +118,11 @@ class BrokerContext:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
         self.locks = QueueLocks(self.config.locks_max)
         self.turns = Turns(self.env.monotonic_ms)
+
+    @cached_property
+    def effort(self) -> Effort:
+        """What the expressions of consumers may cost."""
+        return Effort(self.env.monotonic_ms)
 
     @cached_property
     def store_host(self) -> bytes:

@@ -100,6 +100,11 @@ class Turns:
         self._waiting: dict[Peer, deque[asyncio.Future[None]]] = {}
 
     @property
+    def is_taken(self) -> bool:
+        """Whether who comes now has to wait."""
+        return self._taken
+
+    @property
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 

@@ -5,6 +5,6 @@ a whole expression is not read, a property that is no number where one is needed
 ``TRUE = a`` never does (``a = TRUE`` may).
 """
 
-from model.sql92.compile import Filter, SqlError, compile_filter
+from model.sql92.compile import Filter, SqlError, Texts, compile_filter, is_compiled
 
-__all__ = ["Filter", "SqlError", "compile_filter"]
+__all__ = ["Filter", "SqlError", "Texts", "compile_filter", "is_compiled"]

@@ -8,9 +8,9 @@ Boolean expression, a constant, a property?).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from model.sql92.tokens import SqlError, Token, tokens
 from model.sql92.values import (
@@ -24,7 +24,7 @@ from model.sql92.values import (
     equal,
 )
 
-__all__ = ["Filter", "SqlError", "compile_filter"]
+__all__ = ["Filter", "SqlError", "Texts", "compile_filter", "is_compiled"]
 
 DEPTH_MAX: Final = 64
 """Of brackets and signs in each other; the original ends with its stack."""
@@ -33,10 +33,11 @@ CHARS_MAX: Final = 128 * 1024
 CALLS_MAX: Final = 250
 """In each other, to evaluate an expression."""
 DOUBLE_MIN: Final = 5e-324
+NODE_STEPS: Final = 500
+"""Of an operator or an operand, where a step is one character compared, about a nanosecond."""
+SEARCH_STEPS_MAX: Final = 100
+"""For each character of what is searched: a longer part is searched for in linear time."""
 Properties = Mapping[str, str]
-Evaluate = Callable[[Properties], Value]
-Filter = Callable[[Properties], bool]
-"""Whether a message with these properties is chosen."""
 
 _ORDERS: Final[dict[str, Callable[[int], bool]]] = {
     ">": lambda found: found > 0,
@@ -44,6 +45,25 @@ _ORDERS: Final[dict[str, Callable[[int], bool]]] = {
     "<": lambda found: found < 0,
     "<=": lambda found: found <= 0,
 }
+
+
+class Texts(dict[str, str]):
+    """The properties of a message. ``found``: what was searched for in them, by the number of the search."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, properties: Properties) -> None:
+        super().__init__(properties)
+        self.found: dict[int, bool] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> Texts:
+        """Of one that is there twice the last, as in the original's decoder."""
+        pairs = (part.partition("\x01") for part in text.split("\x02"))
+        return cls({name: value for name, separator, value in pairs if separator})
+
+
+Evaluate = Callable[[Texts], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +88,11 @@ def compile_filter(expression: str) -> Filter:
     return found
 
 
+def is_compiled(expression: str) -> bool:
+    """Whether ``compile_filter`` has it already."""
+    return expression in _compiled
+
+
 class Compiled:
     """The filters met last, of expressions of ``CHARS_MAX`` characters together: compiled, a character takes
     up to 110 bytes."""
@@ -78,6 +103,9 @@ class Compiled:
 
     def __len__(self) -> int:
         return len(self._filters)
+
+    def __contains__(self, expression: str) -> bool:
+        return expression in self._filters
 
     def get(self, expression: str) -> Filter | None:
         found = self._filters.get(expression)
@@ -95,21 +123,65 @@ class Compiled:
 _compiled: Final = Compiled()
 
 
+class Search(NamedTuple):
+    """CONTAINS of a property: each is done once a message, however often an expression names it."""
+
+    number: int
+    name: str
+    part: str
+
+    def steps(self, texts: Texts) -> int:
+        """At most so many characters are compared."""
+        return len(texts.get(self.name, "")) * min(len(self.part), SEARCH_STEPS_MAX)
+
+
+class Filter:
+    """Whether a message with these properties is chosen; how much work that is, before it is done."""
+
+    def __init__(self, expression: str, evaluate: Evaluate, searches: list[Search], terms: int) -> None:
+        self.expression = expression
+        self._evaluate = evaluate
+        self._searches = searches
+        self.terms_steps = terms * NODE_STEPS
+        self._by_name: dict[str, int] = {}
+        for one in searches:
+            weight = self._by_name.get(one.name, 0)
+            self._by_name[one.name] = weight + min(len(one.part), SEARCH_STEPS_MAX)
+
+    def __call__(self, properties: Properties) -> bool:
+        return self.of(Texts(properties))
+
+    def of(self, texts: Texts) -> bool:
+        try:
+            return self._evaluate(texts) is True
+        except NoComparison:
+            return False
+
+    def steps(self, texts: Texts) -> int:
+        """No more than these are done: terms, and the lengths of what is searched times those of the parts
+        it is searched for."""
+        return self.terms_steps + sum(
+            [weight * len(texts.get(name, "")) for name, weight in self._by_name.items()]
+        )
+
+    def search(self, texts: Texts) -> Iterator[int]:
+        """Do all searches of a message, one after the other, and give their steps. ``of`` does none then."""
+        for one in self._searches:
+            text = texts.get(one.name)
+            if text is not None:
+                texts.found[one.number] = one.part in text
+                yield one.steps(texts)
+
+
 def _compile(expression: str) -> Filter:
     try:
         if len(expression) > EXPRESSION_CHARS_MAX:
             raise SqlError(f"the expression has more than {EXPRESSION_CHARS_MAX} characters")
-        evaluate = _boolean(_Parser(expression).either()).evaluate
+        parser = _Parser(expression)
+        evaluate = _boolean(parser.either()).evaluate
     except (SqlError, NoComparison) as error:
         raise SqlError(f"Invalid MessageSelector. {error}") from None
-
-    def chosen(properties: Properties) -> bool:
-        try:
-            return evaluate(properties) is True
-        except NoComparison:
-            return False
-
-    return chosen
+    return Filter(expression, evaluate, parser.searches, parser.terms)
 
 
 _SIGNS: Final = frozenset({"+", "-", "NOT"})
@@ -123,9 +195,15 @@ class _Parser:
         self._now = next(self._tokens)
         self._ahead: Token | None = None
         self._depth = 0
+        self._searched: dict[tuple[str, str, str, bool], Node] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self.searches: list[Search] = []
+        self.terms = 0
+        """Words and signs that were read."""
 
     def _take(self) -> Token:
         taken = self._now
+        self.terms += 1
         self._now = self._ahead or next(self._tokens)
         self._ahead = None
         return taken
@@ -206,7 +284,25 @@ class _Parser:
                 listed.append(self._text())
             self._need(")")
             return _in(left, frozenset(listed), negated=negated)
-        return _searched(left, kind, self._text(), negated=negated)
+        return self._search(left, kind, self._text(), negated=negated)
+
+    def _search(self, left: Node, kind: str, part: str, *, negated: bool) -> Node:
+        """The same one again where a property was searched for the same before."""
+        key = (left.name, kind, part, negated)
+        found = self._searched.get(key) if left.name else None
+        if found is None and kind == "CONTAINS" and left.name and part:
+            found = _contains(left, self._number(left.name, part), part, negated=negated)
+        elif found is None:
+            found = _searched(left, kind, part, negated=negated)
+        self._searched[key] = found
+        return found
+
+    def _number(self, name: str, part: str) -> int:
+        """Of the search of a property for ``part``, negated or not."""
+        other = self._numbers.setdefault((name, part), len(self.searches))
+        if other == len(self.searches):
+            self.searches.append(Search(other, name, part))
+        return other
 
     def _unary(self) -> Node:
         self._depth += 1
@@ -243,7 +339,7 @@ class _Parser:
             return _constant({"TRUE": True, "FALSE": False, "NULL": None}[token.kind], boolean=True)
         if token.kind == "name":
             name = self._take().text
-            return Node(lambda properties: properties.get(name), name=name)
+            return Node(lambda texts: texts.get(name), name=name)
         found = f"{token.text!r}" if token.kind != "end" else "nothing"
         raise SqlError(f"at character {token.at + 1}: a value or a property is expected, {found} is there")
 
@@ -272,7 +368,7 @@ def _real(text: str) -> float:
 
 
 def _constant(value: Value, *, boolean: bool = False) -> Node:
-    return Node(lambda properties: value, boolean=boolean, constant=True, value=value)
+    return Node(lambda texts: value, boolean=boolean, constant=True, value=value)
 
 
 # -- what the rules make -------------------------------------------------------------------------------
@@ -284,7 +380,7 @@ def _boolean(node: Node) -> Node:
         return node
     if node.name:
         evaluate = node.evaluate
-        return _condition(lambda properties: None if evaluate(properties) is None else False, node)
+        return _condition(lambda texts: None if evaluate(texts) is None else False, node)
     raise SqlError(f"an expression does not result in a boolean value: {_shown(node)}")
 
 
@@ -303,12 +399,13 @@ def _shown(node: Node) -> str:
 def _settled_by(settles: bool, parts: list[Node]) -> Node:
     """OR (``settles`` True) or AND (False) of ``parts``: the first that is ``settles`` decides; without one
     the outcome is unknown (None) if that of any part is."""
+    parts = list({id(part): part for part in parts}.values())  # the same again says nothing else
     inner = [part.evaluate for part in parts]
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(texts: Texts) -> Value:
         unknown = False
         for part in inner:
-            found = part(properties)
+            found = part(texts)
             if found is settles:
                 return settles
             unknown = unknown or found is None
@@ -320,8 +417,8 @@ def _settled_by(settles: bool, parts: list[Node]) -> Node:
 def _not(node: Node) -> Node:
     inner = node.evaluate
 
-    def evaluate(properties: Properties) -> Value:
-        found = inner(properties)
+    def evaluate(texts: Texts) -> Value:
+        found = inner(texts)
         return None if found is None else not found
 
     return _condition(evaluate, node)
@@ -330,8 +427,8 @@ def _not(node: Node) -> Node:
 def _negated(node: Node) -> Node:
     inner = node.evaluate
 
-    def evaluate(properties: Properties) -> Value:
-        found = inner(properties)
+    def evaluate(texts: Texts) -> Value:
+        found = inner(texts)
         if isinstance(found, bool) or not isinstance(found, int | float):
             return None  # a property is a String
         return Long(-found) if isinstance(found, Long) else -found
@@ -347,8 +444,8 @@ def _equal(left: Node, right: Node) -> Node:
         raise SqlError(f"{_shown(left)} cannot be compared with {_shown(right)}")
     first, second = left.evaluate, right.evaluate
 
-    def evaluate(properties: Properties) -> Value:
-        one, other = first(properties), second(properties)
+    def evaluate(texts: Texts) -> Value:
+        one, other = first(texts), second(texts)
         if one is None:
             return True if other is None else None
         return other is not None and equal(one, other)
@@ -358,7 +455,7 @@ def _equal(left: Node, right: Node) -> Node:
 
 def _is_null(node: Node) -> Node:
     inner = node.evaluate
-    return _condition(lambda properties: inner(properties) is None, node)
+    return _condition(lambda texts: inner(texts) is None, node)
 
 
 def _ordered(left: Node, sign: str, right: Node) -> Node:
@@ -368,11 +465,11 @@ def _ordered(left: Node, sign: str, right: Node) -> Node:
             raise SqlError(f"{_shown(node)} cannot be compared by {sign}")
     first, second, holds = left.evaluate, right.evaluate, _ORDERS[sign]
 
-    def evaluate(properties: Properties) -> Value:
-        one = first(properties)
+    def evaluate(texts: Texts) -> Value:
+        one = first(texts)
         if one is None:
             return None
-        other = second(properties)
+        other = second(texts)
         return None if other is None else holds(compare_order(one, other))
 
     return _condition(evaluate, left, right)
@@ -394,8 +491,8 @@ def _in(node: Node, listed: frozenset[str], *, negated: bool) -> Node:
         raise SqlError(f"IN is for a property, not for {_shown(node)}")
     inner = node.evaluate
 
-    def evaluate(properties: Properties) -> Value:
-        found = inner(properties)
+    def evaluate(texts: Texts) -> Value:
+        found = inner(texts)
         return None if found is None else (found in listed) is not negated
 
     return _condition(evaluate, node)
@@ -409,10 +506,26 @@ def _searched(node: Node, kind: str, part: str, *, negated: bool) -> Node:
         "ENDSWITH": lambda text: text.endswith(part),
     }[kind]
 
-    def evaluate(properties: Properties) -> Value:
-        text = inner(properties)
+    def evaluate(texts: Texts) -> Value:
+        text = inner(texts)
         if not part or not isinstance(text, str):
             return False  # negated or not
         return found_in(text) is not negated
+
+    return _condition(evaluate, node)
+
+
+def _contains(node: Node, number: int, part: str, *, negated: bool) -> Node:
+    """CONTAINS of a property: what was found before is not searched for again."""
+    name = node.name
+
+    def evaluate(texts: Texts) -> Value:
+        text = texts.get(name)
+        if text is None:
+            return False  # negated or not
+        found = texts.found.get(number)
+        if found is None:
+            found = texts.found[number] = part in text
+        return found is not negated
 
     return _condition(evaluate, node)

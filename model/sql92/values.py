@@ -39,7 +39,7 @@ def whole(text: str, most: int) -> int:
 
 def real(text: str) -> float:
     """The number that Double.valueOf gives, but for hexadecimal ones. Raises NoComparison."""
-    bare = text.strip()
+    bare = text.strip() if len(text) <= DIGITS_MAX else text
     if bare in _NOT_FINITE:
         return _NOT_FINITE[bare]
     if bare[-1:] in ("d", "D", "f", "F"):
@@ -77,7 +77,7 @@ def equal(left: Value, right: Value) -> bool:
 
 def _compare_bool(left: Value, right: Value) -> int:
     if isinstance(left, str):
-        left = left.lower() == "true"  # Boolean.valueOf
+        left = left[:5].lower() == "true"  # Boolean.valueOf
     elif isinstance(right, str):
         raise NoComparison("a Boolean on the left is not compared with a String")
     if isinstance(left, bool) and isinstance(right, bool):

@@ -1,7 +1,7 @@
 """Which messages of a queue does a SQL92 expression let through, and how far was looked for them?
 
-Queues hold tag codes only, so each record is read. A look ends when enough was found, or after LOOK_MS: the
-consumer is told to come again at once where it ended, and others have their turn.
+Queues hold tag codes only, so each record is read. A look ends when enough was found, or when this turn of
+the loop has no room for more (``broker/state/effort``): the consumer goes on where it ended.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from broker.state.effort import Effort
 from model.sql92 import Filter
 from store.files.record import decode
 from store.flow.reading import GetStatus, Got
 
-LOOK_MS: Final = 5.0
 STEP: Final = 32
 """Records read at once."""
-RECORDS_MAX: Final = 2048
-"""Of one look, also where no time passes (under simulation)."""
 
 
 def look(
@@ -26,30 +24,47 @@ def look(
     offset: int,
     count_max: int,
     bytes_max: int,
-    clock_ms: Callable[[], float],
+    effort: Effort,
 ) -> Got:
     """Up to ``count_max`` messages from queue offset ``offset`` on that ``chooses`` takes, of ``bytes_max``
-    or a little more. ``get(offset, count_max)`` reads the queue. NO_MATCHED: none of those looked at."""
-    until_ms = clock_ms() + LOOK_MS
+    or a little more. ``get(offset, count_max)`` reads the queue. NO_MATCHED: none of those looked at; none
+    was looked at to its end where ``is_stalled``."""
     found: list[bytes] = []
-    size = looked = 0
-    got = first = get(offset, min(count_max, STEP))
+    at = offset
+    got = last = get(at, min(count_max, STEP))
     while got.status is GetStatus.FOUND:
-        for chunk in got.chunks:
-            for raw in split(chunk):
-                looked += 1
-                if chooses(properties(decode(raw, check_crc=False).properties)):
-                    found.append(raw)
-                    size += len(raw)
-        first = got
-        enough = len(found) >= count_max or size >= bytes_max
-        if enough or looked >= RECORDS_MAX or clock_ms() >= until_ms:
+        records = [raw for chunk in got.chunks for raw in split(chunk)]
+        done = _choose(records, chooses, effort, found)
+        if done < len(records):
+            # The offset behind a part is the queue's to say: not every entry has a record.
+            at = get(at, done).next_offset if done else at
             break
-        got = get(got.next_offset, min(count_max - len(found), STEP))
-    if not looked:
-        return first
+        last, at = got, got.next_offset
+        if len(found) >= count_max or sum(map(len, found)) >= bytes_max or effort.is_over:
+            break
+        got = get(at, min(count_max - len(found), STEP))
+    if at == offset and got.status is not GetStatus.FOUND:
+        return got
     status = GetStatus.FOUND if found else GetStatus.NO_MATCHED
-    return Got(status, first.next_offset, first.min_offset, first.max_offset, found, len(found))
+    return Got(status, at, last.min_offset, last.max_offset, found, len(found))
+
+
+def _choose(records: list[bytes], chooses: Filter, effort: Effort, found: list[bytes]) -> int:
+    """Add those that are chosen to ``found``; how many were looked at in this turn."""
+    for done, raw in enumerate(records):
+        takes = effort.chooses(chooses, len(raw), decode(raw, check_crc=False).properties)
+        if takes is None:
+            return done
+        if takes:
+            found.append(raw)
+        if effort.is_over:
+            return done + 1
+    return len(records)
+
+
+def is_stalled(got: Got, offset: int) -> bool:
+    """Whether a look from ``offset`` came to the end of no record: it goes on in a later turn."""
+    return got.status is GetStatus.NO_MATCHED and got.next_offset == offset
 
 
 def split(chunk: bytes) -> list[bytes]:
@@ -60,9 +75,3 @@ def split(chunk: bytes) -> list[bytes]:
         found.append(bytes(view[at : at + size]))
         at += size
     return found
-
-
-def properties(text: str) -> dict[str, str]:
-    """Name -> value; of one that is there twice the last, as in the original's decoder."""
-    pairs = (part.partition("\x01") for part in text.split("\x02"))
-    return {name: value for name, separator, value in pairs if separator}

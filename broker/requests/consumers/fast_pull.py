@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.fast_path import FastPath
+from broker.state.effort import NoRoom
 from model.codes import Request, Response, label_of
 from model.errors import PeerError, Refused
 from model.pop import is_revive_topic
@@ -271,11 +272,14 @@ class FastReads:
         return self._answer(connection, *found)
 
     def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
-        """False: the consumer is to be asked what it wants, for which the ordinary way waits."""
+        """False: the consumer is to be asked what it wants, or its expression looked at in a later turn, for
+        which the ordinary way waits."""
         slow = self._guard.slow
         began_ms = slow.now_ms()
         try:
             answer = self._pulls.answer(connection, request, header)
+        except NoRoom:
+            return False
         except Refused as refused:
             if refused.code == Response.SUBSCRIPTION_NOT_LATEST:
                 return False

@@ -148,8 +148,11 @@ class ClientProcessor:
                 f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR
             )
         text = str(subscription.get("subString") or "")
+        effort = self._context.effort
         try:
-            Subscription.of(str(subscription.get("topic") or ""), text, str(kind))
+            async with effort.turn(connection):
+                effort.read(text, str(kind))
+                Subscription.of(str(subscription.get("topic") or ""), text, str(kind))
         except ValueError as error:
             raise Refused(str(error), Response.SUBSCRIPTION_PARSE_FAILED) from None
         return request.reply()

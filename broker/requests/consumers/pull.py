@@ -11,14 +11,16 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.asking import Asking
-from broker.requests.consumers.choosing import look
+from broker.requests.consumers.choosing import is_stalled, look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
-from broker.state.clients import TAG, Subscription
+from broker.state.clients import SQL92, TAG, Subscription
+from broker.state.effort import NoRoom
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
@@ -66,33 +68,74 @@ class PullProcessor:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
         try:
-            return self.answer(connection, request, header)
+            return await self._answered(connection, request, header)
         except Refused as refused:
             if refused.code != Response.SUBSCRIPTION_NOT_LATEST:
                 raise
         await self._asking.renew(connection, header.group, header.topic)
-        return self.answer(connection, request, header)
+        return await self._answered(connection, request, header)
 
-    def answer(self, connection: Connection, request: Command, header: PullHeader) -> Command | None:
+    async def _answered(self, connection: Connection, request: Command, header: PullHeader) -> Command | None:
+        """``answer``, in as many turns of the loop as an expression needs."""
+        with suppress(NoRoom):
+            return self.answer(connection, request, header)
+        effort = self._context.effort
+        read: Subscription | None = None
+        async with effort.turn(connection):
+            while not connection.closed:
+                try:
+                    return self.answer(connection, request, header, in_turn=True, read=read)
+                except NoRoom as later:
+                    read = later.subscription if header.has_subscription else None
+                await effort.next_turn()
+        return None
+
+    def answer(
+        self,
+        connection: Connection,
+        request: Command,
+        header: PullHeader,
+        *,
+        in_turn: bool = False,
+        read: Subscription | None = None,
+    ) -> Command | None:
         """``pull``, of a header that was read. Raises Refused, at once when the subscription is not the
-        latest: the consumer can be asked for it then."""
+        latest: the consumer can be asked for it then. Raises NoRoom, and then nothing was done, when its
+        expression is to be looked at in a later turn; ``in_turn``: it waited for this one. ``read``: what it
+        subscribes to, if that is known."""
         self._context.trust.need_seen(connection, request, header.topic)
         topic, group = self._allowed(header)
-        subscription = self._subscription(header, group)
-        stats, began_ms = self._context.stats, self._context.env.monotonic_ms()
-        got = self._get(header, subscription)
-        stats.get_longest_ms = max(stats.get_longest_ms, self._context.env.monotonic_ms() - began_ms)
+        subscription, got = self._found(
+            header, group, read, waits=not in_turn and self._context.effort.is_busy
+        )
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
         if got.status is not GetStatus.FOUND:
-            stats.missed_total += 1
+            self._context.stats.missed_total += 1
             held = self._waiting(connection, request, header, subscription, topic, group)
             if self._waits(got, held) and not request.is_oneway and self._has_room(held):
                 held.passed = self._context.trust.passed(connection, request)
                 self._held.add(held)
                 return None
         return self._answer(request, header, topic, group, got)
+
+    def _found(
+        self, header: PullHeader, group: SubscriptionGroupConfig, read: Subscription | None, *, waits: bool
+    ) -> tuple[Subscription, Got]:
+        """What is subscribed to, and what there is of it. Raises Refused, and NoRoom; ``waits``: nothing
+        dear begins in this turn."""
+        if waits and header.has_subscription and header.expression_type == SQL92:
+            raise NoRoom
+        subscription = read or self._subscription(header, group)
+        if waits and subscription.chooses is not None:
+            raise NoRoom
+        stats, began_ms = self._context.stats, self._context.env.monotonic_ms()
+        got = self._get(header, subscription)
+        stats.get_longest_ms = max(stats.get_longest_ms, self._context.env.monotonic_ms() - began_ms)
+        if subscription.chooses is not None and is_stalled(got, header.queue_offset):
+            raise NoRoom(subscription)
+        return subscription, got
 
     def _waiting(
         self,
@@ -168,6 +211,7 @@ class PullProcessor:
                     " (maxSubscriptionBytes)",
                     Response.SUBSCRIPTION_PARSE_FAILED,
                 )
+            self._context.effort.read(header.subscription, header.expression_type or TAG)
             try:
                 found = Subscription.of(
                     header.topic, header.subscription, header.expression_type, header.sub_version
@@ -224,7 +268,7 @@ class PullProcessor:
             header.queue_offset,
             count_max,
             bytes_max,
-            self._context.env.monotonic_ms,
+            self._context.effort,
         )
 
     def _waits(self, got: Got, held: Held) -> bool:
@@ -324,10 +368,10 @@ class PullProcessor:
         if self._held.term != term:
             self._release(held)  # meanwhile all were
             return
-        got = self._look(held)
+        got = await self._looked(held, term)
         while got is not None and self._passes(got, held) and self._held.term == term:
             await slice_.breathe()
-            got = self._look(held)
+            got = await self._looked(held, term)
         if got is None or held.connection.closed:
             return
         if self._held.term != term:
@@ -337,6 +381,23 @@ class PullProcessor:
             self._held.add(held)
         else:
             held.connection.send(self._answer_held(held, got))
+
+    async def _looked(self, held: Held, term: int) -> Got | None:
+        """``_look``, in as many turns of the loop as an expression needs."""
+        if held.subscription.chooses is None:
+            return self._look(held)
+        effort = self._context.effort
+        if not effort.is_busy:
+            got = self._look(held)
+            if got is None or not is_stalled(got, held.header.queue_offset):
+                return got
+        async with effort.turn(effort.own):
+            while True:
+                got = self._look(held)
+                stalled = got is not None and is_stalled(got, held.header.queue_offset)
+                if not stalled or held.connection.closed or self._held.term != term:
+                    return got
+                await effort.next_turn()
 
     def _passes(self, got: Got, held: Held) -> bool:
         """Whether only messages came that the consumer's expression does not take: the pull waits on behind

@@ -112,10 +112,19 @@ class Polling:
         while self._due:
             due, self._due = self._due, {}
             for key in due:
-                while (held := self.pops.first(key)) is not None and self._try(held, last=False):
+                while (held := self.pops.first(key)) is not None and await self._tried(held):
                     if self.pops.first(key) is held:
                         self.pops.take(key)
                     await slice_.breathe()
+
+    async def _tried(self, held: HeldPop) -> bool:
+        """``_try`` of the first of its key, an expression's in a turn of its own."""
+        if held.subscription is None or held.subscription.chooses is None:
+            return self._try(held, last=False)
+        effort = self._context.effort
+        async with effort.turn(effort.own):
+            # Its time may have come meanwhile: the next one is the first then.
+            return self.pops.first(held.key) is not held or self._try(held, last=False)
 
     def _try(self, held: HeldPop, *, last: bool) -> bool:
         """Whether it need not wait any more. Errors are its own: the others wait on."""

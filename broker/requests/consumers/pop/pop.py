@@ -31,7 +31,7 @@ from broker.requests.consumers.pop.order import Key, OrderTable
 from broker.requests.consumers.pop.polling import SERVED, Polling
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
-from broker.state.clients import Subscription
+from broker.state.clients import SQL92, Subscription
 from model.codes import Response
 from model.errors import Refused
 from model.message import RETRY_PREFIX
@@ -73,6 +73,8 @@ class Taken:
     records: list[bytes] = field(default_factory=list)
     size: int = 0
     rest: int = 0
+    cut: bool = False
+    """An expression was not asked about all there is."""
     starts: list[tuple[str, int, int]] = field(default_factory=list)
     offsets: list[tuple[str, int, list[int]]] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
@@ -126,11 +128,19 @@ class PopProcessor:
             )
         self._context.trust.need_seen(connection, request, header.topic)
         self._allowed(header)
+        effort = self._context.effort
+        if header.expression_type == SQL92 and effort.is_busy:
+            async with effort.turn(connection):
+                pass
+        effort.read(header.expression, header.expression_type)
         subscription = need_subscription(
             self._context, header.topic, header.expression, header.expression_type
         )
         await self._context.admit(connection, request)
-        taken = self._take(header, subscription)
+        if subscription.chooses is None:
+            taken = self._take(header, subscription)
+        else:
+            taken = await self._searched(connection, header, subscription, born_ms)
         if taken.records:
             return self._answer(connection, request, taken)
         wait_ms = born_ms + header.poll_ms - now_ms
@@ -138,6 +148,24 @@ class PopProcessor:
         if code is None:
             return None
         return self._nothing(request, taken, code)
+
+    async def _searched(
+        self, connection: Connection, header: PopHeader, subscription: Subscription, born_ms: int
+    ) -> Taken:
+        """What an expression chooses: all queues are looked at in as many turns of the loop as that needs,
+        until there is something or the pop is to be answered. Raises Refused."""
+        context = self._context
+        async with context.effort.turn(connection):
+            while True:
+                taken = self._take(header, subscription)
+                is_late = context.env.now_ms() >= born_ms + header.poll_ms
+                if taken.records or not taken.cut or is_late or connection.closed:
+                    return taken
+                await context.effort.next_turn()
+                self._allowed(header)
+                refused = context.refuse_write()
+                if refused is not None:
+                    raise refused
 
     def serve(self, held: HeldPop, last: bool) -> Command | None:
         """What to answer a pop that waited; SERVED when that is on its way, None: it waits on. Raises
@@ -153,6 +181,8 @@ class PopProcessor:
         taken = self._take(header, subscription)
         if taken.records:
             return self._answer(held.connection, held.request, taken) or SERVED
+        if taken.cut:
+            self._polling.more(header)
         return self._nothing(held.request, taken, Response.POLLING_TIMEOUT) if last else None
 
     def _allowed(self, header: PopHeader) -> None:
@@ -218,7 +248,9 @@ class PopProcessor:
             key = (topic, header.group, queue_id)
             if self._orders.blocks(key, header.attempt_id, taken.pop_time_ms, offset):
                 return  # what waits there is none that could be had: it must not wake anybody
-        if taken.room <= 0:
+        over = taken.subscription.chooses is not None and self._context.effort.is_over
+        taken.cut |= over and store.max_queue_offset(topic, queue_id) > offset
+        if taken.room <= 0 or over:
             taken.rest += max(0, store.max_queue_offset(topic, queue_id) - offset)
             return
         got = self._get(taken, topic, queue_id, offset)
@@ -240,6 +272,7 @@ class PopProcessor:
             self._context.stats.missed_total += 1
             if got.status in _PASSED and got.next_offset > offset:
                 self._log.moved(topic, header.group, queue_id, got.next_offset)
+            taken.cut |= got.status is GetStatus.NO_MATCHED and got.next_offset < got.max_offset
         taken.rest += max(0, got.max_offset - got.next_offset)
 
     def _found(self, taken: Taken, topic: str, queue_id: int, offset: int, got: Got) -> None:
@@ -342,7 +375,7 @@ class PopProcessor:
             offset,
             taken.room,
             bytes_max,
-            context.env.monotonic_ms,
+            context.effort,
         )
 
     # Answering

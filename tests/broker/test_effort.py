@@ -1,0 +1,140 @@
+"""The promise of broker.state.effort: what expressions cost is counted before it is done, and no turn of the
+loop does more than its share, whoever asks and however many queues are looked through."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.requests.consumers.choosing import is_stalled, look
+from broker.state.effort import BYTES_A_STEP, COMPILE_STEPS, RECORD_STEPS, TURN_STEPS, Effort
+from model.codes import Request
+from model.sql92 import Texts, compile_filter
+from remoting.codec import Command
+from remoting.headers import PULL_SUBSCRIPTION, PullHeader, SendHeader
+from remoting.pop_headers import PopAnswer
+from store.files.record import decode
+from tests.broker.helpers import batch_body, client_of, records, running
+from tests.broker.pop.support import pop
+
+LONG = "a" * 31_000
+SAME = " OR ".join(["a CONTAINS 'aab'"] * 800)
+DEAR = " OR ".join(f"a CONTAINS 'a{number}b'" for number in range(400))
+"""Each of its parts is looked for in all of a long property: 50 million characters a message."""
+ONE_MORE = RECORD_STEPS + 40_000 // BYTES_A_STEP + 5 * len(LONG) + COMPILE_STEPS * len(DEAR)
+"""What may begin when almost nothing is left: a record, a search, an expression that is made."""
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of each turn of the loop in which there were any."""
+    turns: list[int] = []
+    turned = Effort._new_turn
+
+    def new_turn(self: Effort) -> None:
+        turns.append(TURN_STEPS - self.left)
+        turned(self)
+
+    monkeypatch.setattr(Effort, "_new_turn", new_turn)
+    return turns
+
+
+def test_the_same_search_is_done_once() -> None:
+    chooses, texts = compile_filter(SAME), Texts({"a": LONG})
+    assert len(list(chooses.search(texts))) == 1
+    assert chooses.steps(texts) < TURN_STEPS
+    both = compile_filter("a CONTAINS 'b' AND (c = 1 OR NOT a CONTAINS 'b')")
+    assert len(list(both.search(Texts({"a": "abc"})))) == 1
+    assert [both({"a": "abc", "c": number}) for number in "12"] == [True, False]
+
+
+async def test_a_dear_message_is_looked_at_over_several_turns(spent: list[int]) -> None:
+    effort, text = Effort(lambda: 0.0), f"a\x01{LONG}\x02"
+    for chooses, expected in ((compile_filter(DEAR), False), (compile_filter(DEAR + " OR a <> 'b'"), True)):
+        assert chooses.steps(Texts.parse(text)) > 10 * TURN_STEPS
+        found, turns = None, len(spent)
+        while found is None:
+            await effort.next_turn()
+            found = effort.chooses(chooses, len(LONG), text)
+        assert found is expected is chooses({"a": LONG})
+        await effort.next_turn()
+        assert len(spent) - turns > 10
+        assert effort.chooses(chooses, len(LONG), text) is expected, "and known to those who ask the same"
+        await effort.next_turn()
+        assert spent[-1] == RECORD_STEPS + len(LONG) // BYTES_A_STEP
+    assert max(spent) <= TURN_STEPS + ONE_MORE
+
+
+async def test_a_look_that_is_cut_goes_on_where_it_ended(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for number in range(40):
+            await client.send("T", b"%d" % number, properties=f"n\x01{number}\x02")
+        await broker.store.caught_up()
+        effort, chooses, offset, bodies, looks = Effort(lambda: 0.0), compile_filter("n > 4"), 0, [], 0
+
+        def get(at: int, count: int) -> Any:
+            return broker.store.get("T", 0, at, count, 1 << 20, None)
+
+        while offset < 40:
+            effort.left = 3 * RECORD_STEPS  # of three records, not quite
+            got = look(get, chooses, offset, 32, 1 << 20, effort)
+            assert not is_stalled(got, offset)
+            assert 0 < got.next_offset - offset <= 4
+            bodies += [decode(chunk).body for chunk in got.chunks]
+            offset, looks = got.next_offset, looks + 1
+        assert bodies == [b"%d" % number for number in range(5, 40)]
+        assert looks >= 10
+
+
+@pytest.mark.parametrize("expression", [DEAR, "n = 'none'"])
+async def test_a_pop_of_all_queues_takes_no_more_of_a_turn_than_its_share(
+    tmp_path: Path, expression: str, spent: list[int]
+) -> None:
+    long = expression == DEAR
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for queue_id in range(4):
+            properties = f"a\x01{LONG}\x02" if long else "n\x011\x02"
+            body = [(b"x", properties, 0)] * (1 if long else 300)
+            sent = SendHeader("pg", "T", queue_id, 1_700_000_000_000, batch=True, default_topic_queues=4)
+            answer = await client.call(Request.SEND_BATCH_MESSAGE, sent.to_ext(), batch_body(body))
+            assert answer.code == 0, answer.remark
+        await broker.store.caught_up()
+        spent.clear()
+        at_once = await pop(client, "T", poll_ms=0, expression=expression, expression_type="SQL92")
+        assert PopAnswer.parse(at_once.ext).rest > 0
+        await pop(client, "T", poll_ms=3_000, expression=expression, expression_type="SQL92")
+        assert len(spent) > 2, "the second one went on where the first had to end"
+        assert max(spent) <= TURN_STEPS + ONE_MORE
+
+
+async def test_pulls_that_come_together_share_the_turns(tmp_path: Path, spent: list[int]) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as other:
+        assert (await client.send("T", b"x", properties=f"a\x01{LONG}\x02")).code == 0
+        await broker.store.caught_up()
+
+        async def pull(number: int) -> Command:
+            header = PullHeader(
+                "cg",
+                "T",
+                0,
+                0,
+                32,
+                PULL_SUBSCRIPTION,
+                0,
+                0,
+                f"{DEAR} OR n = {number}",
+                expression_type="SQL92",
+            )
+            one = client if number % 2 else other
+            return await (await one.connection()).call(
+                Command(int(Request.PULL_MESSAGE), header.to_ext()), 60
+            )
+
+        spent.clear()
+        answers = await asyncio.gather(*(pull(number) for number in range(4)))
+        assert [answer.ext["nextBeginOffset"] for answer in answers] == ["1"] * 4
+        assert not any(records(answer.body) for answer in answers)
+        assert max(spent) <= TURN_STEPS + ONE_MORE
