@@ -14,10 +14,10 @@ from broker.state.effort import BYTES_A_STEP, COMPILE_STEPS, RECORD_STEPS, TURN_
 from model.codes import Request
 from model.sql92 import Texts, compile_filter
 from remoting.codec import Command
-from remoting.headers import PULL_SUBSCRIPTION, PullHeader, SendHeader
+from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
 from remoting.pop_headers import PopAnswer
 from store.files.record import decode
-from tests.broker.helpers import batch_body, client_of, records, running
+from tests.broker.helpers import batch_body, client_of, eventually, records, running
 from tests.broker.pop.support import pop
 
 LONG = "a" * 31_000
@@ -138,3 +138,35 @@ async def test_pulls_that_come_together_share_the_turns(tmp_path: Path, spent: l
         assert [answer.ext["nextBeginOffset"] for answer in answers] == ["1"] * 4
         assert not any(records(answer.body) for answer in answers)
         assert max(spent) <= TURN_STEPS + ONE_MORE
+
+
+async def test_pulls_that_wait_with_one_expression_look_at_a_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    chooses = Effort.chooses
+
+    def counted(self: Effort, *asked: Any) -> bool | None:
+        nonlocal looked
+        looked += 1
+        return chooses(self, *asked)
+
+    async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as sender:
+        await client.send("T", b"x", properties="n\x010\x02")
+        await broker.store.caught_up()
+        held = PullHeader(
+            "cg", "T", 0, 1, 32, PULL_SUBSCRIPTION | PULL_SUSPEND, 0, 60_000, "n = 2", expression_type="SQL92"
+        )
+        connection = await client.connection()
+        command = Command(int(Request.PULL_MESSAGE), held.to_ext())
+        asked = [asyncio.create_task(connection.call(command, 60)) for _ in range(40)]
+        pulls = broker.processors.pulls
+        await eventually(lambda: pulls.held == 40, "all wait")
+        monkeypatch.setattr(Effort, "chooses", counted)
+        await sender.send("T", b"x", properties="n\x011\x02")
+        await eventually(
+            lambda: [one.offset for one in pulls._held.of(("T", 0))] == [2] * 40, "all wait behind it"
+        )
+        assert looked == 1
+        await sender.send("T", b"x", properties="n\x012\x02")
+        assert [len(records((await one).body)) for one in asked] == [1] * 40

@@ -43,6 +43,7 @@ SHORT_POLLING_MS: Final = 1000
 comes again the moment it is answered."""
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0
+PASSED_MAX: Final = 32
 
 _REMARKS: Final = {status: status.name for status in GetStatus}
 
@@ -55,6 +56,8 @@ class PullProcessor:
         self._config = context.config
         self._held = HeldPulls()
         self._asking = Asking(context)
+        self._passed: dict[tuple[str, int, int, str], Got] = {}
+        """What was looked at to its queue's end, and not chosen: many pulls may wait with one expression."""
         self._due: dict[Queue, None] = {}
         self._tasks = Tasks("held pulls")
         self._waking: asyncio.Task[None] | None = None
@@ -262,7 +265,11 @@ class PullProcessor:
         bytes_max = min(bytes_max, BYTES_MAX)
         if subscription.chooses is None:
             return get(topic, queue_id, header.queue_offset, count_max, bytes_max, subscription.codes or None)
-        return look(
+        key = (topic, queue_id, header.queue_offset, subscription.expression)
+        passed = self._passed.get(key)
+        if passed is not None and passed.max_offset == self._context.store.max_queue_offset(topic, queue_id):
+            return passed
+        got = look(
             lambda offset, count: get(topic, queue_id, offset, count, bytes_max, None),
             subscription.chooses,
             header.queue_offset,
@@ -270,6 +277,11 @@ class PullProcessor:
             bytes_max,
             self._context.effort,
         )
+        if got.status is GetStatus.NO_MATCHED and got.next_offset == got.max_offset:
+            if len(self._passed) >= PASSED_MAX:
+                self._passed.clear()
+            self._passed[key] = got
+        return got
 
     def _waits(self, got: Got, held: Held) -> bool:
         code = _code(got, held.header)
@@ -446,6 +458,7 @@ class PullProcessor:
     def release_all(self) -> asyncio.Task[None]:
         """The role changed or the broker stops: every held pull is answered "again, at once"; the task ends
         when all are. None of them waits any more when this returns."""
+        self._passed.clear()  # the next role's queues may end at the same offset, with other messages
         return self._tasks.spawn(self._release_each(self._held.take_all()), name="release")
 
     async def _release_each(self, waiting: list[Held]) -> None:
