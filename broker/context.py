@@ -9,6 +9,7 @@ from broker.state.clients import Clients
 from broker.state.current_role import CurrentRole
 from broker.state.effort import Effort
 from broker.state.locks import QueueLocks
+from broker.state.pace import Pace
 from broker.state.pending_acks import PendingAcks
 from broker.state.stats import Stats
 from broker.tables.copies import Copies
@@ -123,6 +124,15 @@ class BrokerContext:
     def effort(self) -> Effort:
         """What the expressions of consumers may cost."""
         return Effort(self.env.monotonic_ms)
+
+    @cached_property
+    def pace(self) -> Pace:
+        """When long records are written that a short request, or nobody, asked for."""
+        return Pace(
+            self.env.monotonic_ms,
+            lambda: self.store.log.end - self.store.confirmed,
+            self.config.slave_timeout_ms,
+        )
 
     @cached_property
     def store_host(self) -> bytes:

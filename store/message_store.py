@@ -378,6 +378,10 @@ class MessageStore:
         """The whole record that starts there, or None."""
         return self.reader.lookup(physical_offset)
 
+    def record_bytes(self, physical_offset: int) -> int:
+        """How long the record is that starts there, if one does; 0 where none can."""
+        return self.reader.record_bytes(physical_offset)
+
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """See reading.Reader.query. Messages the index does not hold yet are not found: ``indexed`` first."""
         return next(filter(None, self._query(topic, key, max_count, begin_ms, end_ms)), [])

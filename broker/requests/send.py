@@ -155,6 +155,23 @@ class SendProcessor:
         topic = context.topics.ensure(name, group.retry_queues)
         if not topic.perm & PERM_WRITE:
             raise Refused(f"the topic[{name}] sending message is forbidden", Response.NO_PERMISSION)
+        async with context.pace.turn(connection, context.store.record_bytes(header.physical_offset)):
+            refused = context.refuse_write()
+            if refused is not None:
+                raise refused
+            puts = await self._put_back(connection, request, header, group)
+        return self.answer(connection, request, request.reply(), puts, wait=True)
+
+    async def _put_back(
+        self,
+        connection: Connection,
+        request: Command,
+        header: SendBackHeader,
+        group: SubscriptionGroupConfig,
+    ) -> list[Put]:
+        """Store a message for later, or as a dead letter. Raises Refused."""
+        context = self._context
+        name = retry_topic(header.group)
         raw = context.store.lookup(header.physical_offset)
         if raw is None:
             raise Refused(f"look message by offset failed, {header.physical_offset}", Response.SYSTEM_ERROR)
@@ -195,8 +212,7 @@ class SendProcessor:
             body=record.body,
             properties=_with_room(changed(record.properties, put, _OF_ITS_TIME)),
         )
-        puts = await self.put_moved([self.delayed(message)])
-        return self.answer(connection, request, request.reply(), puts, wait=True)
+        return await self.put_moved([self.delayed(message)])
 
     def of_reply(
         self, connection: Connection, header: SendHeader, request: Command

@@ -29,6 +29,7 @@ from broker.requests.half_places import HalfPlaces
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import LONG_BODY_BYTES, SendProcessor
+from broker.state.pace import LONG_BYTES
 from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.acl.plain import Perm
 from model.codes import Request, Response
@@ -418,8 +419,9 @@ class Transactions:
             if offset >= end:
                 break
             looked += 1
-            if looked % _COUNT == 0 or slice_.is_over():
+            if half.size >= LONG_BYTES or looked % _COUNT == 0 or slice_.is_over():
                 await slice_.pause()
+                await self._context.pace.room()  # it may be written anew
                 refused = self._context.refuse_write()
                 if refused is not None:
                     raise refused

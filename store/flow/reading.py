@@ -320,15 +320,20 @@ class Reader:
             raise DiskError(f"a queue names {size} bytes at {offset}, the log has {len(data)}")
         return data
 
-    def lookup(self, physical_offset: int) -> bytes | None:
-        """The record that starts there, or None: beyond the log, or no record."""
+    def record_bytes(self, physical_offset: int) -> int:
+        """How long the record is that starts there, if one does; 0 where none can."""
         if not self._log.min_offset <= physical_offset < self._log.end:
-            return None
+            return 0
         head = self._log.read(physical_offset, HEAD.size)
         if len(head) < HEAD.size:
-            return None
-        size = HEAD.unpack_from(head)[0]
-        if not RECORD_BYTES_MIN <= size <= self._log.end - physical_offset:
+            return 0
+        size = int(HEAD.unpack_from(head)[0])
+        return size if RECORD_BYTES_MIN <= size <= self._log.end - physical_offset else 0
+
+    def lookup(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, or None: beyond the log, or no record."""
+        size = self.record_bytes(physical_offset)
+        if not size:
             return None
         data = self._log.read(physical_offset, size)
         try:
