@@ -8,7 +8,6 @@ All methods are called on the event loop.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
@@ -387,13 +386,14 @@ class MessageStore:
         return next(filter(None, self._query(topic, key, max_count, begin_ms, end_ms)), [])
 
     async def query_in_turns(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, slice_: Slice
     ) -> list[bytes]:
-        """``query``, with turns for others: a key may have millions of messages newer than ``end_ms``."""
+        """``query``, with turns for others: a key may have millions of messages newer than ``end_ms``.
+        Raises as ``slice_``."""
         for found in self._query(topic, key, max_count, begin_ms, end_ms):
             if found is not None:
                 return found
-            await asyncio.sleep(0)
+            await slice_.pause()
         return []
 
     def _query(

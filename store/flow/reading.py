@@ -392,16 +392,17 @@ class Reader:
         None again and again while it looks, so that others can have a turn; then the records, once.
         """
         found: dict[int, bytes] = {}
-        size = 0
+        size = looked_at = 0
         for offset in self._index.find(topic, key, begin_ms, end_ms) if self._index is not None else ():
             if len(found) >= max_count:
                 break
-            if offset == STILL_LOOKING:
+            if offset == STILL_LOOKING or looked_at >= LONG_RECORD_BYTES:
+                looked_at = 0
                 yield None
-                continue
-            data = self.lookup(offset) if offset not in found else None
+            data = self.lookup(offset) if offset not in found and offset != STILL_LOOKING else None
             if data is None:
                 continue
+            looked_at += len(data)  # also of those that have another key with the same hash
             record = decode(data, check_crc=False)
             if (
                 record.topic == topic
@@ -412,8 +413,6 @@ class Reader:
                 if found and size > QUERY_BYTES_MAX:
                     break
                 found[offset] = data
-                if len(data) >= LONG_RECORD_BYTES:
-                    yield None
         yield [found[offset] for offset in sorted(found)]
 
 

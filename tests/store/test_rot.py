@@ -14,6 +14,7 @@ import pytest
 from model.errors import DiskError
 from model.ids import Epoch, PhysicalOffset
 from model.message import TRANSACTION_PREPARED
+from runtime.turns import Slice
 from store.files.consume_queue import ENTRY_BYTES, ConsumeQueue
 from store.files.index_file import LOOKED_AT_ONCE, IndexFile
 from store.files.record import BadRecord, Dispatch, Record, decode, walk
@@ -476,7 +477,7 @@ async def test_a_key_that_many_messages_share_holds_neither_a_scrub_nor_a_query(
 
         beside = asyncio.create_task(others())
         window = (0, env.clock_ms - 2_990_000)
-        found = await store.query_in_turns("T", "tenant", 5, *window)
+        found = await store.query_in_turns("T", "tenant", 5, *window, Slice(lambda: 0.0))
         beside.cancel()
         assert found == store.query("T", "tenant", 5, *window)
         assert [decode(raw).queue_offset for raw in found] == [5, 6, 7, 8, 9]
@@ -491,7 +492,9 @@ def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_tu
                 store.put(message(b"x", queue_id=number % 2, keys="tenant"))
             store.confirm(store.log.end)
             await store.caught_up()
-            query = asyncio.create_task(store.query_in_turns("T", "tenant", 1 << 20, 0, 1 << 62))
+            query = asyncio.create_task(
+                store.query_in_turns("T", "tenant", 1 << 20, 0, 1 << 62, Slice(lambda: 0.0))
+            )
             await asyncio.sleep(0)
             cut = records_of(store)[offset].physical_offset
             store.truncate(cut)

@@ -57,9 +57,10 @@ class QueryProcessor:
         found: list[bytes] = []
         # What is longer lies in no store: it is not hashed, a key of megabytes would hold the loop.
         if len(header.key) <= PROPERTIES_BYTES_MAX and len(header.topic) <= TOPIC_BYTES_MAX:
-            found = await store.query_in_turns(
-                header.topic, header.key, count_max, header.begin_ms, header.end_ms
-            )
+            async with self._context.turns.take(connection) as turn:
+                found = await store.query_in_turns(
+                    header.topic, header.key, count_max, header.begin_ms, header.end_ms, turn
+                )
         if not found:
             raise Refused("can not find message, maybe time range not correct", Response.QUERY_NOT_FOUND)
         now_ms = self._context.env.now_ms()
