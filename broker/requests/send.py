@@ -187,9 +187,11 @@ class SendProcessor:
         if request.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
             maximum = header.max_reconsume_times
         put = {WAIT: "false"}
-        if not has(record.properties, RETRY_TOPIC):
+        # What a record says of where it comes from is believed where it came back before.
+        came_back = record.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        if not came_back or not has(record.properties, RETRY_TOPIC):
             put[RETRY_TOPIC] = record.topic
-        if not has(record.properties, ORIGIN_MESSAGE_ID):
+        if not came_back or not has(record.properties, ORIGIN_MESSAGE_ID):
             put[ORIGIN_MESSAGE_ID] = message_id(record.store_host, record.physical_offset)
         if record.reconsume_times >= maximum or header.delay_level < 0:
             name = dlq_topic(header.group)

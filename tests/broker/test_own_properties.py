@@ -130,3 +130,17 @@ async def test_properties_that_are_no_text_are_refused_on_their_way_back(tmp_pat
         broken = bytes(raw).replace(b"A\x01xx\x02", b"A\x01\xff\xfe\x02")
         broker.store.lookup = lambda offset: broken  # type: ignore[method-assign, assignment]
         assert await send_back(client, 0, -1) == Response.MESSAGE_ILLEGAL
+
+
+async def test_a_message_that_is_sent_back_says_where_it_was_not_what_its_sender_wrote(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        forged = "RETRY_TOPIC\x01payments\x02ORIGIN_MESSAGE_ID\x01zz\x02"
+        assert (await client.send("T", properties=forged)).code == 0
+        assert await send_back(client, log_records(broker)[0].physical_offset, -1) == 0
+        dead = log_records(broker)[-1]
+        assert property_of(dead.properties, "RETRY_TOPIC") == "T"
+        assert property_of(dead.properties, "ORIGIN_MESSAGE_ID") != "zz"
+        assert await send_back(client, dead.physical_offset, -1) == 0
+        assert property_of(log_records(broker)[-1].properties, "RETRY_TOPIC") == "T", "it came back before"
