@@ -16,19 +16,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from chaos.live.switch import TUN, Rule
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
-
-if TYPE_CHECKING:
-    from chaos.links.detours import Detours
 
 CLIENTS: Final = "clients"
 """The name of the machine that all clients of a drill are on."""
@@ -42,6 +39,20 @@ TOOLS: Final = ("ip", "nsenter", "ss")
 NETNS: Final = Path("/run/netns")
 TRIES: Final = 20
 ANSWER_S: Final = 10.0
+
+
+class Cutter(Protocol):
+    """What cuts in the place of the switch (``chaos.links.detours``)."""
+
+    @property
+    def cutting(self) -> bool: ...
+    @property
+    def means(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    async def cut(self, pairs: Iterable[Sequence[str]], direction: str) -> None: ...
+    async def heal(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 class NoNetwork(MqError):
@@ -59,8 +70,7 @@ class Network:
         self._dark: set[str] = set()
         self.cut_last: list[list[str]] = []
         """The pairs that were cut last: what a shape came to."""
-        self.detours: Detours | None = None
-        """What cuts in the place of the switch."""
+        self.detours: Cutter | None = None
         self._asking = asyncio.Lock()
 
     @classmethod

@@ -128,7 +128,7 @@ def _host(data: Mapping[str, Any]) -> Host:
             commands[what] = text.format(unit=shlex.quote(str(data["unit"])))
         else:
             raise ConfigError(f"{data['name']} has no unit, and no command {what}")
-    told = [str(data[name]) for name in ("name", "role", "ssh", "status")]
-    if told[1] == "namesrv":
+    if data["role"] == "namesrv":
         split_address(str(data["address"]))
-    return Host(*told, commands, str(data.get("address", "")))
+    name, role, ssh, status = (str(data[key]) for key in ("name", "role", "ssh", "status"))
+    return Host(name, role, ssh, status, commands, str(data.get("address", "")))

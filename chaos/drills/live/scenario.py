@@ -221,16 +221,7 @@ async def strike(
         executor = Executor(env, cluster, ground, onlooker, load.history, load.clock, chance)
         stack.push_async_callback(executor.stop)
         tell("load runs, faults strike")
-        begun_ms = load.clock()
-        try:
-            whole = _wait_full(cluster, asked) if asked.one_by_one else None
-            await executor.run(plan.steps, asked.scale, whole)
-        except ClusterNotReady as error:
-            drill.unfinished = f"the cluster is not full again after a fault: {error}"
-        left_ms = begun_ms + plan.load_ms * asked.scale - load.clock()
-        if asked.one_by_one:  # the waits for the full group moved the end, too
-            left_ms = (plan.load_ms - max(step.at_ms for step in plan.steps)) * asked.scale
-        await asyncio.sleep(left_ms / 1000)
+        drill.unfinished = await _carry_out(executor, cluster, asked, load.clock)
         until_ms = load.clock()
         tell("healing")
         await executor.revive()
@@ -251,6 +242,23 @@ async def strike(
     if ground.network is not None and ground.network.detours is not None:
         told.proxies = ground.network.detours.means
     return told
+
+
+async def _carry_out(
+    executor: Executor, cluster: LocalCluster, asked: Asked, clock: Callable[[], float]
+) -> str | None:
+    """The plan's steps, until its load is to end; why that came to nothing, or None."""
+    plan, begun_ms, unfinished = asked.plan, clock(), None
+    try:
+        whole = _wait_full(cluster, asked) if asked.one_by_one else None
+        await executor.run(plan.steps, asked.scale, whole)
+    except ClusterNotReady as error:
+        unfinished = f"the cluster is not full again after a fault: {error}"
+    left_ms = begun_ms + plan.load_ms * asked.scale - clock()
+    if asked.one_by_one:  # the waits for the full group moved the end, too
+        left_ms = (plan.load_ms - max(step.at_ms for step in plan.steps)) * asked.scale
+    await asyncio.sleep(left_ms / 1000)
+    return unfinished
 
 
 async def _logs(env: Env, cluster: LocalCluster, drill: Drill) -> Sequence[ReplicaLog]:
