@@ -196,7 +196,8 @@ class ElectionCoordinator:
             case signals.Reply():
                 self._reply(action)
             case signals.Report():
-                log.log(LEVELS[action.level], "Controller %s: %s", self._config.self_id, action.text)
+                level, text = LEVELS[action.level], action.text
+                log.log(level, "Controller %s: %s", self._config.self_id, text, exc_info=action.mistake)
                 if action.event:
                     self._env.events.add(action.event, **action.fields)
 
@@ -209,7 +210,8 @@ class ElectionCoordinator:
         else:
             reply.set_result(action.result)
 
-    # The decider waits for the outcome of each of these, so each of them has one.
+    # The decider waits for the outcome of each of these, so each tells it one; but a barrier that ended with
+    # this Controller's lead tells none (the change of leader does), and nobody waits for what is cancelled.
 
     async def _settle(self, number: int) -> None:
         try:

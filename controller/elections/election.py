@@ -15,6 +15,8 @@ a growing while, or when one of its brokers is back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controller.elections.asking import Inquiry, longest_wait_s
@@ -34,6 +36,7 @@ from controller.elections.signals import (
     LeadershipChanged,
     NotCommitted,
     NotSettled,
+    OfGroup,
     Propose,
     Reply,
     Report,
@@ -48,7 +51,7 @@ from controller.elections.signals import (
     WakeAt,
 )
 from controller.elections.step_downs import StepDowns, why_not_for
-from controller.elections.underway import NEVER, Election, Mandate, Phase, Reported, Round
+from controller.elections.underway import NEVER, Backoffs, Election, Mandate, Phase, Reported, Round, failed
 from controller.groups.commands import (
     ELECT_MASTER_FAILED,
     FENCED_MASTER_EPOCH,
@@ -59,7 +62,6 @@ from controller.groups.commands import (
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
-from runtime.backoff import Backoff
 from runtime.report.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -68,8 +70,6 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 50
 BACK_MS: Final = 300.0  # a master whose connection ended, but that its slaves still hear, may come back
 BACK_STEP_MS: Final = 20
-BACK_OFF_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
-BACK_OFF_MAX_MS: Final = 2000
 ANNOUNCEMENTS_MAX: Final = 100  # masters a new leader announces in one step: between two it must be heard
 STEP_MS: Final = 5
 
@@ -79,7 +79,8 @@ class ElectionDecider:
 
     In: ``step``; and, for heartbeats, ``grant``. ``live`` is filled by the caller before it tells the event.
     Holds: at most one proposal of a group is in flight; none of its own is made while the master is presumed
-    alive, none at all while a lease matters; there is always a time to look at every group again.
+    alive, none at all while a lease matters; there is always a time to look at every group again. A mistake
+    of ours in one group ends that group's election alone.
     """
 
     def __init__(
@@ -88,14 +89,13 @@ class ElectionDecider:
         self._config = config
         self._table = table
         self._live = live
-        self._chance = chance
         self.leases = Leases()
         self.mandate = Mandate()
         self.elections: dict[str, Election] = {}
         self._preview = ElectionPreview(config, table, live, self.leases)
         self._reported = Reported()
         self._step_downs = StepDowns()
-        self._backoffs: dict[str, tuple[Backoff, float]] = {}  # nobody electable: not again before (ms)
+        self._backoffs = Backoffs(chance)
         self._inquiries = 0
         self._now_ms = 0.0  # of this step
         self._round = Round()
@@ -106,8 +106,10 @@ class ElectionDecider:
         self._now_ms = now_ms
         self._out = []
         self._take(event)
+        for name, election in list(self.elections.items()):
+            self._alone(name, partial(election.check, name))
+        self.mandate.check()
         self._out.append(WakeAt(self._wake_ms()))
-        self._check_invariants_of_elections()
         return self._out
 
     def _take(self, event: Event) -> None:
@@ -125,11 +127,16 @@ class ElectionDecider:
             case StoodStill():
                 self._report(f"this Controller stood still for {event.for_ms:.0f} ms")
                 self._live.lead(self._now_ms)
+            case SessionsEnded():
+                self._on_sessions_ended(event.brokers)
+            case _:
+                self._alone(event.group, partial(self._take_of_group, event), event)
+
+    def _take_of_group(self, event: OfGroup) -> None:
+        match event:
             case BrokerBack():
                 self._clear_backoff(event.group)
                 self._elect_if_needed(event.group)
-            case SessionsEnded():
-                self._on_sessions_ended(event.brokers)
             case Answered():
                 self._on_answered(event)
             case SteppedDown():
@@ -141,9 +148,22 @@ class ElectionDecider:
             case Requested():
                 self._on_requested(event)
 
+    def _alone(self, name: str, act: Callable[[], None], event: OfGroup | None = None) -> None:
+        """Where a mistake of ours fails this, the group's election ends, and it waits; other groups go on."""
+        before, was = len(self._out), self.elections.get(name)
+        proposing = was is not None and was.phase is Phase.PROPOSING
+        try:
+            act()
+        except Exception as mistake:  # noqa: BLE001
+            tickets = {of.ticket for of in (was, self.elections.pop(name, None)) if of is not None}
+            self._out[before:] = failed(name, mistake, self._out[before:], tickets, event)
+            if proposing and not isinstance(event, Committed):
+                self._unsettle()  # it may still be committed
+            self._look_again_by(self._backoffs.add(name, self._now_ms))
+
     def abandon(self, now_ms: float) -> list[Action]:
-        """A step failed by a mistake of ours: forget what is under way, requests included, and begin as a new
-        leader does. What was proposed may still be committed, so the table is settled first."""
+        """A step failed by a mistake of ours, and not in one group alone: forget what is under way, requests
+        included, and begin as a new leader does. What was proposed may be committed: the table is settled."""
         self._now_ms, self._out = now_ms, [StopAsking(name) for name in sorted(self.elections)]
         self.elections.clear()
         self._backoffs.clear()
@@ -213,12 +233,12 @@ class ElectionDecider:
         self._on_sessions_ended(tuple(self._live.expired(self._now_ms)))
         for name, election in sorted(self.elections.items()):
             if self._now_ms >= election.due_ms:
-                self._go_on(name, election)
+                self._alone(name, partial(self._go_on, name, election))
         if self._now_ms >= self._round.look_ms and not self._round.left:  # one that began ends first
             self._round.look_ms = self._now_ms + self._config.scan_inactive_master_ms
             self._round.begin(self._table.groups)
         for name in self._round.some():
-            self._elect_if_needed(name)
+            self._alone(name, partial(self._elect_if_needed, name))
 
     def _on_sessions_ended(self, brokers: tuple[Broker, ...]) -> None:
         lost = []
@@ -228,21 +248,13 @@ class ElectionDecider:
                 self._clear_backoff(name)
                 lost.append(name)
         for name in self._round.first(lost):
-            self._elect_if_needed(name)
+            self._alone(name, partial(self._elect_if_needed, name))
 
     def _clear_backoff(self, name: str) -> None:
         """Something happened in the group that may let somebody be elected: do not wait any longer."""
-        self._backoffs.pop(name, None)
+        self._backoffs.forget(name)
         if name in self.elections:
             self.elections[name].changed_meanwhile = True
-
-    def _back_off(self, name: str) -> None:
-        """Nobody could be elected, and nothing happened: look again after a while that grows."""
-        backoff, _ = self._backoffs.get(name) or (self._new_backoff(), 0.0)
-        self._backoffs[name] = backoff, self._now_ms + backoff.next_s() * 1000
-
-    def _new_backoff(self) -> Backoff:
-        return Backoff(self._chance, BACK_OFF_MIN_MS, BACK_OFF_MAX_MS)
 
     def _elect_if_needed(self, name: str) -> None:
         """Start an election if the group needs one and this Controller may."""
@@ -258,9 +270,8 @@ class ElectionDecider:
             self._note_lost(name, group.master, group.epoch)
         elif self._preview.would_be_elected(name, group, self._now_ms) is None:
             return
-        _, backs_off_until_ms = self._backoffs.get(name, (None, 0.0))
-        if self._now_ms < backs_off_until_ms:
-            self._look_again_by(backs_off_until_ms)
+        if self._now_ms < self._backoffs.until_ms(name):
+            self._look_again_by(self._backoffs.until_ms(name))
             return
         left_ms = self._lease_left_ms(name, None, self._now_ms)
         if left_ms > 0:
@@ -430,7 +441,7 @@ class ElectionDecider:
         if group is None or may_not:
             self._end(name, election, None)
         elif self._preview.is_in_vain(command):
-            self._back_off(name)
+            self._backoffs.add(name, self._now_ms)
             self._end(name, election, None)
         else:
             self._propose(election, command)
@@ -556,7 +567,7 @@ class ElectionDecider:
         if election.attempt < max(self._config.elect_retry_max, 1):
             election.phase, election.due_ms = Phase.RETRYING, self._now_ms + RETRY_MS
         else:
-            self._back_off(name)
+            self._backoffs.add(name, self._now_ms)
             self._end(name, election, None)
 
     def _end(self, name: str, election: Election, answer: Answer | None) -> None:
@@ -568,9 +579,9 @@ class ElectionDecider:
             assert answer is not None, "a request is refused, or answered by the table"
             self._out.append(Reply(election.ticket, answer))
         elif election.changed_meanwhile or (answer is not None and answer.changed):
-            self._backoffs.pop(name, None)
+            self._backoffs.forget(name)
         elif answer is not None:
-            self._back_off(name)
+            self._backoffs.add(name, self._now_ms)
         if election.ticket is None and answer is not None and answer.changed and answer.code != SUCCESS:
             self._report(f"{name} has no master: {answer.remark}", "error")
         # What happened while the election was under way: the new master may be lost already.
@@ -578,22 +589,10 @@ class ElectionDecider:
 
     def check_invariants(self) -> None:
         """Raise if a promise of this state is broken."""
-        self._check_invariants_of_elections()
-        longest_ms = max(self._config.scan_inactive_master_ms, self._config.scan_not_active_ms)
-        assert self._round.look_ms <= self._now_ms + longest_ms, (
-            "there is no time to look at every group again"
-        )
-        for name, (_, until_ms) in self._backoffs.items():
-            assert until_ms <= self._now_ms + BACK_OFF_MAX_MS, f"{name} backs off for longer than it may"
-        for name, (master, epoch) in self._reported.announced.items():
-            group = self._table.groups.get(name)
-            if group is not None and group.master is not None and group.epoch == epoch:
-                assert group.master == master, f"{name}: brokers were told of another master of epoch {epoch}"
-
-    def _check_invariants_of_elections(self) -> None:
-        """After every step, also in production: there are few."""
-        assert self.mandate.is_raft_leader or not self.mandate.caught_up, (
-            "a Controller that does not lead decides nothing"
-        )
+        self.mandate.check()
         for name, election in self.elections.items():
             election.check(name)
+        longest_ms = max(self._config.scan_inactive_master_ms, self._config.scan_not_active_ms)
+        self._round.check(self._now_ms + longest_ms)
+        self._backoffs.check(self._now_ms)
+        self._reported.check(self._table.groups)

@@ -112,20 +112,8 @@ class Requested:
     request: ElectionRequest
 
 
-Event = (
-    Tick
-    | LeadershipChanged
-    | Settled
-    | NotSettled
-    | StoodStill
-    | BrokerBack
-    | SessionsEnded
-    | Answered
-    | SteppedDown
-    | Committed
-    | NotCommitted
-    | Requested
-)
+OfGroup = BrokerBack | Answered | SteppedDown | Committed | NotCommitted | Requested
+Event = Tick | LeadershipChanged | Settled | NotSettled | StoodStill | SessionsEnded | OfGroup
 
 # Actions
 
@@ -187,12 +175,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A log line; with a name also an event that operators see."""
+    """A log line; with a name also an event that operators see. ``mistake``: ours, whose trace is logged."""
 
     text: str
     level: str = "warning"
     event: str = ""
     fields: Fields = field(default_factory=dict)
+    mistake: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

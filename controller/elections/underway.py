@@ -5,16 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from controller.elections.asking import Inquiry
 from controller.elections.outages import Outages
 from controller.elections.preview import OWN, ElectionRequest
+from controller.elections.signals import Action, OfGroup, Propose, Reply, Report, Requested, StopAsking
+from controller.groups.group import Group
+from model.errors import Unknown
+from runtime.backoff import Backoff
+
+if TYPE_CHECKING:
+    import random
 
 NEVER: Final = float("inf")
+BACK_OFF_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
+BACK_OFF_MAX_MS: Final = 2000
 GROUPS_AT_ONCE: Final = 100
 """So many groups are looked at in one step: of thousands each may need an election."""
 
@@ -79,6 +88,41 @@ class Mandate:
     def decides(self) -> bool:
         return self.is_raft_leader and self.caught_up
 
+    def check(self) -> None:
+        """After every step, also in production."""
+        assert self.is_raft_leader or not self.caught_up, "a Controller that does not lead decides nothing"
+
+
+class Backoffs:
+    """Groups in which nobody could be elected, or whose election failed by a mistake of ours, and in which
+    nothing happened since: they are looked at again after a while that grows."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._until: dict[str, tuple[Backoff, float]] = {}
+
+    def add(self, name: str, now_ms: float) -> float:
+        """Once more; until when (ms)."""
+        backoff, _ = self._until.get(name) or (Backoff(self._chance, BACK_OFF_MIN_MS, BACK_OFF_MAX_MS), 0.0)
+        until_ms = now_ms + backoff.next_s() * 1000
+        self._until[name] = backoff, until_ms
+        return until_ms
+
+    def until_ms(self, name: str) -> float:
+        """0 = it need not wait."""
+        return self._until[name][1] if name in self._until else 0.0
+
+    def forget(self, name: str) -> None:
+        self._until.pop(name, None)
+
+    def clear(self) -> None:
+        self._until.clear()
+
+    def check(self, now_ms: float) -> None:
+        """Raise if a group waits for longer than it may."""
+        for name, (_, until_ms) in self._until.items():
+            assert until_ms <= now_ms + BACK_OFF_MAX_MS, f"{name} backs off for longer than it may"
+
 
 @dataclass(slots=True)
 class Reported:
@@ -89,6 +133,12 @@ class Reported:
     announcements: int = 0  # since the last tick
 
     outages: Outages = field(default_factory=Outages)
+
+    def check(self, groups: Mapping[str, Group]) -> None:
+        for name, (master, epoch) in self.announced.items():
+            group = groups.get(name)
+            if group is not None and group.master is not None and group.epoch == epoch:
+                assert group.master == master, f"{name}: brokers were told of another master of epoch {epoch}"
 
 
 @dataclass(slots=True)
@@ -112,3 +162,25 @@ class Round:
         """Those of ``names`` to look at now; the others are the next."""
         self.left += reversed(names[GROUPS_AT_ONCE:])
         return names[:GROUPS_AT_ONCE]
+
+    def check(self, latest_ms: float) -> None:
+        assert self.look_ms <= latest_ms, "there is no time to look at every group again"
+
+
+def failed(
+    name: str, mistake: Exception, done: list[Action], tickets: set[int | None], event: OfGroup | None
+) -> list[Action]:
+    """What is left of ``done`` when a step of this group failed by a mistake of ours: nothing is proposed,
+    and whoever asked for its election, by these tickets or this event, is answered."""
+    if isinstance(event, Requested):
+        tickets = {*tickets, event.ticket}
+    left = [action for action in done if not isinstance(action, Propose)]
+    answered = {action.ticket for action in left if isinstance(action, Reply)}
+    open_ = sorted(ticket for ticket in tickets if ticket is not None and ticket not in answered)
+    text = f"{name}: its election begins anew: {type(mistake).__name__}: {mistake}"
+    return [
+        *left,
+        *(Reply(ticket, Unknown("the election failed")) for ticket in open_),
+        StopAsking(name),
+        Report(text, "error", mistake=mistake),
+    ]

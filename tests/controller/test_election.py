@@ -328,7 +328,90 @@ def test_a_question_that_began_before_the_outcome_was_unknown_settles_nothing() 
     assert lab.state.mandate.decides
 
 
-def test_after_a_mistake_of_ours_all_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["_elect_if_needed", "_look_at_answers", "_propose"])
+def test_a_group_whose_step_fails_each_time_keeps_no_other_from_its_master(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    lab = Lab()
+    lab.mistakes = []
+    for name in ("bad", "good"):
+        lab.make_group([1, 2], name=name)
+        lab.make_master(1, [1, 2], name)
+        for broker_id in (1, 2):
+            lab.beat(broker_id, name=name, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    as_it_is = getattr(ElectionDecider, where)
+
+    def fails(state: ElectionDecider, *what: Any) -> None:
+        if "bad" in what or (where == "_propose" and what[1].group == "bad"):
+            raise ZeroDivisionError
+        as_it_is(state, *what)
+
+    monkeypatch.setattr(ElectionDecider, where, fails)
+    for name in ("bad", "good"):
+        lab.close(1, name)
+    settled = lab.state.mandate.number
+    for _ in range(20):
+        for name in ("bad", "good"):
+            lab.answer(2, (1, 5), name=name)
+        lab.commit("good")
+        lab.run_until(lab.now_ms + 50)
+    assert lab.group("good").master == 2
+    assert "bad" not in lab.proposals
+    assert all("bad" in text for text in lab.mistakes)
+    assert 2 <= len(lab.mistakes) <= 12, "it is tried again and again, after a while that grows"
+    assert lab.state.mandate.number == settled, "what concerns one group unsettles nothing"
+
+
+def test_who_asked_for_an_election_that_failed_by_a_mistake_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab = Lab()
+    lab.mistakes = []
+    lab.make_group([*IDS])
+    lab.make_master(1, [*IDS])
+    for broker_id in IDS:
+        lab.beat(broker_id, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    monkeypatch.setattr(ElectionDecider, "_ask", lambda *_: 1 / 0)
+    lab.request(ElectionRequest(broker_id=2, designate=True, handed_over_by=1))
+    assert not lab.open
+    assert [type(reply) for reply in lab.replies.values()] == [Unknown]
+    assert not lab.state.elections
+
+
+def test_a_proposal_whose_election_failed_by_a_mistake_is_settled_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may still be committed: until that is known no lease is granted, and nothing proposed."""
+    lab = Lab()
+    lab.mistakes = []
+    lab.make_group([*IDS])
+    lab.make_master(1, [*IDS])
+    for broker_id in IDS:
+        lab.beat(broker_id, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    lab.close(1)
+    for broker_id in (2, 3):
+        lab.answer(broker_id, (1, 5))
+    assert G in lab.proposals
+    with monkeypatch.context() as patched:
+        patched.setattr(Election, "check", lambda *_: 1 / 0)
+        lab.feed(signals.Tick())
+    assert (G in lab.state.elections, lab.state.mandate.decides) == (False, False)
+    lab.commit()
+    lab.settle()
+    lab.run_until(lab.now_ms + 200)
+    assert lab.group().master in (2, 3)
+    assert lab.state.mandate.decides
+
+
+def test_after_a_mistake_of_ours_that_concerns_no_single_group_all_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was proposed may still be committed: the table is settled before anything else is decided."""
     lab = Lab()
     lab.make_group([*IDS])
@@ -340,9 +423,9 @@ def test_after_a_mistake_of_ours_all_begins_anew(monkeypatch: pytest.MonkeyPatch
     lab.close(1)
     lab.answer(2, (1, 5))
     with monkeypatch.context() as patched:
-        patched.setattr(ElectionDecider, "_look_at_answers", lambda *_: 1 / 0)
+        patched.setattr(ElectionDecider, "_on_tick", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            lab.answer(3, (1, 5))
+            lab.feed(signals.Tick())
     actions = lab.state.abandon(lab.now_ms)
     for action in actions:
         lab._note(action)

@@ -52,6 +52,7 @@ class Lab:
         self.replies: dict[int, Answer | MqError] = {}
         self.announced: list[tuple[str, int, int]] = []
         self.leases: dict[tuple[str, int, int], float] = {}  # group, broker, epoch -> until (ms)
+        self.mistakes: list[str] | None = None  # a list: those of one group are noted there, and fail no test
 
     # what is the case
 
@@ -123,6 +124,10 @@ class Lab:
                 group = self.group(action.group)
                 assert group.master is not None, "there is somebody to announce"
                 self.announced.append((action.group, group.master, group.epoch))
+            case signals.Report() if action.mistake is not None:
+                if self.mistakes is None:
+                    raise action.mistake
+                self.mistakes.append(action.text)
             case signals.Reply():
                 assert action.ticket in self.open, "a request is answered once"
                 self.open.discard(action.ticket)
