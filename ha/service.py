@@ -21,9 +21,11 @@ from ha.master.sync_set import Leadership, LogEnds, SyncSet
 from ha.slave.follow import Master
 from ha.slave.follower import Follower, State
 from ha.slave.parts import Parts
+from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import BrokenInvariantError, MqError, Refused
 from model.ids import NO_EPOCH, BrokerId, Epoch, PhysicalOffset
+from model.leases import duration_ms
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
@@ -340,7 +342,7 @@ class HaService:
         if not self.conditions.acks_replace_lease():
             return False
         config = self._config
-        within_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
+        within_ms = max(duration_ms(config.controller_heartbeat_timeout_ms), config.ha_heartbeat_ms * 1.5)
         return self.sync is not None and self.sync.acked_by_all_recently(self._env.monotonic_ms(), within_ms)
 
     def refuse(self) -> Refused | None:
@@ -353,12 +355,13 @@ class HaService:
         if sync is None:
             return None
         if self.broken is not None:
-            return Refused(f"service not available now: {self.broken}", 14)
+            return Refused(f"service not available now: {self.broken}", Response.SERVICE_NOT_AVAILABLE)
         if not self.conditions.holds_lease() and not self.acked_by_all_recently():
-            return Refused(NO_LEASE, 14)
+            return Refused(NO_LEASE, Response.SERVICE_NOT_AVAILABLE)
         needed = sync.members_to_write
         if len(sync.members) < needed:
-            return Refused(f"in-sync replicas not enough: {len(sync.members)} of {needed}", 1)
+            text = f"in-sync replicas not enough: {len(sync.members)} of {needed}"
+            return Refused(text, Response.SYSTEM_ERROR)
         return None
 
     def adopt(

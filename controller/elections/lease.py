@@ -17,17 +17,10 @@ from typing import Final
 
 from controller.elections.liveness import Broker, Heartbeat
 from controller.groups.group import Rule
+from model.leases import DURATION_MAX_MS, duration_ms
 
-SHARE: Final = 0.8
-"""Of the heartbeat timeout: a silent master's lease is over before its silence counts."""
-DURATION_MAX_MS: Final = 8000
 DRIFT: Final = 0.02
 """Two clocks may differ so much in speed."""
-
-
-def duration_ms(timeout_ms: int) -> int:
-    """How long a broker with this heartbeat timeout may lead without a new word."""
-    return int(min(timeout_ms * SHARE, DURATION_MAX_MS))
 
 
 class Leases:

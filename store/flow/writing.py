@@ -8,6 +8,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from model.codes import Response
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
 from model.ids import PhysicalOffset, QueueOffset
@@ -48,13 +49,16 @@ class Gathered(NamedTuple):
     data: bytearray
 
 
+ILLEGAL: Final = Response.MESSAGE_ILLEGAL
 _PUT: Final = partial(tuple.__new__, Put)  # of thousands, in one call each
 
 
 class Writer:
-    """Appends to one store's log; ``offsets`` says which queue offset is next. Calls ``on_append(end)``.
+    """Appends to one store's log; ``offsets`` says which queue offset is next. Each hook of
+    ``on_append`` hears the log's new end.
 
-    Holds: what is appended is known to the dispatcher and to ``offsets`` before anybody hears of it.
+    Holds: what is appended is known to the dispatcher and to ``offsets`` before anybody hears of it; bytes of
+    a master (``append_raw``) to the dispatcher alone.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class Writer:
         records, dispatches, size = self._encode_all(messages, stamp_ms, stored_before)
         if size > self._log.room:
             if size > self._log.segment_bytes - BLANK_BYTES:
-                raise Refused(f"{size} bytes do not fit into one segment", 13)
+                raise Refused(f"{size} bytes do not fit into one segment", ILLEGAL)
             self._log.roll()
             records, dispatches, size = self._encode_all(messages, stamp_ms, stored_before)
         if self._light_queues:
@@ -149,9 +153,12 @@ class Writer:
 
     def _check(self, message: NewMessage, stored_before: bool) -> None:
         if len(message.body) > self._config.message_bytes_max and not stored_before:
-            raise Refused(f"the body has {len(message.body)} bytes, maxMessageSize is exceeded", 13)
+            raise Refused(
+                f"the body has {len(message.body)} bytes, maxMessageSize is exceeded",
+                ILLEGAL,
+            )
         if not is_queue_name(message.topic, message.queue_id):
-            raise Refused(f"no queue can be named {message.topic!r} {message.queue_id}", 13)
+            raise Refused(f"no queue can be named {message.topic!r} {message.queue_id}", ILLEGAL)
 
     def _encode_all(
         self, messages: Sequence[NewMessage], stamp_ms: int, stored_before: bool = False
@@ -164,7 +171,7 @@ class Writer:
         for message in messages:
             raw, found = self._encode(message, PhysicalOffset(at), stamp_ms, following)
             if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
-                raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)
+                raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", ILLEGAL)
             records.append(raw)
             dispatches += found
             at += len(raw)
@@ -221,7 +228,7 @@ class Writer:
     def _unplaced(self, message: NewMessage, stored_before: bool) -> bytearray:
         record = unplaced(message, append_prop_crc=self._config.append_prop_crc)
         if len(record) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
-            raise Refused(f"the record has {len(record)} bytes, maxMessageSize is exceeded", 13)
+            raise Refused(f"the record has {len(record)} bytes, maxMessageSize is exceeded", ILLEGAL)
         return record
 
     @staticmethod
@@ -253,7 +260,7 @@ class Writer:
         size = sum(sizes)
         if size > self._log.room:
             if size > self._log.segment_bytes - BLANK_BYTES:
-                raise Refused(f"{size} bytes do not fit into one segment", 13)
+                raise Refused(f"{size} bytes do not fit into one segment", ILLEGAL)
             self._log.roll()
         stamp_ms, prop_crc = self.stamp_ms(), self._config.append_prop_crc
         offsets = self._offsets_of(messages, following)

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.elections import brokers
-from controller.elections.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
+from controller.elections.lease import DRIFT, Leases, matters
 from controller.elections.liveness import Heartbeat
 from controller.raft.codec import Ack, AppendEntries
 from model.codes import Request, Response
+from model.leases import DURATION_MAX_MS, SHARE, duration_ms
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv

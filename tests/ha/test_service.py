@@ -557,3 +557,22 @@ async def test_with_controllers_nothing_is_confirmed_before_the_lease_is_wired()
         master.conditions.holds_lease = lambda: True
         master.on_lease()
         assert master.refuse() is None
+
+
+@pytest.mark.parametrize(("timeout_ms", "within_ms"), [(1500, 1200), (600_000, 8000)])
+def test_the_word_of_all_members_is_worth_as_long_as_a_lease(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: int, within_ms: int
+) -> None:
+    """A lease has an end that no key moves; what stands for one is not worth more."""
+    node = Node(1, controller_heartbeat_timeout_ms=timeout_ms)
+    asked: list[float] = []
+
+    class Acked:
+        def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
+            asked.append(within_ms)
+            return True
+
+    monkeypatch.setattr(node.ha.links, "replicas", Acked())
+    node.ha.conditions.acks_replace_lease = lambda: True
+    assert node.ha.acked_by_all_recently()
+    assert asked == [within_ms]
