@@ -191,8 +191,9 @@ class ReplicaTable:
         return answer
 
     def _checked(self, command: Command) -> Answer:
-        """Carry out ``command``, or nothing of it when that would break what always holds: our own mistake,
-        and the same one on every Controller. The group stays as it was, and the answer says so."""
+        """Carry out ``command``, or nothing of it when that fails or would break what always holds: our own
+        mistake, and the same one on every Controller. The group stays as it was, and the answer says so. It
+        is part of what every Controller holds, so it says nothing that a library or a machine words."""
         name, retired = command.group, dict(self._retired)
         group = self.groups.get(name)
         was = None if group is None else _DECODE_GROUP(_ENCODE_GROUP(group))
@@ -201,13 +202,20 @@ class ReplicaTable:
             self._check_group(name, was)
         except AssertionError as broken:
             log.critical("group %s: refused %r: %s", name, command, broken)
-            self._retired = retired
-            if was is None:
-                self.groups.pop(name, None)
-            else:
-                self.groups[name] = was
+            self._put_back(name, was, retired)
             return Answer(SYSTEM_ERROR, f"refused, it would break what always holds in {name}: {broken}")
+        except Exception:
+            log.critical("group %s: refused %r: a mistake of ours", name, command, exc_info=True)
+            self._put_back(name, was, retired)
+            return Answer(SYSTEM_ERROR, f"refused, carrying it out failed in {name}: the log says how")
         return answer
+
+    def _put_back(self, name: str, was: Group | None, retired: dict[str, _Retired]) -> None:
+        self._retired = retired
+        if was is None:
+            self.groups.pop(name, None)
+        else:
+            self.groups[name] = was
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a promise about a group is broken. The group of a command is checked after

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from controller.elections.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
+from controller.elections.lease import DRIFT, Leases, matters
 from controller.elections.liveness import Heartbeat, Liveness
 from controller.elections.preview import ElectionPreview
 from controller.groups.commands import (
@@ -23,6 +23,7 @@ from controller.groups.elect import Ballot, End, choose, has_every_record
 from controller.groups.group import Group, Replica, Rule
 from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
+from model.leases import DURATION_MAX_MS, duration_ms
 
 G = "broker-a"
 ALL = {"all_ack": True, "timeout_ms": 1500}
@@ -224,6 +225,25 @@ def test_a_command_that_would_break_a_promise_is_refused_and_changes_nothing(
     table.groups[G].members = [2]
     with pytest.raises(AssertionError, match="no member"):
         table.check_invariants()
+
+
+@pytest.mark.parametrize("error", [KeyError(object()), RecursionError("so deep"), OverflowError("here")])
+def test_a_command_that_fails_half_done_changes_nothing_and_is_answered_alike_everywhere(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Each Controller carries it out itself; the answer is part of the state they compare."""
+
+    def half(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool) -> None:
+        self.master, self.epoch = chosen, self.epoch + 1
+        raise error
+
+    table = started(ALL)
+    before = table.snapshot()
+    monkeypatch.setattr(Group, "elected", half)
+    answer = elect(table, alive=(2, 3))
+    assert (answer["code"], answer["changed"]) == (1, False)
+    assert answer["remark"] == f"refused, carrying it out failed in {G}: the log says how"
+    assert table.snapshot() == before
 
 
 # The election rules, whatever comes
