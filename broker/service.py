@@ -77,9 +77,8 @@ class Broker:
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing, limits=ASKED
         )
-        self.role = RoleManager(
-            RoleParts(env, config, self.store, self.ha, self.role_state), self.client, self
-        )
+        parts = RoleParts(env, config, self.store, self.ha, self.role_state)
+        self.role = RoleManager(parts, self.client, self)
         self.registration = Registration(
             env,
             config,
@@ -90,8 +89,7 @@ class Broker:
             listening=lambda: self.group_address.listening,
             changes=changes_of(self.topics),
         )
-        delays = DelayOffsets(env.now_ms)
-        timed = TimerProgress(env.now_ms)
+        delays, timed = DelayOffsets(env.now_ms), TimerProgress(env.now_ms)
         self.processors = Processors(self.context, delays, timed)
         self.tables = TableFiles(self.context, delays, timed)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
@@ -123,7 +121,9 @@ class Broker:
             is_sole_master=self._is_sole_master,
             on_change=self.registration.soon,
         )
-        self.roles = RoleChanges(context, self.processors, self.upkeep, self.tables, self.group_address)
+        self.roles = RoleChanges(
+            context, self.processors, self.upkeep, self.tables, self.group_address, lambda: self.role.over
+        )
 
     # The parts by name
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext
@@ -27,7 +28,8 @@ DRAIN_STEP_S: Final = 0.002
 
 
 class RoleChanges:
-    """Implements ``broker.role.host.RoleHost``. ``stopping``: no role is taken up any more."""
+    """Implements ``broker.role.host.RoleHost``. No role is taken up any more when it is ``stopping``, or when
+    ``over`` says so, also in the middle of a change: the store may have broken meanwhile."""
 
     def __init__(
         self,
@@ -36,8 +38,10 @@ class RoleChanges:
         upkeep: Upkeep,
         tables: TableFiles,
         group_address: GroupAddress,
+        over: Callable[[], bool],
     ) -> None:
         self.stopping = False
+        self._over = over
         self._context = context
         self._processors = processors
         self._upkeep = upkeep
@@ -47,13 +51,17 @@ class RoleChanges:
         self._tasks = Tasks(f"broker {context.config.broker_name} master")
         context.store.on_arrive.append(self._topic_repair.arrived)
 
+    @property
+    def _ends(self) -> bool:
+        return self.stopping or self._over()
+
     async def stop(self) -> None:
         await self._tasks.cancel()
 
     async def lead(self, elected: Elected) -> None:
         """Become master of its epoch, or learn that we stay master in a new one. Raises DiskError."""
         broker_id, epoch = elected.broker_id, elected.epoch
-        if self.stopping:
+        if self._ends:
             return
         again = self._context.role_state.is_master
         slice_ = Slice(self._context.env.monotonic_ms)
@@ -66,7 +74,7 @@ class RoleChanges:
         cut = await self._context.offsets.clamp(self._context.store.next_offset, slice_)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
-        if self.stopping:
+        if self._ends:
             return
         if not again:
             self._context.role_state.led_from = self._context.store.log.end
@@ -76,7 +84,7 @@ class RoleChanges:
         await self._context.ha.become_master(
             broker_id, epoch, elected.members, elected.set_epoch, elected.propose
         )
-        if self.stopping:
+        if self._ends:
             return
         self._topic_repair.widen()
         self._context.topics.set_epoch(epoch)
@@ -104,7 +112,7 @@ class RoleChanges:
         self, broker_id: BrokerId, epoch: Epoch, master_address: str | None, master_ha_address: str | None
     ) -> None:
         """Become slave of ``master_address``; addresses not known yet are None."""
-        if self.stopping:
+        if self._ends:
             return
         await self._leave_role("slave", broker_id, epoch, master_address)
         await self._context.ha.become_slave(broker_id, epoch, master_ha_address)
@@ -144,8 +152,8 @@ class RoleChanges:
         return await self.drained(transfer_target, timeout_s)
 
     def resume(self) -> None:
-        """Take writes again, if still master, and not about to stop."""
-        if self.stopping:
+        """Take writes again, if still master, and neither broken nor about to stop."""
+        if self._ends:
             return
         self._context.role_state.handing_over = False
         self._group_address.hold(False)

@@ -85,7 +85,7 @@ class RoleManager:
         self.machine = RoleMachine(parts.current, LOST_HELP)
         self._parts = parts
         self._host = host
-        self._classic = ClassicRole(parts, self.machine, host, lambda: self._over)  # without Controllers
+        self._classic = ClassicRole(parts, self.machine, host, lambda: self.over)  # without Controllers
         self._tasks = Tasks("role")
         self._stopping = False
         self._wake = asyncio.Event()
@@ -161,7 +161,8 @@ class RoleManager:
         return self._membership.broker_id
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """No role is taken up any more: it stops, or broke."""
         return self._stopping or self.machine.over
 
     @property
@@ -337,7 +338,7 @@ class RoleManager:
     async def _become(self, broker_id: BrokerId, view: View) -> None:
         async with self._changing:
             self._parts.current.maintenance = view.maintenance
-            if view.epoch > self.epoch and not self._over:
+            if view.epoch > self.epoch and not self.over:
                 self._parts.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
             if isinstance(action, AskAnew):
@@ -373,9 +374,9 @@ class RoleManager:
                     address = view.master_address
                     self.machine.on_change()
                     await self._host.follow(broker_id, view.epoch, address, ha_address)
-                    if not self._over:
+                    if not self.over:
                         self._changed(self.machine.on_follow(broker_id, view.epoch, address, ha_address))
-            if view.epoch == self.epoch and not self._over:
+            if view.epoch == self.epoch and not self.over:
                 self.reason = None
 
     def _facts(self, broker_id: BrokerId) -> Facts:
@@ -414,7 +415,7 @@ class RoleManager:
         await self._membership.forget_suspicion()
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
-        if not self._over:
+        if not self.over:
             self.machine.on_set(view.epoch, view.set_epoch, self._parts.env.monotonic_ms())
             self._changed(self.machine.on_lead(broker_id, view.epoch, self._parts.config.address))
 
