@@ -265,6 +265,8 @@ def _places(config: ServerConfig) -> Places:
 
 def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     """Run a server until it is told to stop; returns the exit code. Raises ConfigError."""
+    if not __debug__:
+        raise ConfigError("python -O or PYTHONOPTIMIZE takes the checks out by which a server stays right")
     values = read_values(file, settings)
     chosen = plan(role, values)
     logs = set_up(f"{role}@{chosen.address}")

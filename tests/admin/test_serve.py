@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from admin.exits import DONE, UNFINISHED, USAGE, run
 from admin.host import serve as serving
 from admin.host.serve import NameServerWithController, plan, read_values
 from model.errors import ConfigError, DiskError
+from tests import ROOT
 from tests.ports import free_port
 
 CONTROLLER = {
@@ -55,6 +58,14 @@ def test_a_file_and_settings_are_read_settings_win(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("# comment\nbrokerName = broker-b\nlistenPort=10911\n")
     assert read_values(str(conf), ["listenPort=20911"]) == {"brokerName": "broker-b", "listenPort": "20911"}
+
+
+def test_no_server_starts_without_the_checks_of_its_promises() -> None:
+    command = [sys.executable, "-O", "-m", "cli.main", "broker"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == USAGE
+    (line,) = done.stderr.splitlines()
+    assert "python -O or PYTHONOPTIMIZE" in line
 
 
 def test_toml_is_read_by_its_name(tmp_path: Path) -> None:
