@@ -1,8 +1,8 @@
 """How does a broker get its permanent id?
 
-    brokerIdentity ── none ──► next free id ──► noted (broker.identity) ──► applied for ──► kept
-                                    ▲                                            │
-                                    └──────────── another broker has it ─────────┘
+    brokerIdentity ── none ──► next free id ──► noted (identity.py) ──► applied for ──► kept
+                                    ▲                                        │
+                                    └────────── another broker has it ───────┘
 
 Order and rules: Apache RocketMQ 5.x, ``broker/controller/ReplicasManager``.
 """

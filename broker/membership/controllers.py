@@ -378,7 +378,7 @@ class Controllers:
 
 
 def view_of(answer: Command, asked_ms: float) -> View:
-    """What an answer of 1001 to 1004 or a notice 1008 says of the group. Raises PeerError, Refused."""
+    """What an answer of 1001 to 1004 says of the group. Raises PeerError, Refused."""
     ext = answer.ext
     master_id = opt_int(ext, "masterBrokerId", -1)
     body: dict[str, Any] = loads_object(answer.body) if answer.body else {}

@@ -1,7 +1,7 @@
 """How do the Controllers hear that this broker lives, and a master that it still is one?
 
-A heartbeat goes to every Controller each ``brokerHeartbeatInterval``. A master's asks their leader for a
-lease (``broker/role/lease``).
+A heartbeat goes to every Controller each ``brokerHeartbeatInterval``, or each fifth of the heartbeat timeout
+where that is shorter (300 ms by default). A master's asks their leader for a lease (``broker/role/lease``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Heartbeats:
         self._controllers.beat(self.fields(broker_id), skip=leader)
 
     def send_to_all(self, broker_id: BrokerId) -> None:
-        """Tell a new role or epoch now, not half a second later."""
+        """Tell a new role or epoch now, not at the next heartbeat."""
         self._controllers.beat(self.fields(broker_id))
 
     def may_hurry(self) -> bool:

@@ -25,9 +25,11 @@ class Elected:
 
 
 class RoleHost(Protocol):
-    """What changes roles with the broker: implemented by ``broker.service.Broker``.
+    """What changes roles with the broker: implemented by ``broker.role.changes.RoleChanges``, to which
+    ``broker.service.Broker`` hands each call.
 
-    Never two calls at once. A call may raise DiskError or OSError: then it is made again.
+    ``lead``, ``follow`` and ``fence`` are never two at once; ``drain`` and ``resume`` may come in the middle
+    of one. A call may raise DiskError or OSError: then it is made again.
     """
 
     async def lead(self, elected: Elected) -> None:

@@ -1,8 +1,9 @@
 """Which brokers are alive, as far as this Controller has heard?
 
 A broker's session is the newest connection its heartbeats came on. The end of that connection is the end of
-the broker, at once; the end of an older one means nothing, nor does what it still brings: after a cut the
-network delivers what it had kept. Silence ends a session after the timeout the broker itself asked for. Times
+the broker, at once; the end of an older one means nothing, nor does what it still brings, because after a cut
+the network delivers what it had kept. Once the newest has ended, a heartbeat on an older one counts again.
+Silence ends a session after the timeout the broker itself asked for. Times
 are monotonic milliseconds, given by the caller.
 """
 
@@ -91,7 +92,7 @@ class Liveness:
 
     In: ``heartbeat``, ``closed``, ``lead``. Out: the brokers lost, ``alive``, ``presumed_alive``, ``ends``,
     ``last``. Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order
-    connections end.
+    connections end; an older connection counts again when the newest has ended.
     """
 
     def __init__(self) -> None:

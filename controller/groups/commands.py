@@ -37,7 +37,7 @@ NOBODY: Final = -1  # ELECT_MASTER's brokerId when the Controller itself asks
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
     """``request_id``: the same for each try of one request. ``alive``, ``within_grace``: what the leader has
-    heard of brokers (``groups.liveness``)."""
+    heard of brokers (``controller.elections.liveness``)."""
 
     group: str
     request_id: str = ""

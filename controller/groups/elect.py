@@ -1,4 +1,5 @@
-"""Which broker becomes master? (``election.py`` says when a group elects, ``underway.py`` how far it is.)
+"""Which broker becomes master? (In ``controller/elections``, ``election.py`` says when a group
+elects, ``underway.py`` how far it is.)
 
 The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole numbers (the original casts a
 difference of longs to an int, which is wrong for logs more than 2 GiB apart), with brokers preferred that

@@ -1,8 +1,9 @@
 """How many replicas must have a record before its producer is told OK? Pure.
 
 ``confirmed`` is what consumers may read, ``replicated`` what producers are told OK for. Two rules hold in
-every mode: consumers read only what every replica has that could be elected, and OK means ``copies_min``
-copies (``ASYNC_MASTER`` excepted, which waits for no replica).
+every mode: consumers read only what every replica has that could be elected (without Controllers none
+can: ``connected_set.py``), and OK means ``copies_min`` copies (``ASYNC_MASTER`` excepted, which waits for no
+replica).
 
 A *copy* is a log that has the record, the master's included. A *member* is a broker in the SyncStateSet.
 """

@@ -161,11 +161,11 @@ class SlaveLinks:
     # What the links tell (ha.master.slave_link.Host)
 
     def expects(self, link: SlaveLink) -> bool:
-        """See ``master.Host``."""
+        """See ``slave_link.Host``."""
         return link in self.strangers
 
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
-        """See ``master.Host``."""
+        """See ``slave_link.Host``."""
         return any(other.end > offset for other in self.by_id.values() if other is not link)
 
     def on_greeting(self, link: SlaveLink) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 100_000
-"""Records kept in memory for dispatch; beyond that the log is parsed, as on a slave."""
+"""Records kept in memory for dispatch, on a slave its plain ones; beyond that the log is parsed."""
 STEP_RECORDS = 4096
 FAR_ENTRIES = 4096
 """A queue does not go on so far behind its end unless two records in a row say so."""

@@ -8,9 +8,9 @@ notes how far dispatch was when it began; that offset is settled once the log an
 to it. A round syncs a bounded number of queues, those that wait longest first: with thousands of them the
 settled offset trails.
 
-The index is written back every INDEX_FLUSH_S, and what a start had to make up (store.indexing) as soon as it
-is: at the first CATCH_UP_BYTES of it, and when the index is level. So what the next start has to make up is
-what this life left behind, however often the broker is killed and however long its log is.
+The index is written back every INDEX_FLUSH_S, and what a start had to make up (``store.flow.indexing``) as
+soon as it is: at the first CATCH_UP_BYTES of it, and when the index is level. So what the next start has to
+make up is what this life left behind, however often the broker is killed and however long its log is.
 """
 
 from __future__ import annotations
