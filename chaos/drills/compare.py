@@ -18,10 +18,9 @@ from rich.table import Table
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.outfile import OutFile, write_whole
-from chaos.drills.measure import COUNTS, percentile
+from chaos.drills.measure import PROMISES, percentile
 from model.errors import ConfigError
 
-PROMISES: Final = tuple(name for name in COUNTS if name not in ("acked", "unknown", "failed"))
 NOTICED_MS: Final = 50.0
 """Times that differ by less are alike, whatever the ratio."""
 NOTICED_SHARE: Final = 0.01

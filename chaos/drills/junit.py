@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+from chaos.drills.measure import PROMISES
+
 
 def junit(results: Iterable[Mapping[str, Any]]) -> str:
     """The document. Raises KeyError, TypeError, ValueError for what is no result of a drill."""
@@ -45,18 +47,23 @@ def _name(result: Mapping[str, Any]) -> str:
 def _troubles(result: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
     """At most one of them: (its element, what counts it, its text)."""
     drills = list(result["drills"])
-    broken = [f"{one['checker']}: {one['text']}" for one in result.get("violations", ()) if "checker" in one]
-    lost = [
-        f"{name}: {result[name + '_total']}" for name in ("lost", "duplicates") if result.get(name + "_total")
-    ]
-    if broken or lost:
-        yield "failure", "failures", "\n".join([*broken, *lost])
+    if broken := list(dict.fromkeys(_broken(result))):
+        yield "failure", "failures", "\n".join(broken)
     elif ends := [str(drill["unfinished"]) for drill in drills if drill.get("unfinished")]:
         yield "error", "errors", "\n".join(ends)
     elif refused := [
         f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())
     ]:
         yield "skipped", "skipped", "\n".join(refused)
+
+
+def _broken(result: Mapping[str, Any]) -> Iterable[str]:
+    """Each violation that is told, of the run or of one of its drills, then every count that should be 0."""
+    for part in (result, *result["drills"]):
+        yield from (f"{one['checker']}: {one['text']}" for one in part.get("violations", ()))
+    for name in PROMISES:
+        if count := result.get(f"{name}_total"):
+            yield f"{name}: {count}"
 
 
 def _clean(text: str) -> str:

@@ -9,7 +9,7 @@ is the longest gap between two acknowledgements of a queue after the fault.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -26,18 +26,17 @@ MOVES_MASTER: Final = frozenset(
 ORDERLY: Final = frozenset({"stop-master", "handover"})
 """The old master serves on for a while: the outage begins with its last acknowledgement."""
 VIOLATIONS_SHOWN: Final = 20
-COUNTS: Final = (
-    "acked",
-    "unknown",
-    "failed",
-    "lost",
-    "phantom",
-    "duplicates",
-    "order_violations",
-    "offset_reuse",
-    "acknowledged_twice",
-    "read_then_gone",
-)
+PROMISES: Final[Mapping[str, str]] = {
+    "lost": "lost",
+    "phantom": "phantom",
+    "duplicates": "duplicated",
+    "order_violations": "out of order",
+    "offset_reuse": "offsets reused",
+    "acknowledged_twice": "offsets acknowledged twice",
+    "read_then_gone": "read, then gone",
+}
+"""What counts as a broken promise, and how it is told."""
+COUNTS: Final = ("acked", "unknown", "failed", *PROMISES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +90,7 @@ class Drill:
 
     @property
     def violated(self) -> bool:
-        return bool(
-            self.lost
-            or self.phantom
-            or self.duplicates
-            or self.order_violations
-            or self.offset_reuse
-            or self.acknowledged_twice
-            or self.read_then_gone
-        )
+        return any(getattr(self, name) for name in PROMISES)
 
 
 def measure(drill: Drill, history: History, queues: Sequence[Queue], strike: Strike) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from chaos.drills.measure import MOVES_MASTER, Drill
+from chaos.drills.measure import MOVES_MASTER, PROMISES, Drill
 
 STEPS = (
     ("noticed", "noticed_ms", "the Controller knows"),
@@ -19,17 +19,6 @@ STEPS = (
     ("first ack", "first_ack_ms", "a message is acknowledged again"),
     ("full again", "full_again_ms", "every replica is in the SyncStateSet"),
 )
-
-
-_PROMISES = {
-    "lost": "lost",
-    "phantom": "phantom",
-    "duplicates": "duplicated",
-    "order_violations": "out of order",
-    "offset_reuse": "offsets reused",
-    "acknowledged_twice": "offsets acknowledged twice",
-    "read_then_gone": "read, then gone",
-}
 
 
 def show_drill(console: Console, scenario: str, number: int, repeat: int, drill: Drill) -> None:
@@ -58,7 +47,7 @@ def show_drill(console: Console, scenario: str, number: int, repeat: int, drill:
 
 def verdict(drill: Drill) -> str:
     """What reading everything back came to, in rich's markup."""
-    broken = [f"{count:,} {text}" for name, text in _PROMISES.items() if (count := getattr(drill, name))]
+    broken = [f"{count:,} {text}" for name, text in PROMISES.items() if (count := getattr(drill, name))]
     if broken:
         return f"[red]{', '.join(broken)}[/red]"
     if drill.unfinished is not None:
@@ -70,7 +59,7 @@ def show_campaign(console: Console, result: Mapping[str, Any]) -> None:
     """What all drills of a campaign came to."""
     show_summary(console, result)
     broken = [
-        f"{result[f'{name}_total']:,} {text}" for name, text in _PROMISES.items() if result[f"{name}_total"]
+        f"{result[f'{name}_total']:,} {text}" for name, text in PROMISES.items() if result[f"{name}_total"]
     ]
     fine = "none lost, none twice, all in order" if result["unfinished"] is None else "not judged for losses"
     verdict = f"[red]{', '.join(broken)}[/red]" if broken else fine

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,16 +17,37 @@ LEVEL_S: Final = 15.0
 """Within so long without a load every replica has confirmed all it holds."""
 
 
-async def level(cluster: LocalCluster) -> Mapping[str, Mapping[str, Any]]:
-    """What each broker says of its log once all say the same, or after LEVEL_S; the silent are left out."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The logs that could be read, and the brokers of the SyncStateSet as the Controllers say."""
+
+    logs: Sequence[ReplicaLog] = ()
+    members: Sequence[str] = ()
+
+
+async def level(cluster: LocalCluster) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
+    """What each broker says of its log, and the members as the Controllers say: once all say the same and are
+    members, or after LEVEL_S. The silent are left out."""
+    nodes = cluster.layout.broker_nodes
     until = time.monotonic() + LEVEL_S
     while True:
         views = await cluster.views()
-        found = {node.name: view for node in cluster.layout.broker_nodes if (view := views[node.name])}
+        found = {node.name: view for node in nodes if (view := views[node.name])}
+        members = _members(cluster.status_of(views))
         ends = {(view["maxOffset"], view["maxOffset"] - view["confirmOffset"]) for view in found.values()}
-        if (len(ends) == 1 and not next(iter(ends))[1]) or time.monotonic() > until:
-            return found
+        level = len(ends) == 1 and not next(iter(ends))[1]
+        if (level and len(found) == len(members) == len(nodes)) or time.monotonic() > until:
+            return found, members
         await asyncio.sleep(POLL_S)
+
+
+def _members(status: Mapping[str, Any]) -> list[str]:
+    return [
+        str(broker["name"])
+        for group in status["groups"]
+        for broker in group["brokers"]
+        if broker["id"] in group["syncStateSet"]
+    ]
 
 
 def read(cluster: LocalCluster, views: Mapping[str, Mapping[str, Any]]) -> list[ReplicaLog]:

@@ -83,11 +83,16 @@ class RemoteCluster(LocalCluster):
         self._asked = left
 
     def mend(self) -> list[str]:
-        """Have every server run; what did not work, in words."""
+        """Have every server run; what did not work, in words. A host that hangs is one of those."""
         self._reap()
         wrong = []
         for host in self.hosts.servers:
-            done = subprocess.run(self.hosts.mend(host), capture_output=True, text=True, timeout=2 * SSH_S)
+            command = self.hosts.mend(host)
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SSH_S)
+            except subprocess.TimeoutExpired:
+                wrong.append(f"{host.name}: no answer within {2 * SSH_S:.0f} s")
+                continue
             if done.returncode:
                 wrong.append(f"{host.name}: {done.stderr.strip() or done.returncode}")
         self._ended.clear()

@@ -11,6 +11,8 @@
     status = "http://10.0.0.11:10915/status"
     unit = "keelmq-broker"                          # of systemd; else kill, stop, start, pause and resume
 
+``unit``: the user of ssh has to be allowed to ``sudo -n systemctl`` it, without a password.
+
 Each command that breaks something leaves one on the host that mends it ``undo_s`` later: also a drill whose
 machine burns down leaves a whole cluster.
 """
@@ -28,11 +30,11 @@ from model.errors import ConfigError
 from model.settings import split_address
 
 UNIT: Final = {
-    "kill": "systemctl kill --signal=KILL {unit}",
-    "stop": "systemctl stop {unit}",
-    "start": "systemctl start {unit}",
-    "pause": "systemctl kill --signal=STOP {unit}",
-    "resume": "systemctl kill --signal=CONT {unit}",
+    "kill": "sudo -n systemctl kill --signal=KILL {unit}",
+    "stop": "sudo -n systemctl stop {unit}",
+    "start": "sudo -n systemctl start {unit}",
+    "pause": "sudo -n systemctl kill --signal=STOP {unit}",
+    "resume": "sudo -n systemctl kill --signal=CONT {unit}",
 }
 UNDONE_BY: Final = {"kill": "start", "stop": "start", "pause": "resume"}
 """What a drill may do there, and what mends it."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
+from chaos.drills.drill import summary
 from chaos.drills.junit import junit
+from chaos.drills.load import DrillPlan
+from chaos.drills.measure import PROMISES, Drill
 
 
 def result(**more: Any) -> dict[str, Any]:
@@ -37,3 +42,14 @@ def test_each_run_is_a_case_with_what_went_wrong() -> None:
     assert unfinished.find("error").get("message") == "not full"  # type: ignore[union-attr]
     assert skipped.findtext("skipped") == "cut: needs root"
     assert "acked: 9" in (good.findtext("system-out") or "")
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_every_broken_promise_of_a_plain_drill_is_a_failure(promise: str) -> None:
+    drill = Drill()
+    setattr(drill, promise, 1)
+    assert drill.violated
+    drill.violations = [{"checker": "some_check", "text": "k1 before k0"}]
+    plan = DrillPlan(scenario="kill-master", seed=1)
+    (case,) = ElementTree.fromstring(junit([summary(plan, "keelmq", [Drill(), drill])]).encode())
+    assert case.findtext("failure") == f"some_check: k1 before k0\n{promise}: 1"

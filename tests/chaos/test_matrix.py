@@ -102,8 +102,28 @@ def test_the_worst_run_is_the_exit_code_and_a_violation_keeps_its_history(
     worlds.fails, worlds.told.drill.lost = None, 1
     Shell()(*one, "--seed", "2", code=2)
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["kill-default-2.jsonl"]
-    Shell()(*one, "--seed", "9", "--limit", "0", code=3)
+    Shell()(*one, "--seed", "9", "--limit", "0", code=2)
     assert not (tmp_path / "kill-default-9.json").exists(), "its time was over"
+
+
+@pytest.mark.parametrize(
+    ("kept", "code"),
+    [
+        ({"lost_total": 1}, 2),
+        ({"broken": {"one_master_per_epoch": 1}}, 2),
+        ({"violations": [{"checker": "lost", "text": "k1"}]}, 2),
+        ({"drills": [{"unfinished": "not full"}], "unfinished_total": 1}, 3),
+        ({"refused_total": 1}, 1),
+        ({}, 0),
+    ],
+)
+def test_what_is_kept_and_not_run_again_is_part_of_the_exit_code(
+    kept: dict[str, Any], code: int, worlds: Worlds, tmp_path: Path
+) -> None:
+    path = tmp_path / "kill-default-1.json"
+    path.write_text(json.dumps(result("kill", "default", **kept)))
+    Shell()("drill", "matrix", str(tmp_path), "--kinds", "kill", "--modes", "default", code=code)
+    assert worlds.asked == []
 
 
 def test_wrong_names_are_told(tmp_path: Path) -> None:

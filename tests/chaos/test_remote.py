@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,15 +57,19 @@ def test_each_command_leaves_what_undoes_it_on_the_host(tmp_path: Path, said: Pa
     node = cluster.layout.node("b1")
     assert cluster.send_signal(node, signal.SIGSTOP)
     (pause,) = lines(said, 1)
-    assert pause.startswith("ops@b1 systemctl kill --signal=STOP 'keelmq broker'; done=$?; nohup sh -c ")
-    assert "sleep 20; systemctl kill --signal=CONT" in pause
+    assert pause.startswith(
+        "ops@b1 sudo -n systemctl kill --signal=STOP 'keelmq broker'; done=$?; nohup sh -c "
+    )
+    assert "sleep 20; sudo -n systemctl kill --signal=CONT" in pause
     assert cluster.send_signal(node, signal.SIGKILL)
     assert not cluster.is_running(node)
     assert not cluster.send_signal(node, signal.SIGTERM), "it was told to end already"
-    assert "sleep 20; systemctl start" in lines(said, 2)[1]
+    assert "sleep 20; sudo -n systemctl start" in lines(said, 2)[1]
     cluster.start(node)
     assert cluster.is_running(node)
-    assert lines(said, 3)[2] == "ops@b1 systemctl start 'keelmq broker'", "nothing is left to be undone"
+    assert lines(said, 3)[2] == "ops@b1 sudo -n systemctl start 'keelmq broker'", (
+        "nothing is left to be undone"
+    )
     assert cluster.down() == []
     assert [line.split()[0] for line in lines(said, 6)[3:]] == ["ops@b0", "ops@b1", "ops@n0"]
 
@@ -75,6 +81,24 @@ def test_a_host_that_does_not_answer_is_told(tmp_path: Path, said: Path) -> None
     assert cluster.mend() == ["bad: refused"]
     assert cluster.failed == ["kill bad: refused"]
     assert "2 of 3 servers were told to run" in Shell()("drill", "heal", "--hosts", str(path), code=3)
+
+
+def test_a_host_that_hangs_keeps_none_from_being_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command[1])
+        if command[1] == "ops@b0":
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    cluster = RemoteCluster(read(hosts(tmp_path)), tmp_path)
+    monkeypatch.setattr("chaos.remote.cluster.subprocess.run", run)
+    (told,) = cluster.mend()
+    assert told.startswith("b0: no answer")
+    assert asked == ["ops@b0", "ops@b1", "ops@n0"]
 
 
 def test_what_is_not_allowed_is_not_asked(tmp_path: Path, said: Path) -> None:

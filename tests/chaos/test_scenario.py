@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,18 +14,22 @@ from typing import Any
 import pytest
 
 from admin.local import layout as layouts
+from admin.local.cluster import LocalCluster
 from admin.local.layout import Layout
 from chaos import faults
+from chaos.checks.replicas import ReplicaLog
 from chaos.drills.live.commands import exit_code
-from chaos.drills.live.scenario import Asked, Told, _all_refused, _judge
+from chaos.drills.live.scenario import Asked, Told, _all_refused, _judge, _logs
 from chaos.drills.measure import Drill
 from chaos.faults import Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
 from chaos.live.executor import Outcome
 from chaos.live.ground import LEDGER, heal
+from chaos.live.logs import Held
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.worlds.live import CannotDrill
 from client.message import Queue
+from runtime.os_env import OsEnv
 from tests.live.commands import Shell
 
 WRITTEN = [name for name in SCENARIOS if name != "swarm"]
@@ -97,6 +103,44 @@ def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history
     assert drill.lost == 2
     assert {v["checker"] for v in drill.violations} == {"lost", "one_master_per_epoch"}
     assert drill.rto_ms == drill.stall_ms == 300.0
+
+
+def log_of(name: str) -> ReplicaLog:
+    return ReplicaLog(name, 0, b"x" * 8, 8, ((1, 0),))
+
+
+def test_a_log_outside_of_the_set_that_the_controllers_tell_is_a_violation() -> None:
+    def found(members: Sequence[str]) -> Mapping[str, int]:
+        held = Held([log_of("b0"), log_of("b1")], members)
+        return _judge(Drill(full_again_ms=9.0), History([]), [], 400.0, Plan([]), None, held)
+
+    assert found(["b0", "b1"]) == {}
+    assert found(["b0"]) == {"replicas_converged": 1}
+
+
+def test_members_are_those_of_the_controllers_and_a_silent_broker_ends_no_run_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, Layout.make(base_port=20_000))
+    names = [node.name for node in cluster.layout.broker_nodes]
+    broker = {"maxOffset": 8, "confirmOffset": 8, "role": "slave"}
+    views: dict[str, Any] = {node.name: None for node in cluster.layout.nodes}
+    views |= {name: {**broker, "brokerId": at} for at, name in enumerate(names[:2], 1)}
+    group = {"syncStateSet": [1], "brokers": {}}
+    groups = dict.fromkeys(cluster.layout.group_names, group)
+    views[cluster.layout.namesrvs[0].name] = {"controller": {"isLeader": True, "groups": groups}}
+
+    async def said() -> dict[str, Any]:
+        return views
+
+    monkeypatch.setattr(cluster, "views", said)
+    monkeypatch.setattr("chaos.live.logs.LEVEL_S", -1.0)
+    monkeypatch.setattr("chaos.live.logs.read", lambda _, views: [log_of(name) for name in views])
+    drill = Drill(full_again_ms=9.0)
+    held = asyncio.run(_logs(OsEnv(), cluster, drill))
+    assert held.members == names[:1]
+    assert [log.name for log in held.logs] == names[:2]
+    assert (drill.unfinished or "").startswith("2 of 3 logs")
 
 
 def test_heal_ends_nothing_of_a_drill_that_runs_and_all_of_one_that_is_gone(

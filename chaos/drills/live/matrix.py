@@ -21,6 +21,7 @@ from admin.outfile import OutFile, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import Asked, Told
+from chaos.drills.measure import PROMISES
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
 from model.errors import ConfigError, MqError
 
@@ -67,7 +68,7 @@ def matrix(
     """Strike a cluster by each kind of fault in each mode of replication, and count what came.
 
     DIRECTORY keeps the result of each run; the same command once more carries out those that are missing.
-    Exit code: the worst of the runs.
+    Exit code: the worst of the runs, also of those that were kept.
 
     \b
     Example: keelmq drill matrix results --kinds kill,pause,partition --count 3 --markdown live.md
@@ -96,6 +97,8 @@ def matrix(
         )
         code = _worse(code, _one(asked, path, console, histories))
     results = read(directory)
+    for result in results:
+        code = _worse(code, kept_code(result))
     if xml is not None:
         write_whole(xml, junit(results))
     text = table(results) + "\n"
@@ -124,6 +127,17 @@ def _one(asked: Asked, path: Path, console: Console, histories: bool) -> int:
     if histories or code == FAILED:
         _keep_history(told, path.with_suffix(".jsonl"))
     return code
+
+
+def kept_code(result: Mapping[str, Any]) -> int:
+    """The exit code of a result that a directory keeps: that of the run which left it."""
+    told = [*(result.get("violations") or ()), *(result.get("broken") or ())]
+    told += [one for drill in result["drills"] for one in drill.get("violations") or ()]
+    if told or any(result.get(f"{name}_total") for name in PROMISES):
+        return FAILED
+    if result.get("unfinished_total") or any(drill.get("unfinished") for drill in result["drills"]):
+        return UNFINISHED
+    return WARNINGS if result.get("refused_total") else DONE
 
 
 def _never_began(asked: Asked, error: MqError) -> dict[str, Any]:

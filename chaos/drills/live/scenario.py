@@ -20,7 +20,6 @@ from admin.local.cluster import ClusterNotReady, LocalCluster
 from chaos import faults
 from chaos.checks import Evidence, check_all
 from chaos.checks.liveness import Group
-from chaos.checks.replicas import ReplicaLog
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
@@ -47,6 +46,7 @@ SWITCH: Final = "switch"
 TOXIPROXY: Final = "toxiproxy"
 READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0}
 """RocketMQ's own timers add up to more."""
+NOTHING_HELD: Final = logs.Held()
 NO_FAULT: Final = (faults.Look, faults.Heal)
 
 
@@ -233,7 +233,7 @@ async def strike(
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
-        held = await _logs(env, cluster, drill) if asked.target == OURS else []
+        held = await _logs(env, cluster, drill) if asked.target == OURS else logs.Held()
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
@@ -261,16 +261,20 @@ async def _carry_out(
     return unfinished
 
 
-async def _logs(env: Env, cluster: LocalCluster, drill: Drill) -> Sequence[ReplicaLog]:
+async def _logs(env: Env, cluster: LocalCluster, drill: Drill) -> logs.Held:
     """What the replicas of a full group hold. None are compared where the group is not full."""
     if drill.full_again_ms is None:
-        return []
-    views = await logs.level(cluster)
+        return logs.Held()
+    views, members = await logs.level(cluster)
     try:
-        return await env.offload(lambda: logs.read(cluster, views))
+        found = await env.offload(lambda: logs.read(cluster, views))
     except (MqError, OSError) as error:
         drill.unfinished = drill.unfinished or f"not every log could be read back: {error}"
-        return []
+        return logs.Held()
+    count = len(cluster.layout.broker_nodes)
+    if len(found) < count and drill.unfinished is None:
+        drill.unfinished = f"{len(found)} of {count} logs could be read back: the other brokers were silent"
+    return logs.Held(found, members)
 
 
 def _wait_full(cluster: LocalCluster, asked: Asked) -> Callable[[], Awaitable[object]]:
@@ -308,16 +312,16 @@ def _judge(
     until_ms: float,
     plan: Plan,
     group: Group | None = None,
-    held: Sequence[ReplicaLog] = (),
+    held: logs.Held = NOTHING_HELD,
 ) -> Mapping[str, int]:
-    """Times and counts as every drill has them, and every check that needs no logs: violations by check."""
+    """Times and counts as every drill has them, and every check: violations by check."""
     _times(drill, history, queues, until_ms)
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
     evidence = Evidence(
         history,
-        held,
-        [log.name for log in held],
+        held.logs,
+        held.members,
         complete=full and (drill.unfinished is None or bool(history.reads(final=True))),
         power_failures=plan.power_failures,
         set_kept=plan.set_kept,
