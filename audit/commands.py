@@ -208,13 +208,20 @@ def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Pat
     from audit.pages import report as shown
     from audit.pages import textfile as metrics
 
-    def keep(report: Report) -> None:
-        shown.save(report, directory)
-        if textfile is not None:
-            metrics.write(textfile, report)
+    told = metrics.Running(textfile) if textfile is not None else None
+
+    def keep(report: Report | None) -> None:
+        if report is not None:
+            shown.save(report, directory)
+        if told is not None:
+            told.ended(report)
+
+    def looked() -> None:
+        if told is not None:
+            told.looked()
 
     with Stop() as stop:
-        made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, click.echo, keep)
+        made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, click.echo, keep, looked)
         verdict = made.run(every_s)
     click.echo(f"{verdict}; report: {directory / 'index.html'}")
     return EXIT_CODES[verdict]

@@ -17,7 +17,7 @@ from audit.bounded import UNLISTED
 from audit.findings import ERROR, INFO, Finding, verdict
 from audit.reading.storage import StoreSpec, open_storage
 from audit.results import diff
-from audit.run import AuditError, Report, audit
+from audit.run import AuditError, Report, audit, conclude
 from audit.tables import Engine, EngineError
 from model.errors import ConfigError
 
@@ -47,7 +47,8 @@ class Seen:
 
 
 class Continuous:
-    """``make_engine``: for each pass. ``wait(s)`` returns whether to stop. ``say`` is told each change."""
+    """``make_engine``: for each pass. ``wait(s)`` returns whether to stop. ``say`` is told each change,
+    ``keep`` what a pass found, None when it could not finish. ``looked`` is called at each look."""
 
     def __init__(
         self,
@@ -56,10 +57,11 @@ class Continuous:
         directory: Path,
         wait: Callable[[float], bool],
         say: Callable[[str], None],
-        keep: Callable[[Report], None],
+        keep: Callable[[Report | None], None],
+        looked: Callable[[], None] = lambda: None,
     ) -> None:
         self._specs, self._make_engine, self._directory = specs, make_engine, directory
-        self._wait, self._say, self._keep = wait, say, keep
+        self._wait, self._say, self._keep, self._looked = wait, say, keep, looked
         self._seen = _read(directory / HISTORY)
 
     def run(self, every_s: float) -> str:
@@ -68,6 +70,7 @@ class Continuous:
         known: Stamps | None = None
         while True:
             stamps = sealed(self._specs)
+            self._looked()
             if stamps != known and self._pass() is not None:
                 known = stamps
             if self._wait(every_s):
@@ -85,6 +88,7 @@ class Continuous:
                 report = _both(report, self._audit())
         except (AuditError, EngineError, OSError) as error:
             self._say(f"this pass could not finish: {error}")
+            self._keep(None)
             return None
         self._note(report)
         self._keep(report)
@@ -147,7 +151,7 @@ def _both(first: Report, second: Report) -> Report:
     """The second without what the first did not say."""
     said = {_subject(f) for f in first.findings}
     second.findings = [f for f in second.findings if f.severity == INFO or _subject(f) in said]
-    second.verdict = verdict(second.findings, unfinished=second.verdict == "unfinished")
+    conclude(second)
     return second
 
 

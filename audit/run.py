@@ -154,12 +154,18 @@ def audit(
             if ledger is not None:
                 ledger.close()
         report.findings = order(report.findings)
-        report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
-        report.windows = windows(report.findings, report.replicas)
-        report.evidence = evidence(report.windows, report.replicas)
+        conclude(report)
     report.started_ms = started_ms
     report.seconds = perf_counter() - started
     return report
+
+
+def conclude(report: Report) -> None:
+    """Verdict, windows and evidence, from the findings."""
+    with unpacked.using():
+        report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
+        report.windows = windows(report.findings, report.replicas)
+        report.evidence = evidence(report.windows, report.replicas)
 
 
 def _report(

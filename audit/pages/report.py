@@ -46,7 +46,7 @@ def page(report: Report) -> str:
             "report": report,
             "tone": report.verdict,
             "word": report.verdict,
-            "headline": sentence.of(report.verdict, report.windows),
+            "headline": sentence.of(report.verdict, report.windows, report.unreadable),
             "story": " ".join(_story(report)),
             "started": stamp(report.started_ms),
             "version": version(),
@@ -191,7 +191,7 @@ def lines(report: Report) -> list[str]:
         out.append(f"error {name} could not be read: {why}")
     out += _trusted(report.trust)
     if report.windows:
-        out.append(sentence.of(report.verdict, report.windows))
+        out.append(sentence.of(report.verdict, report.windows, report.unreadable))
     counts = Counter(f.severity for f in report.findings)
     summary = ", ".join(f"{n} {word}" for word, n in sorted(counts.items())) or "no findings"
     out.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from audit.findings import ERROR, WARN
@@ -45,8 +45,19 @@ _WHAT: Final = {
 }
 
 
-def of(verdict: str, windows: Sequence[Window]) -> str:
-    """The headline. Of several faults the worst is told; the others are counted by kind."""
+def of(verdict: str, windows: Sequence[Window], unreadable: Collection[str] = ()) -> str:
+    """The headline. Of several faults the worst is told; the others are counted by kind. ``unreadable``: the
+    replicas that could not be read."""
+    rest = _WITHOUT[verdict]
+    if unreadable:
+        rest = f"{_joined(sorted(unreadable))} could not be read, so this is no clean bill."
+    told = _of_windows(windows)
+    if not told:
+        return rest
+    return f"{told} {rest}" if unreadable or verdict == "unfinished" else told
+
+
+def _of_windows(windows: Sequence[Window]) -> str:
     lost = [w for w in windows if w.lost]
     if lost:
         return _told(lost, _lost(lost), windows)
@@ -55,7 +66,7 @@ def of(verdict: str, windows: Sequence[Window]) -> str:
         if rows:
             first = [w for w in rows if (w.kind, w.replica) == (rows[0].kind, rows[0].replica)]
             return _told(first, _different(first), windows)
-    return _WITHOUT[verdict]
+    return ""
 
 
 def _lost(lost: Sequence[Window]) -> str:

@@ -12,9 +12,29 @@ from audit.findings import ERROR, EXIT_CODES, INFO, KINDS, WARN
 from audit.run import Report
 
 
-def write(file: Path, report: Report | None) -> None:
-    """Replace the file; without a report the audit broke. Its label ``audit`` is the file's name, so that
-    several audits of one machine stand side by side. Raises OSError."""
+class Running:
+    """The file of an audit that goes on: it tells the last pass, and when the stores were looked at. Raises
+    OSError."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._last: tuple[Report | None, float] | None = None
+
+    def looked(self) -> None:
+        """The stores were looked at. Before the first pass ended there is nothing to tell."""
+        if self._last is not None:
+            report, ended_s = self._last
+            write(self._file, report, ended_s)
+
+    def ended(self, report: Report | None) -> None:
+        """A pass ended; without a report it broke."""
+        self._last = report, datetime.now(UTC).timestamp()
+        self.looked()
+
+
+def write(file: Path, report: Report | None, ended_s: float | None = None) -> None:
+    """Replace the file; without a report the audit broke. ``ended_s``: when it ended [now]. Its label
+    ``audit`` is the file's name, so that several audits of one machine stand side by side. Raises OSError."""
     registry = CollectorRegistry(auto_describe=False)
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -25,7 +45,10 @@ def write(file: Path, report: Report | None) -> None:
     verdict = gauge("verdict", "1 for the verdict of the last audit, 0 for the others", "verdict")
     for name in EXIT_CODES:
         verdict.labels(of, name).set(name == result)
-    gauge("finished_timestamp_seconds", "when the last audit ended").labels(of).set(now)
+    gauge("finished_timestamp_seconds", "when the last audit ended").labels(of).set(
+        now if ended_s is None else ended_s
+    )
+    gauge("looked_timestamp_seconds", "when the stores were last looked at").labels(of).set(now)
     if report is not None:
         findings = gauge("findings", "rows of the last audit", "severity", "kind")
         for (severity, kind), count in sorted(_counts(report).items()):

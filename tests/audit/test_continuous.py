@@ -13,8 +13,10 @@ import pytest
 
 from audit.commands import make_engine
 from audit.continuous import HISTORY, Continuous, sealed
+from audit.pages import sentence
+from audit.pages.textfile import Running
 from audit.reading.storage import parse_stores
-from audit.run import Report
+from audit.run import AuditError, Report
 from model.errors import ConfigError
 from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, write_epochs
 
@@ -72,11 +74,21 @@ class Run:
     def __init__(self, group: Group, out: Path, *steps: Callable[[], object]) -> None:
         self.said: list[str] = []
         self.reports: list[Report] = []
+        self.broken = 0
         self._steps = list(steps)
         self.out = out
         specs = parse_stores([str(store) for store in group.stores])
+        told = Running(out.with_suffix(".prom"))
+
+        def keep(report: Report | None) -> None:
+            told.ended(report)
+            if report is None:
+                self.broken += 1
+            else:
+                self.reports.append(report)
+
         made = Continuous(
-            specs, lambda: make_engine("local"), out, self._wait, self.said.append, self.reports.append
+            specs, lambda: make_engine("local"), out, self._wait, self.said.append, keep, told.looked
         )
         self.verdict = made.run(7.0)
 
@@ -163,6 +175,49 @@ def test_what_one_pass_alone_says_is_no_finding(tmp_path: Path) -> None:
     assert at == 0
     assert (run.verdict, run.said) == ("clean", [])
     assert {f.severity for report in run.reports for f in report.findings} <= {"info"}
+    first = run.reports[0]
+    assert (first.verdict, first.windows, first.evidence) == ("clean", [], [])
+    assert sentence.of(first.verdict, first.windows, first.unreadable) == "The replicas hold the same log."
+
+
+def test_a_pass_that_breaks_and_every_look_are_in_the_textfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from audit import continuous
+
+    group = Group(tmp_path)
+    file, audit = tmp_path / "out.prom", continuous.audit
+    rows: list[dict[str, float]] = []
+
+    def told() -> None:
+        lines = [line.rsplit(" ", 1) for line in file.read_text().splitlines() if line.startswith("keelmq")]
+        rows.append({name.split("_audit_")[1]: float(value) for name, value in lines})
+
+    def breaks(*arguments: Any, **options: Any) -> Report:
+        raise AuditError("reading failed half-way")
+
+    def break_and_seal() -> None:
+        told()
+        monkeypatch.setattr(continuous, "audit", breaks)
+        group.grow()
+
+    def mend() -> None:
+        told()
+        monkeypatch.setattr(continuous, "audit", audit)
+
+    def passes_and_a_quiet_look() -> None:
+        told()
+
+    run = Run(group, tmp_path / "out", break_and_seal, mend, passes_and_a_quiet_look, told)
+    assert (run.broken, run.verdict) == (1, "clean")
+    verdict = 'verdict{audit="out",verdict="%s"}'
+    assert [row[verdict % "clean"] for row in rows] == [1, 0, 1, 1]
+    assert [row[verdict % "unfinished"] for row in rows] == [0, 1, 0, 0]
+    ended, looked = (
+        [row[f'{name}_timestamp_seconds{{audit="out"}}'] for row in rows] for name in ("finished", "looked")
+    )
+    assert ended[2] == ended[3], "nothing was sealed between the last two looks"
+    assert looked == sorted(set(looked)), "each look is told"
 
 
 def test_an_error_that_was_mended_still_counts_and_a_restart_knows_it(tmp_path: Path) -> None:

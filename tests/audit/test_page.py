@@ -101,6 +101,25 @@ def test_the_sentence_says_what_where_and_since_when(plant: str, words: str, tmp
     assert ("since 1970-01-01" in told) is (plant != "nothing")
 
 
+def test_the_headline_names_who_could_not_be_read(tmp_path: Path) -> None:
+    no_bill = "r2 could not be read, so this is no clean bill."
+    stores, _, _ = make(tmp_path / "whole")
+    (stores[2] / "commitlog").rename(tmp_path / "went")
+    report = run_local(stores, None)
+    assert (report.verdict, report.windows) == ("unfinished", [])
+    assert sentence.of(report.verdict, report.windows, report.unreadable) == no_bill
+    stores, _, ledger = damaged(tmp_path)
+    (stores[2] / "commitlog").rename(tmp_path / "gone")
+    report = run_local(stores, ledger)
+    assert (report.verdict, list(report.unreadable)) == ("diverged", ["r2"])
+    told = sentence.of(report.verdict, report.windows, report.unreadable)
+    assert told.startswith("4 acknowledged messages are lost, on no replica, ")
+    assert told.endswith(f". {no_bill}")
+    out = tmp_path / "out"
+    assert call(*(str(s) for s in stores), "--ledger", str(ledger), "--out", str(out)).return_value == 2
+    assert no_bill in (out / "index.html").read_text()
+
+
 def test_a_time_is_that_of_the_record_there_or_next_to_it(tmp_path: Path) -> None:
     stores, at, _ = damaged(tmp_path)
     replicas = found(*stores)
