@@ -274,3 +274,11 @@ def test_the_image_looks_after_its_server_and_installs_with_hashes() -> None:
     assert "http://127.0.0.1:9000/healthz" in text
     assert "for lock in server $(echo" in text
     assert '--require-hashes -r "requirements-$lock.lock"' in text
+
+
+def test_what_is_no_server_has_no_servers_health_check_and_the_proxys_api_is_its_own(
+    compose: dict[str, Any],
+) -> None:
+    assert compose["services"]["audit"]["healthcheck"] == {"disable": True}
+    assert "-host=127.0.0.1" in compose["services"]["toxiproxy"]["command"]
+    assert {settings(compose, name)["minInSyncReplicas"] for name in BROKERS} == {"2"}

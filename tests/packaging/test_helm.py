@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,10 @@ def test_there_is_a_set_of_each_kind(everything: list[dict[str, Any]]) -> None:
         assert set(of_kind(everything, kind)) == names, kind
     assert set(of_kind(everything, "ServiceMonitor")) == {"mq"}
     rules = of_kind(everything, "PrometheusRule")["mq"]["spec"]["groups"][0]["rules"]
-    assert len(rules) == 20
+    assert len(rules) == 21
+    (missing,) = [rule["expr"] for rule in rules if rule["alert"] == "KeelmqReplicaMissing"]
+    of = "max by (group) (keelmq_group_in_sync_replicas{group="
+    assert missing == f'{of}"broker-a"}}) < 3 or {of}"broker-b"}}) < 2'
     plain = {one["kind"] for one in rendered()}
     assert plain == {"StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"}
 
@@ -166,6 +170,46 @@ def test_labels_volumes_and_ports_that_are_named_are_there(everything: list[dict
         assert pod["containers"][0]["livenessProbe"]["tcpSocket"]["port"] in ports
         assert pod["containers"][0]["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
         assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.more
+@needs_helm
+def test_a_change_of_any_key_restarts_the_pods_it_concerns(everything: list[dict[str, Any]]) -> None:
+    def hashes(found: list[dict[str, Any]]) -> dict[str, str]:
+        return {n: spec["template"]["metadata"]["annotations"]["keelmq/config"] for n, _, spec in pods(found)}
+
+    before = hashes(everything)
+    for change, concerns in (
+        ({"groups[0].config.minInSyncReplicas": "1"}, {"mq-broker-a"}),
+        ({"groups[1].replicas": "3"}, {"mq-broker-b"}),
+        ({"clusterName": "other"}, {"mq-broker-a", "mq-broker-b"}),
+        ({"namesrv.replicas": "5"}, {"mq-namesrv", "mq-broker-a", "mq-broker-b"}),
+    ):
+        after = hashes(rendered(**{**ALL, **change}))
+        assert {name for name in before if before[name] != after[name]} == concerns
+
+
+@pytest.mark.more
+@needs_helm
+def test_the_backup_ends_when_it_is_told_to(everything: list[dict[str, Any]], tmp_path: Path) -> None:
+    script = next(
+        container["args"][0]
+        for name, pod, _ in pods(everything)
+        for container in pod["containers"]
+        if container["name"] == "backup"
+    )
+    with subprocess.Popen(
+        ["/bin/sh", "-c", f"echo up; {script}"], stdout=subprocess.PIPE, text=True
+    ) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "up\n"
+        deadline = time.monotonic() + 30
+        children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
+        while not children.read_text():  # its trap is set before it sleeps
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        shell.terminate()
+        assert shell.wait(30) == 0
 
 
 @pytest.mark.more

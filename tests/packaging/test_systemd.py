@@ -70,3 +70,9 @@ def test_the_boot_id_stays_readable(unit: Path) -> None:
 def test_the_docs_name_every_unit() -> None:
     text = (ROOT / "docs/operations.md").read_text()
     assert [unit.name for unit in UNITS if unit.name not in text] == []
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_it_is_restarted_for_as_long_as_it_takes_but_not_for_a_wrong_file(unit: Path) -> None:
+    lines = unit.read_text().splitlines()
+    assert {"StartLimitIntervalSec=0", "RestartSec=2", "RestartPreventExitStatus=64"} <= set(lines)

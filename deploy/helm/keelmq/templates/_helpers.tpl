@@ -80,3 +80,39 @@ podAntiAffinity:
 - { name: POD_NAME, valueFrom: { fieldRef: { fieldPath: metadata.name } } }
 - { name: POD_INDEX, valueFrom: { fieldRef: { fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']" } } }
 {{- end }}
+
+{{/* The whole file: what a pod is restarted for. root, group */}}
+{{- define "keelmq.brokerConf" -}}
+bindAddress=0.0.0.0
+listenPort=10911
+adminPort=9801
+adminAddress=0.0.0.0
+brokerName={{ .group.name }}
+brokerClusterName={{ .root.Values.clusterName }}
+namesrvAddr={{ include "keelmq.namesrvs" (dict "root" .root "port" 9876 "ids" false) }}
+enableControllerMode=true
+controllerAddr={{ include "keelmq.namesrvs" (dict "root" .root "port" 9878 "ids" false) }}
+totalReplicas={{ .group.replicas }}
+storePathRootDir=/data/store
+haSecretFile=/run/secrets/keelmq/ha
+peerCredentialsFile=/run/secrets/keelmq/peers.json
+{{- range $key, $value := .group.config }}
+{{ $key }}={{ $value }}
+{{- end }}
+{{- end }}
+
+{{- define "keelmq.namesrvConf" -}}
+bindAddress=0.0.0.0
+listenPort=9876
+adminPort=9800
+adminAddress=0.0.0.0
+enableControllerInNamesrv=true
+controllerDLegerPeers={{ include "keelmq.namesrvs" (dict "root" . "port" 9878 "ids" true) }}
+controllerStorePath=/data/raft
+kvConfigPath=/data/kvConfig.json
+raftSecretFile=/run/secrets/keelmq/raft
+peerCredentialsFile=/run/secrets/keelmq/peers.json
+{{- range $key, $value := .Values.namesrv.config }}
+{{ $key }}={{ $value }}
+{{- end }}
+{{- end }}
