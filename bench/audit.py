@@ -338,8 +338,11 @@ def plotted(result: dict[str, Any]) -> str:
     def label(row: dict[str, Any]) -> str:
         return f"{row['lines'] // 1_000_000} M lines" if row["lines"] else f"{row['gib']} GiB"
 
-    title = f"The largest peak of an audit's Python processes, in {PEAK_MAX_MIB} MiB, by the size of a log"
-    return lines_svg(title, rows, label, 1.0)
+    def mib(ratio: float) -> str:
+        return f"{ratio * PEAK_MAX_MIB:.0f} MiB"
+
+    title = "The largest peak of an audit's Python processes, by the size of a log"
+    return lines_svg(title, rows, label, 1.0, mib)
 
 
 def measured(options: argparse.Namespace, folder: Path, result: dict[str, Any]) -> None:

@@ -16,10 +16,15 @@ COLOURS: Final = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b9770e")
 
 
 def lines_svg(
-    title: str, rows: Sequence[dict[str, Any]], label: Callable[[dict[str, Any]], str], limit: float
+    title: str,
+    rows: Sequence[dict[str, Any]],
+    label: Callable[[dict[str, Any]], str],
+    limit: float,
+    tick_label: Callable[[float], str] = "{:.1f}".format,
 ) -> str:
     """``rows`` with ``series`` and ``ratio``, in order; each series has its own part of the width, as its
-    values are of another kind. A broken line marks ``limit``; ratios beyond the top are cut there."""
+    values are of another kind. A broken line marks ``limit``; ratios beyond the top are cut there.
+    ``tick_label``: how a ratio stands at the left."""
     series = list(dict.fromkeys(row["series"] for row in rows))
     top = max(2.0, limit * 1.2)
     part = (WIDTH - LEFT - RIGHT) / max(len(series), 1)
@@ -42,7 +47,7 @@ def lines_svg(
     for tick in range(int(top * 2) + 1):
         y = y_of(tick / 2)
         found.append(line(LEFT, y, WIDTH - RIGHT, y, 'stroke="#ddd"'))
-        found.append(text(LEFT - 18, y + 4, f"{tick / 2:.1f}"))
+        found.append(text(LEFT - 28, y + 4, tick_label(tick / 2)))
     found.append(line(LEFT, y_of(limit), WIDTH - RIGHT, y_of(limit), 'stroke="#888" stroke-dasharray="5 4"'))
     for number, name in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]

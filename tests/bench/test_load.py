@@ -39,6 +39,9 @@ def test_growth_has_a_table_and_a_plot_of_every_value() -> None:
     page = table(rows, {})
     plot = ElementTree.fromstring(lines_svg("t", rows, label, 1.3))
     words = [found.text for found in plot.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0.0", "0.5", "1.0"} <= set(words)
+    named = lines_svg("t", rows, label, 1.0, lambda ratio: f"{ratio * 300:.0f} MiB")
+    assert all(f">{mib} MiB<" in named for mib in (0, 150, 300))
     for row in rows:
         assert label(row) in words
         assert f"| {row['series']} | {label(row)} |" in page
