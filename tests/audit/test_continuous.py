@@ -16,7 +16,7 @@ from audit.continuous import HISTORY, Continuous, sealed
 from audit.pages import sentence
 from audit.pages.textfile import Running
 from audit.reading.storage import parse_stores
-from audit.run import AuditError, Report
+from audit.run import AuditError, Report, audit
 from model.errors import ConfigError
 from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, write_epochs
 
@@ -186,7 +186,7 @@ def test_a_pass_that_breaks_and_every_look_are_in_the_textfile(
     from audit import continuous
 
     group = Group(tmp_path)
-    file, audit = tmp_path / "out.prom", continuous.audit
+    file = tmp_path / "out.prom"
     rows: list[dict[str, float]] = []
 
     def told() -> None:
