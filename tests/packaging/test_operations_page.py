@@ -72,7 +72,7 @@ def test_every_reason_it_explains_is_given() -> None:
             "store/files/health.py",
         )
     )
-    others = ("KEELMQ_LOG", "keelmq_", "rocketmq_", "Keelmq", "damaged")
+    others = ("KEELMQ_LOG", "keelmq_", "keelmq-", "rocketmq_", "Keelmq", "damaged")
     reasons = [row for row in rows if not row.startswith(others)]
     assert len(reasons) >= 5
     for reason in reasons:
