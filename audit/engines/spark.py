@@ -202,13 +202,14 @@ class SparkEngine:
         return found.sort_by(INDEX_ORDER)
 
     def close(self) -> None:
-        describe(self._session, None)
-        if self._folder is not None:
-            self._session.stop()
-            self._folder.close()
-        if self._java is not None:
-            self._session.stop()
-            self._java.close()
+        if self._folder is None and self._java is None:
+            if self._session.sparkContext._jsc is not None:  # else its program has stopped it
+                describe(self._session, None)
+            return
+        self._session.stop()
+        for made in (self._folder, self._java):
+            if made is not None:
+                made.close()
 
 
 class SparkLog:

@@ -75,7 +75,7 @@ async def test_who_asks_again_in_time_stays(monkeypatch: pytest.MonkeyPatch) -> 
     async with port_of_one() as (port, there):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(6):  # longer than the bound in all, and a fifth of it each: a machine may stall
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
             await asyncio.sleep(0.6)
         assert len(there) == 1
