@@ -29,6 +29,8 @@ from store.heal.scrub import Scrub
 log = logging.getLogger(__name__)
 
 RETENTION_FIRST_S: Final = 60.0
+FULL_AGAIN_S: Final = 1.0
+"""While the disk is too full, between two looks at it."""
 
 
 class Background:
@@ -77,10 +79,7 @@ class Background:
         flow.indexer.on_level = self.housekeeping.level
 
     def start(self) -> None:
-        try:
-            self.retention.look_at_disk()  # the first round of the retention comes much later
-        except OSError as error:
-            log.error("how full the disk is cannot be told: %s", error)
+        self._look_at_disk()  # the first round of the retention comes much later
         spawn, indexer, dispatcher = self._tasks.spawn, self._flow.indexer, self._flow.dispatcher
         self._running = [
             spawn(self.flusher.run(), name="flush"),
@@ -114,9 +113,27 @@ class Background:
             return True
         return False
 
+    def _look_at_disk(self) -> None:
+        try:
+            self.retention.look_at_disk()
+        except OSError as error:
+            log.error("how full the disk is cannot be told: %s", error)
+
+    async def _pause_and_look(self, seconds: float) -> bool:
+        """Wait; a disk that is too full is looked at again soon. False when the store closes."""
+        clock_ms = self._env.monotonic_ms
+        until_ms = clock_ms() + seconds * 1000
+        while (left_s := (until_ms - clock_ms()) / 1000) > 0:
+            full = self._files.health.is_full("ratio")
+            if not await self.pause(min(left_s, FULL_AGAIN_S) if full else left_s):
+                return False
+            if full:
+                self._look_at_disk()
+        return True
+
     async def _retain(self) -> None:
         wait_s = RETENTION_FIRST_S
-        while await self.pause(wait_s):
+        while await self._pause_and_look(wait_s):
             wait_s = ROUND_S
             try:
                 await self.retention.round()

@@ -148,6 +148,12 @@ class Membership:
             return await self._register(broker_id), True
         return view, False
 
+    async def on_superseded(self) -> None:
+        """Another process has this broker's id: what that one acknowledges under it is perhaps not here."""
+        async with self._noting:
+            if not self.suspect:
+                await self._env.offload(self._reboot.on_loss)
+
     def _refuse_to_be_a_double(self, broker_id: BrokerId, view: View) -> None:
         """Raises Superseded when a process at another address has this broker's place: what the Controllers
         say of the id is said of that one, also that it is master."""

@@ -303,6 +303,7 @@ class RoleManager:
         except Superseded as error:
             if self.role != "fenced":
                 await self._fence(str(error))
+            await membership.on_superseded()
             raise
         except Refused as refused:
             if await membership.on_refused(refused):

@@ -42,6 +42,9 @@ class Health:
     def full(self, what: str, text: str) -> None:
         self._full[what] = text
 
+    def is_full(self, what: str) -> bool:
+        return what in self._full
+
     def room(self, what: str) -> None:
         """Space returned for ``what``."""
         self._full.pop(what, None)

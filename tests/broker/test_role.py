@@ -321,6 +321,7 @@ async def test_a_broker_whose_id_was_taken_elsewhere_while_it_stood_still_is_no_
             controllers.group.replicas[2].address = "127.0.0.9:1"  # a copy of its store registered
             await second.becomes("fenced")
             assert second.role.status()["registered"] is False
+            await until(lambda: second.role._membership.suspect, "what the copy acknowledges is not here")
             controllers.group.members, controllers.group.members_epoch = [2], 2
             controllers.group.master, controllers.group.epoch = 2, 2  # the copy is elected
             await controllers.notify()

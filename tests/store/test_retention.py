@@ -17,6 +17,7 @@ from store.files.damage import DamagedRange
 from store.flow import retention
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
+from tests.waiting import until
 
 HOUR_MS: Final = 3_600_000
 T = TypeVar("T")
@@ -99,6 +100,8 @@ async def test_a_store_on_a_disk_that_is_too_full_refuses_writes_from_its_start(
     _set_used(env, 95)
     async with opened(env) as store:
         assert "95 %" in (store.why_not_writable or "")
+        _set_used(env, 50)
+        await until(lambda: store.why_not_writable is None, "it looks again long before its first round")
 
 
 async def test_queues_and_damage_follow_the_log_though_a_file_cannot_be_removed_and_no_gap_is_left() -> None:
