@@ -506,12 +506,7 @@ class Controller:
         name = need(request.ext, "brokerName")
         asker = opt_int(request.ext, "brokerId", -1)
         await self._raft.barrier()
-        answer = self._told_ha_address(name, self._table.replica_info(name))
-        group = self._table.groups.get(name)
-        if asker < 0 or group is None:
-            return answer
-        there = {"registeredAddress": group.address(asker) or ""}
-        return msgspec.structs.replace(answer, ext=answer.ext | there)
+        return self._told_ha_address(name, self._table.replica_info(name, asker))
 
     async def _sync_state_data(self, request: codec.Command) -> Answer:
         names = request_value(request) if request.body else None

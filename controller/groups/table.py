@@ -132,14 +132,16 @@ class ReplicaTable:
         retired = self._retired.get(group)
         return FIRST_ID if retired is None else retired.next_id
 
-    def replica_info(self, name: str) -> Answer:
-        """GET_REPLICA_INFO."""
+    def replica_info(self, name: str, asker: int = -1) -> Answer:
+        """GET_REPLICA_INFO; keelmq's brokers say who asks, and hear where that id is registered."""
         group = self.groups.get(name)
         if group is None:
             return Answer(METADATA_NOT_EXIST, f"group {name} is not known")
         ext = {"masterEpoch": str(group.epoch)}
         if group.master is not None:
             ext |= {"masterBrokerId": str(group.master), "masterAddress": group.address(group.master) or ""}
+        if asker >= 0:
+            ext["registeredAddress"] = group.address(asker) or ""
         return Answer(ext=ext | _ours_of(group), body=_set_body(group))
 
     def sync_state_data(

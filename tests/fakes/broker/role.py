@@ -176,11 +176,7 @@ class FakeControllers:
                     )
                 )
             case Request.CONTROLLER_GET_REPLICA_INFO:
-                answer = self.table.replica_info(name)
-                if name in self.table.groups:
-                    there = self.group.address(int(ext["brokerId"]))
-                    answer.ext["registeredAddress"] = there or ""
-                return answer
+                return self.table.replica_info(name, int(ext["brokerId"]))
         raise AssertionError(f"request {request.code} is not one a broker sends")
 
 
