@@ -189,8 +189,9 @@ class QueueWorker:
                     break
                 # In order: nothing behind this message may pass it, so it is tried again right here.
                 await asyncio.sleep(AGAIN_S)
+            later = {message.queue_offset for message in waiting}
             for message in messages:
-                if message not in waiting:
+                if message.queue_offset not in later:
                     self._done(message)
         finally:
             self._slots.release()
