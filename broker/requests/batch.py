@@ -26,6 +26,8 @@ INNER: Final = struct.Struct(">iiiii")
 INNER_BYTES_MIN: Final = INNER.size + 2
 LONG_BYTES: Final = 256 * INNER_BYTES_MIN
 """A body of fewer bytes is no long batch."""
+BORN_HOST: Final = "born_host"
+"""The attribute of a connection with its host's bytes, as records have them; empty: it is no address."""
 WAITS: Final = "sends_in_order"
 """The attribute of a connection whose sends wait for each other."""
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from broker.requests.batch import READ_MESSAGES_MAX
+from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX, WAITS
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
 from broker.requests.turn import READ_BYTES_MAX, TURN_BYTES_MAX, Read, Turn
 from broker.state.pending_acks import Answered
@@ -82,7 +82,6 @@ class CompiledSends:
         self._turn = Turn()
         self._begun = (0, 0, (0, 0, 0))
         self._due = False
-        self._last: Connection | None = None  # whose read came last
         self._core: Sends = module.Sends(
             Dispatch,
             route,
@@ -95,8 +94,11 @@ class CompiledSends:
             PLAIN_SYS_FLAGS,
             PROPERTIES_BYTES_MAX,
             codec.HEADER_BYTES_MAX,
+            (BORN_HOST, WAITS),
         )
         path.writer.before_append = self.end_turn
+        self.join = self._core.join
+        """``process`` of a read that may wait for the end of an open turn; None: it may not, or none is."""
 
     @property
     def waiting(self) -> bool:
@@ -117,41 +119,81 @@ class CompiledSends:
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int, born: bytes
     ) -> tuple[int, list[bytes]]:
         """See FastPath.process."""
-        path, core, turn, log = self._path, self._core, self._turn, self._log
         asked, waits = self._enter(connection, end - start)
         now_ms, limit, maxima = self._begun
         left: list[bytes] = []
-        at = appended_at = start
-        appended_left = 0
-        ordered = leave = False
+        try:
+            log_end = self._log.end
+            found = self._core.process(
+                buffer, start, end, born, now_ms, log_end, limit, maxima, False, False, left
+            )
+        except BaseException:
+            self._core.drop()
+            self._abandon(self._turn.take())
+            raise
+        if waits and found[1] == _DONE and not left:
+            if found[0] > start:
+                self._wait(log_end, (connection, bytes(buffer[start : found[0]]), self._core.answers()))
+            return found[0], left
+        return self._store(connection, buffer, (start, end), born, found, left, asked=asked)
+
+    def _go_on(
+        self,
+        connection: Connection,
+        buffer: bytes | bytearray,
+        start: int,
+        end: int,
+        found: tuple[int, int, bool, int] | None,
+        left: list[bytes],
+    ) -> tuple[int, list[bytes]]:
+        """``process`` of a read that joined an open turn, and ends it. ``found`` None: by our mistake."""
+        if found is None:
+            self._core.drop()
+            self._abandon(self._turn.take())
+            return start, left
+        born = connection.attributes[BORN_HOST]
+        return self._store(connection, buffer, (start, end), born, found, left, asked=False)
+
+    def _store(
+        self,
+        connection: Connection,
+        buffer: bytes | bytearray,
+        span: tuple[int, int],
+        born: bytes,
+        found: tuple[int, int, bool, int],
+        left: list[bytes],
+        *,
+        asked: bool,
+    ) -> tuple[int, list[bytes]]:
+        """Append what is taken: of the turn, and of this read, of which the compiled code ``found`` and
+        ``left`` so much; then the rest of it. ``asked``: whether sends may be taken now."""
+        path, core, log = self._path, self._core, self._log
+        now_ms, limit, maxima = self._begun
+        (start, end), appended_at, appended_left = span, span[0], 0
+        at, state, ordered, total = found
         try:
             while True:
-                log_end = log.end
-                at, state, ordered, total = core.process(
-                    buffer, at, end, born, now_ms, log_end, limit, maxima, ordered, leave, left
-                )
-                if waits and state == _DONE and not left:
-                    if at > start:
-                        self._wait(log_end, Read(connection, bytes(buffer[start:at]), core.answers()))
-                    return at, left
                 if not asked and self._refuse():
                     core.drop()
-                    self._again(turn.take())
+                    self._again(self._turn.take())
                     return path.split(buffer, start, end, [])
-                waits, asked = False, True
-                self._append(Read(connection, b"", core.answers()))
+                asked = True
+                self._append((connection, b"", core.answers()))
                 if state != _ROLL:
                     break
                 appended_at, appended_left = at, len(left)
                 leave = self._roll(total)
                 limit = log.end + log.room
+                at, state, ordered, total = core.process(
+                    buffer, at, end, born, now_ms, log.end, limit, maxima, ordered, leave, left
+                )
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
             core.drop()
             return path.split(buffer, appended_at, end, left[:appended_left])
         except BaseException:
             core.drop()
-            self._abandon(turn.take())
+            self._abandon(self._turn.take())
             raise
         if state == _BROKEN:
             codec.frame_end(buffer, at, end, path.config.frame_bytes_max)
@@ -165,7 +207,7 @@ class CompiledSends:
         asked = not turn.reads
         if not asked and (not waits or turn.begin != self._log.end):
             self.end_turn()
-        last, self._last = self._last, connection
+        last, self._core.last = self._core.last, connection
         if not turn.reads:
             waits = waits and last is not None and last is not connection
             self._begin()
@@ -190,7 +232,13 @@ class CompiledSends:
         return total > log.room
 
     def _wait(self, begin: int, read: Read) -> None:
+        first = not self._turn
         self._turn.add(begin, read)
+        if first:
+            now_ms, limit, maxima = self._begun
+            most = READ_BYTES_MAX, TURN_BYTES_MAX
+            reads = self._turn.reads
+            self._core.open(reads, self._log, begin, now_ms, limit, maxima, most, self._go_on)
         if self._core.pending >= TURN_BYTES_MAX:
             self.end_turn()
         elif not self._due:
@@ -221,9 +269,8 @@ class CompiledSends:
         if not self._core.pending:
             return
         records, block = self._core.take()
-        answered = [(read.connection, read.answers) for read in reads if read.answers]
-        if last is not None and last.answers:
-            answered.append((last.connection, last.answers))
+        all_reads = reads if last is None else [*reads, last]
+        answered = [(connection, answers) for connection, _, answers in all_reads if answers]
         try:
             self._path.append(answered, (records,), len(records), cast(Any, block))
         except DiskError:
@@ -235,14 +282,14 @@ class CompiledSends:
 
     def _again(self, reads: list[Read]) -> None:
         """Their frames take the ordinary way, in the order they came."""
-        for read in reads:
-            _, frames = self._path.split(read.frames, 0, len(read.frames), [])
-            read.connection.handle_again(frames)
+        for connection, taken, _ in reads:
+            _, frames = self._path.split(taken, 0, len(taken), [])
+            connection.handle_again(frames)
 
     def _abandon(self, reads: list[Read]) -> None:
         """A mistake of our own: nobody knows what became of them, which a connection that ends says."""
-        for read in reads:
-            read.connection.close()
+        for connection, _, _ in reads:
+            connection.close()
 
 
 def _call_soon(callback: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.requests.batch import READ_MESSAGES_MAX, WAITS
+from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX, WAITS
 from broker.requests.compiled import CompiledSends
 from broker.requests.fast_headers import (
     ODD,
@@ -180,10 +180,14 @@ class FastPath:
 
         Raises PeerError on a frame whose lengths cannot be true, after the frames before it were handled.
         """
-        born = connection.attributes.get("born_host")
-        if born is None:
-            born = connection.attributes["born_host"] = born_host(connection.remote)
         compiled = self.compiled
+        if compiled is not None:
+            joined: tuple[int, list[bytes]] | None = compiled.join(connection, buffer, start, end)
+            if joined is not None:
+                return joined
+        born = connection.attributes.get(BORN_HOST)
+        if born is None:
+            born = connection.attributes[BORN_HOST] = born_host(connection.remote)
         waits = not self._usable or len(born) != 8 or WAITS in connection.attributes
         # An open turn asks again before it stores anything.
         if waits or ((compiled is None or not compiled.waiting) and self._refuse()):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext, not_available
-from broker.requests.batch import LONG_BYTES, in_order, inner_messages
+from broker.requests.batch import BORN_HOST, LONG_BYTES, in_order, inner_messages
 from broker.requests.fast_path import born_host
 from broker.requests.moving import once_more
 from broker.requests.properties import changed, closed, has, int_property
@@ -424,7 +424,7 @@ class SendProcessor:
     ) -> NewMessage:
         if header.sys_flag & INNER_BATCH:
             raise Refused(f"{topic} has no batch queues", Response.MESSAGE_ILLEGAL)
-        host = connection.attributes.get("born_host") or born_host(connection.remote)
+        host = connection.attributes.get(BORN_HOST) or born_host(connection.remote)
         sys_flag = header.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | self._store_host_flag()
         return NewMessage(
             topic=topic,

@@ -7,7 +7,7 @@ is answered when its write fails.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from remoting.service import Connection
 
@@ -16,12 +16,8 @@ READ_BYTES_MAX: Final = 16 * 1024
 TURN_BYTES_MAX: Final = 1 << 20
 
 
-class Read(NamedTuple):
-    """The whole frames one read brought, all of them taken, and the answers to them."""
-
-    connection: Connection
-    frames: bytes
-    answers: bytes
+Read = tuple[Connection, bytes, bytes]
+"""Whose it is, the whole frames one read brought, all of them taken, and the answers to them."""
 
 
 class Turn:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.requests.batch import BORN_HOST
 from broker.requests.fast_path import born_host
 from broker.requests.send import SendProcessor, need_for_clients
 from broker.tables.groups import group_name_ok
@@ -97,7 +98,7 @@ class TimerProcessor:
             "BORN_TIMESTAMP": str(now_ms),
             "PGROUP": group,
         }
-        born = connection.attributes.get("born_host") or born_host(connection.remote)
+        born = connection.attributes.get(BORN_HOST) or born_host(connection.remote)
         store_host = self._context.store_host
         return NewMessage(
             topic=handle.topic,

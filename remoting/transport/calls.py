@@ -10,6 +10,7 @@ from typing import Final
 from model.codes import Response, name_of
 from model.errors import Refused, Unknown
 from remoting.codec import Command
+from runtime.direct import NO_DESCRIPTOR
 from runtime.env import Buffer
 
 PIECE_BYTES: Final = 1 << 20
@@ -95,11 +96,13 @@ class Flush(enum.Enum):
 
 class Outbox:
     """What is to be sent, in order. ``sending``: a part of it was handed over, the rest follows in later
-    turns of the loop. ``emptied``: requests wait for it while the peer reads too little."""
+    turns of the loop. ``descriptor``: see ``runtime/direct``. ``emptied``: requests wait for it while the
+    peer reads too little."""
 
-    __slots__ = ("_emptied", "flush", "frames", "sending", "size")
+    __slots__ = ("_emptied", "descriptor", "flush", "frames", "sending", "size")
 
     def __init__(self) -> None:
+        self.descriptor = NO_DESCRIPTOR
         self.frames: list[Buffer] = []
         self.size = 0
         self.flush = Flush.NOT_DUE

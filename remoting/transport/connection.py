@@ -29,6 +29,7 @@ from remoting.long_bodies import LOOKED_AT_BYTES
 from remoting.transport.calls import PIECE_BYTES, Calls, Flush, Outbox, unsupported
 from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.transport.state import ORDER, State
+from runtime.direct import descriptor_of, taken
 from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
 from runtime.tasks import Tasks
@@ -37,6 +38,8 @@ from runtime.tls.words import alert
 log = logging.getLogger(__name__)
 
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
+AT_ONCE_BYTES: Final = 64 * 1024
+"""So much is handed to the socket at once; more is left to the transport, as all that follows it."""
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
 HANDED_PART: Final = 8  # of what a client may leave unread others may fill this part: of 64 MiB, 8
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
@@ -201,10 +204,22 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def write_now(self, data: bytes) -> None:
-        """``write``; it leaves at once, or with the other answers to the read at hand."""
+        """``write``; it leaves at once, or behind what is written already."""
         if self._state is _CLOSED:
             return
-        outbox = self._outbox
+        outbox, transport = self._outbox, self._transport
+        if (
+            outbox.descriptor >= 0
+            and not outbox.frames
+            and len(data) <= AT_ONCE_BYTES
+            and transport is not None
+            and not transport.get_write_buffer_size()
+        ):
+            sent = taken(outbox.descriptor, data)
+            if sent == len(data):
+                self._last_io = self._loop.time()
+                return
+            data = data[sent:]
         outbox.add(data)
         if outbox.flush is not _AFTER_READ:
             self._flush()
@@ -346,6 +361,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
+        self._outbox.descriptor = descriptor_of(transport)
         if self._state is State.CONNECTING:
             self._go(State.OPEN)
         self._on_close = self._endpoint.on_close
@@ -354,18 +370,20 @@ class Connection(asyncio.BufferedProtocol):
             self._endpoint.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.room()
+        inbox = self._inbox
+        return inbox.whole if inbox.begun_at is None else inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         inbox = self._inbox
-        inbox.end += nbytes
         began = self._last_io = self._calls.heard_at = self._loop.time()
         if self._state is _CLOSED:
             inbox.drop()
             return
-        self._outbox.flush = _AFTER_READ
+        inbox.end += nbytes
+        outbox, gate = self._outbox, self._gate
+        outbox.flush = _AFTER_READ
         try:
-            if inbox.is_ready() or self._long_frame():
+            if inbox.begun_at is None or inbox.is_ready() or self._long_frame():
                 self._frames()
         except PeerError as error:
             self.fail(error)
@@ -373,23 +391,27 @@ class Connection(asyncio.BufferedProtocol):
             # A mistake of our own: the state of this connection is unknown, the others go on.
             log.exception("%s: handling what %s sent failed", self._endpoint.name, self.remote)
             self.fail(f"{type(error).__name__}: {error}")
-        if self._outbox.frames:
+        if outbox.frames:
             self._flush()
         else:
-            self._outbox.flush = _NOT_DUE
-        guard = self._endpoint.guard
+            outbox.flush = _NOT_DUE
         if inbox.begun_at is not None or inbox.counted:
-            if inbox.owned != inbox.counted:
-                inbox.counted = inbox.owned
-                guard.on_begun(self, inbox.counted)
-            if inbox.part_is_full:
-                self._gate.queued = True
-                guard.lines.reads.wait(self)
-        if self._gate.handling >= REQUESTS_MAX or self._gate.later or self._gate.queued:
+            self._count_begun()
+        if gate.handling >= REQUESTS_MAX or gate.later or gate.queued:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000
         if took_ms >= SLOW_MS:
-            guard.slow.note(took_ms, "one read", self.remote)
+            self._endpoint.guard.slow.note(took_ms, "one read", self.remote)
+
+    def _count_begun(self) -> None:
+        """Of a frame that is not whole: what it takes, and whether there may be more of it to read."""
+        inbox, guard = self._inbox, self._endpoint.guard
+        if inbox.owned != inbox.counted:
+            inbox.counted = inbox.owned
+            guard.on_begun(self, inbox.counted)
+        if inbox.part_is_full:
+            self._gate.queued = True
+            guard.lines.reads.wait(self)
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself
@@ -424,16 +446,19 @@ class Connection(asyncio.BufferedProtocol):
     # reading
 
     def _frames(self) -> None:
-        inbox = self._inbox
+        inbox, endpoint = self._inbox, self._endpoint
         buffer, start, end = inbox.buffer, inbox.start, inbox.end
-        fast = self._endpoint.fast
-        if fast is not None and not self._endpoint.going_away and self.share.standing is not _PROBATION:
+        fast = endpoint.fast
+        if fast is not None and not endpoint.going_away and self.share.standing is not _PROBATION:
             start, slow = fast.process(self, buffer, start, end)
-            inbox.took(start, self._last_io)
+            if start == end and inbox.begun_at is None:
+                inbox.start = inbox.end = 0  # ``took``, of nearly all
+            else:
+                inbox.took(start, self._last_io)
             for frame in slow:
                 self._begin(frame)
             return
-        limit = self._endpoint.guard.limits.frame_bytes_max
+        limit = endpoint.guard.limits.frame_bytes_max
         with memoryview(buffer) as view:
             while stop := frame_end(view, start, end, limit):
                 self._begin(view[start:stop])

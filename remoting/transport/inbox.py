@@ -50,10 +50,13 @@ class Inbox:
         "counted",
         "end",
         "start",
+        "whole",
     )
 
     def __init__(self, scratch: bytearray) -> None:
         self.buffer = self._scratch = scratch
+        self.whole = memoryview(scratch)
+        """Where the next read goes while nothing is begun: it needs no ``room`` then."""
         self.start = 0
         self.end = 0
         self.begun_at: float | None = None
@@ -83,7 +86,7 @@ class Inbox:
         elif self._kept is None:
             self.buffer = self._scratch
             self.start = self.end = 0
-            return memoryview(self._scratch)
+            return self.whole
         else:
             # Again at each read: others may have used the scratch buffer since.
             size = len(self._kept)

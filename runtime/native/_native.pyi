@@ -33,6 +33,7 @@ class Block:
     ) -> tuple[bytes, int, Any, int, Any, int] | None: ...
 
 class Sends:
+    last: Any
     def __init__(
         self,
         kind: Callable[..., Any],
@@ -46,12 +47,29 @@ class Sends:
         plain_flags: int,
         properties_max: int,
         header_max: int,
+        keys: tuple[str, str],
     ) -> None: ...
     @property
     def pending(self) -> int: ...
     @property
     def buffer_bytes(self) -> int: ...
     def forget_routes(self) -> None: ...
+    def open(
+        self,
+        reads: list[tuple[Any, bytes, bytes]],
+        log: Any,
+        begin: int,
+        now_ms: int,
+        limit: int,
+        maxima: tuple[int, int, int],
+        most: tuple[int, int],
+        go_on: Callable[
+            [Any, Any, int, int, tuple[int, int, bool, int] | None, list[bytes]], tuple[int, list[bytes]]
+        ],
+    ) -> None: ...
+    def join(
+        self, connection: Any, buffer: Buffer, start: int, end: int
+    ) -> tuple[int, list[bytes]] | None: ...
     def take(self) -> tuple[bytes, Block]: ...
     def answers(self) -> bytes: ...
     def drop(self) -> None: ...

@@ -7,6 +7,21 @@ cdef enum:
     INNER_MAX = 2048
 
 
+cdef class Turn:
+    """What holds for the reads of an open turn."""
+
+    cdef list reads
+    cdef object log, go_on
+    cdef int64_t begin, now_ms, limit
+    cdef Py_ssize_t body_max, batch_max, frame_max, read_max, records_max
+
+    def __init__(self, list reads, log, int64_t begin, int64_t now_ms, int64_t limit, tuple maxima, tuple most, go_on):
+        self.reads, self.log, self.go_on = reads, log, go_on
+        self.begin, self.now_ms, self.limit = begin, now_ms, limit
+        self.body_max, self.batch_max, self.frame_max = maxima
+        self.read_max, self.records_max = most
+
+
 cdef class Sends:
     """Takes the plain sends of reads, until ``take`` hands over what is to be appended in one write.
 
@@ -24,12 +39,17 @@ cdef class Sends:
     cdef uint64_t call
     cdef int64_t plain_flags
     cdef Py_ssize_t properties_max, header_max
+    cdef Turn turn
+    cdef str born_key, waits_key
+    cdef public object last
+    """The connection whose read came last."""
 
     def __init__(self, kind, make_route, next_offset, bytes host, bytes extra, list names, list json, list binary,
-                 int64_t plain_flags, Py_ssize_t properties_max, Py_ssize_t header_max):
+                 int64_t plain_flags, Py_ssize_t properties_max, Py_ssize_t header_max, tuple keys):
         """``make_route(name)``: (topic, queues) of a topic sends may be plain for, or None.
         ``next_offset(topic, queue id)``: of the queue's next message. ``json`` and ``binary``: what stands
-        around the values of an answer (broker.requests.send_format)."""
+        around the values of an answer (broker.requests.send_format). ``keys``: of a connection's attributes, the
+        bytes of its host, and whether its sends wait for each other."""
         if len(host) != HOST_BYTES or len(json) != 6 or len(binary) != 6 or len(<bytes>binary[0]) != BINARY_BYTES:
             raise ValueError("these are not the parts of an answer")
         self.records = Bytes()
@@ -49,6 +69,7 @@ cdef class Sends:
         self.plain_flags = plain_flags
         self.properties_max = properties_max
         self.header_max = header_max
+        self.born_key, self.waits_key = keys
 
     def forget_routes(self):
         self.routes = {}
@@ -58,9 +79,56 @@ cdef class Sends:
         """Bytes of records taken."""
         return self.records.n
 
+    def open(self, list reads, log, int64_t begin, int64_t now_ms, int64_t limit, tuple maxima, tuple most, go_on):
+        """A turn began: ``join`` adds short reads to ``reads`` until ``take`` or ``drop``, or while ``log.end``
+        is ``begin``. ``now_ms``, ``limit``, ``maxima``: of ``process``; ``most``: bytes of such a read, and of
+        the turn's records. ``go_on(connection, buffer, start, end, found, left)``: see ``join``; ``found`` is None after an
+        exception."""
+        self.turn = Turn(reads, log, begin, now_ms, limit, maxima, most, go_on)
+
+    def join(self, connection, object buffer, Py_ssize_t start, Py_ssize_t end):
+        """``process`` of a short read for the turn that is open. (where the rest begins, []) once it is added to
+        ``reads``, as (connection, its whole frames, their answers). When it brought more than plain sends, or
+        ends the turn: what ``go_on`` makes of what ``process`` ``found`` and ``left``. None: nothing was looked
+        at, for no turn is open for it."""
+        cdef Turn turn = self.turn
+        cdef Py_buffer view
+        cdef Py_ssize_t at
+        cdef list left = []
+        if turn is None or end - start > turn.read_max or self.records.n >= turn.records_max:
+            return None
+        attributes = connection.attributes
+        born = attributes.get(self.born_key)
+        if (type(born) is not bytes or len(<bytes>born) != HOST_BYTES or self.waits_key in attributes
+                or turn.log.end != turn.begin):
+            return None
+        self.last = connection
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            if not 0 <= start <= end <= view.len:
+                raise IndexError(end)
+            found = self._process(
+                <const uint8_t *>view.buf, start, end, <const uint8_t *>PyBytes_AS_STRING(born), turn.now_ms,
+                turn.begin, turn.limit, turn.body_max, turn.batch_max, turn.frame_max, False, False, left,
+            )
+            at = found[0]
+            if found[1] == DONE and not left and self.records.n < turn.records_max:
+                if at > start:
+                    frames = PyBytes_FromStringAndSize(<char *>view.buf + start, at - start)
+                    turn.reads.append((connection, frames, self.answers()))
+                return at, left
+        except BaseException:
+            turn.go_on(connection, buffer, start, end, None, left)
+            raise
+        finally:
+            self.scratch.clear()
+            PyBuffer_Release(&view)
+        return turn.go_on(connection, buffer, start, end, found, left)
+
     def take(self):
         """The records taken, as bytes and as a block; there are none afterwards."""
         cdef Block block = self.block
+        self.turn = None
         self.block = None
         return self.records.taken(), block
 
@@ -70,6 +138,7 @@ cdef class Sends:
 
     def drop(self):
         """Forget what was taken."""
+        self.turn = None
         self.block = None
         self.records.clear()
         self.reply.clear()

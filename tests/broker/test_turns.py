@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.requests.batch import WAITS
 from broker.requests.turn import READ_BYTES_MAX
 from remoting import codec
 from remoting.codec import Command
@@ -201,6 +202,30 @@ def test_a_mistake_in_the_write_ends_the_connections_of_the_turn() -> None:
         turns.compiled.end_turn()
     assert [client.closed for client in turns.clients] == [False, True, True]
     turns.compiled.check_invariants()
+
+
+def test_a_mistake_while_a_read_joins_ends_the_connections_of_the_turn() -> None:
+    turns = Turns(3)
+    for number in range(3):
+        turns.read(number, [frame(number)])
+    with pytest.raises(IndexError):
+        turns.compiled.join(turns.clients[2], bytearray(8), 0, 9)
+    assert [client.closed for client in turns.clients] == [False, True, True]
+    turns.compiled.check_invariants()
+    assert not turns.compiled.waiting
+
+
+def test_a_read_that_waits_joins_without_a_step_of_python() -> None:
+    turns = Turns(3)
+    data = frame(9)
+    assert turns.compiled.join(turns.clients[2], data, 0, len(data)) is None, "no turn is open"
+    for number in range(3):
+        turns.read(number, [frame(number)])
+    assert turns.compiled.join(turns.clients[2], data, 0, len(data)) == (len(data), [])
+    turns.clients[2].attributes[WAITS] = True
+    assert turns.compiled.join(turns.clients[2], data, 0, len(data)) is None, "its sends wait for each other"
+    turns.compiled.end_turn()
+    assert [len(answers(client.data)) for client in turns.clients] == [1, 1, 2]
 
 
 def test_what_a_burst_took_is_given_back_when_it_is_stored_or_dropped() -> None:

@@ -75,7 +75,7 @@ async def feed(connection: Connection, data: bytes, steps: list[int]) -> int:
         largest = max(largest, len(connection._inbox.buffer))
         step = min(steps[turn % len(steps)], len(view), len(data) - at)
         view[:step] = data[at : at + step]
-        view.release()
+        del view
         connection.buffer_updated(step)
         at += step
         turn += 1

@@ -239,6 +239,8 @@ class FastReads:
             if start == end:
                 return start, []
         at, left = self._sends.process(connection, buffer, start, end)
+        if not left:
+            return at, left
         done = 0
         for frame in left:
             if not self._take(connection, frame):
