@@ -62,7 +62,7 @@ from remoting.request_bodies import request_object, request_value
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from remoting.slices import written
 from runtime.env import Env
-from runtime.secret import read_secret
+from runtime.secret import Secrets
 from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Controller:
                 election_max_ms=config.raft_election_max_ms,
             ),
             security=Security(
-                read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
+                Secrets(env.disk, config.raft_secret_file, "raftSecretFile").current,
                 tls if config.raft_tls_cert else None,
             ),
         )

@@ -35,31 +35,41 @@ class NotProven(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What both ends have: the secret, the label of each one's proofs, and what is known unsaid."""
+    """What both ends have: the secret, the label of each one's proofs, and what is known unsaid.
+
+    ``also``: secrets a responder may prove itself with instead. The initiator answers with the same one.
+    """
 
     secret: bytes
     initiator: bytes
     responder: bytes
     context: bytes = b""
+    also: tuple[bytes, ...] = ()
 
 
 class _End:
-    """One end of a handshake. ``kept``: what came and is not whole yet."""
+    """One end of a handshake. ``kept``: what came and is not whole yet. ``secret``: what this end proves
+    itself with, and what the other did once it is open."""
 
     def __init__(self, keys: Keys, state: State, said: bytes) -> None:
         self.state = state
         self.kept = b""
         self.said = said
+        self.secret = keys.secret
         self._keys = keys
 
     def proof(self, label: bytes) -> bytes:
         """A MAC of all that was said so far; session keys are made the same way, with labels of their own."""
-        return mac(self._keys.secret, label, self._keys.context + self.said)
+        return mac(self.secret, label, self._keys.context + self.said)
 
-    def _need_proof(self, given: bytes, label: bytes) -> None:
-        if not is_mac(given, self._keys.secret, label, self._keys.context + self.said):
-            raise NotProven("it does not prove that it knows the secret")
-        self.state = State.OPEN
+    def _need_proof(self, given: bytes, label: bytes, *others: bytes) -> None:
+        """``others``: secrets that are as good as this end's own."""
+        said = self._keys.context + self.said
+        for secret in (self.secret, *others):
+            if is_mac(given, secret, label, said):
+                self.secret, self.state = secret, State.OPEN
+                return
+        raise NotProven("it does not prove that it knows the secret")
 
 
 class Initiator(_End):
@@ -83,7 +93,7 @@ class Initiator(_End):
             return None
         head, given = self.kept[: self._head_bytes], self.kept[self._head_bytes :]
         self.said += head
-        self._need_proof(given, self._keys.responder)
+        self._need_proof(given, self._keys.responder, *self._keys.also)
         self.kept = b""
         return head
 

@@ -24,7 +24,7 @@ from model.settings import split_address
 from remoting.acl.plain_files import PlainFiles
 from remoting.keys import read_keys
 from runtime.os_env import OsDisk, OsEnv
-from runtime.secret import read_secret
+from runtime.secret import read_secret, read_secrets
 from runtime.tls.rehearsal import rehearse
 from runtime.tls.state import TlsState, wall_ms
 
@@ -192,8 +192,10 @@ def _as_its_server_reads_it(key: str, path: str) -> str:
     env = OsEnv()
     if key == "peerCredentialsFile":
         read_keys(env, path)
-    elif key in ("haSecretFile", "raftSecretFile"):
+    elif key == "haSecretFile":
         read_secret(env.disk, path, key)
+    elif key == "raftSecretFile":
+        read_secrets(env.disk, path, key)
     elif key == "aclHome":
         files = PlainFiles(env, os.path.dirname(path))
         files.load()

@@ -11,7 +11,9 @@ A dialer that was never admitted begins with b"KMQRAFT2" and says its own Raft a
 the same form. An admitted one does not: its incarnation says which machine it is.
 
 A proof is the HMAC, under the shared secret, of the prover's role and everything said, together with the
-list of member ids: members with another secret or another list do not connect (``runtime.handshake``).
+list of member ids: members with another secret or another list do not connect (``runtime.handshake``). While
+a secret is exchanged a member has two: it proves itself with the first, and a dialer answers with the one
+that the acceptor used.
 Session keys come from the same transcript, one for each direction.
 
 Nonces must be new, not secret: the acceptor proves itself first, so nobody can collect a dialer's proofs in
@@ -22,7 +24,7 @@ directory) are told apart. Pure: bytes in, bytes out.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from controller.links.frames import Frames
@@ -53,7 +55,7 @@ class Identity:
         return self.roster.node_id
 
     @classmethod
-    def of(cls, roster: Roster, secret: bytes, *, tls: bool) -> Identity:
+    def of(cls, roster: Roster, secrets: tuple[bytes, ...], *, tls: bool) -> Identity:
         """Raises ConfigError for ids the handshake cannot carry."""
         members = frozenset(roster.addresses)
         if any(not 0 < len(member.encode()) <= ID_BYTES_MAX or "\n" in member for member in members):
@@ -61,8 +63,17 @@ class Identity:
         if len(roster.addresses[roster.node_id].encode()) > TEXT_BYTES_MAX:
             raise ConfigError(f"this Controller's Raft address has more than {TEXT_BYTES_MAX} bytes")
         context = hashlib.sha256("\n".join(sorted(members)).encode()).digest()
-        keys = Keys(secret, initiator=b"dialer\0", responder=b"acceptor\0", context=context)
-        return cls(roster, members, keys, tls)
+        keys = Keys(b"", initiator=b"dialer\0", responder=b"acceptor\0", context=context)
+        return cls(roster, members, keys, tls).proving_by(secrets)
+
+    def proving_by(self, secrets: tuple[bytes, ...]) -> Identity:
+        """The same member with other secrets. Without one its proofs prove nothing."""
+        first, *others = secrets or (b"",)
+        return replace(self, keys=replace(self.keys, secret=first, also=tuple(others)))
+
+    def takes(self, secret: bytes) -> bool:
+        """Whether a link that ``secret`` proved may go on."""
+        return secret == self.keys.secret or secret in self.keys.also
 
     def check_certificate(self, peer: str, names: frozenset[str]) -> None:
         """Raises PeerError when the certificate shown is not ``peer``'s."""
@@ -71,11 +82,13 @@ class Identity:
 
 
 class Opened(NamedTuple):
-    """What a finished handshake leaves. ``process``: which process of ``peer`` this is."""
+    """What a finished handshake leaves. ``process``: which process of ``peer`` this is. ``secret``: by which
+    both ends proved themselves."""
 
     peer: str
     process: bytes
     frames: Frames
+    secret: bytes
 
 
 def dials(one: str, other: str) -> bool:
@@ -109,7 +122,7 @@ class Dialing:
             raise Replaced(f"{self._peer} was replaced meanwhile")
         own = self._end.own_proof()
         frames = _frames(self._end, b"dialer", b"acceptor")
-        self.opened = Opened(self._peer, head[:PROCESS_BYTES], frames)
+        self.opened = Opened(self._peer, head[:PROCESS_BYTES], frames, self._end.secret)
         return own
 
 
@@ -142,7 +155,7 @@ class Accepting:
             self._identity.roster.check_claim(self._hello.claimed, self._hello.address)
             frames = _frames(self._end, b"acceptor", b"dialer")
             frames.feed(rest)
-            self.opened = Opened(self._claimed, self._process, frames)
+            self.opened = Opened(self._claimed, self._process, frames, self._end.secret)
         return b""
 
     def _on_hello(self) -> bytes:

@@ -41,6 +41,7 @@ class Link(asyncio.Protocol):
     def __init__(self, owner: Owner, dialed: str | None) -> None:
         self.peer: str | None = None
         self.process = b""
+        self.secret = b""  # by which both ends proved themselves
         self.remote = "?"
         self.heard = self.spoke = 0.0  # loop time of the last bytes in, of the last frame out
         self.ended = asyncio.Event()
@@ -115,7 +116,7 @@ class Link(asyncio.Protocol):
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        self.peer, self.process, self._frames = opened.peer, opened.process, opened.frames
+        self.peer, self.process, self._frames, self.secret = opened
         self._owner.on_opened(self, opened)
 
     def _take_frames(self) -> None:

@@ -3,7 +3,8 @@
 One TCP connection for each pair of members; the one with the smaller id dials. On it: a handshake
 (``controller.links.handshake``), then proven frames (``controller.links.frames``). Nothing is decoded before
 its MAC was checked. The secret gives authenticity, not secrecy. Without a secret the proofs prove nothing,
-so then only loopback peers are accepted. With TLS (``controller.links.tls``) all this happens inside a
+so then only loopback peers are accepted. It may change meanwhile: links that were proven by a former one are
+made anew, one after the other. With TLS (``controller.links.tls``) all this happens inside a
 connection whose ends have shown their certificates.
 
 A member keeps its link as long as it is connected: another process with its id, secret and directory (a copy
@@ -50,18 +51,21 @@ class Limits:
     ping_s: float = 0.5
     silence_s: float = 2.0
     retry_s: float = 0.2
+    secrets_s: float = 1.0
+    """Between two looks at the secrets; within each one link is made anew that has a former one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How members prove their ids. With neither only loopback may connect."""
+    """How members prove their ids. With neither only loopback may connect. ``secrets``: those in force, asked
+    for again and again; the first is the one to prove oneself with."""
 
-    secret: bytes | None = None
+    secrets: Callable[[], tuple[bytes, ...]] = tuple
     tls: TlsFiles | None = None
 
     def check(self, addresses: Mapping[str, str]) -> None:
         """Raises ConfigError when anyone could speak for a member."""
-        if self.secret or self.tls is not None:
+        if self.secrets() or self.tls is not None:
             return
         far = [f"{n} at {a}" for n, a in sorted(addresses.items()) if not is_loopback(split_address(a)[0])]
         if far:
@@ -98,8 +102,10 @@ class Transport:
         tls = security.tls
         self.env = env
         self.complaints = Complaints(log, lambda: env.monotonic_ms() / 1000)  # what strangers cause
-        self.loopback_only = not security.secret and tls is None
-        self.identity = Identity.of(roster, security.secret or b"", tls=tls is not None)
+        self._secrets = security.secrets
+        secrets = self._secrets()
+        self.loopback_only = not secrets and tls is None
+        self.identity = Identity.of(roster, secrets, tls=tls is not None)
         self.limits = limits or Limits()
         self._network = env.network if tls is None else TlsNetwork(tls)
         self._owner = owner
@@ -125,6 +131,9 @@ class Transport:
         if isinstance(network := self._network, TlsNetwork):
             look = partial(self.env.offload, network.look)
             self._tasks.spawn(every(LOOK_S, look, what="TLS of Raft: files"), name="tls")
+        if not self.loopback_only:
+            look_s = self.limits.secrets_s
+            self._tasks.spawn(every(look_s, self._follow_secrets, what="secrets of Raft"), name="secrets")
 
     async def stop(self) -> None:
         self.abort()
@@ -278,6 +287,14 @@ class Transport:
             on_error=on_error,
             ended=lambda: self._closed,
         )
+
+    async def _follow_secrets(self) -> None:
+        self.identity = self.identity.proving_by(await self.env.offload(self._secrets))
+        former = [link for _, link in sorted(self._links.items()) if not self.identity.takes(link.secret)]
+        if former:
+            # One at a time: a leader goes on with the others while it comes back.
+            log.info("Controller %s: link to %s ends with its secret", self.node_id, former[0].peer)
+            former[0].abort()
 
     async def _watch(self) -> None:
         """Signs of life on quiet links; an end to links that give none."""

@@ -14,7 +14,7 @@ ADDRESSES = {"n0": "old:9000", "n1": "n1:9000"}
 
 
 def end(node_id: str, own: int | None = 0, address: str = "old:9000") -> Identity:
-    return Identity.of(Roster(node_id, {**ADDRESSES, "n0": address}, lambda: own), SECRET, tls=False)
+    return Identity.of(Roster(node_id, {**ADDRESSES, "n0": address}, lambda: own), (SECRET,), tls=False)
 
 
 def meet(dialer: Identity, acceptor: Identity) -> tuple[Dialing, Accepting]:
@@ -88,7 +88,7 @@ def test_a_seat_that_changes_hands_during_the_handshake_opens_no_link() -> None:
     replaced(other._identity)
     with pytest.raises(Replaced):
         other.feed(proof)
-    dialer = Identity.of(Roster("n0", ADDRESSES), SECRET, tls=False)
+    dialer = Identity.of(Roster("n0", ADDRESSES), (SECRET,), tls=False)
     one, other = Dialing(dialer, "n1", bytes(32)), Accepting(end("n1"), frozenset(), bytes(32))
     answer = other.feed(one.hello)
     dialer.roster.update({"n1": (1, "new:9000")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def raft_link(node: str, seed: int, dialed: str | None) -> tuple[Link, Wire, lis
         OsEnv(seed=seed),
         Roster(node, {"n0": "127.0.0.1:1", "nü1": "127.0.0.1:2"}),
         Callbacks(lambda peer, body: heard.append((peer, body)), lambda peer: None, lambda peer: None),
-        security=Security(SECRET),
+        security=Security(lambda: (SECRET,)),
     )
     link, wire = Link(owner, dialed), Wire()
     link.connection_made(wire)
@@ -139,6 +140,15 @@ def test_who_has_something_else_is_not_believed(keys: Keys) -> None:
     with pytest.raises(NotProven):
         other.feed(Initiator(KEYS, HELLO, len(HEAD)).proof(b"one\0"))
     assert (one.state, other.state) == (State.ANSWER, State.PROOF)
+
+
+def test_an_initiator_answers_with_the_secret_that_the_responder_used() -> None:
+    one = Initiator(replace(KEYS, secret=b"the next secret!", also=(SECRET,)), HELLO, len(HEAD))
+    other = Responder(replace(KEYS, also=(b"the next secret!",)))
+    assert one.feed(other.answer(HELLO, HEAD)) == HEAD
+    assert other.feed(one.own_proof()) == b""
+    assert one.secret == other.secret == SECRET
+    assert one.proof(b"session") == other.proof(b"session")
 
 
 def test_nobody_speaks_out_of_turn() -> None:

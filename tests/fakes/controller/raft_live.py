@@ -32,7 +32,7 @@ class Member:
             directory,
             StateMachine(self.apply, lambda: b"\n".join(self.applied), self.restore),
             config=CONFIG,
-            security=Security(SECRET),
+            security=Security(lambda: (SECRET,)),
         )
 
     def apply(self, command: bytes) -> bytes:

@@ -74,7 +74,7 @@ class Member:
                     election_max_ms=500,
                     compact_entries=group.compact_entries,
                 ),
-                security=Security(SECRET),
+                security=Security(lambda: (SECRET,)),
             )
             await raft.start()
             return raft

@@ -15,7 +15,7 @@ from tests.ports import free_ports
 
 SECRET = b"0123456789abcdef"
 
-LIMITS = Limits(handshake_s=0.5, ping_s=0.1, silence_s=0.6, retry_s=0.05)
+LIMITS = Limits(handshake_s=0.5, ping_s=0.1, silence_s=0.6, retry_s=0.05, secrets_s=0.05)
 
 
 class End:
@@ -29,6 +29,7 @@ class End:
         tls: TlsFiles | None = None,
         seed: int = 1,
     ) -> None:
+        self.secrets = () if secret is None else (secret,)
         self.heard: list[tuple[str, bytes]] = []
         self.ups: list[str] = []
         self.downs: list[str] = []
@@ -36,9 +37,12 @@ class End:
             OsEnv(seed=seed),
             Roster(node, addresses),
             Callbacks(self.on_message, self.ups.append, self.downs.append),
-            security=Security(secret, tls),
+            security=Security(self.in_force, tls),
             limits=LIMITS,
         )
+
+    def in_force(self) -> tuple[bytes, ...]:
+        return self.secrets
 
     def on_message(self, peer: str, body: bytes) -> None:
         if body == b"broken":

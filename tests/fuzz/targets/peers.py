@@ -111,12 +111,12 @@ ADDRESSES: Final = {"n0": "127.0.0.1:1", "n1": "127.0.0.1:2", "n2": "127.0.0.1:3
 
 
 def _accepting() -> Accepting:
-    identity = Identity.of(Roster("n1", ADDRESSES), SECRET, tls=False)
+    identity = Identity.of(Roster("n1", ADDRESSES), (SECRET,), tls=False)
     return Accepting(identity, frozenset(), b"n" * 32)
 
 
 def _dialing(secret: bytes = SECRET) -> Dialing:
-    return Dialing(Identity.of(Roster("n0", ADDRESSES), secret, tls=False), "n1", b"d" * 32)
+    return Dialing(Identity.of(Roster("n0", ADDRESSES), (secret, b"z" * 32), tls=False), "n1", b"d" * 32)
 
 
 def _raft_accept(data: bytes) -> None:
