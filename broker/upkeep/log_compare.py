@@ -3,8 +3,8 @@
 KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a part of its log.
 Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
 ``store/heal/agreement`` decides, and what is wrong here is replaced. What is wrong there, the other replica
-finds in the same way. There is one pass after each start, at ``checkOnStartMegabytesPerSecond``; with
-``scrubMegabytesPerSecond`` passes follow each other.
+finds in the same way. One pass follows each start, at ``checkOnStartMegabytesPerSecond``, over what was
+there at the start; with ``scrubMegabytesPerSecond`` passes over all that is confirmed follow each other.
 
     request   ext: brokerName, offset, size (at most 1 MiB)
     answer    ext: offset, confirmOffset, epoch (as in ``broker/upkeep/log_repair``)   body: 8 bytes for each
@@ -67,6 +67,7 @@ class LogCompare:
         self._client = client
         self._repair = repair
         self._log = context.store.log
+        self._end_at_start = 0
         self._wake = asyncio.Event()
         self._backoff = Backoff(context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
 
@@ -109,6 +110,7 @@ class LogCompare:
     # What we ask
 
     async def run(self) -> None:
+        self._end_at_start = self._log.end
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         await level_triggered(self._turn, self._wake, UNTIL_WOKEN, rest, "comparing the log")
 
@@ -117,7 +119,7 @@ class LogCompare:
         if self._context.store.scrub.rate() <= 0 and self.passes:
             return UNTIL_WOKEN
         try:
-            done = await self.once()
+            done = await self.once(None if self._context.config.scrub_megabytes_per_s else self._end_at_start)
         except (MqError, OSError, ValueError) as error:  # ValueError: cut or deleted under our eyes
             log.info("cannot compare the log with a replica's: %s", error)
             done = False
@@ -126,18 +128,22 @@ class LogCompare:
         self._backoff.reset()
         return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else UNTIL_WOKEN
 
-    async def once(self) -> bool:
-        """Compare all that is confirmed now with one replica; False when there was none, or not all of it
-        could be compared or judged. Raises MqError, OSError."""
+    async def once(self, until: int | None = None) -> bool:
+        """Compare all that is confirmed now, or ends at ``until``, with one replica; False when there was
+        none, or not all of it could be compared or judged. Raises MqError, OSError."""
+        if until is not None and until <= self._log.min_offset:
+            self.passes += 1  # the log began empty: what this process wrote did not rot before it
+            return True
         peers = await self._repair.peers()
         if peers and self._context.ha.verified_epoch is None:
             return False
-        until: int = self._context.store.confirmed  # a log that grows faster than this reads has no end
+        confirmed: int = self._context.store.confirmed  # a log that grows faster than this reads has no end
+        until = confirmed if until is None else min(until, confirmed)
         for peer in peers:
             self.undecided = self._unanswered = 0
             at: int = self._log.min_offset
             while at < min(until, self._context.store.confirmed):
-                stop = await self._piece(peer, at, peers)
+                stop = await self._piece(peer, at, min(at + ASK_BYTES, until), peers)
                 if stop <= at:
                     break  # this replica does not know that yet, or does not answer
                 rate = self._rate()
@@ -154,11 +160,11 @@ class LogCompare:
         config = self._context.config
         return (config.scrub_megabytes_per_s or config.check_on_start_megabytes_per_s) << 20
 
-    async def _piece(self, peer: str, at: int, peers: list[str]) -> int:
-        """Compare the log from ``at`` on with ``peer``'s; returns how far that was possible."""
+    async def _piece(self, peer: str, at: int, until: int, peers: list[str]) -> int:
+        """Compare [``at``, ``until``) of the log with ``peer``'s; returns how far that was possible."""
         generation = self._log.generation
         try:
-            told = await self._ask(peer, at, min(at + ASK_BYTES, self._context.store.confirmed))
+            told = await self._ask(peer, at, min(until, self._context.store.confirmed))
         except (MqError, OSError) as error:
             log.info("no digests of %s from %d on: %s", peer, at, error)
             return at

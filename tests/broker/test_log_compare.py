@@ -72,6 +72,19 @@ class Peer:
             self._happens(self._store)
 
 
+class Damaged(Peer):
+    """A replica that knows it cannot tell: there is nothing to fetch of it. ``asked_until``: the end of what
+    it was asked for."""
+
+    asked_until = 0
+
+    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+        self.asked_until = int(command.ext["offset"]) + int(command.ext["size"])
+        answer = await super().call(address, command, timeout_s)
+        answer.body = bytes(len(answer.body))
+        return answer
+
+
 def _compare(env: FaultyEnv, store: MessageStore, peer: Peer) -> LogCompare:
     config = SimpleNamespace(
         broker_name="g",
@@ -107,13 +120,37 @@ async def test_the_comparison_outlives_what_it_does_not_expect_of_the_log() -> N
         compare = _compare(env, store, Peer(store, lambda _: None, 0))
         errors: list[Any] = [ValueError("outside of the log"), OSError("no")]
 
-        async def once() -> bool:
+        async def once(until: int | None = None) -> bool:
             raise errors.pop()
 
         compare.once = once  # type: ignore[method-assign]
         assert await compare._turn() is not None
         assert await compare._turn() is not None
         assert not errors
+
+
+@pytest.mark.parametrize("there", [0, 60])
+async def test_the_pass_after_a_start_compares_what_was_there_and_nothing_this_process_wrote(
+    there: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load it would compete with the load, for bytes that were written a moment ago."""
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, there)
+        at_start = store.log.end
+        peer = Damaged(store, lambda _: None, 0)
+        compare = _compare(env, store, peer)
+        monkeypatch.setattr(store.scrub, "rate", lambda: 1 << 20)
+        running = asyncio.create_task(compare.run())
+        await asyncio.sleep(0)
+        await fill(store, 2000)
+        assert store.log.end > at_start + 16 * STEP_BYTES
+        for _ in range(1000):
+            if not compare.passes:
+                await asyncio.sleep(0)
+        assert compare.passes == 1
+        assert peer.asked_until == at_start
+        running.cancel()
 
 
 async def test_a_difference_no_replica_gave_the_bytes_of_is_looked_at_again() -> None:
