@@ -211,7 +211,7 @@ def _run_plan(
 
 def _by_its_disk(error: str) -> bool:
     """A start that failed because the disk is broken, as planned: it says so, and is tried again."""
-    return "sync failed" in error or "no space left" in error
+    return any(said in error for said in ("sync failed", "write failed", "read failed", "no space left"))
 
 
 def _last_events(*histories: History) -> list[str]:

@@ -27,6 +27,7 @@ from chaos.faults import (
     Partition,
     Pause,
     PowerFail,
+    ReadError,
     Reconfigure,
     ResetLinks,
     Restart,
@@ -38,6 +39,7 @@ from chaos.faults import (
     Stop,
     SyncError,
     Wipe,
+    WriteError,
     ordered,
 )
 from chaos.scenarios.draws import ground
@@ -197,6 +199,21 @@ def _sync_error(draw: Draw, at: int, target: str, down: int) -> None:
     """A broker whose sync failed takes no writes before a restart; what it wrote goes with the power."""
     name = draw.add(at, SyncError(target, draw.rng.choice((1, 1, 3))))
     draw.add(at + down, draw.rng.choice((Kill, PowerFail))(name), Restart, draw.span(DOWN_MS))
+
+
+def _write_error(draw: Draw, at: int, target: str, down: int) -> None:
+    """As after a failed sync, a broker takes no writes before a restart."""
+    name = draw.add(at, WriteError(target, draw.rng.choice((1, 1, 3))))
+    draw.add(at + down, draw.rng.choice((Kill, PowerFail))(name), Restart, draw.span(DOWN_MS))
+
+
+def _read_error(draw: Draw, at: int, target: str, down: int) -> None:
+    """What cannot be read now is there a moment later: sometimes while the log is recovered, too."""
+    if draw.rng.random() < 0.5:
+        draw.add(at, ReadError(target, draw.rng.choice((1, 2, 8))))
+        return
+    name = draw.add(at, draw.rng.choice((Kill, PowerFail))(target), Restart, down)
+    draw.steps.append(Step(at + down - 1, ReadError(name, draw.rng.choice((1, 2, 8)))))
 
 
 def _lying_sync(draw: Draw, at: int, target: str, down: int) -> None:
@@ -471,6 +488,25 @@ def _with_a_neighbour(plan: Plan, draw: Draw, rng: random.Random) -> None:
     plan.load_ms = max(plan.load_ms, max(step.at_ms for step in plan.steps) + 200)
 
 
+DISK_ERRORS: Final[Sequence[Kind]] = (_write_error, _read_error)
+DISK_ERRORS_SHARE: Final = 0.2
+
+
+def _with_disk_errors(plan: Plan, draw: Draw, rng: random.Random) -> None:
+    """Writes and reads fail as well, about when something else happens. All is drawn after the rest."""
+    if plan.set_kept:
+        return  # as for a neighbour
+    draw.rng, others = rng, list(plan.steps)
+    draw.steps = []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        kind, at = rng.choice(DISK_ERRORS), rng.choice(others).at_ms + rng.randint(-400, 400)
+        for target in _targets(draw):
+            kind(draw, max(300, at + rng.randint(0, 60)), target, draw.span(DOWN_MS))
+    plan.steps = ordered([*others, *(step for step in draw.steps if step.at_ms < draw.until_ms)])
+    plan.load_ms = max(plan.load_ms, max(step.at_ms for step in plan.steps) + 200)
+    plan.errors_expected = True
+
+
 def _swarm(rng: random.Random) -> Plan:
     draw = Draw(rng)
     _bursts(draw)
@@ -508,9 +544,14 @@ def _swarm(rng: random.Random) -> Plan:
         one_client=rng.random() < 0.7,
         **drawn,
     )
-    # A source of its own, as the last draw: whatever a neighbour draws, nothing else changes. An unclean
-    # election is allowed for all groups or none: where it is, none promises to keep what was answered.
-    lot = random.Random(rng.random())
+    # Sources of their own, as the last draw: whatever these draw, nothing else changes.
+    rest = rng.random()
+    errors = random.Random(f"disk errors {rest}")
+    if errors.random() < DISK_ERRORS_SHARE:
+        _with_disk_errors(plan, draw, errors)
+    # An unclean election is allowed for all groups or none: where it is, none promises to keep what was
+    # answered.
+    lot = random.Random(rest)
     if lot.random() < NEIGHBOUR_SHARE and not unclean:
         _with_a_neighbour(plan, draw, lot)
     return plan
