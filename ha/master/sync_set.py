@@ -68,7 +68,7 @@ class _Slave:
     reported: bool = False  # before, in the epoch there is
     has_epoch: bool = False  # it has recorded the current epoch, and all of the log before it
     excused_until_ms: float = 0.0  # silence before this is not its fault: the master stood still
-    heard_ms: float = 0.0  # its last acknowledgement; also to a frame that brought nothing
+    progress_ms: float = 0.0  # its last acknowledgement of something new, or of all there was
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class SyncSet:
         One that does not answer heartbeats is behind only while it lacks something.
         """
         self._slaves[broker_id] = _Slave(
-            learner, now_ms, self.end, now_ms, answers_heartbeats, heard_ms=now_ms
+            learner, now_ms, self.end, now_ms, answers_heartbeats, progress_ms=now_ms
         )
         self._membership.on_connected(broker_id)
         self._changed()
@@ -196,7 +196,8 @@ class SyncSet:
         slave = self._slaves[broker_id]
         if not slave.end <= end <= self.end:
             check_ack(broker_id, end, slave.end, self.end)
-        slave.end, slave.heard_ms = end, now_ms
+        if end > slave.end or end >= self.end:
+            slave.end, slave.progress_ms = end, now_ms
         if not slave.learner:
             acknowledged = self._evidence.acknowledged
             if end > acknowledged.get(broker_id, -1):
@@ -365,9 +366,16 @@ class SyncSet:
     def _kept(self, now_ms: float) -> set[BrokerId]:
         """Members that are not heard and stay in the set, so that one of them can still be elected when this
         master asks for a replacement: only while it may do so, as they hold every answer until then."""
-        if self._heard(now_ms) >= self.copies_needed or not self.keeps_set():
+        if self._heard(now_ms) >= self.copies_needed:
+            # One that was level when it fell silent is a moment from not being heard.
+            return {broker_id for broker_id in self.members if self._fell_silent(broker_id)}
+        if not self.keeps_set():
             return set()
         return {broker_id for broker_id in self.members if not self._hears(broker_id, now_ms)}
+
+    def _fell_silent(self, broker_id: BrokerId) -> bool:
+        slave = self._slaves.get(broker_id)
+        return slave is not None and slave.progress_ms - slave.caught_up_ms <= JOIN_LAG_MS
 
     @property
     def copies_needed(self) -> int:
@@ -383,10 +391,12 @@ class SyncSet:
         return 1 + sum(self._hears(broker_id, now_ms) for broker_id in self._slaves)
 
     def _hears(self, broker_id: BrokerId, now_ms: float) -> bool:
+        """Whether it acknowledges what it is sent. One that this master no longer reaches may still tell, in
+        time, that it has nothing new."""
         slave = self._slaves.get(broker_id)
         if slave is None or slave.learner:
             return False
-        silent_ms = now_ms - max(slave.heard_ms, slave.excused_until_ms)
+        silent_ms = now_ms - max(slave.progress_ms, slave.excused_until_ms)
         return not slave.answers_heartbeats or silent_ms <= self._time.not_catchup_ms
 
     def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:

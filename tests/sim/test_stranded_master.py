@@ -13,6 +13,7 @@ from tests.sim.world import World, simulated
 pytestmark = pytest.mark.sim
 
 TWO_COPIES = {"minInSyncReplicas": "2"}
+COUNTED = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"}
 
 
 def send_to_all(world: World) -> None:
@@ -20,11 +21,11 @@ def send_to_all(world: World) -> None:
         world.send_to(node.name)
 
 
-def cut_from_slaves(world: World, master: str, *, reset: bool) -> None:
+def cut_from_slaves(world: World, master: str, *, reset: bool = False, direction: str = "both") -> None:
     cluster = world.cluster
     for other in cluster.of("broker"):
         if other.name != master:
-            cluster.cut(master, other.name)
+            cluster.cut(master, other.name, direction)
             if reset:
                 cluster.fabric.reset(cluster.nodes[master].host, other.host)
 
@@ -59,6 +60,24 @@ async def test_a_master_cut_off_from_its_slaves_only_hands_over(
     cut_from_slaves(world, old, reset=reset)
     await another_serves(world, old, 12)
     assert len(world.times("master_elected")) == elections + 1, "no ping-pong"
+    cluster.fabric.heal_all()
+    assert await cluster.until(cluster.converged, 20.0) is None
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES, COUNTED], ids=["majority", "two", "counted"])
+@simulated(lambda broker: World(2, broker))
+async def test_so_does_one_whose_slaves_are_cut_off_in_one_direction(
+    world: World, broker: dict[str, str], direction: str
+) -> None:
+    """``out``: they still tell it what they have, and hear nothing of it. It took that for life."""
+    cluster = world.cluster
+    old = cluster.master()
+    assert old is not None
+    send_to_all(world)
+    await asyncio.sleep(1)
+    cut_from_slaves(world, old, direction=direction)
+    await another_serves(world, old, 6)
     cluster.fabric.heal_all()
     assert await cluster.until(cluster.converged, 20.0) is None
 
