@@ -544,8 +544,12 @@ def _swarm(rng: random.Random) -> Plan:
         one_client=rng.random() < 0.7,
         **drawn,
     )
-    # Sources of their own, as the last draw: whatever these draw, nothing else changes.
-    rest = rng.random()
+    _drawn_last(plan, draw, rng.random(), unclean)
+    return plan
+
+
+def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
+    """From sources of their own: whatever these draw, nothing else changes."""
     errors = random.Random(f"disk errors {rest}")
     if errors.random() < DISK_ERRORS_SHARE:
         _with_disk_errors(plan, draw, errors)
@@ -554,7 +558,6 @@ def _swarm(rng: random.Random) -> Plan:
     lot = random.Random(rest)
     if lot.random() < NEIGHBOUR_SHARE and not unclean:
         _with_a_neighbour(plan, draw, lot)
-    return plan
 
 
 SWARM: Final = Scenario(
