@@ -77,7 +77,7 @@ def decode(data: bytes, name: str) -> Manifest:
     """Raises CannotBackUp: ``name`` is no manifest, or of a later version, or names what cannot be."""
     try:
         found = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CannotBackUp(f"{name} is no manifest of a backup: {error}") from None
     if found.version != VERSION:
         raise CannotBackUp(f"{name} is of version {found.version}; this keelmq reads {VERSION}")

@@ -141,7 +141,7 @@ class UncleanRebootDetector:
             return None
         except OSError as error:
             raise DiskError(f"{self._path} cannot be read: {error}") from error
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             # Whatever damaged it, the log may be short as well.
             log.warning("%s is corrupt: this broker is suspect", self._path)
             return Noted(suspect=True, written=True)

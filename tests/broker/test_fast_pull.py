@@ -101,6 +101,16 @@ def test_plain_pulls_of_both_dialects_are_known_from_the_first_on() -> None:
     assert len(known._known) == 2
 
 
+def test_a_header_of_no_dialect_is_not_taken_for_a_known_one() -> None:
+    known = KnownPulls()
+    command = Command(11, PullHeader("g", "T", 1, 5, 32).to_ext(), b"", 3, serialize=codec.ROCKETMQ)
+    frame = bytearray(codec.encode(command))
+    assert known.find(bytes(frame)) is not None
+    frame[4] = 3
+    assert ordinary(bytes(frame)) is None
+    assert known.find(bytes(frame)) is None
+
+
 def test_pulls_of_the_java_client_are_known() -> None:
     pulls = [
         frame

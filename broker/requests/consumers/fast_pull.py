@@ -91,7 +91,8 @@ class KnownPulls:
         mark = _LENGTHS.unpack_from(frame)[1]
         if _BEGIN + (mark & 0xFFFFFF) != len(frame):
             return None  # it has a body, or cannot be
-        cut = _cut_json(frame) if mark <= 0xFFFFFF else _cut_binary(frame)
+        cutting = _CUTS.get(mark >> 24)
+        cut = cutting(frame) if cutting is not None else None
         if cut is None:
             return None
         around, numbers = cut
@@ -202,6 +203,9 @@ def _cut_binary(frame: bytes) -> tuple[_Around, _Numbers] | None:
         return None
     head = frame[_BEGIN : _BEGIN + 5] + frame[_BEGIN + 9 : _BEGIN + 13]  # code, language, version, flag
     return (head, frame[_EXT_AT:a], frame[b:c], frame[d:]), (int(texts[0]), int(texts[1]), opaque)
+
+
+_CUTS: Final = {codec.JSON: _cut_json, codec.ROCKETMQ: _cut_binary}
 
 
 def _are_fields(frame: bytes, around: _Around) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz.targets import acl, disk, peers, tables, wire
+from tests.fuzz.targets import acl, asked, audits, disk, peers, tables, wire
 from tests.fuzz.targets.target import Target
 
 TARGETS: Final[dict[str, Target]] = {
-    target.name: target
-    for target in (*wire.TARGETS, *peers.TARGETS, *disk.TARGETS, *tables.TARGETS, *acl.TARGETS)
+    target.name: target for room in (wire, asked, peers, disk, tables, acl, audits) for target in room.TARGETS
 }

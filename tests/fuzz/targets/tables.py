@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 from admin.host.serve import plan
 from audit.ledger import _json_lines, from_rows
 from broker.membership.identity import Application, Identity
+from broker.membership.reboot import Noted, UncleanRebootDetector
 from broker.requests.consumers.locks import LockProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.state.clients import Client, Clients, Subscription
@@ -196,6 +197,12 @@ def _identity_seeds() -> Iterable[bytes]:
     yield bytes(disk.nodes["/s/brokerIdentity.crc"].cache)
 
 
+def _boot(data: bytes) -> None:
+    env = FaultyEnv(disk_with("/s/bootId.json", data))
+    found = UncleanRebootDetector._read(cast(Any, SimpleNamespace(_env=env, _path="/s/bootId.json")))
+    assert isinstance(found, Noted), "the file is there"
+
+
 def _ledger(data: bytes) -> None:
     from_rows(_json_lines("ledger", data.splitlines()))
 
@@ -229,7 +236,8 @@ def _kv(data: bytes) -> None:
     KvFile(env, "/n/kvConfig.json").load()
 
 
-logging.getLogger("broker.membership.identity").setLevel(logging.CRITICAL)
+for _name in ("broker.membership.identity", "broker.membership.reboot"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 TARGETS: Final = (
     Target(
@@ -322,6 +330,13 @@ TARGETS: Final = (
         weight=3,
     ),
     Target(name="identity", run=_identity, declared=(), seeds=_identity_seeds, weight=2),
+    Target(
+        name="boot_note",
+        run=_boot,
+        declared=(),
+        seeds=lambda: [b'{"bootId":"a-b","doubtful":true,"synced":null,"written":true}'],
+        weight=3,
+    ),
     Target(name="ledger", run=_ledger, declared=(ConfigError,), seeds=_ledger_seeds, weight=1),
     Target(name="history", run=_history, declared=(ValueError,), seeds=_history_seeds, weight=3),
     Target(
