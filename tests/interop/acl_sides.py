@@ -144,11 +144,13 @@ class Side:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
         return self.seen(done.stdout)
 
-    def driver(self, library: Path, *commands: str) -> list[str]:
+    def driver(self, library: Path, *commands: str, options: Sequence[str] = ()) -> list[str]:
+        """``options``: more of the JVM's."""
         words: list[str] = []
         for command in commands:
             words += [*(["--"] if words else []), *command.split()]
-        return java(library, "AclDriver", self.namesrv, *words, home=self.directory / "driver")
+        line = java(library, "AclDriver", self.namesrv, *words, home=self.directory / "driver")
+        return [line[0], *options, *line[1:]]
 
     def seen(self, output: str) -> list[dict[str, str]]:
         found = []
