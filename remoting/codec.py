@@ -60,6 +60,10 @@ _INT: Final = struct.Struct(">i")
 _short_at: Final = _SHORT.unpack_from
 _int_at: Final = _INT.unpack_from
 BINARY_BYTES: Final = _BINARY.size
+KEYS_MAX: Final = 1024
+KEY_CHARS_MAX: Final = 64
+"""Of keys of ROCKETMQ headers that are remembered as they are written: so many, and so long."""
+_KEYS: Final[dict[str, bytes]] = {}
 """Of a ROCKETMQ header up to its remark."""
 assert BINARY_BYTES == 17, "code, language, version, opaque, flag, remark length"
 
@@ -419,15 +423,25 @@ def _text(header: bytes, at: int, length: int, stop: int) -> tuple[str, int]:
     return header[at : at + length].decode(), at + length
 
 
+def _key(name: str) -> bytes:
+    """A key with its length, as a ROCKETMQ header has it; remembered, as there are few."""
+    raw = name.encode()
+    key = _SHORT.pack(len(raw)) + raw
+    if len(_KEYS) < KEYS_MAX and len(name) <= KEY_CHARS_MAX:
+        _KEYS[name] = key
+    return key
+
+
 def _to_binary(command: Command) -> bytes:
     code = int(command.code)
     if not -BINARY_CODE_MAX - 1 <= code <= BINARY_CODE_MAX:
         raise ValueError(f"code {code} does not fit a ROCKETMQ header: send it with a JSON header")
     remark = (command.remark or "").encode()
     parts: list[bytes] = []
+    pack = _INT.pack
     for name, value in command.ext.items():
-        key, text = name.encode(), value.encode()
-        parts += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
+        text = value.encode()
+        parts += (_KEYS.get(name) or _key(name), pack(len(text)), text)
     ext = b"".join(parts)
     head = _BINARY.pack(
         code,

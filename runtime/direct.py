@@ -10,7 +10,11 @@ import asyncio
 import os
 from typing import Final
 
+from runtime.env import Buffer
+
 NO_DESCRIPTOR: Final = -1
+PARTS_MAX: Final = 256
+"""Of one write; the system takes 1024 (IOV_MAX)."""
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
@@ -29,3 +33,17 @@ def taken(descriptor: int, data: bytes) -> int:
         return os.write(descriptor, data)
     except OSError:
         return 0
+
+
+def handed(descriptor: int, parts: list[Buffer]) -> Buffer:
+    """What the system did not take of ``parts``, in one; nothing of it is copied while it takes all."""
+    if len(parts) > PARTS_MAX:
+        parts = [b"".join(parts)]
+    try:
+        sent = os.writev(descriptor, parts)
+    except OSError:
+        sent = 0
+    size = sum(map(len, parts))
+    if sent == size:
+        return b""
+    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))[sent:]

@@ -120,9 +120,15 @@ class Outbox:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def next_piece(self) -> Buffer:
+        """``next_parts`` in one."""
+        parts = self.next_parts()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def next_parts(self) -> list[Buffer]:
         """Its first ``PIECE_BYTES``; what is left then is ``sending``."""
         if self.size <= PIECE_BYTES:
-            return self.take()
+            whole, self.frames, self.size, self.sending = self.frames, [], 0, False
+            return whole
         frames, count, size = self.frames, 0, 0
         while size + len(frames[count]) <= PIECE_BYTES:
             size += len(frames[count])
@@ -136,7 +142,7 @@ class Outbox:
             frames[0] = cut[left:]
         self.size -= PIECE_BYTES
         self.sending = True
-        return found[0] if len(found) == 1 else b"".join(found)
+        return found
 
     async def emptied(self) -> None:
         """Return when the peer has read most of what it was sent, or the connection has ended."""

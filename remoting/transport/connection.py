@@ -26,10 +26,10 @@ from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode,
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
 from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
-from remoting.transport.calls import PIECE_BYTES, Calls, Flush, Outbox, unsupported
+from remoting.transport.calls import Calls, Flush, Outbox, unsupported
 from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.transport.state import ORDER, State
-from runtime.direct import descriptor_of, taken
+from runtime.direct import descriptor_of, handed, taken
 from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
 from runtime.tasks import Tasks
@@ -38,6 +38,8 @@ from runtime.tls.words import alert
 log = logging.getLogger(__name__)
 
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
+APART_BYTES: Final = 4 * 1024
+"""A longer body is not joined with its header."""
 AT_ONCE_BYTES: Final = 64 * 1024
 """So much is handed to the socket at once; more is left to the transport, as all that follows it."""
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
@@ -187,11 +189,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, command: Command) -> None:
         """Send as it is: an answer (``request.reply(...)``). Nothing happens on a closed connection."""
-        if len(command.body) < PIECE_BYTES:
+        if len(command.body) < APART_BYTES:
             self.write(encode(command))
             return
         self.write(head_of(command))
-        self.write(command.body)  # copied once, a piece at a time
+        self.write(command.body)  # copied once, a piece at a time, or not at all
 
     def write(self, data: bytes) -> None:
         """Send whole frames already encoded. Nothing happens on a closed connection."""
@@ -614,7 +616,12 @@ class Connection(asyncio.BufferedProtocol):
     def _hand_over(self, transport: asyncio.Transport) -> None:
         outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
         self._last_io = self._loop.time()
-        transport.write(outbox.next_piece())
+        if outbox.descriptor >= 0 and not transport.get_write_buffer_size():
+            left = handed(outbox.descriptor, outbox.next_parts())
+        else:
+            left = outbox.next_piece()
+        if left:
+            transport.write(left)
         if unread := self.untaken:
             guard.on_unread(self, unread)
         if outbox.sending and not gate.unread:

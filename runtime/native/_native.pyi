@@ -131,3 +131,6 @@ def gather(
     bytes_max: int,
     codes: frozenset[int] | None,
 ) -> tuple[bytes, int, int] | None: ...
+def cut_binary(
+    frame: bytes, offset_mark: bytes, commit_mark: bytes
+) -> tuple[tuple[bytes, ...], tuple[int, int, int]] | None: ...

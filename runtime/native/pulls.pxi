@@ -1,5 +1,14 @@
 # Queue entries -> the records they name, in one piece: what a pull is answered with.
 
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <string.h>
+    """
+    void *memmem(const void *, size_t, const void *, size_t) nogil
+
 cdef extern from "unistd.h" nogil:
     ssize_t pread(int fd, void *buf, size_t count, int64_t offset)
 
@@ -86,4 +95,65 @@ cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_
             p += got
             at += got
             size -= got
+    return True
+
+
+cdef enum:
+    PULL_EXT_AT = 8 + BINARY_BYTES
+    DIGITS_MAX = 18
+
+
+def cut_binary(bytes frame, bytes offset_mark, bytes commit_mark):
+    """What stands around the numbers of a pull with a ROCKETMQ header, and its queue offset, commit offset and
+    opaque, as ``broker.requests.consumers.fast_pull`` cuts them; None: the ordinary way is to look."""
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(frame)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(frame), first
+    cdef Py_ssize_t[2] a
+    cdef Py_ssize_t[2] b
+    cdef int64_t[2] values
+    cdef int64_t opaque
+    if n < PULL_EXT_AT:
+        return None
+    opaque = <int32_t>ld32(p + 8 + BINARY_OPAQUE_AT)
+    if ld32(p + 8 + BINARY_REMARK_AT) or <int64_t><int32_t>ld32(p + 8 + BINARY_EXT_AT) != n - PULL_EXT_AT or opaque < 0:
+        return None
+    if not digits_behind(p, n, offset_mark, &a[0], &b[0], &values[0]):
+        return None
+    if not digits_behind(p, n, commit_mark, &a[1], &b[1], &values[1]):
+        return None
+    first = 0 if a[0] < a[1] or (a[0] == a[1] and b[0] <= b[1]) else 1
+    if b[first] > a[1 - first]:
+        return None
+    head = PyBytes_FromStringAndSize(<char *>p + 8, 5) + PyBytes_FromStringAndSize(<char *>p + 8 + BINARY_FLAG_AT, 4)
+    around = (
+        head,
+        PyBytes_FromStringAndSize(<char *>p + PULL_EXT_AT, a[first] - PULL_EXT_AT),
+        PyBytes_FromStringAndSize(<char *>p + b[first], a[1 - first] - b[first]),
+        PyBytes_FromStringAndSize(<char *>p + b[1 - first], n - b[1 - first]),
+    )
+    return around, (values[0], values[1], opaque)
+
+
+cdef bint digits_behind(const uint8_t *p, Py_ssize_t n, bytes mark, Py_ssize_t *begin, Py_ssize_t *end,
+                        int64_t *value) noexcept:
+    """Whether ``mark`` is in the ext fields and a number behind it: where its length begins, and it ends."""
+    cdef Py_ssize_t mark_bytes = PyBytes_GET_SIZE(mark), at, k
+    cdef int64_t size
+    cdef const uint8_t *found = <const uint8_t *>memmem(
+        p + PULL_EXT_AT, n - PULL_EXT_AT, PyBytes_AS_STRING(mark), mark_bytes)
+    if found == NULL:
+        return False
+    at = found - p + mark_bytes
+    if at > n - 4:
+        return False
+    size = <int32_t>ld32(p + at)
+    if not 0 < size <= DIGITS_MAX or size > n - at - 4:
+        return False
+    value[0] = 0
+    for k in range(<Py_ssize_t>size):
+        if not 48 <= p[at + 4 + k] <= 57:
+            return False
+        value[0] = value[0] * 10 + p[at + 4 + k] - 48
+    begin[0] = at
+    end[0] = at + 4 + <Py_ssize_t>size
     return True

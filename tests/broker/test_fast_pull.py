@@ -21,6 +21,7 @@ from remoting import codec
 from remoting.codec import Command, decode
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from runtime.report.slow_turns import SlowTurns
+from store.files.compiled import compiled
 from tests.broker.helpers import client_of, golden_exchanges, running
 
 ODD_TEXTS = ['"queueOffset":"5', "\0\x0bqueueOffset\0\0\0\x011", "Ünïcode", "a b", "x" * 300, ""]
@@ -83,6 +84,26 @@ def test_what_is_known_is_read_as_the_ordinary_way_reads_it(seed: int) -> None:
         assert found[1] == right[1]
         right[0].ext = {}
         assert found[0] == right[0]
+
+
+@pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**48))
+def test_the_compiled_path_cuts_the_same_numbers_out(seed: int) -> None:
+    chance = random.Random(seed)
+    marks = (fast_pull._BINARY_OFFSET, fast_pull._BINARY_COMMIT)
+    module = compiled()
+    assert module is not None
+    for opaque in range(40):
+        command = a_pull(chance, opaque)
+        command.serialize = codec.ROCKETMQ
+        frame = bytearray(codec.encode(command))
+        if chance.random() < 0.6:  # bytes are others, or are not there
+            for _ in range(chance.choice([1, 1, 3])):
+                frame[chance.randrange(8, len(frame))] = chance.choice(b"0193\xff\0\x01\x0b\x7f")
+            del frame[len(frame) - chance.choice([0, 0, 0, 1, 9, len(frame) - 8]) :]
+        cut = fast_pull._cut_binary(bytes(frame), *marks)
+        assert module.cut_binary(bytes(frame), *marks) == cut
 
 
 def test_plain_pulls_of_both_dialects_are_known_from_the_first_on() -> None:

@@ -12,8 +12,9 @@ import uvloop
 
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits
-from remoting.transport.connection import AT_ONCE_BYTES, Connection, Endpoint
-from runtime.direct import NO_DESCRIPTOR, descriptor_of, taken
+from remoting.transport.connection import APART_BYTES, AT_ONCE_BYTES, Connection, Endpoint
+from runtime.direct import NO_DESCRIPTOR, PARTS_MAX, descriptor_of, handed, taken
+from runtime.env import Buffer
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -66,6 +67,34 @@ async def test_a_short_answer_has_left_when_it_is_written() -> None:
     assert theirs.recv(1 << 16) == answer(1, 10), "no turn of the loop is needed"
     connection.abort()
     theirs.close()
+
+
+async def test_a_long_answer_and_its_header_leave_in_one_write_without_being_joined() -> None:
+    connection, theirs = await linked()
+    command = Command(0, {}, bytes(3 * APART_BYTES), opaque=7, flag=1)
+    connection.send(command)
+    connection.send(command)
+    await asyncio.sleep(0)
+    expected = encode(command) * 2
+    assert theirs.recv(len(expected) + 1) == expected
+    connection.abort()
+    theirs.close()
+
+
+def test_of_parts_the_system_does_not_take_the_rest_is_left() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    parts: list[Buffer] = [bytes([number % 256]) * 1000 for number in range(3 * PARTS_MAX)]
+    whole, got = b"".join(parts), bytearray()
+    left = memoryview(handed(ours.fileno(), parts))
+    assert 0 < len(left) < len(whole), "a socket of this kind takes less"
+    while len(got) < len(whole) - len(left):
+        got += theirs.recv(1 << 20)
+    assert bytes(got) + bytes(left) == whole
+    assert handed(ours.fileno(), [b"a", b"b"]) == b""
+    theirs.close()
+    assert handed(ours.fileno(), [b"a", b"b"]) == b"ab"
+    ours.close()
 
 
 async def test_a_broken_connection_ends_at_its_next_answer() -> None:

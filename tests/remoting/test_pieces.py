@@ -25,7 +25,7 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Megabytes would prove no more."""
     assert calls.PIECE_BYTES <= 1 << 20
     monkeypatch.setattr(calls, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(module, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(module, "APART_BYTES", PIECE_BYTES)
 
 
 class Wire(asyncio.Transport):

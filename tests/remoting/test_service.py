@@ -14,6 +14,7 @@ from model.codes import Request, Response
 from model.errors import PeerError, Refused, Unknown
 from remoting.codec import ROCKETMQ, Command, decode, encode, frame_end
 from remoting.service import Connection, Limits, RemotingClient
+from runtime.direct import NO_DESCRIPTOR
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.waiting import until
 
@@ -271,6 +272,7 @@ def test_all_answers_of_one_read_leave_in_one_write() -> None:
                     writes.append(len(data))
                     write(data)
 
+            connection._outbox.descriptor = NO_DESCRIPTOR
             connection._transport = Counting()  # type: ignore[assignment]
             writer.write(b"".join(encode(Command(1, opaque=n)) for n in range(50)))
             answers = [(await read_command(reader)).opaque for _ in range(50)]

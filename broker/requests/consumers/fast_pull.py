@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.requests.consumers.pull import PullProcessor
@@ -27,6 +28,7 @@ from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard
 from remoting.headers import PullHeader
 from remoting.service import Connection
 from remoting.transport.connection import UNSENT_BYTES_HIGH
+from store.files.compiled import compiled
 
 log = logging.getLogger(__name__)
 
@@ -85,14 +87,21 @@ class KnownPulls:
     def __init__(self) -> None:
         self._known: dict[_Around, _Pull] = {}
         self._bytes = 0
+        module = compiled()
+        self._cut_binary: Callable[[bytes, bytes, bytes], tuple[_Around, _Numbers] | None] = (
+            _cut_binary if module is None else module.cut_binary
+        )
 
     def find(self, frame: bytes) -> tuple[Command, PullHeader] | None:
         """The pull in a whole frame, ``Command.ext`` left out; None: the ordinary way is to look."""
         mark = _LENGTHS.unpack_from(frame)[1]
         if _BEGIN + (mark & 0xFFFFFF) != len(frame):
             return None  # it has a body, or cannot be
-        cutting = _CUTS.get(mark >> 24)
-        cut = cutting(frame) if cutting is not None else None
+        dialect = mark >> 24
+        if dialect == codec.ROCKETMQ:
+            cut = self._cut_binary(frame, _BINARY_OFFSET, _BINARY_COMMIT)
+        else:
+            cut = _cut_json(frame) if dialect == codec.JSON else None
         if cut is None:
             return None
         around, numbers = cut
@@ -179,14 +188,14 @@ def _cut_json(frame: bytes) -> tuple[_Around, _Numbers] | None:
     return (frame[_BEGIN:a], frame[b:c], frame[d:e], frame[f:]), (int(texts[0]), int(texts[1]), int(texts[2]))
 
 
-def _cut_binary(frame: bytes) -> tuple[_Around, _Numbers] | None:
+def _cut_binary(frame: bytes, offset_mark: bytes, commit_mark: bytes) -> tuple[_Around, _Numbers] | None:
     if len(frame) < _EXT_AT:
         return None
     _, opaque, _, remark_bytes, ext_bytes = _HEADER.unpack_from(frame, _BEGIN)
     if remark_bytes or ext_bytes != len(frame) - _EXT_AT or opaque < 0:
         return None
     places = []
-    for mark in (_BINARY_OFFSET, _BINARY_COMMIT):
+    for mark in (offset_mark, commit_mark):
         at = frame.find(mark, _EXT_AT) + len(mark)
         if not _EXT_AT + len(mark) <= at <= len(frame) - 4:
             return None
@@ -203,9 +212,6 @@ def _cut_binary(frame: bytes) -> tuple[_Around, _Numbers] | None:
         return None
     head = frame[_BEGIN : _BEGIN + 5] + frame[_BEGIN + 9 : _BEGIN + 13]  # code, language, version, flag
     return (head, frame[_EXT_AT:a], frame[b:c], frame[d:]), (int(texts[0]), int(texts[1]), opaque)
-
-
-_CUTS: Final = {codec.JSON: _cut_json, codec.ROCKETMQ: _cut_binary}
 
 
 def _are_fields(frame: bytes, around: _Around) -> bool:
