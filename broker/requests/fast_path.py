@@ -241,6 +241,11 @@ class FastPath:
         """
         view, writer, routes, tags = sends.view, self.writer, self.routes.known, self.routes.tags
         buffer, body_bytes_max = sends.buffer, self.config.message_bytes_max
+        frame_bytes_max, binary_head, binary_one = (
+            self.config.frame_bytes_max,
+            self._binary_head,
+            self.binary.one,
+        )
         extra, host, one = self.extra, self.host, self.json.one
         now_ms, next_offsets = sends.now_ms, sends.next_offsets
         chunks, dispatches, answers = sends.chunks, sends.dispatches, sends.answers
@@ -250,9 +255,14 @@ class FastPath:
             body_at = at + 8 + (mark & 0xFFFFFF)
             if stop > end or mark > JSON_MARK_MAX or body_at > stop:
                 # Not whole yet, a ROCKETMQ header, or lengths that cannot be true.
-                if not codec.frame_end(buffer, at, end, self.config.frame_bytes_max):
+                plain = (
+                    mark >> 24 == codec.ROCKETMQ and body_at <= stop <= end and stop - at <= frame_bytes_max
+                )
+                if (not plain or mark & 0xFFFFFF > codec.HEADER_BYTES_MAX) and not codec.frame_end(
+                    buffer, at, end, frame_bytes_max
+                ):
                     break
-                head = self._binary_head(bytes(view[at + 8 : body_at]))
+                head = binary_head(bytes(view[at + 8 : body_at]))
             else:
                 try:
                     head = decode_json(view[at + 8 : body_at])
@@ -324,7 +334,7 @@ class FastPath:
                     text = one % (queue_id, unique_bytes, offset, queue_offset, head.opaque)
                     answers += (_PREFIX(4 + len(text), len(text)), text)
                 else:
-                    answers.append(self.binary.one(queue_id, unique_bytes, offset, queue_offset, head.opaque))
+                    answers.append(binary_one(queue_id, unique_bytes, offset, queue_offset, head.opaque))
             next_offsets[key] = queue_offset + 1
             sends.offset = offset + total
             at = stop

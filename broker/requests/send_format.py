@@ -23,6 +23,9 @@ _LENGTHS: Final = struct.Struct(">iI").pack
 _INT: Final = struct.Struct(">i").pack
 _BINARY_MARK: Final = codec.ROCKETMQ << 24
 _START: Final = struct.Struct(">iIhBhiiii")
+_OPAQUE_AT: Final = struct.calcsize(">iIhBh")
+ONES_MAX: Final = 64
+"""Templates of answers that are kept: one for each three lengths of what they name."""
 assert _START.size == 8 + codec.BINARY_BYTES + 4, "a frame with a ROCKETMQ header up to its ext fields"
 
 INT_MIN: Final = -(2**31)
@@ -140,8 +143,7 @@ class BinaryAnswer:
         behind = (_INT(9) + b"111111103", b"\x00\x00\x00%c%b")
         fields = sample[_START.size :]
         self._ext = _template(fields, (*before, (marked_id, b"%b%b"), behind), config)
-        one_id = _INT(id_bytes) + self._host + b"%016X"
-        self._one = _template(fields, (*before, (marked_id, one_id), behind), config)
+        self._ones: dict[tuple[int, int, int], bytes] = {}
         marks = [mark for mark, _ in (*before, (marked_id, b""), behind)]
         self.parts = [sample[8 : _START.size], *_around(fields, marks)]
         """A header up to its ext fields, then what stands around the values: queue id, unique key, message
@@ -160,10 +162,29 @@ class BinaryAnswer:
         return start + self._ext % values
 
     def one(self, queue_id: int, uniq_key: bytes, offset: int, queue_offset: int, opaque: int) -> bytes:
-        """``frame`` of one message, in fewer steps."""
-        queue, place, unique = b"%d" % queue_id, b"%d" % queue_offset, _INT(len(uniq_key))
-        start = self._start(self._one_bytes + len(queue) + len(uniq_key) + len(place), opaque)
-        return start + self._one % (len(queue), queue, unique, uniq_key, offset, len(place), place)
+        """``frame`` of one message, in fewer steps: by a template of all frames of its lengths."""
+        queue, place = b"%d" % queue_id, b"%d" % queue_offset
+        lengths = (len(queue), len(uniq_key), len(place))
+        template = self._ones.get(lengths) or self._template_of(*lengths)
+        return template % (_INT(opaque), queue, uniq_key, offset, place)
+
+    def _template_of(self, queue_bytes: int, unique_bytes: int, place_bytes: int) -> bytes:
+        """The answer to one message: % (opaque, queue id, unique key, physical offset, queue offset)."""
+        start = self._start(self._one_bytes + queue_bytes + unique_bytes + place_bytes, 0)
+        _, *around = self.parts
+        slots = (
+            (_INT(queue_bytes), b"%b"),
+            (_INT(unique_bytes), b"%b"),
+            (_INT(len(self._host) + 16) + self._host, b"%016X"),
+            (_INT(place_bytes), b"%b"),
+        )
+        template = _escaped(start[:_OPAQUE_AT]) + b"%b" + _escaped(start[_OPAQUE_AT + 4 :] + around[0])
+        for (length, slot), fixed in zip(slots, around[1:], strict=True):
+            template += _escaped(length) + slot + _escaped(fixed)
+        if len(self._ones) >= ONES_MAX:
+            self._ones.clear()
+        self._ones[queue_bytes, unique_bytes, place_bytes] = template
+        return template
 
     def _start(self, ext_bytes: int, opaque: int) -> bytes:
         """A frame up to its ext fields."""
@@ -172,6 +193,11 @@ class BinaryAnswer:
             4 + size, _BINARY_MARK | size, self._code, self._language, self._version, opaque, self._flag, 0,
             ext_bytes,
         )  # fmt: skip
+
+
+def _escaped(text: bytes) -> bytes:
+    """``text`` as a template has it."""
+    return text.replace(b"%", b"%%")
 
 
 def _around(sample: bytes, marks: Iterable[bytes]) -> list[bytes]:
@@ -185,7 +211,7 @@ def _around(sample: bytes, marks: Iterable[bytes]) -> list[bytes]:
 
 def _template(sample: bytes, slots: Iterable[tuple[bytes, bytes]], config: BrokerConfig) -> bytes:
     """``sample`` with a slot in place of each mark. Raises ValueError when that cannot be told apart."""
-    template = sample.replace(b"%", b"%%")
+    template = _escaped(sample)
     for mark, slot in slots:
         before, found, after = template.partition(mark)
         if not found or mark in after:
