@@ -24,7 +24,7 @@ from model.errors import Refused
 from model.message import encode_host
 from model.pop import is_revive_topic
 from model.topic import INTERNAL_TOPICS
-from remoting.acl.gate import Asked, Gate, Pass, Sender, is_peer
+from remoting.acl.gate import Gate, NeededRight, Pass, Sender, is_peer
 from remoting.codec import Command
 from remoting.keys import Signer
 from remoting.service import Connection
@@ -68,12 +68,12 @@ class Trust:
                 self.gate.audit.on_denied(request, connection.remote, refused.remark)
             raise
 
-    def need_record(self, connection: Connection, request: Command, topic: str, asked: Asked) -> None:
+    def need_record(self, connection: Connection, request: Command, topic: str, asked: NeededRight) -> None:
         """Raises Refused unless the client may see a record of ``topic`` that was found for it."""
         self.need_seen(connection, request, topic)
         self.need_topic(connection, request, topic, asked)
 
-    def need_topic(self, connection: Connection, request: Command, topic: str, asked: Asked) -> None:
+    def need_topic(self, connection: Connection, request: Command, topic: str, asked: NeededRight) -> None:
         """Raises Refused unless the client has this right to a topic that its request need not name."""
         of_peer = self.credentials is not None and is_peer(request, self.credentials)
         if self.gate is not None and self.gate.on and not of_peer:

@@ -64,7 +64,7 @@ from model.topic import (
     topic_name_error,
 )
 from remoting import codec
-from remoting.acl.gate import Asked
+from remoting.acl.gate import NeededRight
 from remoting.codec import Command
 from remoting.headers import SendBackHeader, SendHeader
 from remoting.service import Connection
@@ -176,7 +176,7 @@ class SendProcessor:
         if raw is None:
             raise Refused(f"look message by offset failed, {header.physical_offset}", Response.SYSTEM_ERROR)
         record = decode(raw)
-        asked = Asked(("Sub",), Perm.SUB, header.group)
+        asked = NeededRight(("Sub",), Perm.SUB, header.group)
         context.trust.need_record(connection, request, record.topic, asked)
         if len(record.body) >= LONG_BODY_BYTES:
             await asyncio.sleep(0)

@@ -50,7 +50,7 @@ from model.message import (
     parse_message_id,
     property_of,
 )
-from remoting.acl.gate import Asked
+from remoting.acl.gate import NeededRight
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader, need
 from remoting.service import Connection
@@ -160,7 +160,7 @@ class Transactions:
     ) -> None:
         """Raises Refused unless the client has a right to the topic that the half is for."""
         topic = property_of(half.properties, REAL_TOPIC) or ""
-        self._context.trust.need_topic(connection, request, topic, Asked(actions, Perm.PUB))
+        self._context.trust.need_topic(connection, request, topic, NeededRight(actions, Perm.PUB))
 
     async def _until_known(self) -> None:
         """Return when it is known what ended under the former master. Raises Refused: not known in time, or

@@ -89,7 +89,7 @@ class RoleChanges:
         self._topic_repair.widen()
         self._context.topics.set_epoch(epoch)
         self._context.groups.set_epoch(epoch)
-        self._context.offsets.take_kept(self._context.store.next_offset)
+        self._context.offsets.take_held(self._context.store.next_offset)
         self._context.role_state.set(RoleState("master", broker_id, epoch, self._context.config.address))
         self._upkeep.compare.soon()
         if not again:

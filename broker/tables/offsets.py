@@ -25,7 +25,7 @@ class OffsetTable:
     """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
 
     Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*``,
-    ``take_kept`` and ``adopt``. ``pairs`` bounds what clients may make: they ask ``has_room`` first, and
+    ``take_held`` and ``adopt``. ``pairs`` bounds what clients may make: they ask ``has_room`` first, and
     what the broker itself does or copies is always taken.
     """
 
@@ -88,14 +88,14 @@ class OffsetTable:
 
     # What consumers commit while there is no master: a table copied from the next one does not replace it.
 
-    def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def hold_for_master(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note, for a master to come, how far a group is; in memory, and forwards only."""
         self.reserve(group, topic)
         queues = self._kept.setdefault((topic, group), {})
         queues[queue_id] = max(offset, queues.get(queue_id, 0))
 
-    def kept(self) -> list[tuple[str, str, int, int]]:
-        """(topic, group, queue, offset) of what ``keep`` noted and no master took yet."""
+    def held_for_master(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue, offset) of what ``hold_for_master`` noted and no master took yet."""
         return [(t, g, q, offset) for (t, g), queues in self._kept.items() for q, offset in queues.items()]
 
     def handed_over(self, topic: str, group: str, queue_id: int, offset: int) -> None:
@@ -106,9 +106,9 @@ class OffsetTable:
         if not queues:
             self._forget_kept((topic, group))
 
-    def take_kept(self, end: Callable[[str, int], int]) -> None:
+    def take_held(self, end: Callable[[str, int], int]) -> None:
         """This broker is master now: what it kept is its own, up to ``end(topic, queue)``."""
-        for topic, group, queue_id, kept in self.kept():
+        for topic, group, queue_id, kept in self.held_for_master():
             offset = min(kept, end(topic, queue_id))
             if offset > self._table.get((topic, group), {}).get(queue_id, -1):
                 self.commit(group, topic, queue_id, offset)

@@ -107,7 +107,7 @@ class Acting:
         if master is None:
             return
         waits: Command | None = None
-        for topic, group, queue_id, offset in offsets.kept():
+        for topic, group, queue_id, offset in offsets.held_for_master():
             ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
             answer = await self._client.call(master, Command(Request.QUERY_CONSUMER_OFFSET, ext), CALL_S)
             # A real master does not know the field: asking first keeps it from going back there, too.

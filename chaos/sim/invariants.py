@@ -72,7 +72,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "commit",
         "keep",
         "handed_over",
-        "take_kept",
+        "take_held",
         "drop",
         "drop_group",
         "drop_topic",

@@ -1,6 +1,6 @@
 """How does a Controller reach brokers, and what does it tell and ask them by itself?
 
-heartbeat ──► session ──► the connection a keelmq broker is called on; a real one on its own port
+heartbeat ──► session ──► the connection a keelmq broker is called on; a RocketMQ broker on its own port
 election  ──► how far is your log? ──► announcement: the master, and where slaves copy from
 handover  ──► step down
 """
@@ -86,7 +86,7 @@ class Brokers:
     async def _call(
         self, name: str, broker_id: int, request: codec.Command, timeout_s: float
     ) -> codec.Command:
-        """Ask a broker: ours on the connection it beats on, a real one on its own port, where it listens.
+        """Ask a broker: ours on the connection it beats on, one of RocketMQ where it listens.
 
         Raises ConnectionError when it cannot be reached, Unknown.
         """
@@ -102,7 +102,7 @@ class Brokers:
         return await self._client.call(replica.address, request, timeout_s)
 
     def _is_ours(self, name: str, broker_id: int) -> bool:
-        """Whether a broker is keelmq's: it tells an HA address, a real one does not."""
+        """Whether a broker is keelmq's: it tells an HA address, a RocketMQ broker does not."""
         beat = self._live.newest(name, broker_id)
         group = self._table.groups.get(name)
         replica = None if group is None else group.replicas.get(broker_id)

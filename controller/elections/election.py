@@ -51,7 +51,7 @@ from controller.elections.signals import (
     WakeAt,
 )
 from controller.elections.step_downs import StepDowns, why_not_for
-from controller.elections.underway import NEVER, Backoffs, Election, Mandate, Phase, Reported, Round, failed
+from controller.elections.underway import NEVER, Backoffs, Election, Mandate, Phase, Reported, Scan, failed
 from controller.groups.commands import (
     ELECT_MASTER_FAILED,
     FENCED_MASTER_EPOCH,
@@ -98,7 +98,7 @@ class ElectionDecider:
         self._backoffs = Backoffs(chance)
         self._inquiries = 0
         self._now_ms = 0.0  # of this step
-        self._round = Round()
+        self._scan = Scan()
         self._out: list[Action] = []
 
     def step(self, event: Event, now_ms: float) -> list[Action]:
@@ -167,9 +167,9 @@ class ElectionDecider:
         self._now_ms, self._out = now_ms, [StopAsking(name) for name in sorted(self.elections)]
         self.elections.clear()
         self._backoffs.clear()
-        self._round.left.clear()
+        self._scan.left.clear()
         self._unsettle()
-        self._round.look_ms = now_ms + self._config.scan_not_active_ms
+        self._scan.look_ms = now_ms + self._config.scan_not_active_ms
         self._out.append(WakeAt(self._wake_ms()))
         return self._out
 
@@ -208,18 +208,18 @@ class ElectionDecider:
     # looking
 
     def _look_now(self) -> None:
-        self._round.look_ms = self._now_ms
+        self._scan.look_ms = self._now_ms
 
     def _look_again_by(self, at_ms: float) -> None:
         """Look at every group again at that time, if not before."""
-        self._round.look_ms = min(self._round.look_ms, at_ms)
+        self._scan.look_ms = min(self._scan.look_ms, at_ms)
 
     def _wake_ms(self) -> float:
         """When to come again: the next look, the next end of a session, what elections wait for."""
         expiry_ms = self._live.next_expiry_ms()
         return min(
-            self._round.look_ms,
-            self._now_ms + (STEP_MS if self._reported.announcements else 0) if self._round.left else NEVER,
+            self._scan.look_ms,
+            self._now_ms + (STEP_MS if self._reported.announcements else 0) if self._scan.left else NEVER,
             self._now_ms + self._config.scan_not_active_ms,
             NEVER if expiry_ms is None else expiry_ms + 1,
             self.mandate.settle_ms,
@@ -234,10 +234,10 @@ class ElectionDecider:
         for name, election in sorted(self.elections.items()):
             if self._now_ms >= election.due_ms:
                 self._alone(name, partial(self._go_on, name, election))
-        if self._now_ms >= self._round.look_ms and not self._round.left:  # one that began ends first
-            self._round.look_ms = self._now_ms + self._config.scan_inactive_master_ms
-            self._round.begin(self._table.groups)
-        for name in self._round.some():
+        if self._now_ms >= self._scan.look_ms and not self._scan.left:  # one that began ends first
+            self._scan.look_ms = self._now_ms + self._config.scan_inactive_master_ms
+            self._scan.begin(self._table.groups)
+        for name in self._scan.next_groups():
             self._alone(name, partial(self._elect_if_needed, name))
 
     def _on_sessions_ended(self, brokers: tuple[Broker, ...]) -> None:
@@ -247,7 +247,7 @@ class ElectionDecider:
             if group is not None and group.master == broker_id:
                 self._clear_backoff(name)
                 lost.append(name)
-        for name in self._round.first(lost):
+        for name in self._scan.bounded(lost):
             self._alone(name, partial(self._elect_if_needed, name))
 
     def _clear_backoff(self, name: str) -> None:
@@ -302,7 +302,7 @@ class ElectionDecider:
         if self._reported.announced.get(name) == (master, epoch):
             return
         if self._reported.announcements >= ANNOUNCEMENTS_MAX:
-            self._round.left.append(name)
+            self._scan.left.append(name)
             return
         self._reported.announcements += 1
         self._announce(name)
@@ -593,6 +593,6 @@ class ElectionDecider:
         for name, election in self.elections.items():
             election.check(name)
         longest_ms = max(self._config.scan_inactive_master_ms, self._config.scan_not_active_ms)
-        self._round.check(self._now_ms + longest_ms)
+        self._scan.check(self._now_ms + longest_ms)
         self._backoffs.check(self._now_ms)
         self._reported.check(self._table.groups)

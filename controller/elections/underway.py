@@ -142,7 +142,7 @@ class Reported:
 
 
 @dataclass(slots=True)
-class Round:
+class Scan:
     """A look at every group, a few a step. ``left``: those to come, the next one last. ``look_ms``: when all
     are looked at again."""
 
@@ -152,13 +152,13 @@ class Round:
     def begin(self, names: Iterable[str]) -> None:
         self.left = sorted(names, reverse=True)
 
-    def some(self) -> list[str]:
-        """Those of this step."""
+    def next_groups(self) -> list[str]:
+        """Those to look at in this step."""
         found = self.left[: -GROUPS_AT_ONCE - 1 : -1]
         del self.left[-GROUPS_AT_ONCE:]
         return found
 
-    def first(self, names: list[str]) -> list[str]:
+    def bounded(self, names: list[str]) -> list[str]:
         """Those of ``names`` to look at now; the others are the next."""
         self.left += reversed(names[GROUPS_AT_ONCE:])
         return names[:GROUPS_AT_ONCE]

@@ -83,7 +83,7 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     ``suspect``: its log may lack what it acknowledged. ``learner``: it copies and counts nowhere.
     As master it waits for a majority of ``majority_of`` replicas (0 = it does not), or for every member
     (``all_ack``), and its leases follow from ``timeout_ms``. None and 0: a broker that does not say, of an
-    older version or a real one."""
+    older version or a RocketMQ broker."""
 
     cluster: str
     broker_id: int

@@ -363,8 +363,8 @@ class SlaveLink(asyncio.Protocol):
             self.pump()
 
     def refuse_beyond_end(self, asked: PhysicalOffset) -> bool:
-        """Whether the slave asks for what our log does not have: it is told our end, which a real one closes
-        at, too."""
+        """Whether the slave asks for what our log does not have: it is told our end; a RocketMQ slave closes
+        at that, too."""
         own_end = self._shared.store.log.end
         if asked <= own_end:
             return False

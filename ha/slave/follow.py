@@ -435,7 +435,7 @@ def _need_newest(frame: MasterHandshake, own: OwnLog, master: Master) -> None:
     if not (master.rocketmq_peer and master.epoch > newest):
         # A master of the past, or one that has not heard of its election: its log must not cut ours.
         raise PeerError(f"the master's newest epoch is {frame.last_epoch}, ours is {newest}")
-    # Elected after all we know of, it did not record its epoch, as real ones do when nothing was written
+    # Elected after all we know of, it did not record its epoch, as RocketMQ does when nothing was written
     # since the last. But a broker that was rightly elected has what was confirmed.
     _need_confirmed(frame, own)
 

@@ -147,7 +147,7 @@ class Follower:
     may be older than ours although it was elected after all we know of: the Controllers' word counts then.
 
     With a secret both ends prove themselves first (``ha.wire.proof``). A master that does not is not
-    followed; with ``trustPeers`` one that says it has no secret is. A master that may be a real one is then
+    followed; with ``trustPeers`` one that says it has no secret is. A master that may be RocketMQ is then
     asked for no proof unless it asks for ours.
     """
 
@@ -218,7 +218,7 @@ class Follower:
 
     @property
     def followed_rocketmq(self) -> bool:
-        """Whether a master was followed in this process that may have been a real one."""
+        """Whether a master was followed in this process that may have been RocketMQ."""
         return self.master.followed_rocketmq
 
     @property
@@ -338,11 +338,11 @@ class Follower:
 
     async def _reseed(self, error: CannotGoOnError) -> bool:
         """Whether there is an empty log to go on with."""
-        kept = self.reseeds.kept(error)
+        why_not = self.reseeds.why_not_aside(error)
         if error.lacks_confirmed and self.state is not State.NEEDS_RESEED:
             self._parts.env.events.add("cut_refused", reason=str(error))
-        self._note(State.NEEDS_RESEED, MqError(f"{error}; {kept}") if kept else error)
-        if kept or self._halted or not self.reseeds.on:
+        self._note(State.NEEDS_RESEED, MqError(f"{error}; {why_not}") if why_not else error)
+        if why_not or self._halted or not self.reseeds.on:
             return False
         try:
             await self.reseeds.before()

@@ -35,7 +35,7 @@ class Reseeds:
         self._from_ms = float("-inf")  # no log is put aside before
         self._torn_ms = float("-inf")  # when the log could not be continued the last time
 
-    def kept(self, error: CannotGoOnError) -> str | None:
+    def why_not_aside(self, error: CannotGoOnError) -> str | None:
         """Why the log is not put aside although ``autoReseed`` is set, or None.
 
         Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be

@@ -1,7 +1,7 @@
 """What travels on the HA port: four frames, and readers that believe none of the bytes.
 
 A slave sends its handshake, in one write (a real master parses it as soon as 12 of the 16 bytes are there),
-then acks; a real one may repeat the handshake before its first ack:
+then acks; a RocketMQ slave may repeat the handshake before its first ack:
 
     handshake, 16 bytes                        ack, 12 bytes
     at  size  field                            at  size  field  unit
@@ -64,7 +64,7 @@ Body = bytes | memoryview
 
 class SlaveHandshake(NamedTuple):
     """Which broker a slave says it is. ``answers_heartbeats``: it answers every frame at once, as ours do; a
-    real one is silent for ``haSendHeartbeatInterval`` after its handshake and while it has no news."""
+    RocketMQ slave is silent for ``haSendHeartbeatInterval`` after its handshake and while it has no news."""
 
     broker_id: BrokerId
     from_last_file: bool

@@ -47,7 +47,7 @@ class Admission(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NeededRight:
     """A right to a topic, in the words of both schemes; ``group``: that it is read for."""
 
     actions: tuple[str, ...]
@@ -173,7 +173,7 @@ class Gate:
         except Refused:
             return False
 
-    def check_topic(self, request: Command, remote: str, topic: str, asked: Asked) -> None:
+    def check_topic(self, request: Command, remote: str, topic: str, asked: NeededRight) -> None:
         """Raises Refused unless the sender of ``request``, which was admitted, has the right ``asked`` to a
         topic that only its handler found."""
         try:
@@ -182,7 +182,7 @@ class Gate:
             self.audit.on_denied(request, remote, refused.remark, refused.lacks)
             raise
 
-    def _check_topic(self, request: Command, address: str, topic: str, asked: Asked) -> None:
+    def _check_topic(self, request: Command, address: str, topic: str, asked: NeededRight) -> None:
         name = request.ext.get(ACCESS_KEY)
         if self.plain is not None:
             wanted = list(plain_reads(topic, asked.group, asked.perm))

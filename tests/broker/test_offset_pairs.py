@@ -196,7 +196,7 @@ async def test_one_that_stands_in_keeps_offsets_of_no_more_pairs(tmp_path: Path)
         broker.offsets.check_invariants()
         broker.offsets.handed_over("T", "g0", 0, 9)
         assert await committed(client, "g1", "T") == (0, ""), "what the master has is not kept twice"
-        broker.offsets.take_kept(broker.store.next_offset)
+        broker.offsets.take_held(broker.store.next_offset)
         broker.offsets.check_invariants()
         assert broker.offsets.groups_of("T") == ["g1", "there"]
         broker.role_state.acting = False
@@ -222,16 +222,17 @@ async def test_a_full_master_holds_up_no_other_offset_a_slave_kept(tmp_path: Pat
         await client.send("T")
         one.offsets.commit("there", "T", 0, 0)
         for group in ("g0", "there"):
-            two.offsets.keep(group, "T", 0, 1)
+            two.offsets.hold_for_master(group, "T", 0, 1)
         two.upkeep.acting.soon()
         await eventually(lambda: one.offsets.get("there", "T", 0) == 1, "the master has what it may")
         assert one.offsets.groups_of("T") == ["there"]
         await eventually(
-            lambda: two.offsets.kept() == [("T", "g0", 0, 1)], "it hears so; the other waits for room"
+            lambda: two.offsets.held_for_master() == [("T", "g0", 0, 1)],
+            "it hears so; the other waits for room",
         )
         one.offsets.drop_group("there")
         two.upkeep.acting.soon()
-        await eventually(lambda: two.offsets.kept() == [], "then it is told as well")
+        await eventually(lambda: two.offsets.held_for_master() == [], "then it is told as well")
 
 
 def test_a_pair_of_a_wide_topic_counts_for_the_queues_it_may_have() -> None:

@@ -475,7 +475,7 @@ def test_an_election_of_its_own_under_a_lease_is_a_broken_invariant(monkeypatch:
 def test_groups_that_are_not_looked_at_again_are_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.lead(1)
-    monkeypatch.setattr(ElectionDecider, "_look_now", lambda state: setattr(state._round, "look_ms", NEVER))
+    monkeypatch.setattr(ElectionDecider, "_look_now", lambda state: setattr(state._scan, "look_ms", NEVER))
     with pytest.raises(AssertionError, match="look at every group again"):
         lab.settle()
 

@@ -126,7 +126,7 @@ def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, o
         offset = min(offset, context.store.next_offset(topic, queue_id))
         context.offsets.commit(group, topic, queue_id, offset)
     else:
-        context.offsets.keep(group, topic, queue_id, offset)
+        context.offsets.hold_for_master(group, topic, queue_id, offset)
 
 
 def earliest_ms(context: BrokerContext, topic: str, queue_id: int) -> int:

@@ -13,7 +13,7 @@ from model.acl.plain import Perm
 from model.codes import Response
 from model.errors import Refused
 from model.message import PROPERTIES_BYTES_MAX
-from remoting.acl.gate import Asked
+from remoting.acl.gate import NeededRight
 from remoting.codec import Command
 from remoting.headers import QueryMessageHeader, need_int
 from remoting.service import Connection
@@ -22,7 +22,7 @@ from store.files.record import decode
 QUERY_COUNT_MAX: Final = 64
 TOPIC_BYTES_MAX: Final = 255
 """Of the names that records and folders of queues have."""
-READ: Final = Asked(("Sub", "Get"), Perm.SUB)
+READ: Final = NeededRight(("Sub", "Get"), Perm.SUB)
 INDEX_WAIT_S: Final = 2.0
 """So long a look-up waits for the index after a start: less than a client waits for the answer."""
 
