@@ -20,7 +20,7 @@ from store.background import Background
 from store.files.checkpoint import CheckpointFile
 from store.files.damage import DamageLedger
 from store.files.epoch_file import EpochFile
-from store.files.record import Dispatch, NewMessage
+from store.files.record import Dispatch, NewMessage, Record
 from store.files.store_files import StoreFiles
 from store.flow.dispatch import OnArrive
 from store.flow.reading import Got, Reader
@@ -376,6 +376,10 @@ class MessageStore:
     def lookup(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None."""
         return self.reader.lookup(physical_offset)
+
+    def without_body(self, physical_offset: int) -> Record | None:
+        """See reading.Reader.without_body."""
+        return self.reader.without_body(physical_offset)
 
     def record_bytes(self, physical_offset: int) -> int:
         """How long the record is that starts there, if one does; 0 where none can."""

@@ -6,7 +6,24 @@ end of the transaction names one of the places that the producer was told of: th
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import Final
+
 from runtime.turns import Slice
+from store.message_store import MessageStore
+
+_NOWHERE: Final = 1 << 63
+
+
+def first_behind(store: MessageStore, topic: str, physical_offset: int) -> int:
+    """The first of queue 0 whose record lies behind a place in the log: places are read, no record."""
+
+    def place(at: int) -> int:
+        found = store.place_of(topic, 0, at)
+        return _NOWHERE if found is None else found
+
+    span = range(store.min_queue_offset(topic, 0), store.max_queue_offset(topic, 0))
+    return span.start + bisect_right(span, physical_offset, key=place)
 
 
 class HalfPlaces:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.half_places import HalfPlaces
+from broker.requests.half_places import HalfPlaces, first_behind
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import LONG_BODY_BYTES, SendProcessor
@@ -34,7 +34,6 @@ from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.acl.plain import Perm
 from model.codes import Request, Response
 from model.errors import MqError, Refused
-from model.ids import QueueOffset
 from model.message import (
     PROPERTIES_BYTES_MAX,
     REAL_QID,
@@ -133,8 +132,6 @@ class Transactions:
         made: Prepared | None = None
         made_of = -1
         while True:
-            if len(half.body) >= LONG_BODY_BYTES:
-                await asyncio.sleep(0)  # what was done is another piece of work
             half, how = await self._look_up(connection, half)
             if how is not None:
                 return _again(request, header.decision, how)
@@ -143,9 +140,13 @@ class Transactions:
                 raise refused
             if header.decision != TRANSACTION_COMMIT or made_of == half.physical_offset:
                 break
-            made, made_of = self._sender.prepare(self._committed(half)), half.physical_offset
-            if len(half.body) < LONG_BODY_BYTES:
+            whole, made_of = self._whole(half), half.physical_offset
+            if half.size >= LONG_BODY_BYTES:
+                await asyncio.sleep(0)  # what was done is another piece of work
+            made = self._sender.prepare(self._committed(whole))
+            if half.size < LONG_BODY_BYTES:
                 break
+            await asyncio.sleep(0)
         ended_as = _WORDS[header.decision]
         op = self._sender.prepare(self._op(half.queue_offset, ended_as))
         puts = self._sender.put_prepared([op] if made is None else [made, op])
@@ -216,15 +217,16 @@ class Transactions:
     def _copy_before(self, op: Record, half: Record) -> Record | None:
         """The copy that ``op`` says took the place of ``half``: both were one append. None: it says something
         else, or the copy is gone."""
-        behind = self._first_behind(HALF_TOPIC, op.physical_offset)
-        copy = next(self._records(HALF_TOPIC, behind - 1), None) if behind else None
+        store, before = self._context.store, self._first_behind(HALF_TOPIC, op.physical_offset) - 1
+        place = store.place_of(HALF_TOPIC, 0, before)
+        copy = store.without_body(place) if place is not None else None
         if copy is None or copy.physical_offset + copy.size != op.physical_offset:
             return None
         same = all(
             property_of(copy.properties, name) == property_of(half.properties, name)
             for name in (UNIQ_KEY, REAL_TOPIC, PRODUCER_GROUP)
         )
-        return copy if same and copy.body == half.body else None
+        return copy if same and copy.body_crc == half.body_crc else None
 
     async def _op_of(self, connection: Connection, half: Record) -> Record | None:
         """The op record that names ``half``: the log is asked, as progress is a number in a table and no
@@ -244,22 +246,13 @@ class Transactions:
 
     def _first_behind(self, topic: str, physical_offset: int) -> int:
         """The first of queue 0 that lies behind a place in the log, as the op records of a half do."""
-        store = self._context.store
-        low, high = store.min_queue_offset(topic, 0), store.max_queue_offset(topic, 0)
-        while low < high:
-            middle = (low + high) // 2
-            found = next(self._records(topic, middle), None)
-            if found is None or found.physical_offset > physical_offset:
-                high = QueueOffset(middle)
-            else:
-                low = QueueOffset(max(found.queue_offset, middle) + 1)
-        return low
+        return first_behind(self._context.store, topic, physical_offset)
 
     def _half(self, header: EndTransactionHeader) -> Record:
-        raw = self._context.store.lookup(header.physical_offset)
-        if raw is None:
-            raise Refused("find prepared transaction message failed", Response.SYSTEM_ERROR)
-        record = decode(raw)
+        """Without its body: to ask again and again about a long one costs no more. Raises Refused."""
+        record = self._context.store.without_body(header.physical_offset)
+        if record is None:
+            raise _gone()
         if record.topic != HALF_TOPIC:
             raise Refused("the message at this offset is not a prepared one", Response.SYSTEM_ERROR)
         if property_of(record.properties, PRODUCER_GROUP) != header.producer_group:
@@ -293,8 +286,14 @@ class Transactions:
         """``half``, or the copy that took its place when its producer was asked: an end that crossed the
         question on its way counts for that."""
         renewed = self._places.newest(half.queue_offset)
-        raw = self._context.store.lookup(renewed) if renewed is not None else None
-        return decode(raw) if raw is not None else half
+        copy = self._context.store.without_body(renewed) if renewed is not None else None
+        return copy or half
+
+    def _whole(self, half: Record) -> Record:
+        raw = self._context.store.lookup(half.physical_offset)
+        if raw is None:
+            raise _gone()
+        return decode(raw)
 
     def _committed(self, half: Record) -> NewMessage:
         message = self._copy(
@@ -583,8 +582,12 @@ class Transactions:
             offsets.commit(GROUP, OP_HALF_TOPIC, 0, done)
 
 
+def _gone() -> Refused:
+    return Refused("find prepared transaction message failed", Response.SYSTEM_ERROR)
+
+
 def _again(request: Command, decision: int, ended_as: str) -> Command:
-    """The answer to an end of a transaction that has ended. Raises Refused."""
+    """The answer where it has ended. Raises Refused."""
     if ended_as not in (SOMEHOW, _WORDS[decision]):
         raise Refused(f"this transaction was {ended_as}", Response.SYSTEM_ERROR)
     return request.reply()

@@ -290,13 +290,16 @@ def _ends_in_zeros(record: Buffer, at: int, size: int) -> bool:
     return not any(tail) and _properties_at(record, at) <= at + size - ZERO_TAIL_BYTES
 
 
-def _properties_at(record: Buffer, at: int) -> int:
-    """Where the properties of the measured record at ``at`` begin in ``record``."""
-    body_at = at + BODY_LENGTH_AT[record[at + 39] >> 4 & 3]
-    topic_at = body_at + 4 + _INT.unpack_from(record, body_at)[0]
-    if _SIZE_MAGIC.unpack_from(record, at)[1] == MAGIC_V1:
-        return int(topic_at + 1 + record[topic_at] + 2)
-    return int(topic_at + 2 + _SHORT.unpack_from(record, topic_at)[0] + 2)
+def body_of(record: Buffer, at: int = 0) -> tuple[int, int]:
+    """Where the body of the record at ``at`` begins, and its length."""
+    length_at = at + BODY_LENGTH_AT[record[at + 39] >> 4 & 3]
+    return length_at + 4, _INT.unpack_from(record, length_at)[0]
+
+
+def _properties_at(record: Buffer, at: int) -> int:  # of a measured record
+    topic_at = sum(body_of(record, at))
+    is_v1 = _SIZE_MAGIC.unpack_from(record, at)[1] == MAGIC_V1
+    return topic_at + (3 + record[topic_at] if is_v1 else 4 + int(_SHORT.unpack_from(record, topic_at)[0]))
 
 
 def is_torn(record: Buffer, offset: int) -> bool:

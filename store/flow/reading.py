@@ -6,7 +6,7 @@ import logging
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -24,6 +24,7 @@ from store.files.record import (
     BadRecord,
     Record,
     blank,
+    body_of,
     decode,
     measure,
     store_timestamp_of,
@@ -41,6 +42,10 @@ _SPAN_BYTES_MAX: Final = 1 << 20
 _SPARSE: Final = 8
 """Copying so many bytes costs less than a read of its own for each record."""
 _STORE_TIME_BYTES: Final = 76
+HEAD_BYTES_MAX: Final = 128
+"""What stands before a body has fewer."""
+REST_BYTES_MAX: Final = 2 + 65_535 + 2 + 65_535
+"""Topic and properties."""
 _PLACE: Final = struct.Struct(">i8xi4xqq")
 assert _PLACE.size == 36, "what a record says of its place: size, queue id, queue offset, physical offset"
 
@@ -340,6 +345,27 @@ class Reader:
             return data if measure(data, 0, physical_offset) == size else None
         except BadRecord:
             return None
+
+    def without_body(self, physical_offset: int) -> Record | None:
+        """As ``lookup``, decoded, with an empty body: of a long record its ends alone are read, and nothing
+        of the body is looked at."""
+        size = self.record_bytes(physical_offset)
+        data = self._log.read(physical_offset, min(size, HEAD_BYTES_MAX)) if size else b""
+        if len(data) < RECORD_BYTES_MIN:
+            return None
+        body_at, body_bytes = body_of(data)
+        rest_at = body_at + body_bytes
+        if not (body_bytes >= 0 and rest_at < size):
+            return None
+        rest = self._log.read(physical_offset + rest_at, min(size - rest_at, REST_BYTES_MAX))
+        head = bytearray(data[:body_at])
+        struct.pack_into(">i", head, 0, size - body_bytes)
+        struct.pack_into(">i", head, body_at - 4, 0)
+        try:
+            found = decode(bytes(head) + rest, check_crc=False)
+        except BadRecord:
+            return None
+        return replace(found, size=size) if found.physical_offset == physical_offset else None
 
     def starts_record(self, offset: int) -> bool:
         """Does a record or the blank of a segment start there?"""

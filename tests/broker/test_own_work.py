@@ -15,8 +15,9 @@ from broker.upkeep.topic_repair import TopicRepair
 from model.codes import Request
 from model.topic import SubscriptionGroupConfig
 from runtime.turns import Slice
+from store.files.commit_log import CommitLog
 from store.message_store import MessageStore
-from tests.broker.halves import COMMIT, HALF, HALVES, end, of_topic
+from tests.broker.halves import COMMIT, HALF, HALVES, ROLLBACK, end, of_topic
 from tests.broker.helpers import Client, client_of, elected, log_records, running
 from tests.broker.turn_meter import counted_slices
 from tests.fakes.broker.store import FakeConnection
@@ -82,6 +83,27 @@ async def test_a_long_half_is_looked_up_encoded_and_written_in_turns_of_their_ow
         await each_in_a_turn_of_its_own(monkeypatch, client, Request.END_TRANSACTION, ext)
         (seen,) = await client.pull_until("T", 0, 1)
         assert seen.body == LONG
+
+
+async def test_ends_of_a_long_half_that_come_again_or_are_wrong_read_nothing_of_its_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 bytes asked for, and each time megabytes were read, checked and decoded."""
+    async with running(tmp_path, **ROOM) as broker, client_of(broker) as client:
+        half = await begin_long(client)
+        assert (await end(client, half, COMMIT)).code == 0
+        assert len(of_topic(broker, "T")) == 1
+        read, sizes = CommitLog.read, list[int]()
+
+        def noted(this: CommitLog, offset: int, size_max: int) -> bytes:
+            sizes.append(len(found := read(this, offset, size_max)))
+            return found
+
+        monkeypatch.setattr(CommitLog, "read", noted)
+        assert [(await end(client, half, how)).code for how in (COMMIT, ROLLBACK, COMMIT)] == [0, 1, 0]
+        assert (await end(client, half, COMMIT, group="another")).code == 1
+        assert sizes
+        assert sum(sizes) < 20_000 < len(LONG)
 
 
 async def test_a_long_message_that_is_sent_back_takes_turns_as_well(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from model.errors import DiskError, Refused
 from model.ids import Epoch, PhysicalOffset, QueueOffset
-from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
+from model.message import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from runtime.os_env import OsEnv
 from store.files.record import MAGIC_BLANK, decode, encode, walk
 from store.flow.reading import GetStatus
@@ -303,6 +304,24 @@ async def test_lookup_gives_a_record_at_its_start_only() -> None:
         assert store.lookup(puts[1].physical_offset + 1) is None
         assert store.lookup(store.log.end) is None
         assert store.lookup(-5) is None
+
+
+@pytest.mark.parametrize("topic", ["T", "t" * 200])
+@pytest.mark.parametrize("size", [0, 1, 50, 5000])
+async def test_a_record_without_its_body_is_the_record_but_for_that(size: int, topic: str) -> None:
+    async with opened(FaultyEnv()) as store:
+        for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6):
+            born, stored = (bytes(20 if flags & bit else 8) for bit in (BORN_HOST_V6, STORE_HOST_V6))
+            one = message(b"x" * size, topic=topic, keys="k" * 200)
+            (put,) = store.put(replace(one, sys_flag=flags, born_host=born, store_host=stored))
+            at = put.physical_offset
+            raw, found = store.lookup(at), store.without_body(at)
+            assert raw is not None
+            whole = decode(raw)
+            assert found == replace(whole, body=b"")
+            assert store.without_body(at + 1) is None
+        assert store.without_body(store.log.end) is None
+        assert store.without_body(-5) is None
 
 
 async def test_a_message_too_long_is_refused_before_anything_is_written() -> None:
