@@ -147,12 +147,23 @@ def _lags(rows: list[Mapping[str, Any]], node: tuple[str, ...]) -> Iterator[Metr
     late = GaugeMetricFamily(
         "rocketmq_consumer_lag_latency", "ms since the oldest of them was stored", labels=labels
     )
+    got = GaugeMetricFamily(
+        "rocketmq_consumer_inflight_messages", "messages pulled and not confirmed", labels=labels
+    )
+    ready = GaugeMetricFamily("rocketmq_consumer_ready_messages", "messages not pulled yet", labels=labels)
+    waits = GaugeMetricFamily(
+        "rocketmq_consumer_queueing_latency", "ms since the oldest of them was stored", labels=labels
+    )
     for row in rows:
-        place = [*node, row["topic"], row["group"]]
+        place, left = [*node, row["topic"], row["group"]], row["messages"] - row["inflight"]
         lag.add_metric(place, row["messages"])
+        got.add_metric(place, row["inflight"])
+        ready.add_metric(place, left)
         if row["behindMs"] is not None or not row["messages"]:
             late.add_metric(place, row["behindMs"] or 0)
-    yield from (lag, late)
+        if row["waitsMs"] is not None or not left:
+            waits.add_metric(place, row["waitsMs"] or 0)
+    yield from (lag, late, got, ready, waits)
 
 
 _NODE_GAUGES: Final = {

@@ -20,20 +20,25 @@ OTHERS: Final = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a consumer group is behind in a topic. ``behind_ms``: age of the oldest message that it has not
-    read; None: it has read all, or nothing says it."""
+    """How far a consumer group is behind in a topic: ``messages`` that it has not confirmed, of which its
+    consumers got ``inflight``. ``behind_ms``: age of the oldest of them, ``waits_ms``: of the oldest that no
+    consumer got; None: there is none, or nothing says it."""
 
     group: str
     topic: str
     messages: int
+    inflight: int = 0
     behind_ms: int | None = None
+    waits_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "group": self.group,
             "topic": self.topic,
             "messages": self.messages,
+            "inflight": self.inflight,
             "behindMs": self.behind_ms,
+            "waitsMs": self.waits_ms,
         }
 
 
@@ -96,7 +101,7 @@ class Lags:
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
         self._max = rows_max
         self._kept: list[Lag] = []
-        self._rest = 0
+        self._rest = self._rest_inflight = 0
         self._met = 0
 
     def add(self, lag: Lag) -> None:
@@ -108,12 +113,14 @@ class Lags:
     def shown(self) -> tuple[list[Lag], Lag | None]:
         """The largest lags, and all others in one."""
         self._cut()
-        others = Lag(OTHERS, OTHERS, self._rest) if self._met > len(self._kept) else None
+        others = Lag(OTHERS, OTHERS, self._rest, self._rest_inflight) if self._met > len(self._kept) else None
         return list(self._kept), others
 
     def _cut(self) -> None:
         self._kept.sort(key=lambda one: (-one.messages, one.group, one.topic))
-        self._rest += sum(one.messages for one in self._kept[self._max :])
+        for one in self._kept[self._max :]:
+            self._rest += one.messages
+            self._rest_inflight += one.inflight
         del self._kept[self._max :]
 
 

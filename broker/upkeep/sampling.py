@@ -63,7 +63,7 @@ class Sampling:
         context = self._context
         lags, queues = await self._lags(turn) if context.role_state.is_master else (Lags(), [])
         shown, others = lags.shown()
-        timed = [replace(lag, behind_ms=await self._behind_ms(lag, turn)) for lag in shown]
+        timed = [await self._timed(lag, turn) for lag in shown]
         totals = await context.stats.counters.totals(_ROWS.values(), turn)
         counted = {name: await rows.of_many(totals[_ROWS[name]], turn) for name, rows in self._rows.items()}
         dead = await _dead_letters(totals["TOPIC_PUT_NUMS"], turn)
@@ -87,38 +87,46 @@ class Sampling:
             for topic in context.offsets.read_by(group):
                 if topic not in context.topics.table:
                     continue
-                messages, rows = 0, list[QueueLag]()
-                for queue_id, at, end in self._places(group, topic):
+                messages, inflight, rows = 0, 0, list[QueueLag]()
+                for queue_id, at, got, end in self._places(group, topic):
                     if at is not None and end > at:
                         messages += end - at
+                        inflight += got - at
                         rows.append(QueueLag(group, topic, queue_id, end - at))
                     if len(rows) >= 2 * ROWS_MAX:
                         rows = largest_queues(rows)
                     await turn.breathe()
-                found.add(Lag(group, topic, messages))
+                found.add(Lag(group, topic, messages, inflight))
                 full = len(queues) >= ROWS_MAX
                 if rows and (not full or max(row.messages for row in rows) > queues[-1].messages):
                     queues = largest_queues([*queues, *rows])
                 await turn.breathe()
         return found, queues
 
-    def _places(self, group: str, topic: str) -> Iterator[tuple[int, int | None, int]]:
-        """Queue id, the group's offset (None: it has none) and the end of each queue."""
+    def _places(self, group: str, topic: str) -> Iterator[tuple[int, int | None, int, int]]:
+        """Queue id, the offset that the group confirmed (None: none), the one behind what its consumers got,
+        and the end of each queue."""
         context = self._context
         for queue_id in context.store.queues_of(topic):
-            at = context.offsets.get(group, topic, queue_id)
-            yield queue_id, at, context.store.max_queue_offset(topic, queue_id)
+            at, end = (
+                context.offsets.get(group, topic, queue_id),
+                context.store.max_queue_offset(topic, queue_id),
+            )
+            got = min(end, context.stats.pulled.of(group, topic, queue_id, at or 0))
+            yield queue_id, at, got, end
 
-    async def _behind_ms(self, lag: Lag, turn: Slice) -> int | None:
-        """How long ago the oldest message that was not read was stored."""
-        oldest: int | None = None
-        for queue_id, at, end in self._places(lag.group, lag.topic):
-            if at is not None and end > at:
-                stored = self._context.store.queue_store_time(lag.topic, queue_id, at)
-                if stored is not None:
-                    oldest = stored if oldest is None else min(oldest, stored)
+    async def _timed(self, lag: Lag, turn: Slice) -> Lag:
+        """With how long ago the oldest messages were stored that were not confirmed, or not read."""
+        store, now_ms = self._context.store, self._context.env.now_ms()
+        confirmed, read = list[int](), list[int]()
+        for queue_id, at, got, end in self._places(lag.group, lag.topic):
+            if at is not None:
+                for ages, offset in ((confirmed, at), (read, got)):
+                    stored = store.queue_store_time(lag.topic, queue_id, offset) if end > offset else None
+                    if stored is not None:
+                        ages.append(max(0, now_ms - stored))
             await turn.breathe()
-        return None if oldest is None else max(0, self._context.env.now_ms() - oldest)
+        return replace(lag, behind_ms=max(confirmed, default=None), waits_ms=max(read, default=None))
 
     def _kept_ms(self) -> int | None:
         earliest_ms = self._context.store.earliest_ms()

@@ -49,25 +49,26 @@ async def test_a_broker_tells_what_came_what_was_read_and_how_far_groups_are_beh
         await broker.store.caught_up()
         await client.pull("T", 0, count=2)
         broker.context.offsets.commit("cg", "T", 0, 2)
+        await client.pull("T", 2, count=1)
         await sampling.sample()
         status = broker.status()
     found = status["figures"]
     assert found["topics"] == {"T": 5}
-    assert found["reads"]["T@cg"] >= 2
+    assert found["reads"]["T@cg"] >= 3
     stored = status["putBytesTotal"]
     assert found["topicBytes"] == {"T": stored}
     assert status["sizes"]["counts"][-1] == 5
     assert status["sizes"]["sum"] == stored
     assert found["readBytes"]["T@cg"] * 5 == found["reads"]["T@cg"] * stored, "all are of one size"
     assert found["queueLags"] == [{"group": "cg", "topic": "T", "queueId": 0, "messages": 3}]
-    assert status["ports"]["answered"]["PULL_MESSAGE"]["counts"][-1] == 1
+    assert status["ports"]["answered"]["PULL_MESSAGE"]["counts"][-1] == 2
     assert status["flush"]["counts"][-1] >= 0
     (lag,) = [row for row in found["lags"] if row["topic"] == "T"]
-    assert (lag["group"], lag["messages"]) == ("cg", 3)
-    assert 0 <= lag["behindMs"] < 60_000
+    assert (lag["group"], lag["messages"], lag["inflight"]) == ("cg", 3, 1)
+    assert 0 <= lag["waitsMs"] <= lag["behindMs"] < 60_000
     assert found["disk"]["totalBytes"] >= found["disk"]["freeBytes"] > 0
     assert status["sendWait"]["counts"][-1] == 5
-    assert status["ageWhenRead"]["counts"][-1] == 1
+    assert status["ageWhenRead"]["counts"][-1] == 2
 
 
 def test_of_queues_the_largest_lags_are_shown() -> None:

@@ -103,6 +103,8 @@ def test_groups_and_topics_that_are_too_many_have_one_row_together() -> None:
     assert re.search(rf'rocketmq_consumer_lag_messages{{.*{label}="\(others\)".*}} 9.0', text)
     assert not re.search(rf'rocketmq_consumer_lag_latency{{.*{label}="\(others\)"', text)
     assert re.search(rf'rocketmq_consumer_lag_latency{{.*{label}="done".*}} 0.0', text)
+    assert re.search(rf'rocketmq_consumer_ready_messages{{.*{label}="billing".*}} 1.0', text)
+    assert re.search(rf'rocketmq_consumer_queueing_latency{{.*{label}="billing".*}} 900.0', text)
 
 
 @pytest.mark.parametrize("page", [PAGE, RUNBOOK], ids=["operations", "alerts"])
