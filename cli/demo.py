@@ -55,7 +55,7 @@ def prepare(out: Path) -> None:
 def start_engine(screen: Screen) -> Engine:
     """Spark, ready to read; the local engine where Spark cannot run."""
     try:
-        engine = make_engine("spark")
+        engine = make_engine("spark", small=True)
     except ConfigError as error:
         screen.say(f"{error}; auditing with the local engine")
         return make_engine("local")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -449,20 +449,16 @@ class SparkLog:
             .orderBy("offset")
             .rowsBetween(Window.currentRow + 1, Window.unboundedFollowing)
         )
-        back = placed.withColumn("before", F.lag("offset").over(told)).filter(
-            F.col("offset") < F.col("before")
+        timed = (F.col("begun_ms") >= 0) & (F.col("acked_ms") >= 0)
+        back = F.col("offset") < F.col("before")
+        late = timed & (F.col("earliest") < F.col("begun_ms"))
+        order = (
+            placed.withColumn("before", F.lag("offset").over(told))
+            .withColumn("earliest", F.min(F.when(timed, F.col("acked_ms"))).over(behind))
+            .filter(back | late)
         )
-        late = (
-            placed.filter((F.col("begun_ms") >= 0) & (F.col("acked_ms") >= 0))
-            .withColumn("earliest", F.min("acked_ms").over(behind))
-            .filter(F.col("earliest") < F.col("begun_ms"))
-        )
-        order = back.select("line").union(late.select("line")).distinct()
-        return (
-            _fault("missing", joined.filter(F.col("rank") == 3))
-            .unionByName(_fault("mismatch", joined.filter(F.col("rank").isin(1, 2))))
-            .unionByName(_fault("order", placed.join(order, "line")))
-        )
+        held = F.when(F.col("rank") == 3, "missing").otherwise("mismatch")
+        return _fault(held, joined.filter(F.col("rank") > 0)).unionByName(_fault(F.lit("order"), order))
 
     @spark_errors()
     def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
@@ -547,13 +543,13 @@ def _within(rows: DataFrame, begin: int, end: int) -> DataFrame:
     return rows.filter((F.col("offset") >= begin) & (F.col("offset") < end))
 
 
-def _fault(fault: str, rows: DataFrame) -> DataFrame:
+def _fault(fault: Column, rows: DataFrame) -> DataFrame:
     columns = []
     for field in ACKED:
         if field.name in ("asked", "held"):
             continue
         if field.name == "fault":
-            columns.append(F.lit(fault).alias("fault"))
+            columns.append(fault.alias("fault"))
             continue
         column = F.col("found_body_crc" if field.name == "found_crc" else field.name)
         missing = "" if field.type == pa.string() else -1

@@ -22,6 +22,14 @@ from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
 SHARED_PACKAGES: Final = ("audit", "model")
 """What a worker imports to run a task."""
 
+SMALL: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For stores of some thousand records: they are read before a plan would be compiled, or made anew after each
+of its stages."""
+
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that ``spark-submit`` started: the JVM runs, with its configuration."""
 

@@ -13,10 +13,11 @@ def engine() -> Iterator[object]:
     """Spark on two cores of this machine."""
     pytest.importorskip("pyspark")
     from audit.engines.spark import SparkEngine
+    from audit.engines.spark_session import SMALL
 
     names = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS")
     before = [os.environ.get(name) for name in names]
-    made = SparkEngine("local[2]")
+    made = SparkEngine("local[2]", SMALL)
     after = [os.environ.get(name) for name in names]
     assert after == before, "what this process starts later would run with what was Spark's alone"
     yield made

