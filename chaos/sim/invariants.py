@@ -70,7 +70,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "broker.tables.offsets.OffsetTable": (
         "load",
         "commit",
-        "keep",
+        "hold_for_master",
         "handed_over",
         "take_held",
         "drop",
