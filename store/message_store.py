@@ -42,7 +42,7 @@ class MessageStore:
     """The store under ``storePathRootDir``. Usable between ``open`` and ``close``.
 
     Hooks are lists of plain callables, called on the loop: ``on_append(end)``, ``on_flush(flushed)``,
-    ``on_arrive(topic, queue_id, max_offset, tags_code)`` once per queue and tags code of a dispatched batch,
+    ``on_arrive([(topic, queue_id, max_offset, tags_code), ...])`` with each queue and tags code of a batch,
     ``on_broken(error)`` once, at the first error that is for ever.
     """
 

@@ -6,10 +6,12 @@ its log has.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.context import BrokerContext
 from runtime.turns import Slice
+from store.flow.dispatch import Arrival
 
 RECENT_MS: Final = 600_000
 
@@ -50,15 +52,18 @@ class TopicRepair:
         # The name may have been deleted since.
         topics.widen(q for q in lacking if not topics.was_deleted(*q, store.max_queue_offset(*q)))
 
-    def arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A record was dispatched. One the former master stored may be of a topic it never handed on."""
-        if not self._is_lacking(topic, queue_id):
-            return
-        if self._context.role_state.is_master:
-            if not self._context.topics.was_deleted(topic, queue_id, max_offset):
-                self._context.topics.widen([(topic, queue_id)])
-        elif self._lacking is not None:
-            self._lacking[topic, queue_id] = None
+    def arrived(self, arrived: Sequence[Arrival]) -> None:
+        """Records were dispatched. One the former master stored may be of a topic it never handed on."""
+        table = self._context.topics.table
+        for topic, queue_id, max_offset, _ in arrived:
+            known = table.get(topic)
+            if known is not None and (queue_id < known.read_queues or queue_id < known.write_queues):
+                continue  # nearly all
+            if self._context.role_state.is_master:
+                if not self._context.topics.was_deleted(topic, queue_id, max_offset):
+                    self._context.topics.widen([(topic, queue_id)])
+            elif self._lacking is not None:
+                self._lacking[topic, queue_id] = None
 
     def _is_lacking(self, topic: str, queue_id: int) -> bool:
         known = self._context.topics.get(topic)

@@ -71,6 +71,11 @@ class Budget:
         return self._burst / 2 / self._bytes_per_s if self._bytes_per_s else 0.0
 
 
+Framed = tuple[list[Buffer], PhysicalOffset, EpochStart | None]
+"""Frames of the log, where they end, and the epoch of the last one."""
+_Asked = tuple[PhysicalOffset, PhysicalOffset, EpochStart | None, PhysicalOffset, int]
+
+
 class LogReader:
     """The log as the links read it: what several slaves need in one turn of the loop is read once, and what
     was appended in it not at all.
@@ -81,6 +86,8 @@ class LogReader:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._held: dict[PhysicalOffset, Buffer] | None = None
+        self.framed: dict[_Asked, Framed] | None = None
+        """In a turn: the frames that were made for a link, by what they depend on."""
         self._appended: dict[PhysicalOffset, bytes] = {}
         self._generation = 0  # of the log that ``_appended`` belongs to
 
@@ -112,14 +119,14 @@ class LogReader:
 
     def turn(self, links: Iterable[SlaveLink]) -> None:
         """Let each of ``links`` send what its slave lacks."""
-        self._held = {}
+        self._held, self.framed = {}, {}
         if self._store.log.generation != self._generation:
             self._appended.clear()
         try:
             for link in links:
                 link.pump()
         finally:
-            self._held = None
+            self._held = self.framed = None
             self._appended.clear()
 
 
@@ -407,10 +414,11 @@ class SlaveLink(asyncio.Protocol):
         if self.next >= end:
             return
         self._look_for_gap()
-        end = self.whole_until(end)
-        if self.next >= end:
-            self._later(STALL_S)
-            return
+        if self._shared.store.damage.ranges:
+            end = self.whole_until(end)
+            if self.next >= end:
+                self._later(STALL_S)
+                return
         replicas = self._shared.host.replicas
         if self._gone or replicas is None:
             return
@@ -424,27 +432,42 @@ class SlaveLink(asyncio.Protocol):
 
     def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[Buffer]:
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
-        epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
-        parts: list[Buffer] = []
         told = self.told.epoch
         most = self._shared.batch_bytes
         if self.slave.answers_heartbeats:
             most = max(most, FRAME_BYTES)
-        while self.next < end:
-            size, epoch = frame_epoch(epochs, self.next, min(most, end - self.next))
-            data = self._shared.reader.read(self.next, size)
-            if not data:
-                raise MqError(f"the log has nothing at {self.next}, it should go on to {end}")
-            if len(data) < size:  # the end of a segment, or of an append
-                size, epoch = frame_epoch(epochs, self.next, len(data))
-            if epoch != told:
-                for skipped in skipped_epochs(epochs, self.next, told, epoch):
-                    parts.append(header(self.next, 0, skipped, confirmed))
-                told = epoch
-            parts += (header(self.next, size, epoch, confirmed), data)
-            self.next = PhysicalOffset(self.next + size)
+        framed, asked = self._shared.reader.framed, (self.next, end, told, confirmed, most)
+        made = None if framed is None else framed.get(asked)
+        if made is None:
+            made = self._made(end, told, confirmed, most)
+            if framed is not None:
+                framed[asked] = made
+        parts, self.next, told = made
         self.told = Told(told, confirmed)
         return parts
+
+    def _made(
+        self, end: PhysicalOffset, told: EpochStart | None, confirmed: PhysicalOffset, most: int
+    ) -> Framed:
+        """The frames of ``most`` bytes for a slave that was ``told`` of an epoch; where they end, and the
+        epoch they tell of. The same for all slaves of a turn that are as far."""
+        epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
+        parts: list[Buffer] = []
+        next_ = self.next
+        while next_ < end:
+            size, epoch = frame_epoch(epochs, next_, min(most, end - next_))
+            data = self._shared.reader.read(next_, size)
+            if not data:
+                raise MqError(f"the log has nothing at {next_}, it should go on to {end}")
+            if len(data) < size:  # the end of a segment, or of an append
+                size, epoch = frame_epoch(epochs, next_, len(data))
+            if epoch != told:
+                for skipped in skipped_epochs(epochs, next_, told, epoch):
+                    parts.append(header(next_, 0, skipped, confirmed))
+                told = epoch
+            parts += (header(next_, size, epoch, confirmed), data)
+            next_ = PhysicalOffset(next_ + size)
+        return parts, next_, told
 
     def whole_until(self, end: PhysicalOffset) -> PhysicalOffset:
         """How far the log may be sent: up to bytes known to be damaged, while another slave can mend them.

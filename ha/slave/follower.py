@@ -284,9 +284,9 @@ class Follower:
         if self.master.rocketmq_peer and not self.followed_rocketmq:
             self.master = self.master._replace(followed_rocketmq=True)
         self._retries.on_progress()
-        if self.state is not State.FOLLOWING:
+        if self._situation.state is not State.FOLLOWING:
             log.info("following %s from %d", self.address, self._parts.store.log.end)
-        self._situation = _Situation(State.FOLLOWING)
+            self._situation = _Situation(State.FOLLOWING)
         self.on_agreed()
 
     def _flushed(self, _flushed: PhysicalOffset) -> None:

@@ -49,7 +49,9 @@ FAR_ENTRIES = 4096
 
 WRITING_QUEUES = "writing a ConsumeQueue"
 
-OnArrive = Callable[[str, int, int, int], None]
+Arrival = tuple[str, int, int, int]
+"""Topic, queue id, the offset behind the queue's last message, a tags code."""
+OnArrive = Callable[[Sequence[Arrival]], None]
 QueueEntries = tuple[str, int, int, int, int, int, bytes, dict[int, int]]
 """See Block.queue_entries."""
 
@@ -62,26 +64,20 @@ class Remembered:
         """Where what was added last ends; -1: nothing was."""
         self.next_record = -1
         """Of the bytes a master sent: a record begins there; -1: nobody knows."""
-        self._items: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
+        self.items: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
         self._count = 0
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, at: int) -> tuple[int, int, Sequence[Dispatch]]:
-        return self._items[at]
 
     def add(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
         if self._count < REMEMBERED_MAX:
-            self._items.append((start, end, dispatches))
+            self.items.append((start, end, dispatches))
             self._count += len(dispatches) + 1
             self.end = end
 
     def pop_first(self) -> None:
-        self._count -= len(self._items.popleft()[2]) + 1
+        self._count -= len(self.items.popleft()[2]) + 1
 
     def clear(self) -> None:
-        self._items.clear()
+        self.items.clear()
         self._count = 0
         self.end = self.next_record = -1
 
@@ -222,18 +218,18 @@ class Dispatcher:
 
     def step(self) -> None:
         """Dispatch about STEP_RECORDS records. Raises DiskError, OSError."""
-        remembered = self._remembered
-        while remembered and remembered[0][1] <= self.dispatched:
+        remembered, items = self._remembered, self._remembered.items
+        while items and items[0][1] <= self.dispatched:
             remembered.pop_first()
-        if remembered and remembered[0][0] <= self.dispatched:
-            if isinstance(remembered[0][2], PACKED):
+        if items and items[0][0] <= self.dispatched:
+            if isinstance(items[0][2], PACKED):
                 self._step_packed()
             else:
                 self._step_remembered()
-        elif remembered and remembered[0][0] < self.confirmed:
+        elif items and items[0][0] < self.confirmed:
             before = self.dispatched
             with suppress(BadRecord):
-                self._step_parsed(remembered[0][0])
+                self._step_parsed(items[0][0])
             if self.dispatched == before:
                 # Damage, or no record ends where one is remembered: the log as a whole tells what is there.
                 remembered.clear()
@@ -242,12 +238,12 @@ class Dispatcher:
             self._step_parsed(self.confirmed)
 
     def _step_remembered(self) -> None:
-        remembered = self._remembered
+        remembered, items = self._remembered, self._remembered.items
         confirmed = self.confirmed
         batch: list[Dispatch] = []
         at: int = self.dispatched
-        while remembered and len(batch) < STEP_RECORDS:
-            start, end, dispatches = remembered[0]
+        while items and len(batch) < STEP_RECORDS:
+            start, end, dispatches = items[0]
             if start > at or isinstance(dispatches, PACKED):
                 break
             if end <= confirmed:
@@ -270,8 +266,9 @@ class Dispatcher:
     def _step_packed(self) -> None:
         """``_step_remembered`` of what the compiled path appended."""
         remembered, confirmed, taken = self._remembered, self.confirmed, 0
-        while remembered and taken < STEP_RECORDS:
-            start, end, block = remembered[0]
+        items = remembered.items
+        while items and taken < STEP_RECORDS:
+            start, end, block = items[0]
             if start > self.dispatched or not isinstance(block, PACKED):
                 return
             before = self.dispatched
@@ -326,9 +323,8 @@ class Dispatcher:
             self._indexer.take(batch, end)
             self.last_timestamp_ms = batch[-1].store_timestamp_ms or self.last_timestamp_ms
             self.dispatched = PhysicalOffset(end)
-            for (topic, queue_id, tags_code), max_offset in arrived.items():
-                for hook in self._on_arrive:
-                    hook(topic, queue_id, max_offset, tags_code)
+            if arrived:
+                self._tell([(key[0], key[1], offset, key[2]) for key, offset in arrived.items()])
         else:
             self._indexer.take((), end)
             self.dispatched = PhysicalOffset(end)
@@ -347,10 +343,18 @@ class Dispatcher:
         self._indexer.take_packed(block, first, behind, end)
         self.last_timestamp_ms = stored_ms or self.last_timestamp_ms
         self.dispatched = PhysicalOffset(end)
-        for topic, queue_id, tags in arrived:
-            for tags_code, max_offset in tags.items():
-                for hook in self._on_arrive:
-                    hook(topic, queue_id, max_offset, tags_code)
+        if arrived:
+            self._tell(
+                [
+                    (topic, queue, offset, code)
+                    for topic, queue, tags in arrived
+                    for code, offset in tags.items()
+                ]
+            )
+
+    def _tell(self, arrived: list[Arrival]) -> None:
+        for hook in self._on_arrive:
+            hook(arrived)
 
     def _put_packed(
         self, block: Block, first: int, until: int, found: list[QueueEntries]

@@ -181,12 +181,12 @@ async def test_a_topic_whose_first_message_is_dispatched_during_a_promotion_is_m
         await roles.fence()
         repair, topics = roles._topic_repair, broker.context.topics
         await repair.look(Slice(lambda: 0.0))
-        repair.arrived("Late", 2, 1, 0)
+        repair.arrived([("Late", 2, 1, 0)])
         repair.widen()
         late = topics.get("Late")
         assert late is not None
         assert late.read_queues > 2
-        repair.arrived("Later", 0, 1, 0)
+        repair.arrived([("Later", 0, 1, 0)])
         assert topics.get("Later") is None, "this broker is no master, and is not about to be one"
 
 

@@ -172,7 +172,7 @@ async def test_a_consumer_that_knows_more_than_its_heartbeat_said_is_asked(
 async def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:
     codes: list[int] = []
     async with running(tmp_path) as broker, client_of(broker) as client:
-        broker.store.on_arrive.append(lambda topic, queue, offset, code: codes.append(code))
+        broker.store.on_arrive.append(lambda arrived: codes.extend(code for *_, code in arrived))
         await client.send("T", properties="TAGS\x01grün\x02")
         await broker.store.caught_up()
     assert codes == [java_hash("grün")]

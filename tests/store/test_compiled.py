@@ -146,7 +146,7 @@ async def test_queues_and_index_become_the_same(seed: int, remembered: bool) -> 
         for store in (packed, python):
             heard: list[Any] = []
             seen.append(heard)
-            store.on_arrive.append(lambda *what, heard=heard: heard.append(what))
+            store.on_arrive.append(lambda arrived, heard=heard: heard.extend(arrived))
         for _ in range(chance.randrange(1, 5)):
             start = packed.log.end
             raw = records(chance, start, chance.randrange(1, 12), 10**12 + start, following)

@@ -271,7 +271,7 @@ async def test_store_times_do_not_go_back_with_the_clock() -> None:
 async def test_arrivals_are_told_once_per_queue_and_tag_of_a_batch() -> None:
     async with opened(FaultyEnv()) as store:
         heard: list[tuple[str, int, int, int]] = []
-        store.on_arrive.append(lambda *arrival: heard.append(arrival))
+        store.on_arrive.append(heard.extend)
         store.put([message(queue_id=0), message(queue_id=1), message(queue_id=0)])
         store.confirm(store.log.end)
         await store.caught_up()
@@ -385,7 +385,7 @@ async def test_recovery_tells_nobody_and_a_closed_store_writes_nothing() -> None
     env.disk.open("/store/abort", create=True)
     again = MessageStore(env, config())
     heard: list[object] = []
-    again.on_arrive.append(lambda *arrival: heard.append(arrival))
+    again.on_arrive.append(heard.extend)
     await again.open()
     assert again.dispatched == again.log.end
     assert heard == []

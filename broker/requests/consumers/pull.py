@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -32,6 +32,7 @@ from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice, Unhurried
 from store.files.record import store_timestamp_of
+from store.flow.dispatch import Arrival
 from store.flow.reading import GetStatus, Got
 
 log = logging.getLogger(__name__)
@@ -343,16 +344,17 @@ class PullProcessor:
     def _answer_held(self, held: Held, got: Got) -> Command:
         return self._answer(held.request, held.header, held.topic, held.group, got)
 
-    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A record was dispatched. Cheap: this runs for every record."""
+    def _arrived(self, arrived: Sequence[Arrival]) -> None:
+        """Records were dispatched."""
         if not self._held.count:
             return
-        queue = (topic, queue_id)
-        if queue not in self._due and self._held.wanted(queue, tags_code):
-            self._due[queue] = None
-            if self._waking is None or self._waking.done():
-                # One turn later: records that come together are served together.
-                self._waking = self._tasks.spawn(self._wake(), name="wake")
+        for topic, queue_id, _, tags_code in arrived:
+            queue = (topic, queue_id)
+            if queue not in self._due and self._held.wanted(queue, tags_code):
+                self._due[queue] = None
+                if self._waking is None or self._waking.done():
+                    # One turn later: records that come together are served together.
+                    self._waking = self._tasks.spawn(self._wake(), name="wake")
 
     async def _wake(self) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)

@@ -8,7 +8,7 @@ put it into the revive queue when the invisible time is over; here it lies there
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from broker.context import BrokerContext
@@ -18,6 +18,7 @@ from broker.requests.send import SendProcessor
 from model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS, UNIQ_KEY, encode_properties
 from model.pop import TIMER_DELIVER_MS, revive_topic
 from store.files.record import NewMessage
+from store.flow.dispatch import Arrival
 from store.flow.writing import Put
 
 ACK_TIME_MS: Final = 1000
@@ -113,8 +114,8 @@ class PopLog:
             del self._committed[key]
             self._context.offsets.release(key[1], key[0])
 
-    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        if topic == self.topic and len(self.positions):
+    def _arrived(self, arrived: Sequence[Arrival]) -> None:
+        if len(self.positions) and any(arrival[0] == self.topic for arrival in arrived):
             self.note()
 
     # Records

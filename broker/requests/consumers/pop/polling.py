@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.context import BrokerContext
@@ -22,6 +22,7 @@ from remoting.pop_headers import LookHeader, PopHeader
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice
+from store.flow.dispatch import Arrival
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +96,12 @@ class Polling:
         self._note((topic, group, ALL_QUEUES))
         self._note((topic, group, queue_id))
 
-    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A record was dispatched. Cheap: this runs for every record."""
+    def _arrived(self, arrived: Sequence[Arrival]) -> None:
+        """Records were dispatched."""
         if self.pops.count:
-            for key in self.pops.woken_by(topic, queue_id):
-                self._note(key)
+            for topic, queue_id, _, _ in arrived:
+                for key in self.pops.woken_by(topic, queue_id):
+                    self._note(key)
 
     def _note(self, key: Key) -> None:
         if key not in self._due and self.pops.of(key):
