@@ -41,6 +41,7 @@ class ControllerSite(Site):
                 "controllerDLegerSelfId": "n0",
                 "raftPeers": f"n0-127.0.0.1:{raft_port}",
                 "controllerStorePath": str(path / "controller"),
+                "authConfigPath": str(path),
             }
         )
         self.env = OsEnv(seed=1)

@@ -39,7 +39,11 @@ class NamesrvSite(Site):
 
     def __init__(self, path: Path, share: float) -> None:
         config = NamesrvConfig.from_mapping(
-            {"listenPort": str(free_port()), "kvConfigPath": str(path / "kvConfig.json")}
+            {
+                "listenPort": str(free_port()),
+                "kvConfigPath": str(path / "kvConfig.json"),
+                "authConfigPath": str(path),
+            }
         )
         super().__init__(config.listen_port, share)
         self.server = NameServer(OsEnv(seed=1), config)
