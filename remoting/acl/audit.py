@@ -108,7 +108,8 @@ class Audit:
         self.acts[what] += 1
         names = ", ".join(f"{name}={_short(request.ext[name])}" for name in _NAMES if name in request.ext)
         if request.code in _TOLD_WHOLE and request.body:
-            names += (", " if names else "") + _short(request.body.decode(errors="replace"), BODY_CHARS_MAX)
+            begin = request.body[: 4 * BODY_CHARS_MAX + 4].decode(errors="replace")
+            names += (", " if names else "") + _short(begin, BODY_CHARS_MAX)
         done = "done" if outcome == 0 else f"answered {outcome}"
         text = "%s: act: %s from %s: %s%s: %s"
         values = (self._name, user, remote, name_of(request.code), f" ({names})" if names else "", done)
@@ -142,6 +143,8 @@ def _by_operator(request: Command) -> bool:
 
 
 def _short(text: str, most: int = NAME_CHARS_MAX) -> str:
-    """For a line in a log: no control characters, and not endless."""
-    text = text if text.isprintable() else repr(text)
-    return text if len(text) <= most else text[:most] + "..."
+    """For a line in a log: no control characters, and not endless. Nothing behind its end is looked at: texts
+    and bodies have megabytes."""
+    begin = text[: most + 1]
+    shown = begin if begin.isprintable() else repr(begin)
+    return shown if len(shown) <= most else shown[:most] + "..."
