@@ -26,13 +26,10 @@ def descriptor_of(transport: asyncio.BaseTransport) -> int:
     return NO_DESCRIPTOR if fileno is None else int(fileno())
 
 
-def taken(descriptor: int, data: bytes) -> int:
-    """How many of the bytes the system took: none when it has no room, or when the connection is broken, of
-    which the transport tells at its next write."""
-    try:
-        return os.write(descriptor, data)
-    except OSError:
-        return 0
+take: Final = os.write
+"""``take(descriptor, data)``: how many of the bytes the system took. Raises OSError when it has no room, or
+when the connection is broken, of which the transport tells at its next write. No function of our own: that
+would cost as much again for each short answer."""
 
 
 def handed(descriptor: int, parts: list[Buffer]) -> Buffer:

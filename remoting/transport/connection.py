@@ -29,7 +29,7 @@ from remoting.long_bodies import LOOKED_AT_BYTES
 from remoting.transport.calls import Calls, Flush, Outbox, unsupported
 from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.transport.state import ORDER, State
-from runtime.direct import descriptor_of, handed, taken
+from runtime.direct import descriptor_of, handed, take
 from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
 from runtime.tasks import Tasks
@@ -217,7 +217,10 @@ class Connection(asyncio.BufferedProtocol):
             and transport is not None
             and not transport.get_write_buffer_size()
         ):
-            sent = taken(outbox.descriptor, data)
+            try:
+                sent = take(outbox.descriptor, data)
+            except OSError:
+                sent = 0
             if sent == len(data):
                 self._last_io = self._loop.time()
                 return

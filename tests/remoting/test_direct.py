@@ -13,7 +13,7 @@ import uvloop
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits
 from remoting.transport.connection import APART_BYTES, AT_ONCE_BYTES, Connection, Endpoint
-from runtime.direct import NO_DESCRIPTOR, PARTS_MAX, descriptor_of, handed, taken
+from runtime.direct import NO_DESCRIPTOR, PARTS_MAX, descriptor_of, handed
 from runtime.env import Buffer
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -106,16 +106,6 @@ async def test_a_broken_connection_ends_at_its_next_answer() -> None:
         await asyncio.sleep(0)
     assert connection.closed
     connection.write_now(answer(3, 10))
-
-
-def test_nothing_is_taken_where_there_is_no_room() -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    while taken(ours.fileno(), bytes(4096)):
-        pass
-    theirs.close()
-    assert taken(ours.fileno(), b"x") == 0
-    ours.close()
 
 
 def test_only_plain_sockets_have_a_descriptor() -> None:
