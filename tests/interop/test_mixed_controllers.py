@@ -31,6 +31,8 @@ def real_brokers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.covers(
     "Controllers of keelmq: brokers fail over and rejoin", client="broker 5.5.0", sides="together"
 )
+# A real slave elected by ours: test_mixed_kills.py. A real broker that rejoins: test_mixed_groups.py.
+@pytest.mark.more
 def test_real_brokers_fail_over_and_rejoin_under_our_controllers(real_brokers: MixedCluster) -> None:
     killed, _ = kill_the_master(real_brokers)
     rejoin(real_brokers, killed)

@@ -29,6 +29,8 @@ def _kill_succeed_rejoin(cluster: MixedCluster) -> None:
 @pytest.mark.covers(
     "A killed real master is succeeded by keelmq", client="broker, Controller 5.5.0", sides="together"
 )
+# A real master killed: test_mixed_groups.py. Ours elected by a real Controller: test_migration.py.
+@pytest.mark.more
 def test_our_slave_succeeds_a_killed_real_master_under_real_controllers(
     real_rocketmq: Path, tmp_path: Path
 ) -> None:

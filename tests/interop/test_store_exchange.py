@@ -101,6 +101,7 @@ def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: 
 
 
 @pytest.mark.covers("A store of the real broker, served by keelmq", client="store files", sides="together")
+@pytest.mark.more  # Of a killed one, in every run: test_round_trip.py.
 def test_a_store_the_real_broker_wrote_is_served_whole_by_keelmq(real_rocketmq: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with rocketmq_pair(tmp_path / "r", store) as namesrv:

@@ -103,7 +103,10 @@ def test_a_demo_that_is_interrupted_leaves_no_server(tmp_path: Path, signals: li
         assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.more), signal.SIGINT, signal.SIGKILL],
+)
 def test_a_simulation_that_is_ended_takes_its_workers_with_it(tmp_path: Path, number: int) -> None:
     """And at once: the workers' schedules are not waited for."""
     with command(tmp_path, "drill", "sim", "--seeds", "2000", "--jobs", "2") as process:

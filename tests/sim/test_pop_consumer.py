@@ -100,7 +100,7 @@ class Story:
                 assert consumer.held <= options.held_max
 
 
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.more)])
 @simulated(lambda seed: World(seed, broker={"reviveInterval": "200"}))
 async def test_a_pop_consumer_goes_on_over_the_death_of_two_masters(world: World, seed: int) -> None:
     story, cluster = Story(world), world.cluster

@@ -123,7 +123,7 @@ class Pops:
 KILLS = 2
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.more)])
 @simulated(lambda seed: World(seed, broker={"reviveInterval": "200", "defaultTopicQueueNums": "4"}))
 async def test_pops_go_on_over_the_death_of_two_masters(world: World, seed: int) -> None:
     pops, cluster = Pops(world), world.cluster
