@@ -89,21 +89,35 @@ ON_SPARK: Final = (
     "tests/packaging/test_wheel",
 )
 """They share a worker: one Spark at a time, as each starts as many threads as there are cores."""
+ON_ONE_CLUSTER: Final = (
+    "tests/interop/test_java_client",
+    "tests/interop/test_mqadmin.py",
+    "tests/interop/test_pop",
+    "tests/interop/test_request_reply",
+    "tests/interop/test_trace",
+)
+"""They share a worker: the cluster of tests/interop/conftest.py starts once."""
 LONG_FIRST: Final = (
     "tests/audit/test_spark",
-    "tests/interop/test_acl",
-    "tests/interop/test_tls.py",
-    "tests/interop/test_timers",
-    "tests/interop/test_store_exchange",
-    "tests/interop/test_mixed",
     "tests/interop/test_java_client",
-    "tests/interop/test_round_trip",
-    "tests/interop/test_signed_peers",
     "tests/live/test_drills",
+    "tests/interop/test_acl",
+    "tests/interop/test_tls",
+    "tests/live/test_tls",
+    "tests/interop/test_timers",
+    "tests/interop/test_mixed",
+    "tests/interop/test_signed_peers",
+    "tests/interop/test_store_exchange",
+    "tests/interop/test_round_trip",
 )
-"""Files of a minute and more, with few tests: no worker shall be alone with one at the end."""
+"""Files of a minute and more, the longest first: no worker shall be alone with one at the end."""
 LANES: Final = 3
 """So many workers at most run files that wait; the others compute meanwhile."""
+
+
+def _rank(scope: str) -> int:
+    """How early a scope begins."""
+    return next((at for at, name in enumerate(LONG_FIRST) if scope.startswith(name)), len(LONG_FIRST))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -154,6 +168,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
         together, begin first, and LANES workers at most are busy with those that wait."""
 
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(ON_ONE_CLUSTER):
+                return ON_ONE_CLUSTER[0]
             if nodeid.startswith(WAITING_FOLDERS):
                 return nodeid.partition("::")[0]
             return ON_SPARK[0] if nodeid.startswith(ON_SPARK) else nodeid
@@ -162,7 +178,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
             busy = [n for n, units in self.assigned_work.items() if n is not node and self._waits(units)]
             waits = len(busy) < LANES
             able = [one for one in self.workqueue if one.startswith(WAITING_FOLDERS) is waits]
-            chosen = next((one for one in able if one.startswith(LONG_FIRST)), able[0] if able else None)
+            chosen = min(able, key=_rank, default=None)
             if chosen is not None:
                 self.workqueue.move_to_end(chosen, last=False)
             super()._assign_work_unit(node)

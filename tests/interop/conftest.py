@@ -119,9 +119,11 @@ def facts(output: str, event: str) -> list[dict[str, str]]:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three NameServers with Controllers and one group of three brokers, as processes."""
+    """Three NameServers with Controllers and one group of three brokers, as processes.
+
+    Six servers that nobody asks take a sixteenth of a core: they end with the tests of this folder."""
     directory = tmp_path_factory.mktemp("cluster")
     up = keelmq("cluster", "up", "--dir", str(directory))
     try:
