@@ -40,18 +40,22 @@ async def joined(found: Iterable[str], slice_: Slice) -> bytes:
     """The pieces of a text as bytes, each made in a slice. Raises as ``slice_``."""
     body = BytesIO()  # its bytes are handed out without a copy; a list of pieces takes ten times their text
     pending: list[str] = []
+    chars = 0
     for piece in found:
         if len(piece) > CHARS_A_PART:  # a table that is kept as text
             body.write("".join(pending).encode())
             pending.clear()
+            chars = 0
             for at in range(0, len(piece), CHARS_A_PART):
                 body.write(piece[at : at + CHARS_A_PART].encode())
                 await slice_.breathe()
             continue
         pending.append(piece)
-        if len(pending) >= PIECES_A_PART:
+        chars += len(piece)
+        if len(pending) >= PIECES_A_PART or chars >= CHARS_A_PART:
             body.write("".join(pending).encode())
             pending.clear()
+            chars = 0
         await slice_.breathe()
     if not body.tell():
         return "".join(pending).encode()

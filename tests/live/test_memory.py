@@ -36,8 +36,9 @@ BOUND_MB: Final = 1000.0
 """256 of begun frames, 512 of unread answers, 130 of connections, the rest the broker itself; seen: 400."""
 ATTACKS: Final = ("begun-frames", "table-downloads", "unread-floods")
 SECONDS: Final = 10.0
-CONNECTIONS: Final = min(9_500, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 - 500)
-"""Of one address; with those of the attackers 10,000 are taken (``maxConnectionsPerAddress``)."""
+IDLE_FROM: Final = "127.0.0.2"
+"""One address has 10,000 (``maxConnectionsPerAddress``); the attackers have another."""
+CONNECTIONS: Final = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 2_000)
 
 
 async def unread(address: str, frames: bytes) -> asyncio.StreamWriter:
@@ -87,7 +88,8 @@ async def measured(cluster: LocalCluster) -> tuple[float, int]:
             if other is not node:
                 cluster.send_signal(other, signal.SIGSTOP)
         assert len(views) == 3
-        idle = [socket.create_connection(split_address(master["address"])) for _ in range(CONNECTIONS)]
+        where = split_address(master["address"])
+        idle = [socket.create_connection(where, source_address=(IDLE_FROM, 0)) for _ in range(CONNECTIONS)]
         processes = [
             await asyncio.create_subprocess_exec(
                 *(sys.executable, str(ROOT / "bench" / "attackers.py")),

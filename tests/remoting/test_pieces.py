@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from typing import Any
 
 import pytest
@@ -195,3 +196,17 @@ async def test_a_piece_of_text_as_long_as_a_table_is_written_in_slices(monkeypat
     body = await joined(["{", table, "}", table], Slice(lambda: 0.0))
     assert body == f"{{{table}}}{table}".encode()
     assert slices >= 2 * 5
+
+
+async def test_many_long_pieces_are_joined_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 pieces of 9 KB, as a table of modes has them, were joined in one go: 9 MB, 20 ms."""
+    written: list[int] = []
+
+    class Noted(io.BytesIO):
+        def write(self, data: Any) -> int:
+            written.append(len(data))
+            return super().write(data)
+
+    monkeypatch.setattr("remoting.slices.BytesIO", Noted)
+    assert len(await joined(["x" * 10_000] * 400, Slice(lambda: 0.0))) == 4_000_000
+    assert max(written) <= CHARS_A_PART + 10_000
