@@ -274,8 +274,8 @@ def make_engine(
 
         return LocalEngine()
     try:
+        from audit.engines.on_spark.session import SMALL
         from audit.engines.spark import SparkEngine
-        from audit.engines.spark_session import SMALL
     except ImportError as error:
         raise ConfigError(f"--engine spark needs the extra: pip install 'keelmq[audit]' ({error})") from None
     return SparkEngine(master, {**(SMALL if small else {}), **(conf or {})})

@@ -2,10 +2,11 @@
 
     python bench/virtual_failover.py [--seeds 20] [--jobs 2] [--kinds kill-master,...] [--json OUT]
 
-Each drill runs the real servers and clients under virtual time (chaos/drills/virtual.py): network 0.1 to 2 ms
-a packet, 100 sends/s; the machine is quiet, or stands still as a whole for up to 0.9 s now and then, or its
-syncs take 50 to 400 ms more. The same seeds give the same figures on every machine. Prints Markdown. Exit
-code 2: a drill ended without a new master, a send of an orderly stop failed, or a promise was broken.
+Each drill runs the real servers and clients under virtual time (chaos/drills/simulated/virtual.py): network
+0.1 to 2 ms a packet, 100 sends/s; the machine is quiet, or stands still as a whole for up to 0.9 s now and
+then, or its syncs take 50 to 400 ms more. The same seeds give the same figures on every machine. Prints
+Markdown. Exit code 2: a drill ended without a new master, a send of an orderly stop failed, or a promise was
+broken.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.provenance import machine  # noqa: E402
 from chaos.drills.measure import ORDERLY, percentile  # noqa: E402
-from chaos.drills.virtual import KINDS, NOISES, Outcome, run  # noqa: E402
+from chaos.drills.simulated.virtual import KINDS, NOISES, Outcome, run  # noqa: E402
 
 FAILED: Final = 2
 

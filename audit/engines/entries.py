@@ -1,7 +1,7 @@
 """Which entries of ConsumeQueues name another record than the log has there? In Arrow and numpy.
 
 Log and entries are cut into stretches by physical offset, and one stretch of both is looked at, at a time.
-``audit.engines.spark_entries`` asks the same of a cluster; a test holds the two together.
+``audit.engines.on_spark.entries`` asks the same of a cluster; a test holds the two together.
 """
 
 from __future__ import annotations

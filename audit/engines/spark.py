@@ -22,10 +22,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.acknowledged import WAITING_TOPIC
-from audit.engines.java import Java, find_java
+from audit.engines.on_spark.entries import entered
+from audit.engines.on_spark.java import Java, find_java
+from audit.engines.on_spark.session import GATEWAY, start_session, submitted_session
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
-from audit.engines.spark_entries import entered
-from audit.engines.spark_session import GATEWAY, start_session, submitted_session
 from audit.ledger import Ledger
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived

@@ -318,7 +318,7 @@ drill = LazyGroup(
     "drill",
     {
         "sim": (
-            "chaos.drills.sim_commands:sim",
+            "chaos.drills.simulated.commands:sim",
             "Break a simulated cluster, thousands of times, from seeds.",
         ),
         "list": (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from admin.outfile import write_whole
-from chaos.drills.sim_run import Result
+from chaos.drills.simulated.run import Result
 from chaos.faults import FAULTS
 
 TRANSITIONS: Final = (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from audit.engines.java import find_java
+from audit.engines.on_spark.java import find_java
 
 SPARK = Path(pyspark.__file__).parent
 _OPENED = (

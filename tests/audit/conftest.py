@@ -12,8 +12,8 @@ import pytest
 def engine() -> Iterator[object]:
     """Spark on two cores of this machine."""
     pytest.importorskip("pyspark")
+    from audit.engines.on_spark.session import SMALL
     from audit.engines.spark import SparkEngine
-    from audit.engines.spark_session import SMALL
 
     names = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS")
     before = [os.environ.get(name) for name in names]

@@ -1,4 +1,4 @@
-"""The promise of audit.engines.java: Spark gets a Java that starts, the machine's own or PyPI's."""
+"""The promise of audit.engines.on_spark.java: Spark gets a Java that starts, the machine's own or PyPI's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.engines.java import LEFT_OUT, find_java, version_of
+from audit.engines.on_spark.java import LEFT_OUT, find_java, version_of
 from model.errors import ConfigError
 
 

@@ -168,7 +168,7 @@ def test_a_session_that_is_there_is_used_and_left_running(engine: object) -> Non
 
 
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
-    from audit.engines.spark_session import set_elsewhere, settings
+    from audit.engines.on_spark.session import set_elsewhere, settings
 
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.no.setting 1\nspark.ui.enabled   true\nspark.sql.session.timeZone=CET\n\nother 1\n"

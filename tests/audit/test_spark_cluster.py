@@ -23,7 +23,7 @@ pytestmark = [
 
 SAY_SETTINGS = """
 import json
-from audit.engines.spark_session import submitted_settings
+from audit.engines.on_spark.session import submitted_settings
 print(json.dumps(submitted_settings(None, {"spark.sql.shuffle.partitions": "2"})))
 print(json.dumps(submitted_settings("local[3]", {})))
 """
@@ -32,7 +32,7 @@ NIGHTLY = ("--conf", "spark.app.name=nightly audit", "--conf", "spark.sql.shuffl
 
 def test_what_spark_submit_was_given_stands_unless_an_option_says_otherwise(tmp_path: Path) -> None:
     """Its JVM is asked; no session is started."""
-    from audit.engines.java import find_java
+    from audit.engines.on_spark.java import find_java
     from tests.audit.cluster import SPARK
 
     program = tmp_path / "program.py"
@@ -64,7 +64,7 @@ def test_what_spark_submit_was_given_stands_unless_an_option_says_otherwise(tmp_
 
 def test_a_worker_needs_no_more_of_ours_than_travels_with_the_job(tmp_path: Path) -> None:
     """What Spark unpickles there is of these modules."""
-    from audit.engines.spark_session import packages
+    from audit.engines.on_spark.session import packages
 
     told = subprocess.run(
         [

@@ -13,9 +13,9 @@ from admin.exits import INTERRUPTED, USAGE
 from admin.exits import run as run_command
 from chaos.bugs import BUGS
 from chaos.checks import Violation
-from chaos.drills import sim_commands
-from chaos.drills.sim_commands import sim
-from chaos.drills.sim_run import Result
+from chaos.drills.simulated import commands
+from chaos.drills.simulated.commands import sim
+from chaos.drills.simulated.run import Result
 from chaos.drills.swarm_report import SwarmReport
 from chaos.scenarios import SCENARIOS
 
@@ -106,7 +106,7 @@ def these(monkeypatch: pytest.MonkeyPatch, *results: Result, interrupted: bool =
         if interrupted:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(sim_commands, "run_seeds", run_seeds)
+    monkeypatch.setattr(commands, "run_seeds", run_seeds)
 
 
 def test_seeds_begin_at_0() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from chaos.drills.sim_run import run_plan
+from chaos.drills.simulated.run import run_plan
 from chaos.faults import Kill, PowerFail, Restart, Step, SyncError, ordered
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan

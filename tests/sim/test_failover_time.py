@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.drills.measure import ORDERLY
-from chaos.drills.virtual import KINDS, rto_ms, run
+from chaos.drills.simulated.virtual import KINDS, rto_ms, run
 from chaos.history import Happened, History, Ok
 from client.message import Queue
 

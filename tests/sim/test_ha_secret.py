@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from broker.service import Broker
-from chaos.drills.sim_run import run_seed
+from chaos.drills.simulated.run import run_seed
 from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.sim.cluster import BROKER_PORT

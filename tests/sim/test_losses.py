@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from chaos.bugs import planted
-from chaos.drills.sim_run import run_plan
+from chaos.drills.simulated.run import run_plan
 from chaos.faults import FAULTS, Cut, Fault, HandOver, Heal, Look, PowerFail, ResetLinks, Restart, Step
 from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.scenarios import Plan

@@ -9,7 +9,7 @@ import pytest
 
 from broker.service import Broker
 from chaos.bugs import planted
-from chaos.drills.sim_run import Result, run_plan
+from chaos.drills.simulated.run import Result, run_plan
 from chaos.faults import Fault, Isolate, Kill, Partition, PowerFail, Restart, SlowDisk, Step
 from chaos.history import Happened, History, Observed
 from chaos.scenarios import Plan, find, swarm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.drills.sim_run import run_seed
+from chaos.drills.simulated.run import run_seed
 from chaos.faults import Restart, Step
 from chaos.sim.faults import Nemesis
 from tests.sim.world import World, simulated

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.bugs import BUGS, planted
-from chaos.drills.sim_run import Result, run_seed, run_seeds, summary
+from chaos.drills.simulated.run import Result, run_seed, run_seeds, summary
 from chaos.history import History
 from chaos.scenarios import SCENARIOS, find
 from chaos.scenarios.swarm import SWARM
@@ -132,7 +132,7 @@ def test_one_seed_is_one_trace_and_one_history() -> None:
 
 @pytest.mark.sim
 def test_a_trace_does_not_depend_on_the_process_nor_on_its_hash_seed() -> None:
-    code = f"from chaos.drills.sim_run import run_seed; print(run_seed({KILL!r}, 0).trace)"
+    code = f"from chaos.drills.simulated.run import run_seed; print(run_seed({KILL!r}, 0).trace)"
     root = Path(__file__).parents[2]
     traces = {run_once(KILL, 0)[0].trace}
     for hash_seed in ("1", "77"):

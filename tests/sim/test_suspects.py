@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from chaos.bugs import planted
-from chaos.drills.sim_run import Result, run_plan
+from chaos.drills.simulated.run import Result, run_plan
 from chaos.faults import Kill, Look, PowerFail, Restart, Step, ordered
 from chaos.history import History, Send
 from chaos.scenarios.draws import ground

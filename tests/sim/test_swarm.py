@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.bugs import BUGS, planted
-from chaos.drills.sim_commands import sim
-from chaos.drills.sim_run import run_plan, run_seed, shrink
+from chaos.drills.simulated.commands import sim
+from chaos.drills.simulated.run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import SwarmReport
 from chaos.drills.swarm_report import main as write_page
 from chaos.faults import FAULTS, Kill, Restart, Step, SyncError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.clients import body_crc
-from chaos.drills.sim_run import quietly
+from chaos.drills.simulated.run import quietly
 from chaos.history import History
 from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
 from chaos.sim.disk import Machine

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chaos.drills.measure import ORDERLY, rto
-from chaos.drills.sim_run import run_plan
+from chaos.drills.simulated.run import run_plan
 from chaos.faults import Fault, Kill, Pause, Restart, Resume, SlowDisk, Step, Stop, ordered, then
 from chaos.history import History, Ok
 from chaos.scenarios import Plan

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from chaos.bugs import planted
 from chaos.checks import Violation, check_all
-from chaos.drills.sim_shrink import Shrinking
+from chaos.drills.simulated.shrink import Shrinking
 from chaos.history import Happened, History
 from chaos.scenarios import Plan, find
 from chaos.sim.cluster import SimCluster

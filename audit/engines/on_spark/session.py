@@ -16,7 +16,7 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from audit.engines.java import Java
+from audit.engines.on_spark.java import Java
 from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
 
 SHARED_PACKAGES: Final = ("audit", "model")

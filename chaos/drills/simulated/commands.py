@@ -18,8 +18,8 @@ from admin import ending
 from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos import extensions
 from chaos.bugs import BUGS, planted
-from chaos.drills.sim_run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
-from chaos.drills.sim_shrink import readable
+from chaos.drills.simulated.run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
+from chaos.drills.simulated.shrink import readable
 from chaos.drills.swarm_report import KIND, SwarmReport
 from chaos.scenarios import SCENARIOS, Plan, find, known
 from chaos.scenarios.swarm import SWARM

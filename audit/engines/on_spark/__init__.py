@@ -1,0 +1,1 @@
+"""What the engine on Spark needs beside its questions: a Java, a session, and queues of many."""

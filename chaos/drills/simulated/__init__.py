@@ -1,0 +1,1 @@
+"""Drills under virtual time: a seed is run, told, shrunk and measured."""
