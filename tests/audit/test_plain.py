@@ -6,13 +6,10 @@ record says, of a damaged one as well.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -20,17 +17,13 @@ from hypothesis import strategies as st
 
 import audit.reading.scan as scanner
 from audit.reading import compiled
-from audit.reading.plain import Plain, take
-from audit.reading.record import MAGIC_BLANK, Damage, Record
-from audit.reading.scan import Chunk, scan, scan_columns
+from audit.reading.plain import take
+from audit.reading.record import MAGIC_BLANK
 from audit.tables import LOG, RECORD, Task, run_scan
 from tests.audit.stores import body_crc, record
+from tests.audit.ways import HAS_COMPILED, SEGMENT, WAYS, only, walked
 
-SEGMENT = 1 << 16
 LOGS: Final = int(os.environ.get("KEELMQ_COLUMNS_LOGS", "40"))
-HAS_COMPILED: Final = compiled.columns(1) is not None
-WAYS: Final = ("numpy", "compiled") if HAS_COMPILED else ("numpy",)
-Told = tuple[list[Record], Chunk, list[Damage]]
 
 
 @pytest.fixture(autouse=True)
@@ -38,57 +31,6 @@ def columns_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small logs are read as columns too."""
     monkeypatch.setattr(scanner, "COLUMNS_MIN", 1)
     monkeypatch.setattr(scanner, "COLUMNS_BYTES_MIN", 0)
-
-
-@contextlib.contextmanager
-def only(way: str) -> Iterator[None]:
-    """The columns of this way."""
-    if way == "compiled":
-        yield
-    else:
-        with mock.patch.object(compiled, "columns", return_value=None):
-            yield
-
-
-def rows_of(found: Plain) -> Iterator[Record]:
-    """Times are not kept in columns: 0 stands for them."""
-    for at in range(len(found)):
-        yield Record(
-            int(found.offset[at]),
-            int(found.until[at]) - int(found.offset[at]),
-            found.topic[at].as_py(),
-            int(found.queue_id[at]),
-            int(found.queue_offset[at]),
-            found.uniq_key[at].as_py(),
-            int(found.body_crc[at]),
-            int(found.plain_crc[at]),
-            int(found.sys_flag[at]),
-            0,
-            int(found.advance[at]),
-            int(found.tags_code[at]),
-        )
-
-
-def walked(
-    data: bytes,
-    way: str = "",
-    *,
-    span: tuple[int, int] = (0, SEGMENT),
-    log_end: int = SEGMENT,
-    plain: bool = True,
-    batch: int = 65536,
-) -> Told:
-    """Record by record, unless a ``way`` is named."""
-    call: Any = scan_columns if way else scan
-    with only(way):
-        run = call(lambda o, n: data[o : o + n], *span, 0, SEGMENT, log_end, plain=plain, batch=batch)
-        rows: list[Record] = []
-        while True:
-            try:
-                found = next(run)
-            except StopIteration as stop:
-                return [row._replace(store_timestamp_ms=0) for row in rows], *stop.value
-            rows += rows_of(found) if isinstance(found, Plain) else found
 
 
 CRC_PROPERTY = b"__CRC32#\x01right_crc.\x02"

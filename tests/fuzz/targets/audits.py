@@ -16,7 +16,7 @@ from broker.tables import change_file
 from model.errors import ConfigError
 from store.files import record
 from store.files.sealed import seal
-from tests.audit.test_plain import WAYS, walked
+from tests.audit.ways import WAYS, walked
 from tests.fuzz.targets.disk import message
 from tests.fuzz.targets.target import Target
 
