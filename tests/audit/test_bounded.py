@@ -93,7 +93,7 @@ def test_of_a_long_queue_spark_collects_the_breaks(broken: bool, engine: object)
     from audit.engines.spark import SparkEngine, SparkLog
 
     assert isinstance(engine, SparkEngine)
-    count = 100_000
+    count = 20_000
     rows = log_of(disorder(count) if broken else with_a_gap(count))
     log = SparkLog(engine._session, engine._session.createDataFrame(rows))
     try:
