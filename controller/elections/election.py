@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 50
 BACK_MS: Final = 300.0  # a master whose connection ended, but that its slaves still hear, may come back
 BACK_STEP_MS: Final = 20
-ANNOUNCEMENTS_MAX: Final = 100  # masters a new leader announces in one step: between two it must be heard
+ANNOUNCEMENTS_MAX: Final = 50  # masters a new leader announces in one step: between two it must be heard
 STEP_MS: Final = 5
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NEVER: Final = float("inf")
 BACK_OFF_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
 BACK_OFF_MAX_MS: Final = 2000
-GROUPS_AT_ONCE: Final = 100
+GROUPS_AT_ONCE: Final = 50
 """So many groups are looked at in one step: of thousands each may need an election."""
 
 
