@@ -157,6 +157,11 @@ class Range:
         await self.settled()
         alone = await self.send_for(alone_s)
         master, before = await self.masters()
+        for _ in range(60):
+            if master and all(before.values()):
+                break
+            await asyncio.sleep(0.5)  # on a busy machine one may not answer in time
+            master, before = await self.masters()
         others = [view["address"] for view in before.values() if view is not master]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(ROOT / "bench" / "attackers.py")),
