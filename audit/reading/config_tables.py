@@ -132,7 +132,7 @@ def _torn(raw: bytes, at: int) -> bool:
     end = raw.find(b"\n", at)
     if end < 0:
         return _line(raw[at:-1]) is None
-    blocks = [max(block, at) for block in range(at // _BLOCK_BYTES * _BLOCK_BYTES, end, _BLOCK_BYTES)]
+    blocks = [max(block, at) for block in range(at // _BLOCK_BYTES * _BLOCK_BYTES, end + 1, _BLOCK_BYTES)]
     ends = [*blocks[1:], end + 1]
     return end == len(raw) - 1 and any(not any(raw[a:b]) for a, b in zip(blocks, ends, strict=True))
 
