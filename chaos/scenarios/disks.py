@@ -51,7 +51,7 @@ def _full_disk(rng: random.Random) -> Plan:
 def _sync_error(rng: random.Random) -> Plan:
     """A failed sync: the broker must not say OK, must step down, and may come back only after a restart."""
     at = rng.randint(500, 2500)
-    if rng.random() < 0.5:
+    if rng.random() < 0.25:
         target = rng.choice(("master", "master", "slave"))
         parts = [
             [Step(at, SyncError(target, rng.choice((1, 1, 3))), "bad"), Step(at + 3000, PowerFail("=bad"))],
@@ -60,7 +60,8 @@ def _sync_error(rng: random.Random) -> Plan:
         broker = rng.choice((SYNC_FLUSH, {}))
         return Plan(ordered(*parts), load_ms=8000, broker=broker, errors_expected=True, **ground(rng))
     # Everywhere: no other replica makes up for what one of them lost. Syncs are slow and bodies fill pages,
-    # so that the three lose the same bytes, and nothing written later makes their pages dirty again.
+    # so that the three lose the same bytes, and nothing written later makes their pages dirty again. It is
+    # drawn more often than the other: a broker that syncs again is found by one of three such seeds alone.
     parts = []
     for name in ("b1", "b2", "b3"):
         parts.append([Step(at + rng.randint(0, 10), SyncError(name)), Step(at + 2000, PowerFail(name))])

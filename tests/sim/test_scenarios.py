@@ -24,6 +24,7 @@ BUG_SEEDS_MAX = 20
 FOUND_BY: dict[str, int] = {
     "controller_reads_from_memory": 3,
     "restarted_master_leads_on": 4,
+    "retry_failed_sync": 2,
 }
 """The first seed that finds a bug which the first two do not find. It is tried first, only to save time: what
 a seed meets shifts whenever the code changes, and then the others are tried."""
