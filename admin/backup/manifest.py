@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -98,7 +99,7 @@ def why_wrong(manifest: Manifest) -> str | None:
     starts, size = sorted(manifest.segments), manifest.segment_bytes
     if size <= 0:
         return f"segments of {size} bytes"
-    for start, following in zip(starts, [*starts[1:], None], strict=True):
+    for start, following in zip_longest(starts, starts[1:]):
         taken = manifest.segments[start].size
         if start < 0 or start % size or taken > size or following not in (None, start + size):
             return f"the segment at {start} does not fit"
