@@ -171,15 +171,24 @@ class Membership:
         self._refuse_to_be_a_double(broker_id, view)
         return view
 
-    async def on_refused(self, refused: Refused) -> bool:
+    async def on_refused(self, refused: Refused, lacks: str | None) -> bool:
         """A Controller refused. If it does not know this broker, register or apply for the id again; whether
-        to try at once."""
+        to try at once.
+
+        Raises MqError where it ``lacks`` what only a master has, and there is none: it would be one more that
+        a majority is counted of, and have no voice.
+        """
         if refused.code not in UNKNOWN_TO_CONTROLLER:
             return False
         if self.registered:
             self.registered = False
             return True
         # It never knew this broker, or forgot it: apply for the same id again.
+        if lacks is not None and (await self._controllers.replica_info(await self.id())).master_id is None:
+            raise MqError(
+                "the Controllers do not know this broker, and there is no master to copy from what was lost"
+                f" here: {lacks}. If it was removed: start it with an empty store"
+            )
         empty = self._store.log.end == self._store.log.min_offset
         self.broker_id = await self._allocator.apply_anew(await self.id(), empty=empty)
         return False

@@ -306,7 +306,7 @@ class RoleManager:
             await membership.on_superseded()
             raise
         except Refused as refused:
-            if await membership.on_refused(refused):
+            if await membership.on_refused(refused, self._host.lacks()):
                 self._wake.set()
             raise
         broker_id = await membership.id()

@@ -17,16 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 from model.acl.addresses import address_of
-from model.codes import Response, label_of, name_of
+from model.codes import Response, label_of
 from model.errors import PeerError, Refused
-from remoting.acl.audit import ACTS
-from remoting.acl.gate import Admission
 from remoting.auth import ACCESS_KEY
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end, head_of
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
 from remoting.keys import Signer
-from remoting.long_bodies import LOOKED_AT_BYTES
-from remoting.transport.calls import Calls, Flush, Outbox, unsupported
+from remoting.transport.answering import answer_to
+from remoting.transport.calls import Calls, Flush, Outbox
 from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from remoting.transport.state import ORDER, State
 from runtime.direct import descriptor_of, handed, take
@@ -44,7 +42,6 @@ AT_ONCE_BYTES: Final = 64 * 1024
 """So much is handed to the socket at once; more is left to the transport, as all that follows it."""
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
 HANDED_PART: Final = 8  # of what a client may leave unread others may fill this part: of 64 MiB, 8
-GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 
@@ -523,7 +520,7 @@ class Connection(asyncio.BufferedProtocol):
             if guard.made.size > MADE_BYTES_MAX:
                 await guard.made.next_turn()
             what = label_of(request.code)
-            answer = await guard.slow.steps(self._answer(request), what, self.remote)
+            answer = await guard.slow.steps(answer_to(self._endpoint, self, request), what, self.remote)
             if answer is not None and not request.flag & FLAG_ONEWAY:
                 guard.slow.on_answered(what, self.remote, self._loop.time() - began)
                 answer.opaque = request.opaque
@@ -549,49 +546,6 @@ class Connection(asyncio.BufferedProtocol):
             gate.blocked -= 1
             if gate.later and not gate.blocked:
                 self._endpoint.guard.starts.wait(self)
-
-    async def _answer(self, request: Command) -> Command | None:
-        endpoint = self._endpoint
-        if endpoint.going_away and request.version > GO_AWAY_VERSION and not request.is_oneway:
-            return request.reply(Response.GO_AWAY, remark="this server is going away: connect elsewhere")
-        if endpoint.handler is None:
-            return request.reply(Response.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported(request).remark)
-        try:
-            if len(request.body) > LOOKED_AT_BYTES:
-                await endpoint.guard.weigh(self, request, endpoint.credentials)
-            self._admit(request)
-        except Refused as refused:
-            return request.reply(refused.code, remark=refused.remark)
-        answer = await self._made(endpoint.handler, request)
-        if request.code in ACTS:
-            endpoint.guard.on_act(request, self.remote, answer, endpoint.credentials)
-        return answer
-
-    async def _made(self, handler: Handler, request: Command) -> Command | None:
-        endpoint = self._endpoint
-        try:
-            return await handler(self, request)
-        except Refused as refused:
-            return request.reply(refused.code, remark=refused.remark)
-        except PeerError as error:
-            # A body that is not what the request needs; the frames are whole, so the peer may go on.
-            what = name_of(request.code)
-            endpoint.guard.complaints.warn("%s: %s from %s: %s", endpoint.name, what, self.remote, error)
-            return request.reply(Response.SYSTEM_ERROR, remark=str(error))
-        except Exception as error:
-            log.exception("%s: %s from %s failed", endpoint.name, name_of(request.code), self.remote)
-            return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-    def _admit(self, request: Command) -> None:
-        """Raises Refused, when the request is not for its sender."""
-        guard, credentials = self._endpoint.guard, self._endpoint.credentials
-        admission = Admission.CLIENT
-        # On a connection of this side's own making, it chose who asks.
-        if guard.gate is not None and not self.address:
-            admission = guard.gate.check(request, self.remote, credentials)
-        if credentials is not None and admission is not Admission.RIGHT:
-            guard.need_signature(self, request, credentials)
-        guard.on_request(self, request, credentials)
 
     def read_on(self) -> None:
         """See ``inbox.Lined``."""
