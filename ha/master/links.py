@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.master.connected_set import ConnectedSet
+from ha.master.log_reader import Budget, LogReader
 from ha.master.replicas import Replicas
-from ha.master.slave_link import Budget, Classic, LogReader, Resources, SlaveLink, WithEpochs
+from ha.master.slave_link import Classic, Resources, SlaveLink, WithEpochs
 from ha.wire.proof import Credentials
 from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig

@@ -12,7 +12,8 @@ import pytest
 from broker.context import BrokerContext
 from broker.service import Broker
 from broker.upkeep.log_repair import LogRepair
-from ha.master.slave_link import Budget, Host, LogReader, Resources, SlaveLink, WithEpochs
+from ha.master.log_reader import Budget, LogReader
+from ha.master.slave_link import Host, Resources, SlaveLink, WithEpochs
 from ha.wire.proof import Credentials
 from model.codes import Request
 from model.errors import PeerError

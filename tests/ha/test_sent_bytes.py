@@ -1,4 +1,4 @@
-"""The promise of ha.master.slave_link.LogReader: what a slave is sent is what the log's files hold.
+"""The promise of ha.master.log_reader.LogReader: what a slave is sent is what the log's files hold.
 
 Also where it was not read from them: a write that failed or was torn, what was cut, and what another epoch
 wrote in its place, is sent to nobody.
@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.master.slave_link import KEPT_BYTES_MIN, LogReader, SlaveLink
+from ha.master.log_reader import KEPT_BYTES_MIN, LogReader
+from ha.master.slave_link import SlaveLink
 from model.errors import DiskError
 from model.ids import PhysicalOffset
 from store.message_store import MessageStore

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.master.slave_link import Budget
+from ha.master.log_reader import Budget
 from ha.slave.follower import State
 from model.errors import Unknown
 from model.ids import BrokerId, Epoch

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from ha.master.slave_link import KEPT_BYTES_MIN, LogReader, SlaveLink
+from ha.master.log_reader import KEPT_BYTES_MIN, LogReader
+from ha.master.slave_link import SlaveLink
 from ha.slave import master_link as link_module
 from ha.wire.codec import encode_slave_handshake
 from model.ids import BrokerId, Epoch, PhysicalOffset
