@@ -84,10 +84,10 @@ class _Row:
 
 
 async def _rest(wake: asyncio.Event, wait_s: float) -> None:
-    if wait_s <= 0:
+    if wait_s <= 0 or wake.is_set():
         await asyncio.sleep(0)  # other tasks first, also when every step wants to go on at once
         return
-    if wait_s == UNTIL_WOKEN or wake.is_set():
+    if wait_s == UNTIL_WOKEN:
         await wake.wait()
         return
     # A timeout would cancel the wait, and costs more than most turns.

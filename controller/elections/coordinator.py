@@ -136,7 +136,9 @@ class ElectionCoordinator:
     # moving events, time and actions
 
     async def _turn(self) -> float:
-        late_ms = self._env.monotonic_ms() - self._due_ms
+        now_ms = self._env.monotonic_ms()
+        late_ms = now_ms - self._due_ms
+        self._due_ms = now_ms  # when this turn comes again is known at its end: nothing need wake it before
         if late_ms > self._config.raft_election_min_ms:
             self._feed(signals.StoodStill(late_ms))
         self._feed(signals.Tick())

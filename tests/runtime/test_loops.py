@@ -123,6 +123,21 @@ async def test_a_loop_that_never_rests_leaves_time_for_others() -> None:
     await during(Loop(lambda: 0.0), main)
 
 
+async def test_a_loop_whose_steps_wake_it_leaves_time_for_others() -> None:
+    """It took all turns of the loop, until the steps found nothing more: seed 953 of the swarm had no end."""
+
+    def wakes() -> None:
+        loop.wake.set()
+
+    loop = Loop(*[wakes] * 1000, nothing)
+
+    async def main(loop: Loop) -> None:
+        await loop.turns(10)
+        assert loop.done < 1000
+
+    await during(loop, main)
+
+
 @pytest.mark.parametrize("error", [MqError("no"), OSError("no"), ValueError("no"), RuntimeError("no")])
 async def test_no_error_ends_it_and_the_next_try_is_soon_then_later(error: Exception) -> None:
     async def main(loop: Loop) -> None:

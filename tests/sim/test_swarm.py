@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from chaos.bugs import BUGS, planted
+from chaos.drills.simulated import run as simulated_run
 from chaos.drills.simulated.commands import sim
 from chaos.drills.simulated.run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import SwarmReport
@@ -25,6 +27,7 @@ from chaos.sim.extras import Promise, not_kept
 from chaos.sim.operator import Operator
 from chaos.sim.story import HALF_OPEN_MS, Story, _Serving
 from client.consuming.pull import PullConsumer
+from controller.elections.coordinator import ElectionCoordinator
 from ha.slave.follower import Follower
 from tests.sim.world import World, simulated
 
@@ -226,6 +229,24 @@ def test_a_learner_that_copies_nothing_has_lost_what_was_answered(monkeypatch: p
         ("lost", True),
         ("read_then_gone", True),
     }
+
+
+@pytest.mark.sim
+def test_a_run_that_goes_round_in_circles_within_one_call_is_ended_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Virtual time stands still, and no count of calls grows. Two such seeds held a whole swarm."""
+
+    async def circles(coordinator: ElectionCoordinator) -> float:
+        while True:
+            with suppress(Exception):
+                coordinator.state.mandate.check()
+
+    monkeypatch.setattr(ElectionCoordinator, "_turn", circles)
+    monkeypatch.setattr(simulated_run, "RUN_CPU_S_MAX", 0.3)
+    found = [violation for violation in run_seed(SWARM, 1).violations if violation.checker == "simulation"]
+    assert len(found) == 1
+    assert "no end after" in found[0].text
 
 
 @pytest.mark.sim

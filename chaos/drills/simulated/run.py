@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final
 
 from chaos.bugs import planted
@@ -32,6 +33,9 @@ from chaos.sim.story import Story
 
 VIOLATIONS_MAX: Final = 3
 """So many violations of each checker are kept of one run; the rest says the same."""
+
+RUN_CPU_S_MAX: Final = 120.0
+"""A run takes one or two. One that takes so long goes round in circles within a single call."""
 
 EVENTS_TOLD: Final = 3
 """So many events of each node are shown beside a broken invariant."""
@@ -126,6 +130,30 @@ def run_plan(
         return _run_plan(scenario, seed, plan, bug, keep, begun_s, begun_cpu_s)
 
 
+class EndlessRun(SystemExit):
+    """Raised amid whatever runs: nothing that catches an ``Exception`` keeps it."""
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Raises EndlessRun after ``RUN_CPU_S_MAX`` of this process's CPU; only a main thread hears of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_: int, frame: FrameType | None) -> None:
+        where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+        raise EndlessRun(f"no end after {RUN_CPU_S_MAX:.0f} s of CPU{where}")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, RUN_CPU_S_MAX, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
 _frozen: Final[list[bool]] = []
 
 
@@ -163,7 +191,8 @@ def _run_plan(
     loop = run.cluster.loop
     try:
         try:
-            loop.run_until_complete(run.main())
+            with _bounded():
+                loop.run_until_complete(run.main())
         except BrokenInvariant as error:
             run.found.append(
                 Violation(
@@ -171,7 +200,7 @@ def _run_plan(
                 )
             )
             run.evidence.complete = False
-        except SimulationError as error:
+        except (SimulationError, EndlessRun) as error:
             run.found.append(Violation("simulation", str(error)))
             run.evidence.complete = False
         except Exception as error:  # noqa: BLE001
