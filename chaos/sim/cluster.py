@@ -512,6 +512,15 @@ class SimCluster:
             return f"offsets (end, confirmed, dispatched) are {ends}"
         return None
 
+    def damaged(self) -> str | None:
+        """None when no log has bytes that cannot be read; else the brokers whose log has."""
+        found = [
+            node.name
+            for node in (*self.of("broker"), *self.of("learner"))
+            if node.running and cast(Broker, node.server).store.damage.ranges
+        ]
+        return " ".join(found) or None
+
     async def until(self, what: Callable[[], str | None], timeout_s: float) -> str | None:
         """Wait until ``what`` returns None; its last reason when that took longer than ``timeout_s``."""
         until = self.loop.time() + timeout_s

@@ -98,10 +98,10 @@ class Operator:
                     cluster.start(node.name)
             for node in [*cluster.of("broker"), *cluster.of("learner")]:
                 if node.running and cast(Broker, node.server).store.files.health.broken is not None:
-                    await self._restart(node)
+                    await self.restart(node)
                 may = may_give_up() or (node.kind == "learner" and lost())
                 if may and node.running and self._must_begin_anew(node, known):
-                    await self._restart(node, empty=True)
+                    await self.restart(node, empty=True)
 
     @staticmethod
     def _must_begin_anew(node: Node, known: Collection[int]) -> bool:
@@ -111,7 +111,7 @@ class Operator:
         gone = node.kind == "broker" and bool(known) and broker.role.broker_id not in (None, *known)
         return gone or broker.ha.needs_reseed is not None
 
-    async def _restart(self, node: Node, *, empty: bool = False) -> None:
+    async def restart(self, node: Node, *, empty: bool = False) -> None:
         cluster = self._cluster
         cluster.stop(node.name)
         if await cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None:

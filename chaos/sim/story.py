@@ -46,6 +46,8 @@ OBSERVE_S: Final = 0.1
 PROBE_S: Final = 0.15
 ENDS_S: Final = 15.0
 """Longest that a send begun before the end of the load may still take."""
+MENDED_S: Final = 90.0
+"""Replicas are asked for what cannot be read here at least every 30 s."""
 TRIES_MAX: Final = 100
 LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
@@ -225,6 +227,20 @@ class Story:
         if reason is not None:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
+        elif self.nemesis.done.get("read_error"):
+            await self._mend()
+
+    async def _mend(self) -> None:
+        """What a broker could not read it copies from another one. Where each has the same damage, a start
+        reads it again."""
+        cluster = self.cluster
+        left = await cluster.until(cluster.damaged, MENDED_S)
+        if left is not None:
+            for name in left.split():
+                await self.nemesis.operator.restart(cluster.nodes[name])
+            left = await cluster.until(lambda: cluster.damaged() or cluster.converged(), MENDED_S)
+        if left is not None:
+            self._not_live("damage is not mended", left)
 
     async def _start_servers(self) -> str | None:
         """None once all are members; else what is missing."""

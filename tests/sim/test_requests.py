@@ -33,6 +33,7 @@ class Talk:
         self.world, self.timeout_s = world, timeout_s
         self.outcomes: Counter[str] = Counter()
         self.stopping = asyncio.Event()
+        self.asked_last = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -44,8 +45,12 @@ class Talk:
             self.tasks.append(cluster.inside(node, self._ask(env, node.name), name=node.name))
 
     async def end(self) -> None:
+        """Who replies stays until all have heard its replies."""
+        replier, *askers = self.tasks
         self.stopping.set()
-        _, left = await asyncio.wait(self.tasks, timeout=20)
+        await asyncio.wait(askers, timeout=20)
+        self.asked_last.set()
+        _, left = await asyncio.wait([replier, *askers], timeout=20)
         assert not left, "a client hangs"
         for task in self.tasks:
             task.result()
@@ -72,7 +77,7 @@ class Talk:
                 options=ConsumeOptions(from_first=True, concurrency=8, poll_ms=500),
             )
             async with consumer:
-                await self.stopping.wait()
+                await self.asked_last.wait()
 
     async def _ask(self, env: Env, name: str) -> None:
         cluster = self.world.cluster
