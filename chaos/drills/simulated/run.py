@@ -190,25 +190,7 @@ def _run_plan(
     root.addHandler(errors)
     loop = run.cluster.loop
     try:
-        try:
-            with _bounded():
-                loop.run_until_complete(run.main())
-        except BrokenInvariant as error:
-            run.found.append(
-                Violation(
-                    "invariant", "\n".join([str(error), *_last_events(run.history, run.cluster.beside)])
-                )
-            )
-            run.evidence.complete = False
-        except (SimulationError, EndlessRun) as error:
-            run.found.append(Violation("simulation", str(error)))
-            run.evidence.complete = False
-        except Exception as error:  # noqa: BLE001
-            # Whatever it is, it belongs to this seed, and the others go on.
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-            run.found.append(Violation("crashed", text))
-            run.evidence.complete = False
+        _carry_out(run)
         virtual_s = loop.time() - START_S
         starts = [error for error in run.cluster.errors if not (plan.errors_expected and _by_its_disk(error))]
         run.evidence.errors = [*starts, *loop.errors]
@@ -236,6 +218,27 @@ def _run_plan(
     finally:
         root.removeHandler(errors)
         run.cluster.close()
+
+
+def _carry_out(run: Story) -> None:
+    """To its end, or to what ended it, which is a violation."""
+    try:
+        with _bounded():
+            run.cluster.loop.run_until_complete(run.main())
+    except BrokenInvariant as error:
+        run.found.append(
+            Violation("invariant", "\n".join([str(error), *_last_events(run.history, run.cluster.beside)]))
+        )
+        run.evidence.complete = False
+    except (SimulationError, EndlessRun) as error:
+        run.found.append(Violation("simulation", str(error)))
+        run.evidence.complete = False
+    except Exception as error:  # noqa: BLE001
+        # Whatever it is, it belongs to this seed, and the others go on.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        run.found.append(Violation("crashed", text))
+        run.evidence.complete = False
 
 
 def _by_its_disk(error: str) -> bool:
