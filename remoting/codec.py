@@ -60,11 +60,11 @@ _INT: Final = struct.Struct(">i")
 _short_at: Final = _SHORT.unpack_from
 _int_at: Final = _INT.unpack_from
 BINARY_BYTES: Final = _BINARY.size
+"""Of a ROCKETMQ header up to its remark."""
 KEYS_MAX: Final = 1024
 KEY_CHARS_MAX: Final = 64
 """Of keys of ROCKETMQ headers that are remembered as they are written: so many, and so long."""
 _KEYS: Final[dict[str, bytes]] = {}
-"""Of a ROCKETMQ header up to its remark."""
 assert BINARY_BYTES == 17, "code, language, version, opaque, flag, remark length"
 
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]

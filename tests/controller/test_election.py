@@ -364,9 +364,8 @@ def test_a_group_whose_step_fails_each_time_keeps_no_other_from_its_master(
     assert lab.state.mandate.number == settled, "what concerns one group unsettles nothing"
 
 
-def test_who_asked_for_an_election_that_failed_by_a_mistake_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def with_a_master() -> Lab:
+    """A group whose brokers live and whose master is 1; mistakes are kept."""
     lab = Lab()
     lab.mistakes = []
     lab.make_group([*IDS])
@@ -375,6 +374,13 @@ def test_who_asked_for_an_election_that_failed_by_a_mistake_is_answered(
         lab.beat(broker_id, all_ack=True)
     lab.lead(1)
     lab.settle()
+    return lab
+
+
+def test_who_asked_for_an_election_that_failed_by_a_mistake_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab = with_a_master()
     monkeypatch.setattr(ElectionDecider, "_ask", lambda *_: 1 / 0)
     lab.request(ElectionRequest(broker_id=2, designate=True, handed_over_by=1))
     assert not lab.open
@@ -386,14 +392,7 @@ def test_a_proposal_whose_election_failed_by_a_mistake_is_settled_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may still be committed: until that is known no lease is granted, and nothing proposed."""
-    lab = Lab()
-    lab.mistakes = []
-    lab.make_group([*IDS])
-    lab.make_master(1, [*IDS])
-    for broker_id in IDS:
-        lab.beat(broker_id, all_ack=True)
-    lab.lead(1)
-    lab.settle()
+    lab = with_a_master()
     lab.close(1)
     for broker_id in (2, 3):
         lab.answer(broker_id, (1, 5))

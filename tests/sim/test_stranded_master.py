@@ -21,6 +21,15 @@ def send_to_all(world: World) -> None:
         world.send_to(node.name)
 
 
+async def loaded(world: World) -> str:
+    """The master, under load from all sides for a second."""
+    master = world.cluster.master()
+    assert master is not None
+    send_to_all(world)
+    await asyncio.sleep(1)
+    return master
+
+
 def cut_from_slaves(world: World, master: str, *, reset: bool = False, direction: str = "both") -> None:
     cluster = world.cluster
     for other in cluster.of("broker"):
@@ -51,11 +60,7 @@ async def another_serves(world: World, old: str, seconds: float) -> None:
 async def test_a_master_cut_off_from_its_slaves_only_hands_over(
     world: World, seed: int, broker: dict[str, str], reset: bool
 ) -> None:
-    cluster = world.cluster
-    old = cluster.master()
-    assert old is not None
-    send_to_all(world)
-    await asyncio.sleep(1)
+    cluster, old = world.cluster, await loaded(world)
     elections = len(world.times("master_elected"))
     cut_from_slaves(world, old, reset=reset)
     await another_serves(world, old, 12)
@@ -71,11 +76,7 @@ async def test_so_does_one_whose_slaves_are_cut_off_in_one_direction(
     world: World, broker: dict[str, str], direction: str
 ) -> None:
     """``out``: they still tell it what they have, and hear nothing of it. It took that for life."""
-    cluster = world.cluster
-    old = cluster.master()
-    assert old is not None
-    send_to_all(world)
-    await asyncio.sleep(1)
+    cluster, old = world.cluster, await loaded(world)
     cut_from_slaves(world, old, direction=direction)
     await another_serves(world, old, 6)
     cluster.fabric.heal_all()
@@ -90,11 +91,7 @@ async def test_a_slave_that_left_the_set_a_moment_before_counts_for_its_successo
     world: World, seed: int, broker: dict[str, str], apart_s: float
 ) -> None:
     """The links end one after the other: the set shrinks before the master knows that it is cut off."""
-    cluster = world.cluster
-    old = cluster.master()
-    assert old is not None
-    send_to_all(world)
-    await asyncio.sleep(1)
+    cluster, old = world.cluster, await loaded(world)
     for node in cluster.of("broker"):
         if node.name != old:
             cluster.cut(old, node.name)
