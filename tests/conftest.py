@@ -21,6 +21,8 @@ from hypothesis import HealthCheck, settings
 
 from tests import ROOT
 from tests.compiled import compile_tests, keep_compiled
+from tests.in_memory import use_memory
+from tests.in_turn import ON_SPARK, scheduler
 from tests.stand_still import Plugin
 
 if TYPE_CHECKING:
@@ -73,51 +75,10 @@ QUICK: Final = (
 """What ``make quick`` runs after every edit, in a minute: pure deciders, codecs, the store, a few seeds."""
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
+GARBAGE_AFTER: Final = 7000
+"""Objects. After each 700, as is usual, looking for garbage took a twentieth of the computing."""
 INTEROP_ALONE: Final = ("oracle", "more")
 """What ``make interop`` alone runs."""
-WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
-ON_SPARK: Final = (
-    "tests/audit/test_spark",
-    "tests/audit/test_commitlog",
-    "tests/audit/test_bounded.py::test_of_a_long_queue_spark_collects_the_breaks",
-    "tests/audit/test_derived.py::test_both_engines_say_the_same_of_what_is_made_of_a_log",
-    "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
-    "tests/audit/test_failover.py::test_both_engines_tell_what_was_promised",
-    "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",
-    "tests/audit/test_phantoms.py::test_both_engines_name_what_nobody_sent",
-    "tests/cli/test_demo",
-    "tests/packaging/test_wheel",
-)
-"""They share a worker: one Spark at a time, as each starts as many threads as there are cores."""
-ON_ONE_CLUSTER: Final = (
-    "tests/interop/test_java_client",
-    "tests/interop/test_mqadmin.py",
-    "tests/interop/test_pop",
-    "tests/interop/test_request_reply",
-    "tests/interop/test_trace",
-)
-"""They share a worker: the cluster of tests/interop/conftest.py starts once."""
-LONG_FIRST: Final = (
-    "tests/audit/test_spark",
-    "tests/interop/test_java_client",
-    "tests/live/test_drills",
-    "tests/interop/test_acl",
-    "tests/interop/test_tls",
-    "tests/live/test_tls",
-    "tests/interop/test_timers",
-    "tests/interop/test_mixed",
-    "tests/interop/test_signed_peers",
-    "tests/interop/test_store_exchange",
-    "tests/interop/test_round_trip",
-)
-"""Files of a minute and more, the longest first: no worker shall be alone with one at the end."""
-LANES: Final = 3
-"""So many workers at most run files that wait; the others compute meanwhile."""
-
-
-def _rank(scope: str) -> int:
-    """How early a scope begins."""
-    return next((at for at, name in enumerate(LONG_FIRST) if scope.startswith(name)), len(LONG_FIRST))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -161,40 +122,13 @@ def _leave_to_interop(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByCost(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-        """Every test goes wherever a worker is free, except files that start something costly: they stay
-        together, begin first, and LANES workers at most are busy with those that wait."""
-
-        def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(ON_ONE_CLUSTER):
-                return ON_ONE_CLUSTER[0]
-            if nodeid.startswith(WAITING_FOLDERS):
-                return nodeid.partition("::")[0]
-            return ON_SPARK[0] if nodeid.startswith(ON_SPARK) else nodeid
-
-        def _assign_work_unit(self, node: Any) -> None:
-            busy = [n for n, units in self.assigned_work.items() if n is not node and self._waits(units)]
-            waits = len(busy) < LANES
-            able = [one for one in self.workqueue if one.startswith(WAITING_FOLDERS) is waits]
-            chosen = min(able, key=_rank, default=None)
-            if chosen is not None:
-                self.workqueue.move_to_end(chosen, last=False)
-            super()._assign_work_unit(node)
-
-        @staticmethod
-        def _waits(units: dict[str, dict[str, bool]]) -> bool:
-            return any(
-                scope.startswith(WAITING_FOLDERS) and not all(done.values()) for scope, done in units.items()
-            )
-
-    return ByCost(config, log)
+    return scheduler(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(STAND_STILL):
         config.pluginmanager.register(Plugin(), STAND_STILL)
+    use_memory(config)
     keep_compiled(config)
     compile_tests(config)
     if config.option.markexpr == "quick":
@@ -212,12 +146,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """5,000 tests and their modules stay until the end: no collection of garbage looks through them."""
+    """The tests and their modules stay until the end: no collection of garbage looks through them."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(GARBAGE_AFTER)
         gc.enable()
 
 

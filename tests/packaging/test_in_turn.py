@@ -1,0 +1,96 @@
+"""The promise: every test begins once, waiting beside computing; files in memory leave with their run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import in_memory
+from tests.in_turn import ON_SPARK, Order, scope_of
+
+SCOPES = {
+    scope_of(test): True
+    for test in (
+        "tests/admin/test_a.py::test_1",
+        "tests/ha/test_b.py::test_2",
+        "tests/live/test_c.py::test_3",
+        "tests/live/test_c.py::test_4",
+        "tests/live/test_drills.py::test_5",
+        "tests/audit/test_spark.py::test_6",
+        "tests/cli/test_demo.py::test_7",
+        "tests/sim/test_d.py::test_8",
+    )
+}
+
+
+def test_what_starts_something_costly_is_one_scope_and_begins_first() -> None:
+    order = Order(SCOPES)
+    waiting = [order.take(waits=True, left=SCOPES) for _ in range(3)]
+    assert waiting == ["tests/live/test_drills.py", "tests/live/test_c.py", None]
+    assert order.take(waits=False, left=SCOPES) == ON_SPARK[0]
+
+
+def test_those_that_compute_come_from_both_ends_and_each_once() -> None:
+    order = Order(SCOPES)
+    taken = [order.take(waits=False, left=SCOPES) for _ in range(5)]
+    admin, ha, sim = (name for name in SCOPES if name.startswith(("tests/admin", "tests/ha", "tests/sim")))
+    assert taken == [ON_SPARK[0], sim, admin, ha, None]
+
+
+def test_what_was_given_away_otherwise_is_not_given_again() -> None:
+    order = Order(SCOPES)
+    assert order.take(waits=True, left={"tests/live/test_c.py"}) == "tests/live/test_c.py"
+    assert order.take(waits=True, left=SCOPES) is None
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(in_memory, "MEMORY", tmp_path)
+    monkeypatch.setattr(in_memory, "ROOM_BYTES", 0)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    return tmp_path
+
+
+def _run(**options: object) -> tuple[Any, list[Any]]:
+    ends: list[Any] = []
+    return SimpleNamespace(option=SimpleNamespace(**options), add_cleanup=ends.append), ends
+
+
+def test_files_lie_in_memory_until_the_run_ends(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Any process of the past: the kernel gives no number above this one.
+    (memory / f"{in_memory.PREFIX}4194305").mkdir()
+    config, ends = _run(basetemp=None)
+    in_memory.use_memory(config)
+    monkeypatch.setenv("TMPDIR", os.environ["TMPDIR"])  # taken back when this test ends
+    assert [Path(os.environ["TMPDIR"])] == list(memory.iterdir())
+    for end in ends:
+        end()
+    assert list(memory.iterdir()) == []
+
+
+def test_what_failed_tests_made_stays(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, ends = _run(basetemp=None)
+    in_memory.use_memory(config)
+    monkeypatch.setenv("TMPDIR", os.environ["TMPDIR"])
+    kept = Path(os.environ["TMPDIR"], "pytest-of-me", "pytest-0", "test_it0")
+    kept.mkdir(parents=True)
+    ends[0]()
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("why", ["a place was chosen", "no room", "no such place"])
+def test_else_they_lie_where_they_always_did(memory: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    if why == "no room":
+        monkeypatch.setattr(in_memory, "ROOM_BYTES", 1 << 60)
+    if why == "no such place":
+        monkeypatch.setattr(in_memory, "MEMORY", memory / "none")
+    config, ends = _run(basetemp="elsewhere" if why == "a place was chosen" else None)
+    in_memory.use_memory(config)
+    assert "TMPDIR" not in os.environ
+    assert ends == []
+    assert list(memory.iterdir()) == []
