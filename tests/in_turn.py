@@ -1,8 +1,8 @@
 """In which order do the workers take the tests?
 
 Those that wait for real processes run beside those that compute, and begin first: no worker shall be alone
-with a long one at the end. Costly tests begin early; of the rest every second one comes from the other end,
-so that whole simulations, which compute only, run beside tests that also wait.
+with a long one at the end. Costly tests begin early. Once none waits for processes any more, every second
+one comes from the other end: whole simulations, which compute only, run beside tests that wait for timers.
 """
 
 from __future__ import annotations
@@ -73,13 +73,14 @@ class Order:
         self._from_the_end = False
 
     def take(self, *, waits: bool, left: Container[str]) -> str | None:
-        """The next one of those still ``left``; None: there is none of this kind."""
-        scopes = self._waiting if waits else self._computing
-        while scopes:
-            chosen = scopes.pop() if self._from_the_end and not waits else scopes.popleft()
-            if chosen in left:
-                self._from_the_end = not self._from_the_end if not waits else self._from_the_end
-                return chosen
+        """The next one of those still ``left``, of this kind or else of the other; None: that was all."""
+        for scopes in (self._waiting, self._computing) if waits else (self._computing, self._waiting):
+            while scopes:
+                from_the_end = self._from_the_end and scopes is self._computing
+                chosen = scopes.pop() if from_the_end else scopes.popleft()
+                if chosen in left:
+                    self._from_the_end = not self._waiting and not from_the_end
+                    return chosen
         return None
 
 
