@@ -174,7 +174,7 @@ Again = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchedView:
     """A view to look for messages in. Its log begins at ``start``: what stood before has no order now."""
 
     view: View
@@ -245,7 +245,9 @@ class ScannedLog(Protocol):
         """STRANGERS: messages of the topics of a history that nobody sent, whose send was refused, or that
         have another body than a send whose end is unknown."""
 
-    def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
+    def acked(
+        self, ledger: Ledger, asked: Sequence[SearchedView], again: tuple[Again, ...]
+    ) -> Iterator[pa.Table]:
         """ACKED rows: ledger lines without their message, with another one, or in another order. All rows of
         a line are in one table.
 

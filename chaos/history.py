@@ -110,7 +110,7 @@ class Happened(Struct, frozen=True):
         return f"{self.at_ms:10.1f} ms  {self.node:4} {self.name}{said}"
 
 
-class Asked(Struct, frozen=True):
+class ControllerAnswer(Struct, frozen=True):
     """An answer of a Controller about a group: asked at ``begun_ms``, answered at ``at_ms``."""
 
     type: ClassVar[str] = "asked"
@@ -124,9 +124,9 @@ class Asked(Struct, frozen=True):
     members: tuple[int, ...]
 
 
-HistoryEvent = Invoke | Ok | Fail | Unknown | Read | Observed | Happened | Asked
+HistoryEvent = Invoke | Ok | Fail | Unknown | Read | Observed | Happened | ControllerAnswer
 _TYPES: Final[dict[str, type[HistoryEvent]]] = {
-    t.type: t for t in (Invoke, Ok, Fail, Unknown, Read, Observed, Happened, Asked)
+    t.type: t for t in (Invoke, Ok, Fail, Unknown, Read, Observed, Happened, ControllerAnswer)
 }
 
 
@@ -197,8 +197,8 @@ class History:
     def happened(self, name: str | None = None) -> list[Happened]:
         return [e for e in self.events if isinstance(e, Happened) and name in (None, e.name)]
 
-    def asked(self) -> list[Asked]:
-        return [e for e in self.events if isinstance(e, Asked)]
+    def controller_answers(self) -> list[ControllerAnswer]:
+        return [e for e in self.events if isinstance(e, ControllerAnswer)]
 
     def ledger(self) -> Iterator[dict[str, Any]]:
         """The acknowledged sends as lines of an audit ledger, with their times: it checks the order, too."""
@@ -252,8 +252,8 @@ class Finished(History):
     def happened(self, name: str | None = None) -> list[Happened]:
         return [e for e in self._kinds[Happened] if name in (None, e.name)]
 
-    def asked(self) -> list[Asked]:
-        return self._kinds[Asked]
+    def controller_answers(self) -> list[ControllerAnswer]:
+        return self._kinds[ControllerAnswer]
 
 
 def _end(send: Send, event: Ok | Fail | Unknown) -> None:

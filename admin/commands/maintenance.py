@@ -27,8 +27,8 @@ class CannotMaintain(MqError):
     """Nothing changed; the text says why."""
 
 
-class _Asked:
-    """The group, the broker and who is asked."""
+class _Site:
+    """The group, the broker, its servers, and the key they are asked with."""
 
     def __init__(
         self, directory: Path, controllers: str | None, namesrv: str | None, key: str | None
@@ -64,7 +64,7 @@ class _Asked:
 
 
 def _cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of both commands; ``command`` is given ``asked``, the group and the rest."""
+    """Options of both commands; ``command`` is given ``site``, the group and the rest."""
 
     @wraps(command)
     def found(
@@ -76,8 +76,8 @@ def _cluster(command: Callable[..., None]) -> Callable[..., None]:
         name: str | None,
         **own: Any,
     ) -> None:
-        asked = _Asked(directory, controllers, namesrv, credentials_file)
-        command(asked=asked, group=asked.group(name), **own)
+        site = _Site(directory, controllers, namesrv, credentials_file)
+        command(site=site, group=site.group(name), **own)
 
     for option in (
         tls.option,
@@ -106,7 +106,7 @@ def _broker(state: SyncState, wanted: str) -> int:
 @click.argument("broker", metavar="BROKER")
 @click.option("--dry-run", is_flag=True, help="Say what would happen.")
 @_cluster
-def on(broker: str, dry_run: bool, asked: _Asked, group: str, cluster_name: str, as_json: bool) -> None:
+def on(broker: str, dry_run: bool, site: _Site, group: str, cluster_name: str, as_json: bool) -> None:
     """Put BROKER (its id or HOST:PORT) into maintenance: a master hands over, and is not elected again.
 
     It goes on copying. The Controllers remember it through restarts, until `keelmq maintenance off`. Where no
@@ -116,7 +116,7 @@ def on(broker: str, dry_run: bool, asked: _Asked, group: str, cluster_name: str,
 
     Example: keelmq maintenance on 10.0.0.2:10911 --group broker-a
     """
-    found = asyncio.run(_on(asked, cluster_name, group, broker, dry_run))
+    found = asyncio.run(_on(site, cluster_name, group, broker, dry_run))
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -129,25 +129,25 @@ def on(broker: str, dry_run: bool, asked: _Asked, group: str, cluster_name: str,
         click.echo(f"{group}: broker {number} is in maintenance: it copies, and is not elected")
 
 
-async def _on(asked: _Asked, cluster: str, group: str, broker: str, dry_run: bool) -> dict[str, Any]:
-    state = await asked.state(group)
+async def _on(site: _Site, cluster: str, group: str, broker: str, dry_run: bool) -> dict[str, Any]:
+    state = await site.state(group)
     number = _broker(state, broker)
     leads = state.master == number
     successor = best_target(state) if leads else None
     if not dry_run:
-        await asked.set(cluster, group, number, True)
+        await site.set(cluster, group, number, True)
         if leads:
-            successor = (await _hand_over(asked, cluster, group, number)).master
+            successor = (await _hand_over(site, cluster, group, number)).master
     return {"group": group, "broker": number, "handedOverTo": successor, "changed": not dry_run}
 
 
-async def _hand_over(asked: _Asked, cluster: str, group: str, number: int) -> HandedOver:
+async def _hand_over(site: _Site, cluster: str, group: str, number: int) -> HandedOver:
     """Raises CannotHandOver; then the broker is in maintenance no more."""
     env = tls.client_env()
     try:
-        return await hand_over(env, asked.names, asked.at, cluster, group, credentials=asked.key)
+        return await hand_over(env, site.names, site.at, cluster, group, credentials=site.key)
     except CannotHandOver:
-        await asked.set(cluster, group, number, False)
+        await site.set(cluster, group, number, False)
         raise
     except Unknown as error:
         raise Unknown(f"{error}; broker {number} is in maintenance, and perhaps still master") from None
@@ -156,15 +156,15 @@ async def _hand_over(asked: _Asked, cluster: str, group: str, number: int) -> Ha
 @click.command(short_help="Let a broker lead again.")
 @click.argument("broker", metavar="BROKER")
 @_cluster
-def off(broker: str, asked: _Asked, group: str, cluster_name: str, as_json: bool) -> None:
+def off(broker: str, site: _Site, group: str, cluster_name: str, as_json: bool) -> None:
     """End the maintenance of BROKER (its id or HOST:PORT): it may be elected again. Nobody hands over to it.
 
     Example: keelmq maintenance off 2
     """
 
     async def body() -> int:
-        number = _broker(await asked.state(group), broker)
-        await asked.set(cluster_name, group, number, False)
+        number = _broker(await site.state(group), broker)
+        await site.set(cluster_name, group, number, False)
         return number
 
     number = asyncio.run(body())

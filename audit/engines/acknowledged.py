@@ -16,7 +16,7 @@ from audit.engines.order import out_of_order
 from audit.engines.spill import Rows
 from audit.ledger import LEDGER, Ledger
 from audit.parts import Folder, Parts
-from audit.tables import ACKED, Again, Asked, Tail, View
+from audit.tables import ACKED, Again, SearchedView, Tail, View
 
 # Topics in which a message may stand instead of where its sender was told: delayed, or in a transaction.
 WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_)"
@@ -117,7 +117,7 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
 
 
 def faults(
-    joined: Sequence[Joined], asked: Sequence[Asked], again: tuple[Again, ...], folder: Folder
+    joined: Sequence[Joined], asked: Sequence[SearchedView], again: tuple[Again, ...], folder: Folder
 ) -> Iterator[pa.Table]:
     """ACKED rows; all rows of a line are in one table."""
     orders = [

@@ -33,9 +33,9 @@ from audit.tables import (
     STRANGERS,
     TAKEN,
     Again,
-    Asked,
     Entered,
     EntryBounds,
+    SearchedView,
     Tail,
     View,
 )
@@ -192,7 +192,9 @@ class LocalLog:
             self._joined[view] = Joined(self._rows, ledger, view, self._folder)
         return self._joined[view]
 
-    def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
+    def acked(
+        self, ledger: Ledger, asked: Sequence[SearchedView], again: tuple[Again, ...]
+    ) -> Iterator[pa.Table]:
         joined = [self._join(ledger, ask.view) for ask in asked]
         yield from faults(joined, asked, again, self._folder)
 

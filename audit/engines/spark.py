@@ -47,10 +47,10 @@ from audit.tables import (
     STRANGERS,
     TAKEN,
     Again,
-    Asked,
     EngineError,
     Entered,
     EntryBounds,
+    SearchedView,
     Tail,
     Task,
     View,
@@ -402,7 +402,9 @@ class SparkLog:
             return self._session.read.parquet(*ledger.parquet(sent=sent))
         return self._session.createDataFrame(ledger.table(sent=sent))
 
-    def acked(self, ledger: Ledger, asked: Sequence[Asked], again: tuple[Again, ...]) -> Iterator[pa.Table]:
+    def acked(
+        self, ledger: Ledger, asked: Sequence[SearchedView], again: tuple[Again, ...]
+    ) -> Iterator[pa.Table]:
         self._ask("acknowledged messages")
         with spark_errors():
             found = [
@@ -416,7 +418,7 @@ class SparkLog:
                 rows = rows.withColumn("held", F.lit(-1).cast("long"))
         yield from _streamed(rows.select(*ACKED.names).orderBy("line", "asked", "fault"), ACKED, "line")
 
-    def _held(self, rows: DataFrame, ledger: Ledger, asked: Sequence[Asked]) -> DataFrame:
+    def _held(self, rows: DataFrame, ledger: Ledger, asked: Sequence[SearchedView]) -> DataFrame:
         """With where the other views have the message, or -1."""
         places = [
             self._join(ledger, ask.view)

@@ -16,7 +16,7 @@ from audit.kinds.facts import Facts
 from audit.ledger import Ledger
 from audit.plan import own_parts
 from audit.reading.layout import Replica
-from audit.tables import Again, Asked, ScannedLog, View
+from audit.tables import Again, ScannedLog, SearchedView, View
 
 KINDS: Final = {"missing": "acked_missing", "mismatch": "acked_mismatch", "order": "acked_out_of_order"}
 Row = dict[str, Any]
@@ -88,7 +88,9 @@ def check(
     found = Bounded(unlisted, "acknowledged messages", by_queue=True)
     orders = _Orders()
     expired = 0
-    for table in log.acked(ledger, [Asked(views[at], facts.replicas[at].start) for at in asked], again):
+    for table in log.acked(
+        ledger, [SearchedView(views[at], facts.replicas[at].start) for at in asked], again
+    ):
         wrong: dict[tuple[int, str], dict[int, Row]] = {}
         gone: set[int] = set()
         for row in table.to_pylist():

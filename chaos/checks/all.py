@@ -106,7 +106,7 @@ def _confirmed_never_back(evidence: Evidence) -> Iterable[Violation]:
 
 
 def _controllers_agree(evidence: Evidence) -> Iterable[Violation]:
-    return masters.controllers_agree(evidence.history.asked())
+    return masters.controllers_agree(evidence.history.controller_answers())
 
 
 def _set_kept(evidence: Evidence) -> Iterable[Violation]:
@@ -114,7 +114,7 @@ def _set_kept(evidence: Evidence) -> Iterable[Violation]:
         return ()
     causes = FAULTS.keys() - _STANDING_STILL
     struck = [e.at_ms for e in evidence.history.happened() if e.name in causes]
-    return masters.set_kept(evidence.history.asked(), until_ms=min(struck, default=float("inf")))
+    return masters.set_kept(evidence.history.controller_answers(), until_ms=min(struck, default=float("inf")))
 
 
 def _serves_with_a_majority(evidence: Evidence) -> Iterable[Violation]:

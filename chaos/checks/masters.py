@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chaos.checks.violation import Violation
-from chaos.history import Asked, Happened, Observed
+from chaos.history import ControllerAnswer, Happened, Observed
 
 
 def one_master_per_epoch(happened: Sequence[Happened], observed: Sequence[Observed]) -> Iterator[Violation]:
@@ -60,11 +60,11 @@ def confirmed_never_back(
             highest = now
 
 
-def controllers_agree(asked: Sequence[Asked]) -> Iterator[Violation]:
+def controllers_agree(answers: Sequence[ControllerAnswer]) -> Iterator[Violation]:
     """Answers about a group follow one line of versions: none is older than one given before it was asked
     for, and one version has one content."""
-    contents: dict[tuple[str, int, int], Asked] = {}
-    for answer in asked:
+    contents: dict[tuple[str, int, int], ControllerAnswer] = {}
+    for answer in answers:
         version = (answer.group, answer.epoch, answer.set_epoch)
         first = contents.setdefault(version, answer)
         if (first.master, first.members) != (answer.master, answer.members) and None not in (
@@ -76,10 +76,10 @@ def controllers_agree(asked: Sequence[Asked]) -> Iterator[Violation]:
                 f"{answer.group} epoch {answer.epoch} set epoch {answer.set_epoch} is "
                 f"{first.master} {first.members} and {answer.master} {answer.members}",
             )
-    by_end = sorted(asked, key=lambda answer: answer.at_ms)
-    newest: dict[str, Asked] = {}
+    by_end = sorted(answers, key=lambda answer: answer.at_ms)
+    newest: dict[str, ControllerAnswer] = {}
     at = 0
-    for answer in sorted(asked, key=lambda answer: answer.begun_ms):
+    for answer in sorted(answers, key=lambda answer: answer.begun_ms):
         while at < len(by_end) and by_end[at].at_ms < answer.begun_ms:
             done = by_end[at]
             known = newest.get(done.group)
@@ -96,12 +96,12 @@ def controllers_agree(asked: Sequence[Asked]) -> Iterator[Violation]:
             )
 
 
-def set_kept(asked: Sequence[Asked], *, until_ms: float) -> Iterator[Violation]:
+def set_kept(answers: Sequence[ControllerAnswer], *, until_ms: float) -> Iterator[Violation]:
     """Until then nobody leaves a SyncStateSet that was seen full in an epoch. Who left and returned between
     two answers shows in the set's epoch. An election may begin with a smaller set."""
-    size = max((len(answer.members) for answer in asked), default=0)
-    full: dict[tuple[str, int], Asked] = {}
-    for answer in asked:
+    size = max((len(answer.members) for answer in answers), default=0)
+    full: dict[tuple[str, int], ControllerAnswer] = {}
+    for answer in answers:
         if answer.at_ms >= until_ms:
             return
         place = (answer.group, answer.epoch)

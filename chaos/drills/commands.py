@@ -95,7 +95,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RunOptions:
     """One command as it was typed. Raises UsageError for options that exclude each other."""
 
     scenario: str
@@ -211,16 +211,16 @@ def _command(scenario: str) -> click.Command:
 
 
 def _drill(scenario: str, **options: Any) -> int:
-    asked = Asked(scenario=scenario, **options)
-    console = Console(stderr=asked.to_stdout)
+    command = RunOptions(scenario=scenario, **options)
+    console = Console(stderr=command.to_stdout)
     with ending.in_order():
-        result, drills = ending.run(asked.carry_out(console), loop_factory())
-    text, code = json.dumps(result), exit_code(drills, asked.repeat)
-    if asked.to_stdout:
+        result, drills = ending.run(command.carry_out(console), loop_factory())
+    text, code = json.dumps(result), exit_code(drills, command.repeat)
+    if command.to_stdout:
         click.echo(text)
-    elif asked.out is not None:
+    elif command.out is not None:
         try:
-            write_whole(asked.out, text + "\n")
+            write_whole(command.out, text + "\n")
         except CannotWrite as error:
             click.echo(f"keelmq drill {scenario}: {error}", err=True)
             return code or UNFINISHED

@@ -18,7 +18,7 @@ from chaos.checks import Evidence, Violation, replicas
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.faults import Fault, PowerFail
-from chaos.history import Asked, History, Observed, Ok, Read, Send
+from chaos.history import ControllerAnswer, History, Observed, Ok, Read, Send
 from chaos.partitions import NEIGHBOUR
 from chaos.scenarios import Plan
 from chaos.sim.cluster import GROUP, NEIGHBOUR_GROUP, Node, SimCluster, WorldConfig
@@ -384,7 +384,7 @@ class Story:
         master = found.get("masterBrokerId")
         members = tuple(sorted(int(replica["brokerId"]) for replica in found.get("inSyncReplicas") or []))
         history.add(
-            Asked(
+            ControllerAnswer(
                 self.cluster.clock(),
                 begun_ms,
                 "probe",

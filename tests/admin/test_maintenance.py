@@ -18,7 +18,7 @@ from tests.fakes.controller.live import G, World, run
 
 
 def asked(world: World) -> Any:
-    found = object.__new__(commands._Asked)
+    found = object.__new__(commands._Site)
     found.at = found.names = [world.leader_address()]
     found.key = None
     return found
@@ -72,14 +72,14 @@ def test_off_is_told_and_wrong_uses_are_one_line(
 ) -> None:
     calls = []
 
-    class Asked(commands._Asked):
+    class Site(commands._Site):
         async def state(self, name: str) -> Any:
             return SyncState(name, 1, "a:1", 1, 1, {1: "a:1", 2: "b:1"}, {}, {1: True, 2: True}, {}, {})
 
         async def set(self, cluster: str, name: str, broker_id: int, on: bool) -> None:
             calls.append((cluster, name, broker_id, on))
 
-    monkeypatch.setattr(commands, "_Asked", Asked)
+    monkeypatch.setattr(commands, "_Site", Site)
     where = ["--controllers", "127.0.0.1:1", "--namesrv", "127.0.0.1:2"]
     assert run_command(maintenance, ["off", "2", "--group", G, *where, "--json"]) == DONE
     assert json.loads(capsys.readouterr().out) == {"group": G, "broker": 2}

@@ -2,7 +2,7 @@
 
 from chaos.checks import Evidence
 from chaos.checks.replicas import ReplicaLog
-from chaos.history import Asked, Happened, History, HistoryEvent, Invoke, Observed, Ok, Read
+from chaos.history import ControllerAnswer, Happened, History, HistoryEvent, Invoke, Observed, Ok, Read
 from client.message import Queue
 
 QUEUES = [Queue("t", "broker-a", number) for number in range(2)]
@@ -16,7 +16,7 @@ def good_events() -> list[HistoryEvent]:
         Happened(1.0, "broker-1", "promoted", {"epoch": 1}),
         Observed(2.0, "broker-1", 1, "master", 1, 0, 0),
         Observed(2.0, "broker-2", 1, "slave", 1, 0, 0),
-        Asked(3.0, 2.5, "probe", "broker-a", 1, 1, 1, (1, 2)),
+        ControllerAnswer(3.0, 2.5, "probe", "broker-a", 1, 1, 1, (1, 2)),
     ]
     places: list[tuple[str, Queue, int, int]] = []
     at = 10.0
@@ -34,7 +34,7 @@ def good_events() -> list[HistoryEvent]:
                 Happened(at, "n0", "master_elected", {"group": "broker-a", "broker_id": 2, "epoch": 2}),
                 Happened(at + 1, "broker-2", "promoted", {"epoch": 2}),
                 Observed(at + 2, "broker-2", 1, "master", 2, 900, 1000),
-                Asked(at + 3, at + 2, "probe", "broker-a", 2, 2, 2, (2,)),
+                ControllerAnswer(at + 3, at + 2, "probe", "broker-a", 2, 2, 2, (2,)),
             ]
     for key, queue, offset, crc in places[: SENDS // 2]:
         events.append(Read(at, "consumer", key, queue, offset, crc))

@@ -8,7 +8,18 @@ from msgspec.structs import replace as changed
 
 from chaos.checks import CHECKERS, Evidence, check_all
 from chaos.checks.replicas import first_difference
-from chaos.history import Asked, Fail, Happened, History, HistoryEvent, Invoke, Observed, Ok, Read, Unknown
+from chaos.history import (
+    ControllerAnswer,
+    Fail,
+    Happened,
+    History,
+    HistoryEvent,
+    Invoke,
+    Observed,
+    Ok,
+    Read,
+    Unknown,
+)
 from client.message import Queue
 from tests.chaos.good import QUEUES, SENDS, good_events, good_evidence, good_logs
 
@@ -139,11 +150,11 @@ def succeed_with_less(events: list[HistoryEvent]) -> None:
 
 
 def answer_stale(events: list[HistoryEvent]) -> None:
-    events.append(Asked(900.0, 899.0, "probe", "broker-a", 1, 1, 1, (1, 2)))
+    events.append(ControllerAnswer(900.0, 899.0, "probe", "broker-a", 1, 1, 1, (1, 2)))
 
 
 def answer_differently(events: list[HistoryEvent]) -> None:
-    events.append(Asked(900.0, 899.0, "probe", "broker-a", 2, 2, 2, (2, 3)))
+    events.append(ControllerAnswer(900.0, 899.0, "probe", "broker-a", 2, 2, 2, (2, 3)))
 
 
 SPOILED: list[tuple[str, Callable[[list[HistoryEvent]], None]]] = [
@@ -233,7 +244,7 @@ def test_a_replica_that_stays_away_or_short_or_has_other_epochs_is_found() -> No
 
 
 def test_a_member_that_left_the_set_is_found_where_nothing_excuses_it() -> None:
-    first_seen = Asked(3.0, 2.5, "probe", "broker-a", 1, 1, 3, (1, 2))
+    first_seen = ControllerAnswer(3.0, 2.5, "probe", "broker-a", 1, 1, 3, (1, 2))
     left = changed(first_seen, at_ms=5.0, set_epoch=4, members=(1,))
     returned = changed(left, at_ms=6.0, set_epoch=5, members=(1, 2))
     elected = changed(left, at_ms=7.0, epoch=2)

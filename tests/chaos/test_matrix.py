@@ -11,7 +11,7 @@ import pytest
 
 from admin.local.layout import Layout
 from chaos.drills.live import matrix as drills
-from chaos.drills.live.scenario import Asked, Told
+from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.measure import Drill
 from chaos.drills.timeline import availability, timeline
 from chaos.faults import FAULTS
@@ -37,18 +37,18 @@ def test_a_plan_strikes_as_often_as_asked_and_is_the_same_again(kind: str, mode:
     assert len(bound) == len(set(bound)), "a strike means the node that it hit, not an earlier one"
     used = {step.fault.target[1:] for step in found.steps if step.fault.target.startswith("=")}
     assert used <= set(bound)
-    asked = Asked(scenario="x", seed=3, plan=found, one_by_one=True)
-    again = Asked.from_json(json.loads(json.dumps(asked.to_json())))
+    spec = DrillSpec(scenario="x", seed=3, plan=found, one_by_one=True)
+    again = DrillSpec.from_json(json.loads(json.dumps(spec.to_json())))
     assert (again.plan.to_json(), again.one_by_one) == (plan(kind, mode, 3, 5).to_json(), True)
-    Layout.make(base_port=20_000).add_settings(asked.cluster_settings())
+    Layout.make(base_port=20_000).add_settings(spec.cluster_settings())
 
 
 @pytest.mark.parametrize("mode", THEIR_MODES)
 def test_the_plans_for_rocketmq_set_its_own_keys(mode: str) -> None:
     found = plan("kill", mode, 3, 2, "rocketmq")
     assert found.broker == THEIR_MODES[mode]
-    asked = Asked(scenario="x", seed=3, plan=found, target="rocketmq", links="toxiproxy", bug="x")
-    again = Asked.from_json(json.loads(json.dumps(asked.to_json())))
+    spec = DrillSpec(scenario="x", seed=3, plan=found, target="rocketmq", links="toxiproxy", bug="x")
+    again = DrillSpec.from_json(json.loads(json.dumps(spec.to_json())))
     assert (again.target, again.links, again.bug) == ("rocketmq", "toxiproxy", "x")
 
 
@@ -63,12 +63,12 @@ class Worlds:
     """Runs that are told instead of carried out."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.spec: list[tuple[str, int]] = []
         self.fails: Exception | None = None
-        self.told = Told(Drill(acked=1000, full_again_ms=5.0), Outcome(), History(), {})
+        self.told = DrillResult(Drill(acked=1000, full_again_ms=5.0), Outcome(), History(), {})
 
-    def __call__(self, asked: Asked, console: object) -> Told:
-        self.asked.append((asked.scenario, asked.seed))
+    def __call__(self, spec: DrillSpec, console: object) -> DrillResult:
+        self.spec.append((spec.scenario, spec.seed))
         if self.fails is not None:
             raise self.fails
         return self.told
@@ -84,13 +84,13 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Worlds:
 def test_each_pair_is_met_before_any_a_second_time_and_what_is_there_is_not_run_again(
     worlds: Worlds, tmp_path: Path
 ) -> None:
-    asked = ("drill", "matrix", str(tmp_path), "--kinds", "kill,wipe", "--modes", "default,counted")
-    Shell()(*asked, "--count", "2")
+    spec = ("drill", "matrix", str(tmp_path), "--kinds", "kill,wipe", "--modes", "default,counted")
+    Shell()(*spec, "--count", "2")
     first = [("matrix/kill/default", 1), ("matrix/kill/counted", 1), ("matrix/wipe/default", 1)]
-    assert worlds.asked[:3] == first
-    assert [seed for _, seed in worlds.asked] == [1] * 4 + [2] * 4
-    Shell()(*asked, "--count", "3")
-    assert [seed for _, seed in worlds.asked[8:]] == [3] * 4
+    assert worlds.spec[:3] == first
+    assert [seed for _, seed in worlds.spec] == [1] * 4 + [2] * 4
+    Shell()(*spec, "--count", "3")
+    assert [seed for _, seed in worlds.spec[8:]] == [3] * 4
 
 
 def test_the_worst_run_is_the_exit_code_and_a_violation_keeps_its_history(
@@ -123,7 +123,7 @@ def test_what_is_kept_and_not_run_again_is_part_of_the_exit_code(
     path = tmp_path / "kill-default-1.json"
     path.write_text(json.dumps(result("kill", "default", **kept)))
     Shell()("drill", "matrix", str(tmp_path), "--kinds", "kill", "--modes", "default", code=code)
-    assert worlds.asked == []
+    assert worlds.spec == []
 
 
 def test_wrong_names_are_told(tmp_path: Path) -> None:

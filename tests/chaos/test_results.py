@@ -25,13 +25,13 @@ def test_a_full_disk_names_the_file_and_hides_no_verdict(
     drill: Drill,
     code: int,
 ) -> None:
-    async def carry_out(self: commands.Asked, console: object) -> tuple[dict[str, Any], list[Drill]]:
+    async def carry_out(self: commands.RunOptions, console: object) -> tuple[dict[str, Any], list[Drill]]:
         return {"drills": 1}, [drill]
 
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(commands.Asked, "carry_out", carry_out)
+    monkeypatch.setattr(commands.RunOptions, "carry_out", carry_out)
     monkeypatch.setattr(os, "replace", full)
     out = tmp_path / "drill.json"
     out.write_text("former")

@@ -19,7 +19,7 @@ from admin.local.layout import Layout
 from chaos import faults
 from chaos.checks.replicas import ReplicaLog
 from chaos.drills.live.commands import exit_code
-from chaos.drills.live.scenario import Asked, Told, _all_refused, _judge, _logs
+from chaos.drills.live.scenario import DrillResult, DrillSpec, _all_refused, _judge, _logs
 from chaos.drills.measure import Drill
 from chaos.faults import Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
@@ -39,19 +39,21 @@ REFUSED = {"at_ms": 0, "fault": "cut", "reason": "needs root"}
 @pytest.mark.parametrize("name", WRITTEN)
 def test_every_written_scenario_can_be_asked_for_and_its_result_makes_the_same_plan(name: str) -> None:
     plan = find(name).plan(Random(7))
-    asked = Asked(scenario=name, seed=7, plan=plan, scale=2.0, settings=("broker.flushDiskType=SYNC_FLUSH",))
-    told = Told(Drill(), Outcome(), History(), {})
-    again = Asked.from_json(json.loads(json.dumps(told.to_json(asked))))
+    spec = DrillSpec(
+        scenario=name, seed=7, plan=plan, scale=2.0, settings=("broker.flushDiskType=SYNC_FLUSH",)
+    )
+    told = DrillResult(Drill(), Outcome(), History(), {})
+    again = DrillSpec.from_json(json.loads(json.dumps(told.to_json(spec))))
     assert again.plan.to_json() == plan.to_json()
-    assert (again.scenario, again.seed, again.scale, again.settings) == (name, 7, 2.0, asked.settings)
-    Layout.make(base_port=20_000).add_settings(asked.cluster_settings())
+    assert (again.scenario, again.seed, again.scale, again.settings) == (name, 7, 2.0, spec.settings)
+    Layout.make(base_port=20_000).add_settings(spec.cluster_settings())
 
 
 @pytest.mark.parametrize("more", [{"learners": 1}, {"neighbour": True}, {"extras": True}])
 def test_a_plan_of_what_only_the_simulated_world_has_is_refused(more: dict[str, Any]) -> None:
     plan = replace(find(WRITTEN[0]).plan(Random(1)), **more)
     with pytest.raises(CannotDrill, match=next(iter(more))):
-        Asked(scenario="x", seed=1, plan=plan)
+        DrillSpec(scenario="x", seed=1, plan=plan)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +61,11 @@ def test_a_plan_of_what_only_the_simulated_world_has_is_refused(more: dict[str, 
 )
 def test_what_holds_no_plan_is_wrong(data: object) -> None:
     with pytest.raises(ValueError):
-        Asked.from_json(data)
+        DrillSpec.from_json(data)
 
 
-def told(**more: Any) -> Told:
-    found = Told(Drill(), Outcome(), History(), {})
+def told(**more: Any) -> DrillResult:
+    found = DrillResult(Drill(), Outcome(), History(), {})
     for name, value in more.items():
         setattr(found.outcome if name == "refused" else found.drill, name, value)
     return found

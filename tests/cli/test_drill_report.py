@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.drills.drill import summary
-from chaos.drills.live.scenario import Asked, Told
+from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill
 from chaos.drills.timeline import timeline
@@ -44,8 +44,8 @@ def history() -> History:
 
 def result(**drill: Any) -> dict[str, Any]:
     plan = Plan([Step(500, Isolate("master"))])
-    found = Told(Drill(acked=92, rto_ms=90.0, **drill), Outcome(), history(), {}, 1000.0)
-    return found.to_json(Asked(scenario="isolated", seed=4, plan=plan))
+    found = DrillResult(Drill(acked=92, rto_ms=90.0, **drill), Outcome(), history(), {}, 1000.0)
+    return found.to_json(DrillSpec(scenario="isolated", seed=4, plan=plan))
 
 
 def test_an_outage_of_80_ms_is_a_gap_of_the_timeline() -> None:

@@ -23,7 +23,7 @@ from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
 from chaos import extensions
 from chaos.drills import ledger as ledgers
-from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, Asked, Told, run_scenario
+from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import verdict
 from chaos.live import leftovers
 from chaos.live.ground import LEDGER, heal
@@ -175,7 +175,7 @@ def run(
     except KeyError as error:
         raise click.UsageError(str(error.args[0])) from None
     return _carry_out(
-        lambda: Asked(
+        lambda: DrillSpec(
             scenario=scenario,
             seed=seed,
             plan=plan,
@@ -211,12 +211,12 @@ def replay(file: Path, scale: float | None, **outs: Path | None) -> int:
         extensions.load_for(str(data["scenario"]))
         if scale is not None:
             data["scale"] = scale
-        Asked.from_json(data)
+        DrillSpec.from_json(data)
     except (ValueError, TypeError, KeyError) as error:
         raise click.UsageError(f"{file} is no result of a run: {error}") from None
     except CannotDrill:
         pass  # said below, as for a scenario
-    return _carry_out(lambda: Asked.from_json(data), _outs(**outs))
+    return _carry_out(lambda: DrillSpec.from_json(data), _outs(**outs))
 
 
 @click.command("heal")
@@ -281,18 +281,18 @@ def _outs(*, history: Path | None, ledger: Path | None, keep: Path | None, out: 
     return Outs(history, ledger, keep, out)
 
 
-def _carry_out(ask: Callable[[], Asked], outs: Outs) -> int:
+def _carry_out(ask: Callable[[], DrillSpec], outs: Outs) -> int:
     out = outs.json
     console = Console(stderr=out is not None and str(out) == "-")
     try:
-        asked = ask()
-        told = carried_out(asked, console, outs.keep)
+        spec = ask()
+        told = carried_out(spec, console, outs.keep)
     except ConfigError:
         raise
     except MqError as error:
         console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
         return UNFINISHED
-    show(console, asked, told)
+    show(console, spec, told)
     code = exit_code(told)
     try:
         if outs.history is not None:
@@ -300,7 +300,7 @@ def _carry_out(ask: Callable[[], Asked], outs: Outs) -> int:
                 told.history.write(file)
         if outs.ledger is not None:
             ledgers.write(told.history, outs.ledger)
-        text = json.dumps(told.to_json(asked))
+        text = json.dumps(told.to_json(spec))
         if out is not None and str(out) == "-":
             click.echo(text)
         elif out is not None:
@@ -311,25 +311,25 @@ def _carry_out(ask: Callable[[], Asked], outs: Outs) -> int:
     return code
 
 
-def carried_out(asked: Asked, console: Console, keep: Path | None = None) -> Told:
+def carried_out(spec: DrillSpec, console: Console, keep: Path | None = None) -> DrillResult:
     """One plan on a cluster of its own, in a directory that is removed after, or in ``keep``. Raises
     MqError."""
     own = keep or Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         with ending.in_order():
-            return ending.run(_run(asked, own, console, keep is not None), loop_factory())
+            return ending.run(_run(spec, own, console, keep is not None), loop_factory())
     finally:
         if keep is None:
             shutil.rmtree(own, ignore_errors=True)
 
 
-async def _run(asked: Asked, own: Path, console: Console, keep: bool) -> Told:
+async def _run(spec: DrillSpec, own: Path, console: Console, keep: bool) -> DrillResult:
     with console.status(f"in {own}") as status:
         return await run_scenario(
-            client_env(seed=asked.seed),
-            asked,
+            client_env(seed=spec.seed),
+            spec,
             own,
-            env_of=partial(env_of_client, asked.seed),
+            env_of=partial(env_of_client, spec.seed),
             tell=lambda text: status.update(f"{text} (in {own})"),
             keep=keep,
         )
@@ -340,7 +340,7 @@ def env_of_client(seed: int, index: int) -> OsEnv:
     return client_env(seed=seed * 1_000_003 + index)
 
 
-def exit_code(told: Told) -> int:
+def exit_code(told: DrillResult) -> int:
     """As of every drill; 1 when faults of the plan were refused, and nothing else was wrong."""
     if told.drill.violated or told.drill.violations:
         return FAILED
@@ -349,11 +349,11 @@ def exit_code(told: Told) -> int:
     return WARNINGS if told.outcome.refused else DONE
 
 
-def show(console: Console, asked: Asked, told: Told) -> None:
+def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     """What came of a run, on a screen."""
     drill, outcome = told.drill, told.outcome
     done = ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())) or "none"
-    console.print(f"{asked.scenario}, seed {asked.seed}: faults {done}", highlight=False)
+    console.print(f"{spec.scenario}, seed {spec.seed}: faults {done}", highlight=False)
     if told.upgraded is not None:
         console.print("  upgraded from {} to {}".format(*told.upgraded), highlight=False)
     for name, count in sorted(outcome.missed.items()):

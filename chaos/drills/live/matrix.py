@@ -20,7 +20,7 @@ from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.outfile import OutFile, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
-from chaos.drills.live.scenario import Asked, Told
+from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.measure import PROMISES
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
 from model.errors import ConfigError, MqError
@@ -86,7 +86,7 @@ def matrix(
             code = _worse(code, UNFINISHED)
             break
         name = NAME.format(kind, mode)
-        asked = Asked(
+        spec = DrillSpec(
             scenario=name,
             seed=number,
             plan=plan(kind, mode, number, strikes, target),
@@ -95,7 +95,7 @@ def matrix(
             links=links,
             target=target,
         )
-        code = _worse(code, _one(asked, path, console, histories))
+        code = _worse(code, _one(spec, path, console, histories))
     results = read(directory)
     for result in results:
         code = _worse(code, kept_code(result))
@@ -109,20 +109,18 @@ def matrix(
     return code
 
 
-def _one(asked: Asked, path: Path, console: Console, histories: bool) -> int:
+def _one(spec: DrillSpec, path: Path, console: Console, histories: bool) -> int:
     """One run; its result is kept, and with a violation, or for ``histories``, its history, too."""
     try:
-        told = carried_out(asked, console)
+        told = carried_out(spec, console)
     except ConfigError:
         raise
     except MqError as error:
-        console.print(
-            f"{asked.scenario}, seed {asked.seed}: [red]cannot go on[/red]: {error}", highlight=False
-        )
-        write_whole(path, json.dumps(_never_began(asked, error)) + "\n")
+        console.print(f"{spec.scenario}, seed {spec.seed}: [red]cannot go on[/red]: {error}", highlight=False)
+        write_whole(path, json.dumps(_never_began(spec, error)) + "\n")
         return UNFINISHED
-    show(console, asked, told)
-    write_whole(path, json.dumps(told.to_json(asked)) + "\n")
+    show(console, spec, told)
+    write_whole(path, json.dumps(told.to_json(spec)) + "\n")
     code = exit_code(told)
     if histories or code == FAILED:
         _keep_history(told, path.with_suffix(".jsonl"))
@@ -140,11 +138,11 @@ def kept_code(result: Mapping[str, Any]) -> int:
     return WARNINGS if result.get("refused_total") else DONE
 
 
-def _never_began(asked: Asked, error: MqError) -> dict[str, Any]:
-    return {**asked.to_json(), "drills": [{"unfinished": str(error)}], "unfinished_total": 1}
+def _never_began(spec: DrillSpec, error: MqError) -> dict[str, Any]:
+    return {**spec.to_json(), "drills": [{"unfinished": str(error)}], "unfinished_total": 1}
 
 
-def _keep_history(told: Told, path: Path) -> None:
+def _keep_history(told: DrillResult, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         told.history.write(file)
 

@@ -51,7 +51,7 @@ NO_FAULT: Final = (faults.Look, faults.Heal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DrillSpec:
     """One plan to be carried out, where it came from, and how. ``settings``: ``ROLE.KEY=VALUE``, which win
     over the plan's. ``one_by_one``: once nothing is broken any more, the next step waits for the full group.
     """
@@ -97,7 +97,7 @@ class Asked:
         }
 
     @classmethod
-    def from_json(cls, data: Any) -> Asked:
+    def from_json(cls, data: Any) -> DrillSpec:
         """A result of ``drill run``, or a schedule of ``drill sim``. Raises ValueError, CannotDrill."""
         try:
             return cls(
@@ -117,7 +117,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Told:
+class DrillResult:
     """What one run left: counts and times, what became of the faults, and all that was seen."""
 
     drill: Drill
@@ -133,11 +133,11 @@ class Told:
     proxies: str = ""
     """What cut links in the place of the switch: ``toxiproxy``, or the ``relay`` where there is none."""
 
-    def to_json(self, asked: Asked) -> dict[str, Any]:
+    def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
         drill, seen = self.drill, timeline(self.history, self.until_ms)
         return {
-            **asked.to_json(),
+            **spec.to_json(),
             "drills": [asdict(drill)],
             "faults": self.outcome.to_json(),
             "refused_total": len(self.outcome.refused),
@@ -158,38 +158,38 @@ class Told:
 
 async def run_scenario(
     env: Env,
-    asked: Asked,
+    spec: DrillSpec,
     directory: Path,
     *,
     env_of: Callable[[int], Env],
     tell: Callable[[str], object] = lambda text: None,
     keep: bool = False,
-) -> Told:
-    """Carry out ``asked`` on a cluster made in ``directory``; its processes, mounts and namespaces are gone
+) -> DrillResult:
+    """Carry out ``spec`` on a cluster made in ``directory``; its processes, mounts and namespaces are gone
     when this returns. ``keep``: what its disks held stays. Raises ConfigError, ClusterNotReady. Faults that
     cannot be carried out here are counted as refused."""
-    cluster = _laid_out(env, asked, directory)
+    cluster = _laid_out(env, spec, directory)
     ground = Ground(cluster)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(partial(ground.clear, keep=keep))
         stack.callback(cluster.down)
         await ground.lay(
-            needed(type(step.fault) for step in asked.plan.steps),
+            needed(type(step.fault) for step in spec.plan.steps),
             random.Random(),  # names that no other drill has: no part of the plan
-            proxied=asked.links == TOXIPROXY,
+            proxied=spec.links == TOXIPROXY,
         )
-        for node in cluster.layout.nodes if asked.bug else ():
-            node.wrap += planted.wrap(asked.bug)
-        if any(isinstance(step.fault, faults.Upgrade) for step in asked.plan.steps):
-            await env.offload(lambda: ground.begin_with(asked.previous))
+        for node in cluster.layout.nodes if spec.bug else ():
+            node.wrap += planted.wrap(spec.bug)
+        if any(isinstance(step.fault, faults.Upgrade) for step in spec.plan.steps):
+            await env.offload(lambda: ground.begin_with(spec.previous))
         tell("starting the cluster")
-        await cluster.up(timeout_s=READY_S[asked.target])
-        return await strike(env, asked, cluster, ground, env_of, tell)
+        await cluster.up(timeout_s=READY_S[spec.target])
+        return await strike(env, spec, cluster, ground, env_of, tell)
 
 
-def _laid_out(env: Env, asked: Asked, directory: Path) -> LocalCluster:
-    brokers, settings = asked.plan.brokers, asked.cluster_settings()
-    if asked.target == OURS:
+def _laid_out(env: Env, spec: DrillSpec, directory: Path) -> LocalCluster:
+    brokers, settings = spec.plan.brokers, spec.cluster_settings()
+    if spec.target == OURS:
         return LocalCluster.create(directory, brokers=brokers, settings=settings)
     theirs = RocketMQCluster.create(directory, brokers=brokers, settings=settings)
     theirs.env = env
@@ -198,65 +198,65 @@ def _laid_out(env: Env, asked: Asked, directory: Path) -> LocalCluster:
 
 async def strike(
     env: Env,
-    asked: Asked,
+    spec: DrillSpec,
     cluster: LocalCluster,
     ground: Ground,
     env_of: Callable[[int], Env],
     tell: Callable[[str], object],
-) -> Told:
-    """Carry out ``asked`` on a cluster that is whole, under load, and judge what came."""
-    plan, world, drill = asked.plan, LiveWorld(env, cluster), Drill()
+) -> DrillResult:
+    """Carry out ``spec`` on a cluster that is whole, under load, and judge what came."""
+    plan, world, drill = spec.plan, LiveWorld(env, cluster), Drill()
     queues = [Queue(plan.load.topic, world.group, number) for number in range(plan.load.queues)]
     await make_topic(env, world, plan.load.topic, plan.load.queues)
-    chance = random.Random(f"{asked.seed}/{asked.scenario}")
-    shape = DrillPlan(scenario=asked.scenario, seed=asked.seed, queues=plan.load.queues, load=plan.load)
+    chance = random.Random(f"{spec.seed}/{spec.scenario}")
+    shape = DrillPlan(scenario=spec.scenario, seed=spec.seed, queues=plan.load.queues, load=plan.load)
     load = DrillLoad(env_of, world, shape, queues, 0, chance)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(load.close)
         await load.start()
-        looks = RocketMQOnlooker if asked.target == THEIRS else Onlooker
+        looks = RocketMQOnlooker if spec.target == THEIRS else Onlooker
         onlooker = looks(env, cluster, load.history, load.clock)
         stack.push_async_callback(onlooker.stop)
         onlooker.start()
         executor = Executor(env, cluster, ground, onlooker, load.history, load.clock, chance)
         stack.push_async_callback(executor.stop)
         tell("load runs, faults strike")
-        drill.unfinished = await _carry_out(executor, cluster, asked, load.clock)
+        drill.unfinished = await _carry_out(executor, cluster, spec, load.clock)
         until_ms = load.clock()
         tell("healing")
         await executor.revive()
-        not_full = await _settled(cluster, asked)
+        not_full = await _settled(cluster, spec)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
-        group = _group(cluster, asked, load.clock()) if asked.target != THEIRS else None
+        group = _group(cluster, spec, load.clock()) if spec.target != THEIRS else None
         await load.stop(shape.recover_s)
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
-        held = await _logs(env, cluster, drill) if asked.target == OURS else logs.Held()
+        held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
     upgraded = (ground.previous.name, this()) if ground.previous is not None else None
-    told = Told(drill, executor.outcome, load.history, ground.lacks, until_ms, broken, upgraded)
+    told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken, upgraded)
     if ground.network is not None and ground.network.detours is not None:
         told.proxies = ground.network.detours.means
     return told
 
 
 async def _carry_out(
-    executor: Executor, cluster: LocalCluster, asked: Asked, clock: Callable[[], float]
+    executor: Executor, cluster: LocalCluster, spec: DrillSpec, clock: Callable[[], float]
 ) -> str | None:
     """The plan's steps, until its load is to end; why that came to nothing, or None."""
-    plan, begun_ms, unfinished = asked.plan, clock(), None
+    plan, begun_ms, unfinished = spec.plan, clock(), None
     try:
-        whole = _wait_full(cluster, asked) if asked.one_by_one else None
-        await executor.run(plan.steps, asked.scale, whole)
+        whole = _wait_full(cluster, spec) if spec.one_by_one else None
+        await executor.run(plan.steps, spec.scale, whole)
     except ClusterNotReady as error:
         unfinished = f"the cluster is not full again after a fault: {error}"
-    left_ms = begun_ms + plan.load_ms * asked.scale - clock()
-    if asked.one_by_one:  # the waits for the full group moved the end, too
-        left_ms = (plan.load_ms - max(step.at_ms for step in plan.steps)) * asked.scale
+    left_ms = begun_ms + plan.load_ms * spec.scale - clock()
+    if spec.one_by_one:  # the waits for the full group moved the end, too
+        left_ms = (plan.load_ms - max(step.at_ms for step in plan.steps)) * spec.scale
     await asyncio.sleep(left_ms / 1000)
     return unfinished
 
@@ -277,30 +277,28 @@ async def _logs(env: Env, cluster: LocalCluster, drill: Drill) -> logs.Held:
     return logs.Held(found, members)
 
 
-def _wait_full(cluster: LocalCluster, asked: Asked) -> Callable[[], Awaitable[object]]:
+def _wait_full(cluster: LocalCluster, spec: DrillSpec) -> Callable[[], Awaitable[object]]:
     """Waits until every replica is in the SyncStateSet. Raises ClusterNotReady."""
-    return lambda: cluster.wait_ready(timeout_s=READY_S[asked.target])
+    return lambda: cluster.wait_ready(timeout_s=READY_S[spec.target])
 
 
-async def _settled(cluster: LocalCluster, asked: Asked) -> str | None:
+async def _settled(cluster: LocalCluster, spec: DrillSpec) -> str | None:
     """None once every replica is in the SyncStateSet again; else what is missing."""
     try:
-        await cluster.wait_ready(
-            timeout_s=max(READY_S[asked.target], asked.plan.quiet_ms * asked.scale / 1000)
-        )
+        await cluster.wait_ready(timeout_s=max(READY_S[spec.target], spec.plan.quiet_ms * spec.scale / 1000))
     except ClusterNotReady as error:
         return f"the healed cluster is not full again: {error}"
     return None
 
 
-def _group(cluster: LocalCluster, asked: Asked, until_ms: float) -> Group:
+def _group(cluster: LocalCluster, spec: DrillSpec, until_ms: float) -> Group:
     """Who has to answer writes, and how many brokers one needs, until the load's end."""
     layout = cluster.layout
     copies = [int(value) for key in COPIES if (value := layout.settings.get("broker", {}).get(key))]
     return Group(
         brokers=[node.name for node in layout.broker_nodes],
         controllers=[node.name for node in layout.namesrvs],
-        enough=max(asked.plan.brokers // 2 + 1, *copies, 0),
+        enough=max(spec.plan.brokers // 2 + 1, *copies, 0),
         until_ms=until_ms,
     )
 
@@ -347,5 +345,5 @@ def _times(drill: Drill, history: History, queues: Sequence[Queue], until_ms: fl
 
 def _all_refused(plan: Plan, outcome: Outcome) -> bool:
     """Whether nothing of what the plan breaks was tried: such a run says nothing."""
-    asked = sum(not isinstance(step.fault, NO_FAULT) for step in plan.steps)
-    return 0 < asked <= len(outcome.refused)
+    spec = sum(not isinstance(step.fault, NO_FAULT) for step in plan.steps)
+    return 0 < spec <= len(outcome.refused)

@@ -20,7 +20,7 @@ from admin.host.serve import loop_factory
 from admin.outfile import OutFile, write_whole
 from admin.tls import client_env
 from chaos.drills.live.commands import env_of_client, exit_code, show
-from chaos.drills.live.scenario import STAGING, Asked, Told, strike
+from chaos.drills.live.scenario import STAGING, DrillResult, DrillSpec, strike
 from chaos.live.ground import Ground
 from chaos.remote import hosts as files
 from chaos.remote.cluster import RemoteCluster
@@ -65,38 +65,38 @@ def staging(
     console = Console()
     drawn = plan(kind, "default", seed, strikes)
     drawn = replace(drawn, broker={}, load=replace(drawn.load, topic=TOPIC.format(secrets.token_hex(4))))
-    asked = Asked(scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING)
+    spec = DrillSpec(scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING)
     try:
         with tempfile.TemporaryDirectory(prefix="keelmq-staging-") as own, ending.in_order():
-            told = ending.run(_run(client_env(seed=seed), asked, found, Path(own)), loop_factory())
+            told = ending.run(_run(client_env(seed=seed), spec, found, Path(own)), loop_factory())
     except MqError as error:
         console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
         return UNFINISHED
-    show(console, asked, told)
+    show(console, spec, told)
     if history is not None:
         with history.open("w", encoding="utf-8") as file:
             told.history.write(file)
     if out is not None:
-        write_whole(out, json.dumps(told.to_json(asked)) + "\n")
+        write_whole(out, json.dumps(told.to_json(spec)) + "\n")
     return exit_code(told)
 
 
-async def _run(env: Env, asked: Asked, hosts: Hosts, own: Path) -> Told:
+async def _run(env: Env, spec: DrillSpec, hosts: Hosts, own: Path) -> DrillResult:
     """Raises ClusterNotReady, and MqError when the cluster cannot be left whole."""
     cluster = RemoteCluster(hosts, own)
     await cluster.wait_ready(timeout_s=WHOLE_S)
     try:
         told = await strike(
-            env, asked, cluster, Ground(cluster), partial(env_of_client, asked.seed), lambda text: None
+            env, spec, cluster, Ground(cluster), partial(env_of_client, spec.seed), lambda text: None
         )
     finally:
         wrong = await env.offload(cluster.mend)
         with suppress(MqError, OSError):
             namesrv = [node.address for node in cluster.layout.namesrvs]
             async with AdminClient(env, namesrv, credentials=credentials.read()) as admin:
-                await admin.delete_topic(asked.plan.load.topic)
+                await admin.delete_topic(spec.plan.load.topic)
         if wrong:
             raise MqError(f"not everything could be mended: {'; '.join(wrong)}")
     for text in cluster.failed:
-        told.outcome.refused.append({"at_ms": 0, "fault": asked.scenario, "reason": text})
+        told.outcome.refused.append({"at_ms": 0, "fault": spec.scenario, "reason": text})
     return told
