@@ -131,7 +131,7 @@ class BrokerContext:
         return Pace(
             self.env.monotonic_ms,
             lambda: self.store.log.end - self.store.confirmed,
-            self.config.slave_timeout_ms,
+            lambda: self.config.slave_timeout_ms,
         )
 
     @cached_property

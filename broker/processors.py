@@ -12,6 +12,7 @@ from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pop.pops import Pops
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.configuration import ConfigProcessor
 from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.passing_on import PassingOn
@@ -42,6 +43,7 @@ class Processors:
         self.timers = TimerService(context, timed, self.sender)
         self.sender.timers.waiting = self.timers.waiting
         self.admin = AdminProcessor(context, delays, self.timers)
+        self.configuration = ConfigProcessor(context)
         self.delay = DelayService(context, delays, self.sender)
         self._timed = timed
         self.transactions = Transactions(context, self.sender)
@@ -63,6 +65,7 @@ class Processors:
             locks=LockProcessor(context),
             tables=TableProcessor(context),
             admin=self.admin,
+            configuration=self.configuration,
             inspection=InspectionProcessor(context),
             passing_on=PassingOn(context),
             maintenance=MaintenanceProcessor(context),

@@ -111,7 +111,7 @@ class Broker:
         fast = FastPath(
             config, context.store, context.topics, context.pending_acks, context.stats, self._refuse_fast
         )
-        self.processors.admin.on_config.append(fast.forget_routes)
+        self.processors.configuration.on_change += [fast.forget_routes, self._reconfigure]
         self.server = make_server(name)
         self.group_address = GroupAddress(
             env,
@@ -297,6 +297,13 @@ class Broker:
         """The disk failed for good: what waits may not be there."""
         log.error("%s: the store is broken: %s", self.config.broker_name, error)
         self.pending_acks.drop()
+
+    def _reconfigure(self) -> None:
+        """Live keys changed: what does not read them each time hears of it."""
+        self.pending_acks.reconfigure(self.config)
+        self.ha.reconfigure()
+        self.registration.reconfigure()
+        self.role.reconfigure()
 
     def _closed(self, connection: Connection) -> None:
         self.pending_acks.forget(connection)

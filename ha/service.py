@@ -336,6 +336,14 @@ class HaService:
             self.sync.on_eligible(broker_id, self._env.monotonic_ms())
             self._publish_and_propose()
 
+    def reconfigure(self) -> None:
+        """What of the configuration may change while this broker leads: ``minInSyncReplicas``, and what
+        slaves may be sent a second."""
+        self.links.reconfigure()
+        if self.sync is not None:
+            self.sync.on_copies_min(self._config.min_in_sync_replicas)
+            self._publish_and_propose()
+
     def acked_by_all_recently(self) -> bool:
         """Whether this is a master to which every member acknowledged all there was a moment ago. That says
         what a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""

@@ -6,6 +6,7 @@ A file is read as TOML when its name ends in ``.toml``, else as RocketMQ's ``.co
 import dataclasses
 import difflib
 import ipaddress
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,42 @@ def parse_file(name: str, text: str) -> dict[str, str]:
             ' in quotes: "tls.config.file" = ...'
         )
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
+
+
+def with_values(name: str, text: str, changes: Mapping[str, str]) -> str:
+    """The ``text`` of a file with other values of some keys; all else in it, comments too, stays as it is.
+
+    Raises ConfigError where it is not read, or its form leaves no room for them.
+    """
+    toml = name.endswith(".toml")
+    out: list[str] = []
+    left = dict(changes)
+    entry: list[str] = []  # the lines of one key
+    for line in text.splitlines():
+        entry.append(line)
+        whole = "".join(part.strip().removesuffix("\\") for part in entry[:-1]) + line.strip()
+        comment = whole[:1] in ("#", "!")
+        if whole.endswith("\\") and not (toml or comment):
+            continue
+        key, separator, _ = whole.partition("=")
+        key = key.strip().strip("\"'") if toml else key.strip()
+        if separator and not comment and key in changes:
+            entry = [_line(toml, key, changes[key])]
+            left.pop(key, None)
+        out += entry
+        entry = []
+    out += entry + [_line(toml, key, value) for key, value in left.items()]
+    changed = "".join(f"{line}\n" for line in out)
+    if parse_file(name, changed) != {**parse_file(name, text), **changes}:
+        raise ConfigError(f"{name}: no line of it can be changed alone")
+    return changed
+
+
+def _line(toml: bool, name: str, value: str) -> str:
+    if not toml:
+        return f"{name}={value}"
+    shown = json.dumps(name) if "." in name else name
+    return f"{shown} = {json.dumps(value, ensure_ascii=False)}"
 
 
 @dataclass(kw_only=True)

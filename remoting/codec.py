@@ -32,7 +32,7 @@ from runtime.env import Buffer
 
 JSON: Final = 0
 ROCKETMQ: Final = 1
-VERSION: Final = 479  # what RocketMQ 5.3.3 sends: peers gate features by it
+VERSION: Final = 513  # what RocketMQ 5.5.0 sends: peers gate features by it
 LANGUAGE: Final = "JAVA"
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 EXT_FIELDS_MAX: Final = 1024  # the largest known header has 20

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from admin.host.collector import Collector
+from admin.host.kept_file import keep
 from admin.host.log_setup import LogOptions, on_signal, set_up
 from admin.host.loop_delay import LoopDelay
 from admin.host.otlp import Pusher, Target, target_of
@@ -129,12 +130,12 @@ def read_values(file: str | None, settings: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def plan(role: str, values: Mapping[str, str]) -> Plan:
-    """Check ``values`` for ``role``. Raises ConfigError."""
+def plan(role: str, values: Mapping[str, str], file: str | None = None) -> Plan:
+    """Check ``values`` for ``role``; ``file``: where they stand. Raises ConfigError."""
     tls, others = split_tls(values)
     own, ignored = sort_out(others, role)
     _need_own_keys(role, own)
-    return replace(_plan(role, own), ignored=ignored, tls=tls)
+    return replace(_plan(role, own, file), ignored=ignored, tls=tls)
 
 
 _KEYS: Final = {
@@ -153,9 +154,9 @@ def _need_own_keys(role: str, values: Mapping[str, str]) -> None:
             raise ConfigError(f"{name} is a key of a {of}: start this with keelmq {of}, or leave it out")
 
 
-def _plan(role: str, values: Mapping[str, str]) -> Plan:
+def _plan(role: str, values: Mapping[str, str], file: str | None) -> Plan:
     if role == "broker":
-        return _plan_broker(BrokerConfig.from_mapping(values))
+        return _plan_broker(BrokerConfig.from_mapping(values), file)
     if role == "controller":
         return _plan_controller(ControllerConfig.from_mapping(values))
     own, others = split(values, NamesrvConfig, ControllerConfig)
@@ -184,11 +185,14 @@ def split(
     )
 
 
-def _plan_broker(config: BrokerConfig) -> Plan:
+def _plan_broker(config: BrokerConfig, file: str | None) -> Plan:
     def make(env: Env) -> Server:
         from broker.service import Broker
 
-        return Broker(env, config)
+        broker = Broker(env, config)
+        if file is not None:
+            broker.processors.configuration.keep = partial(keep, Path(file))
+        return broker
 
     host, port = config.bind_address, config.listen_port
     ports = [("listenPort", host, port), ("haListenPort", host, config.ha_port)]
@@ -268,7 +272,7 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     if not __debug__:
         raise ConfigError("python -O or PYTHONOPTIMIZE takes the checks out by which a server stays right")
     values = read_values(file, settings)
-    chosen = plan(role, values)
+    chosen = plan(role, values, file)
     logs = set_up(f"{role}@{chosen.address}")
     if chosen.ignored:
         log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))

@@ -100,11 +100,28 @@ class Registration:
         self._is_sole_master = is_sole_master
         self._listening = listening
         self._tasks = Tasks("registration")
+        self._env = env
         self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
+        self._keeping: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         for server in self._servers:
-            self._tasks.spawn(self._keep(server), name=server.address)
+            self._begin(server)
+
+    def _begin(self, server: _Server) -> None:
+        self._keeping[server.address] = self._tasks.spawn(self._keep(server), name=server.address)
+
+    def reconfigure(self) -> None:
+        """``namesrvAddr`` may have changed: register where it was not, leave where it is no longer."""
+        wanted = addresses(self._config.namesrv_addr)
+        known = {server.address: server for server in self._servers}
+        self._servers = [known.get(address) or _Server(address, self._env) for address in wanted]
+        for server in self._servers:
+            if server.address not in known:
+                self._begin(server)
+        for address in known.keys() - set(wanted):
+            self._keeping.pop(address).cancel()
+            self._tasks.spawn(self._goodbye(known[address]), name=f"bye.{address}")
 
     async def stop(self) -> None:
         """Take the broker out of every NameServer that answers within ``GOODBYE_S``. May be called again."""

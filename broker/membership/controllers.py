@@ -74,6 +74,12 @@ class Controllers:
         self._hung_up = False
         self._why: dict[str, str] = {}  # no leader was learnt from them
 
+    def reconfigure(self) -> None:
+        """``controllerAddr`` may have changed. A leader that is not named any more is not asked."""
+        before, self._known = self._known, addresses(self._config.controller_addr)
+        if self.leader in before and self.leader not in self._known:
+            self.leader = None
+
     async def stop(self) -> None:
         await self._tasks.cancel()
 

@@ -8,6 +8,7 @@ from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.configuration import ConfigProcessor
 from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.passing_on import PassingOn
@@ -36,6 +37,7 @@ def handlers(
     locks: LockProcessor,
     tables: TableProcessor,
     admin: AdminProcessor,
+    configuration: ConfigProcessor,
     inspection: InspectionProcessor,
     passing_on: PassingOn,
     maintenance: MaintenanceProcessor,
@@ -91,8 +93,8 @@ def handlers(
         Request.DELETE_SUBSCRIPTIONGROUP: tables.delete_group,
         Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: tables.all_groups,
         Request.GET_SUBSCRIPTIONGROUP_CONFIG: tables.one_group,
-        Request.UPDATE_BROKER_CONFIG: admin.update_config,
-        Request.GET_BROKER_CONFIG: admin.get_config,
+        Request.UPDATE_BROKER_CONFIG: configuration.update,
+        Request.GET_BROKER_CONFIG: configuration.get,
         Request.GET_BROKER_RUNTIME_INFO: admin.runtime,
         Request.GET_ALL_DELAY_OFFSET: admin.delay_offsets,
         Request.GET_ALL_MESSAGE_REQUEST_MODE: admin.request_modes,

@@ -100,6 +100,9 @@ class RoleManager:
         self._beats.on_no_lease = self._wake.set
         self._beats.on_back = self._tell_change
 
+    def reconfigure(self) -> None:
+        self._controllers.reconfigure()
+
     async def start(self) -> None:
         """Take up the work; returns before there is a role when Controllers decide.
 

@@ -26,7 +26,9 @@ STEP_S: Final = 0.005
 class Pace:
     """``ahead``: how many bytes of the log are not confirmed. ``wait_ms``: so long a copy waits for them."""
 
-    def __init__(self, clock_ms: Callable[[], float], ahead: Callable[[], int], wait_ms: float) -> None:
+    def __init__(
+        self, clock_ms: Callable[[], float], ahead: Callable[[], int], wait_ms: Callable[[], float]
+    ) -> None:
         self.ahead = ahead
         self._clock_ms = clock_ms
         self._wait_ms = wait_ms
@@ -44,7 +46,7 @@ class Pace:
 
     async def room(self) -> None:
         """Return when a long copy may be written. Raises Refused when the copies of the log lag behind."""
-        deadline_ms = self._clock_ms() + self._wait_ms
+        deadline_ms = self._clock_ms() + self._wait_ms()
         while self.ahead() > AHEAD_BYTES_MAX:
             if self._clock_ms() >= deadline_ms:
                 raise Refused(

@@ -72,8 +72,7 @@ class PendingAcks:
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self._env = env
-        self._slave_timeout_ms = config.slave_timeout_ms
-        self._disk_timeout_ms = config.sync_flush_timeout_ms
+        self.reconfigure(config)
         self._wait_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._replicated = replicated
         self._flushed = flushed
@@ -90,6 +89,11 @@ class PendingAcks:
 
     def __len__(self) -> int:
         return len(self._slaves) + len(self._disk)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """``slaveTimeout`` and ``syncFlushTimeout`` may have changed: they hold for what begins to wait."""
+        self._slave_timeout_ms = config.slave_timeout_ms
+        self._disk_timeout_ms = config.sync_flush_timeout_ms
 
     def add(self, connection: Connection, answers: bytes, end: int) -> None:
         """Send ``answers`` to ``connection`` once the log is safe up to ``end`` (bytes), or at once if it is.

@@ -84,8 +84,8 @@ class MetadataSync:
             patience_s=ORDINARY_S,
         )
 
-    async def _turn(self) -> float | None:
-        """One question; how long to rest behind it, None: a period."""
+    async def _turn(self) -> float:
+        """One question; how many seconds to rest behind it."""
         asking = asyncio.timeout(None)
         try:
             async with asking:
@@ -98,7 +98,9 @@ class MetadataSync:
         finally:
             self._asking = None
         # The answer to a question comes when there is something new: ask again at once.
-        return 0.0 if copied and self._whole_only is None else None
+        if copied and self._whole_only is None:
+            return 0.0
+        return self._context.config.slave_metadata_ms / 1000
 
     async def once(self) -> bool:
         """Copy what changed, waiting for a change if there is none; False when there is no master, or its log

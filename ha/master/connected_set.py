@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ha.master.ack_policy import AckPolicy, Copies
@@ -101,6 +101,11 @@ class ConnectedSet:
 
     def on_lease(self) -> None:
         """Nobody else can become master."""
+
+    def on_copies_min(self, copies_min: int) -> None:
+        """From now on OK means so many copies at least."""
+        self.policy = replace(self.policy, copies_min=copies_min)
+        self._regroup()
 
     def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
         """Asked instead of a lease, which nobody needs here."""

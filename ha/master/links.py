@@ -104,17 +104,22 @@ class SlaveLinks:
         self.ticked_ms = env.monotonic_ms()
         self._pump_soon = False
         self._confirm_timer: asyncio.TimerHandle | None = None
-        limit = config.ha_bytes_per_s_max if config.ha_flow_control else 0
         self._resources = Resources(
             env,
             store,
             self,
-            Budget(limit, env.monotonic_ms),
+            Budget(0, env.monotonic_ms),
             LogReader(store),
             self.credentials,
             config.ha_batch_bytes,
             config.segment_bytes,
         )
+        self.reconfigure()
+
+    def reconfigure(self) -> None:
+        """``haFlowControlEnable`` or ``maxHaTransferByteInSecond`` may have changed."""
+        config = self._config
+        self._resources.budget.limit(config.ha_bytes_per_s_max if config.ha_flow_control else 0)
 
     def accept(self) -> SlaveLink:
         """A connection came in."""

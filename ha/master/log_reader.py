@@ -23,11 +23,14 @@ class Budget:
     """
 
     def __init__(self, bytes_per_s: int, now_ms: Callable[[], float]) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._burst = max(bytes_per_s / 10, 1.0)
-        self._left = self._burst
         self._now_ms = now_ms
-        self._at_ms = now_ms()
+        self.limit(bytes_per_s)
+
+    def limit(self, bytes_per_s: int) -> None:
+        """From now on so many."""
+        self._bytes_per_s = bytes_per_s
+        self._burst = self._left = max(bytes_per_s / 10, 1.0)
+        self._at_ms = self._now_ms()
 
     def take(self, wanted: int) -> int:
         """How many of ``wanted`` bytes may go now; they count as sent."""

@@ -20,7 +20,7 @@ Two promises, whatever answers of the Controllers are late or lost (``check_inva
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ha.master.ack_policy import AckPolicy, Copies, Wait
@@ -255,6 +255,11 @@ class SyncSet:
     def on_lease(self) -> None:
         """``may_confirm`` is true again: confirm what waited for it."""
         self._advance()
+
+    def on_copies_min(self, copies_min: int) -> None:
+        """From now on OK means so many copies at least."""
+        self._policy = replace(self._policy, copies_min=copies_min)
+        self._changed()
 
     # The Controllers
 

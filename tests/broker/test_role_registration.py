@@ -127,6 +127,15 @@ async def test_a_registration_has_what_a_nameserver_needs() -> None:
         assert wrapper["mappingDataVersion"] == {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
 
+async def test_nameservers_that_the_configuration_names_now_are_told_and_others_are_left() -> None:
+    async with FakeNameServer() as one, FakeNameServer() as other, Broker(one.address) as broker:
+        await until(lambda: broker.registration.status() == {one.address: 1})
+        broker.config.namesrv_addr = other.address
+        broker.registration.reconfigure()
+        await until(lambda: broker.registration.status() == {other.address: 1})
+        await until(lambda: (UNREGISTER, "1") in one.ids())
+
+
 async def test_a_change_of_role_is_told_at_once_and_a_stop_unregisters() -> None:
     async with FakeNameServer() as server:
         async with Broker(server.address) as broker:

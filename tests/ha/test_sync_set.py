@@ -138,6 +138,20 @@ def test_a_set_below_min_in_sync_replicas_answers_nothing_and_consumers_go_on_re
     assert sync.replicated == 200
 
 
+def test_more_copies_may_be_asked_for_while_a_master_leads() -> None:
+    sync = with_slaves(2, copies_min=1)
+    sync.on_disconnect(2)
+    sync.on_view(frozenset({SELF}), 2)
+    sync.on_append(200)
+    assert (sync.replicated, sync.members_to_write) == (200, 1)
+    sync.on_copies_min(2)
+    sync.on_append(300)
+    assert (sync.replicated, sync.members_to_write) == (200, 2), "what was answered stays answered"
+    sync.check_invariants()
+    sync.on_copies_min(1)
+    assert sync.replicated == 300
+
+
 def test_a_master_about_to_step_down_keeps_members_that_are_not_heard_for_them_to_be_elected() -> None:
     sync = with_slaves(2, 3, copies_min=2)
     late_ms = NOT_CATCHUP_MS + 1

@@ -8,7 +8,7 @@ import pytest
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.defaults import table
 from model.errors import ConfigError
-from model.settings import Config, parse_file, peers
+from model.settings import Config, parse_file, peers, with_values
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
@@ -123,6 +123,26 @@ def test_properties_and_toml_say_the_same() -> None:
 def test_a_line_without_a_value_is_named_by_its_number() -> None:
     with pytest.raises(ConfigError, match=r"x\.conf: line 2: expected key=value"):
         parse_file("x.conf", "a=1\nbroken\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("b.conf", "", "a=2\nb=x\n"),
+        ("b.conf", "# a=1\n a = 1 \nc=3\n", "# a=1\na=2\nc=3\nb=x\n"),
+        ("b.conf", "a=\\\n  1\nb=y\na=7", "a=2\nb=x\na=2\n"),
+        ("b.conf", "ab=1\nca=b=1\n", "ab=1\nca=b=1\na=2\nb=x\n"),
+        ("b.toml", "# mine\na = 1 # why\n'b' = true\n", '# mine\na = "2"\nb = "x"\n'),
+    ],
+)
+def test_keys_of_a_file_change_and_the_rest_of_it_stays(name: str, before: str, after: str) -> None:
+    assert with_values(name, before, {"a": "2", "b": "x"}) == after
+
+
+@pytest.mark.parametrize("text", ['c = """\na = 1\n"""\n', 'a = """\n1\n"""\n'])
+def test_a_file_whose_lines_cannot_be_told_apart_is_left_alone(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"b\.toml"):
+        with_values("b.toml", text, {"a": "2"})
 
 
 def test_a_setting_overrides_the_file_and_survives_the_round_trip() -> None:

@@ -60,7 +60,8 @@ def test_a_decoded_frame_of_the_real_thing_is_written_byte_for_byte_alike(vector
 
 
 def test_the_binary_header_of_the_facts_is_written_as_the_original_writes_it() -> None:
-    command = Command(105, {"topic": "T", "acceptStandardJsonOnly": "true"}, opaque=7, serialize=ROCKETMQ)
+    ext = {"topic": "T", "acceptStandardJsonOnly": "true"}
+    command = Command(105, ext, opaque=7, serialize=ROCKETMQ, version=0x1DF)
     stated = (
         "00000045 01000041 0069 00 01df 00000007 00000000 00000000 0000002c 0005"
         + b"topic".hex()

@@ -1,13 +1,12 @@
 """What do operators and mqadmin ask a broker?
 
-Configuration (25, 26), runtime (28), topic and consumer progress (202, 208, 300, 303, 305, 314, 343, 345),
+Runtime (28), topic and consumer progress (202, 208, 300, 303, 305, 314, 343, 345),
 offset reset (222), replication (906, 907, 1007), delay offsets (45).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -16,11 +15,8 @@ from broker.requests.consumers.offsets import need_own_group, need_pair, stored_
 from broker.timers.delivery import DEQUEUED, TimerService
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
-from model.config import BrokerConfig
-from model.errors import ConfigError, Refused
-from model.foreign_keys import sort_out
+from model.errors import Refused
 from model.message import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
-from model.settings import properties_of
 from remoting import bodies
 from remoting.bodies import Items, Members, queue_key
 from remoting.codec import VERSION, Command
@@ -28,48 +24,10 @@ from remoting.headers import flag, need, need_int, opt_bool, opt_int, told_clock
 from remoting.service import Connection
 from runtime.turns import Slice
 
-log = logging.getLogger(__name__)
-
-VERSION_TEXT: Final = "V5_3_3"
+VERSION_TEXT: Final = "V5_5_0"
 EPOCH_END: Final = 2**63 - 1
 NAMED_CHARS_MAX: Final = 256 << 10
 """Of the topics one question about a group's progress names: they are taken apart in one go."""
-LIVE_KEYS: Final = frozenset(
-    {
-        "autoCreateTopicEnable",
-        "autoCreateSubscriptionGroup",
-        "brokerPermission",
-        "clientChannelExpiredTimeout",
-        "defaultTopicQueueNums",
-        "deleteWhen",
-        "diskMaxUsedSpaceRatio",
-        "fileReservedTime",
-        "longPollingEnable",
-        "storeReplyMessageEnable",
-        "accessMessageInMemoryMaxRatio",
-        "maxTransferBytesOnMessageInMemory",
-        "maxTransferCountOnMessageInMemory",
-        "minInSyncReplicas",
-        "rejectTransactionMessage",
-        "slaveSyncMetadataPeriod",
-        "commitLogMegabytesMax",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "maxConsumerOffsetPairs",
-        "maxGroupsInHeartbeat",
-        "maxHeartbeatBytes",
-        "maxMessageSize",
-        "maxMessagesInBatch",
-        "maxQueuesInStats",
-        "maxSubscriptionBytes",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "transactionTimeOut",
-    }
-)
-"""Keys that take effect while the broker runs; a new value of any other is refused, not silently ignored."""
-
-
 _NO_THREADS: Final = {
     **{
         f"{of}ThreadPoolQueue{what}": 0
@@ -83,7 +41,7 @@ _NO_THREADS: Final = {
 
 
 class AdminProcessor:
-    """Answers the administration requests. ``on_config`` hears that live keys changed."""
+    """Answers the administration requests."""
 
     def __init__(self, context: BrokerContext, delays: DelayOffsets, timers: TimerService) -> None:
         self._context = context
@@ -91,39 +49,8 @@ class AdminProcessor:
         self._timers = timers
         self._config = context.config
         self._started_ms = context.env.now_ms()
-        self.on_config: list[Callable[[], None]] = []
 
-    # Configuration and runtime
-
-    async def update_config(self, connection: Connection, request: Command) -> Command:
-        """Set live keys; all of them or none."""
-        try:
-            changes, ignored = sort_out(properties_of(request.body), "broker")
-            held = self._config.to_mapping()
-            fresh = BrokerConfig.from_mapping({**held, **changes})
-            fixed = [
-                name for name in changes if name not in LIVE_KEYS and fresh.to_mapping()[name] != held[name]
-            ]
-            if fixed:
-                raise ConfigError(
-                    f"{fixed[0]} cannot be changed while the broker runs: set it in its file and start it"
-                    f" again; these can: {sorted(LIVE_KEYS)}"
-                )
-        except ConfigError as error:
-            raise Refused(str(error), Response.INVALID_PARAMETER) from None
-        fields = BrokerConfig.keys()
-        for name in changes:
-            setattr(self._config, fields[name].name, getattr(fresh, fields[name].name))
-        if ignored:
-            log.info("keys of RocketMQ that keelmq has no use for, ignored: %s", ", ".join(ignored))
-        log.warning("configuration changed by %s: %s", connection.remote, changes)
-        for hook in self.on_config:
-            hook()
-        return request.reply()
-
-    async def get_config(self, connection: Connection, request: Command) -> Command:
-        version = bodies.dumps(self._context.topics.version.to_json()).decode()
-        return request.reply(ext={"version": version}, body=self._config.shown().encode())
+    # Runtime
 
     async def runtime(self, connection: Connection, request: Command) -> Command:
         clock = told_clock(request.ext, self._context.env.now_ms())

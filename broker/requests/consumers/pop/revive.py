@@ -99,10 +99,10 @@ class ReviveService:
         self._log.ready = False
         self._begins_at = self._context.store.log.end
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
-        period_s = self._context.config.revive_interval_ms / 1000
-        await level_triggered(self._turn, asyncio.Event(), period_s, rest, "bringing back popped messages")
+        await level_triggered(self._turn, asyncio.Event(), TAKE_OVER_S, rest, "bringing back popped messages")
 
-    async def _turn(self) -> float | None:
+    async def _turn(self) -> float:
+        """How many seconds to rest behind it."""
         context = self._context
         self._log.note()
         if context.store.dispatched < self._begins_at:
@@ -124,7 +124,7 @@ class ReviveService:
         if not self._log.ready:
             self._take_over()
             return 0.0
-        return None
+        return context.config.revive_interval_ms / 1000
 
     def _take_over(self) -> None:
         """All was read once: go on where the former master was."""
