@@ -49,6 +49,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "heldPops": broker.processors.pops.polling.held,
         "openCheckpoints": broker.processors.pops.log.open_checkpoints,
         "offsetPairs": broker.context.offsets.pairs_used,
+        "pops": broker.processors.pops.status(),
         "revivedTotal": broker.processors.pops.revive.revived,
         "connections": len(broker.server.connections),
         "ports": broker.server.guard.status(),

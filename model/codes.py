@@ -265,6 +265,15 @@ def label_of(code: int) -> str:
         return UNKNOWN
 
 
+_ANSWERS: Final = {int(one): one.name.lower() for one in Response}
+
+
+def answer_label_of(code: int) -> str:
+    """The name of an answer's code as RocketMQ's metrics write it; one for all that are not known, too: of an
+    answer that is passed on another one chose the code."""
+    return _ANSWERS.get(code, UNKNOWN)
+
+
 def name_of(code: int) -> str:
     """The name of a request code, or the number when it is not a known one: for logs and answers."""
     try:

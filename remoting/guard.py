@@ -375,6 +375,7 @@ class Guard:
             "slowTurns": self.slow.status(),
             "slowRequests": self.slow.requests.status(),
             "answered": self.slow.answers.to_json(),
+            "rpcs": self.slow.answers.by_answer(),
         }
 
     def check_invariants(self) -> None:

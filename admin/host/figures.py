@@ -48,12 +48,14 @@ def broker_figures(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield _queue_lags(figures.get("queueLags") or [])
     yield from _node(status, figures, node)
     yield from _waiting(status, node)
+    yield from _pops(status, node)
     if isinstance(sizes := status.get("sizes"), dict):
         family = HistogramMetricFamily("rocketmq_message_size", "bytes of the records stored", labels=NODE)
         add_histogram(family, node, sizes)
         yield family
     if isinstance(total := status.get("putBytesTotal"), int):
         yield CounterMetricFamily("keelmq_broker_bytes_put", "bytes of the messages stored", value=total)
+    yield _rpcs((status.get("ports") or {}).get("rpcs") or [], node)
     for key, (name, text) in _HISTOGRAMS.items():
         if isinstance(seen := status.get(key), dict):
             yield histogram(name, text, seen)
@@ -61,6 +63,17 @@ def broker_figures(status: Mapping[str, Any]) -> Iterator[Metric]:
         total, free = disk["totalBytes"], disk["freeBytes"]
         yield GaugeMetricFamily("keelmq_broker_disk_size_bytes", "size of the store's disk", value=total)
         yield GaugeMetricFamily("keelmq_broker_disk_free_bytes", "what is free of it", value=free)
+
+
+def _rpcs(rows: list[Mapping[str, Any]], node: tuple[str, ...]) -> Metric:
+    """Without what is held on purpose, and sends of the fast path: those are answered elsewhere."""
+    labels = ["protocol_type", "request_code", "response_code", "is_long_polling", "result"]
+    family = HistogramMetricFamily(
+        "rocketmq_rpc_latency", "ms from a request to its answer", labels=[*NODE, *labels]
+    )
+    for row in rows:
+        add_histogram(family, (*node, "remoting", row["request"], row["answer"], "false", "success"), row)
+    return family
 
 
 _BY_TOPIC: Final = {
@@ -139,6 +152,49 @@ def _waiting(status: Mapping[str, Any], node: tuple[str, ...]) -> Iterator[Metri
     if isinstance(left_ms := lease.get("leftMs"), int):
         left.add_metric((), left_ms / 1000)
     yield left
+
+
+_POPS: Final = {
+    "put": (
+        "rocketmq_pop_revive_in_message",
+        "records written to the revive topic",
+        ("revive_message_type",),
+    ),
+    "read": (
+        "rocketmq_pop_revive_out_message",
+        "records read from the revive topic",
+        ("queue_id", "revive_message_type"),
+    ),
+    "revived": ("rocketmq_pop_revive_retry_messages", "messages put into a pop retry topic", ()),
+}
+_ROW_OF: Final = {"queue_id": "queueId", "revive_message_type": "kind"}
+
+
+def _pops(status: Mapping[str, Any], node: tuple[str, ...]) -> Iterator[Metric]:
+    """The revive topic. What is refused is not counted, hence one ``put_status``."""
+    pops = status.get("pops") or {}
+    for key, (name, text, more) in _POPS.items():
+        of_status = () if key == "read" else ("put_status",)
+        labels = [*NODE, "topic", "consumer_group", *more, *of_status]
+        counted = CounterMetricFamily(name, text, labels=labels)
+        for row in pops.get(key) or []:
+            own = [str(row[_ROW_OF[label]]) for label in more]
+            counted.add_metric(
+                [*node, row["topic"], row["group"], *own, *("PUT_OK" for _ in of_status)], row["total"]
+            )
+        yield counted
+    for key, name, text in (
+        ("messages", "rocketmq_pop_revive_lag", "records not read yet, or due and not brought back"),
+        ("behindMs", "rocketmq_pop_revive_latency", "ms since the first of them was due"),
+    ):
+        behind = GaugeMetricFamily(name, text, labels=[*NODE, "queue_id"])
+        for row in pops.get("behind") or []:
+            behind.add_metric([*node, str(row["queueId"])], row[key])
+        yield behind
+    if isinstance(offsets := pops.get("offsets"), int):
+        yield _of_node("rocketmq_pop_offset_buffer_size", "offsets of pops not confirmed yet", offsets, node)
+    if isinstance(held := status.get("openCheckpoints"), int):
+        yield _of_node("rocketmq_pop_checkpoint_buffer_size", "checkpoints in memory", held, node)
 
 
 def _lags(rows: list[Mapping[str, Any]], node: tuple[str, ...]) -> Iterator[Metric]:

@@ -522,7 +522,7 @@ class Connection(asyncio.BufferedProtocol):
             what = label_of(request.code)
             answer = await guard.slow.steps(answer_to(self._endpoint, self, request), what, self.remote)
             if answer is not None and not request.flag & FLAG_ONEWAY:
-                guard.slow.on_answered(what, self.remote, self._loop.time() - began)
+                guard.slow.on_answered(what, self.remote, self._loop.time() - began, answer.code)
                 answer.opaque = request.opaque
                 answer.flag |= FLAG_RESPONSE
                 self.send(answer)

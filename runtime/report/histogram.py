@@ -11,6 +11,10 @@ from typing import Any, Final
 
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """For what a producer waits for."""
+ANSWERS_S: Final = (*SHORT_S[:3], 0.003, 0.005, 0.007, *SHORT_S[4:11], 2.0, 2.5, 3.0, 5.0, 10.0)
+"""For what a request waits for: those of SHORT_S, and of ``RPC_MS``."""
+RPC_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
+"""The bounds of RocketMQ's own histogram of answers, ms."""
 LONG_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0)
 """For what may lie in a queue first."""
 SIZES_BYTES: Final = (1024, 4096, 512 * 1024, 1 << 20, 2 << 20, 4 << 20)

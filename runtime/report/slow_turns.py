@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Final, TypeVar
 
+from model.codes import answer_label_of
 from runtime.report.complaints import Complaints
-from runtime.report.histogram import Histogram
+from runtime.report.histogram import ANSWERS_S, RPC_MS, Histogram
 from runtime.report.slow_requests import SlowRequests
 
 T = TypeVar("T")
@@ -28,19 +29,40 @@ log = logging.getLogger(__name__)
 
 
 class Answers:
-    """How long requests took until their answers, by the names of their codes: there are about 100."""
+    """How long requests took until their answers, by the names of their codes and of the answers': there are
+    about 100 of both."""
 
     def __init__(self) -> None:
-        self._by: dict[str, Histogram] = {}
+        self._by: dict[tuple[str, str], Histogram] = {}
 
-    def observe(self, what: str, took_s: float) -> None:
-        found = self._by.get(what)
+    def observe(self, what: str, answer: int, took_s: float) -> None:
+        key = (what, answer_label_of(answer))
+        found = self._by.get(key)
         if found is None:
-            found = self._by[what] = Histogram()
+            found = self._by[key] = Histogram(ANSWERS_S)
         found.observe(took_s)
 
     def to_json(self) -> dict[str, Any]:
-        return {what: seen.to_json() for what, seen in sorted(self._by.items())}
+        """By request."""
+        found: dict[str, Any] = {}
+        for (what, _), seen in sorted(self._by.items()):
+            one, other = seen.to_json(), found.get(what)
+            if other is not None:
+                one["counts"] = [sum(pair) for pair in zip(one["counts"], other["counts"], strict=True)]
+                one["sum"] += other["sum"]
+            found[what] = one
+        return found
+
+    def by_answer(self) -> list[dict[str, Any]]:
+        """By request and answer, in ms and with the bounds of RocketMQ's own."""
+        places = [ANSWERS_S.index(bound_ms / 1000) for bound_ms in RPC_MS]
+        rows = []
+        for (what, answer), seen in sorted(self._by.items()):
+            told = seen.to_json()
+            counts = [told["counts"][at] for at in (*places, -1)]
+            names = {"request": what.lower(), "answer": answer}
+            rows.append({**names, "bounds": list(RPC_MS), "counts": counts, "sum": told["sum"] * 1000})
+        return rows
 
 
 HELD: Final = frozenset({"KEELMQ_COPY_TABLES"})
@@ -74,9 +96,9 @@ class SlowTurns:
             "%s: %s from %s held the event loop for %.0f ms", self._name, what, peer, took_ms
         )
 
-    def on_answered(self, request: str, client: str, took_s: float) -> None:
-        """A request has its answer. ``request``: the name of its code."""
-        self.answers.observe(request, took_s)
+    def on_answered(self, request: str, client: str, took_s: float, answer: int = 0) -> None:
+        """A request has its answer, of this code. ``request``: the name of its own."""
+        self.answers.observe(request, answer, took_s)
         if took_s * 1000 >= self.requests.least_ms and request not in HELD:
             self.requests.note(request, client, took_s * 1000)
 

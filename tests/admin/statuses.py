@@ -30,6 +30,13 @@ BROKER: dict[str, Any] = {
     "openCheckpoints": 13,
     "offsetPairs": 21,
     "revivedTotal": 14,
+    "pops": {
+        "put": [{"topic": "orders", "group": "billing", "kind": "CK", "total": 6}],
+        "read": [{"topic": "orders", "group": "billing", "kind": "ACK", "queueId": 3, "total": 5}],
+        "revived": [{"topic": "orders", "group": "billing", "total": 14}],
+        "behind": [{"queueId": 3, "messages": 2, "behindMs": 750}],
+        "offsets": 1,
+    },
     "figures": {
         "topics": {"orders": 7, "(others)": 3},
         "topicBytes": {"orders": 7000, "(others)": 300},
@@ -88,6 +95,9 @@ BROKER: dict[str, Any] = {
         "slowTurns": {"total": 1, "worstMs": 21.5, "byWhat": {"GET_CONSUME_STATS": 1}, "last": []},
         "slowRequests": {"byRequest": {"SEND_MESSAGE": 3}, "last": []},
         "answered": {"PULL_MESSAGE": {"bounds": [0.001], "counts": [4, 5], "sum": 0.1}},
+        "rpcs": [
+            {"request": "pull_message", "answer": "success", "bounds": [1, 3], "counts": [3, 4, 5], "sum": 9}
+        ],
         "audit": {"denied": {"SEND_MESSAGE_V2": 2}, "acts": {"UPDATE_AND_CREATE_TOPIC": 1}},
     },
     "tls": {

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.state.figures import OTHERS, Lag, Lags, QueueLag, Rows, largest_queues
+from broker.state.pop_counts import CHECKPOINT, PopCounts
 from runtime.turns import Slice
 from tests.broker.helpers import client_of, running
 
@@ -83,3 +84,16 @@ async def test_dead_letters_are_counted_by_their_group(tmp_path: Path) -> None:
         broker.context.stats.counters.add("TOPIC_PUT_NUMS", "T", 2, 0)
         await broker.upkeep.sampling.sample()
         assert broker.status()["figures"]["dead"] == {"%DLQ%cg": 4}
+
+
+def test_pops_of_many_topics_and_groups_have_a_few_rows_and_one_for_the_rest() -> None:
+    counts = PopCounts(pairs_max=2)
+    for topic in ("a", "b", "c", "d", "a"):
+        counts.put(topic, "g", CHECKPOINT)
+        counts.read(topic, "g", CHECKPOINT, 3)
+        counts.revived(topic, "g", 2)
+    told = counts.to_json()
+    for rows, times in ((told["put"], 1), (told["read"], 1), (told["revived"], 2)):
+        found = {(row["topic"], row["group"]): row["total"] for row in rows}
+        assert found == {("a", "g"): 2 * times, ("b", "g"): times, (OTHERS, OTHERS): 2 * times}
+    assert {row["queueId"] for row in told["read"]} == {3}

@@ -80,6 +80,59 @@ def test_the_table_has_the_labels() -> None:
     }
 
 
+ROCKETMQ_LABELS = {
+    "rocketmq_pop_revive_in_message_total": {"consumer_group", "topic", "revive_message_type", "put_status"},
+    "rocketmq_pop_revive_out_message_total": {"consumer_group", "topic", "queue_id", "revive_message_type"},
+    "rocketmq_pop_revive_retry_messages_total": {"consumer_group", "topic", "put_status"},
+    "rocketmq_pop_revive_lag": {"queue_id"},
+    "rocketmq_pop_revive_latency": {"queue_id"},
+    "rocketmq_pop_offset_buffer_size": set(),
+    "rocketmq_pop_checkpoint_buffer_size": set(),
+    "rocketmq_rpc_latency": {
+        "protocol_type",
+        "request_code",
+        "response_code",
+        "is_long_polling",
+        "result",
+    },
+}
+"""Beside those of the node: PopMetricsManager and NettyRemotingAbstract.writeResponse of 5.x."""
+ROCKETMQ_OTHERS = """broker_permission topic_number consumer_group_number messages_in_total messages_out_total
+throughput_in_total throughput_out_total message_size producer_connections consumer_connections
+consumer_lag_messages consumer_lag_latency consumer_inflight_messages consumer_queueing_latency
+consumer_ready_messages send_to_dlq_messages_total commit_messages_total rollback_messages_total half_messages
+storage_size storage_flush_behind_bytes storage_dispatch_behind_bytes storage_message_reserve_time
+timing_messages processor_watermark topic_create_execution_time consumer_group_create_execution_time
+finish_message_latency pop_buffer_scan_time_consume timer_enqueue_lag timer_enqueue_latency timer_dequeue_lag
+timer_dequeue_latency timer_enqueue_total timer_dequeue_total timer_message_snapshot delay_message_latency
+rocksdb_... tiered_store_... proxy_up"""
+"""What else BrokerMetricsConstant, DefaultStoreMetricsConstant and the modules beside them name."""
+
+
+def test_each_name_of_rocketmq_is_emitted_or_on_the_page_with_the_reason() -> None:
+    part = PAGE.partition("#### Names of RocketMQ that are not here")[2].partition("\n###")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]{7,}) \|[^|]*\|$", part, re.M)
+    missing = [name for names, _ in rows for name in re.findall(r"`([\w.]+)`", names)]
+    here = {name.removeprefix("rocketmq_") for name in emitted() if name.startswith("rocketmq_")}
+    theirs = {name.removeprefix("rocketmq_") for name in ROCKETMQ_LABELS} | set(ROCKETMQ_OTHERS.split())
+    assert len(missing) == len(set(missing))
+    assert set(missing) & here == set()
+    assert set(missing) | here == theirs
+
+
+def test_pops_and_answers_have_the_labels_of_rocketmq() -> None:
+    node = {"cluster", "node_type", "node_id"}
+    assert {name: set(TABLE[name]) - node for name in ROCKETMQ_LABELS} == ROCKETMQ_LABELS
+    text = Metrics("broker", Server(BROKER)).text().decode()
+    of = 'topic="orders"'
+    assert re.search(
+        rf'revive_in_message_total{{.*put_status="PUT_OK",revive_message_type="CK",{of}}} 6', text
+    )
+    assert re.search(rf'revive_out_message_total{{.*queue_id="3",revive_message_type="ACK",{of}}} 5', text)
+    assert re.search(r'pop_revive_latency{.*queue_id="3"} 750', text)
+    assert re.search(r'rpc_latency_bucket{.*le="3.0",.*request_code="pull_message".*} 4', text)
+
+
 @pytest.mark.parametrize("metrics", [Metrics("broker", Server(BROKER)), Metrics("namesrv", Server(NAMESRV))])
 def test_the_exposition_is_what_prometheus_reads(metrics: Metrics) -> None:
     """The parser of Prometheus' own client; histograms are whole, and grow from bound to bound."""

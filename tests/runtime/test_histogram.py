@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.report.histogram import Histogram
+from model.codes import UNKNOWN
+from runtime.report.histogram import ANSWERS_S, RPC_MS, SHORT_S, Histogram
+from runtime.report.slow_turns import Answers
 
 
 @given(st.lists(st.floats(-1, 100, allow_nan=False)))
@@ -17,3 +20,24 @@ def test_counts_are_of_what_is_at_most_the_bound(values: list[float]) -> None:
     assert found["bounds"] == [0.5, 1.0, 10.0]
     assert found["counts"] == [*(sum(v <= bound for v in values) for bound in found["bounds"]), len(values)]
     assert abs(found["sum"] - sum(max(v, 0.0) for v in values)) < 1e-3
+
+
+def test_answers_are_told_by_request_and_by_their_codes() -> None:
+    answers = Answers()
+    for code, took_s in ((0, 0.002), (0, 0.5), (1, 0.0065), (31_337, 4.0), (31_338, 4.0)):
+        answers.observe("PULL_MESSAGE", code, took_s)
+    told = answers.to_json()["PULL_MESSAGE"]
+    assert (told["counts"][-1], round(told["sum"], 4)) == (5, 8.5085)
+    assert told["counts"][told["bounds"].index(0.007)] == 2
+    rows = {row["answer"]: row for row in answers.by_answer()}
+    assert {name: row["counts"][-1] for name, row in rows.items()} == {
+        "success": 2,
+        "system_error": 1,
+        UNKNOWN: 2,
+    }, "a code that somebody made up has no row of its own"
+    assert {row["request"] for row in rows.values()} == {"pull_message"}
+    assert rows["success"]["counts"] == [0, 1, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert rows["success"]["sum"] == pytest.approx(502)
+    assert rows["success"]["bounds"] == list(RPC_MS)
+    assert set(SHORT_S) | {bound / 1000 for bound in RPC_MS} == set(ANSWERS_S)
+    assert list(ANSWERS_S) == sorted(ANSWERS_S)

@@ -301,7 +301,7 @@ class FastReads:
             answer = request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
             took_s = (slow.now_ms() - began_ms) / 1000
-            slow.on_answered(_NAME_OF[request.code], connection.remote, took_s)
+            slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, answer.code)
             connection.send(answer)
             if len(answer.body) >= LONG_ANSWER_BYTES:
                 self._guard.made.add(len(answer.body), asyncio.get_running_loop())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.requests.consumers.pop.codec import Ack, Checkpoint
-from broker.requests.consumers.pop.core import FAR_MIN, GRACE_MS, OpenCheckpoints
+from broker.requests.consumers.pop.core import FAR_MIN, GRACE_MS, LATE_MAX, OpenCheckpoints
 from broker.requests.consumers.pop.positions import Positions, passed
 
 
@@ -58,6 +58,28 @@ def test_what_cannot_be_read_is_tried_later() -> None:
     assert queue.due(8999) is None
     assert queue.due(9000) is first
     queue.check_invariants()
+
+
+def test_what_is_late_is_told_until_it_came_back() -> None:
+    queue, due_ms = OpenCheckpoints(), 1000 + GRACE_MS
+    for at, of_ms in enumerate((0, 300, 600)):
+        queue.on_checkpoint(point(at, at_ms=of_ms), at)
+    assert queue.late(due_ms - 1) == (0, 0)
+    assert queue.late(due_ms + 300) == (2, 300)
+    first = queue.due(due_ms + 300)
+    assert first is not None
+    queue.later(first, due_ms + 10_000)
+    assert queue.late(due_ms + 400) == (2, 400), "one that cannot be read is late since its time"
+    queue.settled(first, 0)
+    queue.on_ack(ack(1, 1, 2, at_ms=300))
+    assert queue.late(due_ms + 650) == (1, 50)
+
+
+def test_of_many_that_are_late_the_first_is_among_those_counted() -> None:
+    queue = OpenCheckpoints()
+    for at in range(LATE_MAX + 50):
+        queue.on_checkpoint(point(at, at_ms=at), at)
+    assert queue.late(10**6) == (LATE_MAX, 10**6 - 1000 - GRACE_MS)
 
 
 def test_one_that_is_far_behind_is_written_anew_once_and_keeps_its_acks() -> None:

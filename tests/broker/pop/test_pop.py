@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,14 @@ from tests.broker.helpers import client_of, eventually, running, topic
 from tests.broker.pop.support import ack, change, pop, pop_until, popped
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[tuple[str, str, str]]:
+    """By topic, group and kind."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        found[row["topic"], row["group"], row["kind"]] += row["total"]
+    return found
 
 
 async def test_what_was_popped_is_not_given_again(tmp_path: Path) -> None:
@@ -59,6 +69,17 @@ async def test_what_is_not_acknowledged_comes_back_and_what_is_does_not(tmp_path
         done = broker.offsets.queues(REVIVE_GROUP, REVIVE)
         ends = {q: broker.store.max_queue_offset(REVIVE, q) - 1 for q in range(8)}
         assert done == {queue: end for queue, end in ends.items() if end >= 0}, "nothing is read again"
+        told = broker.status()["pops"]
+        put, read = (counted(told[name]) for name in ("put", "read"))
+        assert put == read, "each record was read once"
+        assert (put["T", "pg", "CK"], put["T", "pg", "ACK"]) == (1, 2), (
+            "the broker acknowledges what came back"
+        )
+        assert put["%RETRY%pg_T", "pg", "ACK"] == 2
+        assert told["revived"] == [{"topic": "T", "group": "pg", "total": 2}]
+        assert [row["queueId"] for row in told["behind"]] == list(range(8))
+        assert not any(row["messages"] or row["behindMs"] for row in told["behind"])
+        assert told["offsets"] == 0
 
 
 async def test_a_message_with_the_longest_properties_comes_back_and_holds_no_other(

@@ -7,6 +7,7 @@ same: what was popped and not acknowledged is open, and due when its invisible t
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 from typing import Final
 
 from broker.requests.consumers.pop.codec import Ack, Checkpoint, Key
@@ -17,6 +18,8 @@ FAR_MIN: Final = 10_000
 """An open checkpoint so many records behind what is read is written anew: else all of them would be read
 again after a failover."""
 SETTLING_MAX: Final = 1024
+LATE_MAX: Final = 1000
+"""So many checkpoints that are late are counted: who watches needs no more to act."""
 
 
 class OpenCheckpoints:
@@ -34,6 +37,7 @@ class OpenCheckpoints:
         self._due: list[tuple[int, int, Key]] = []
         self._settling: dict[int, int] = {}  # revive offset -> where the log must be confirmed up to
         self._moving: dict[Key, None] = {}
+        self._put_off: dict[Key, int] = {}  # said ``later`` of: when they were due at first
         self._pushed = 0
 
     def __len__(self) -> int:
@@ -81,6 +85,8 @@ class OpenCheckpoints:
 
     def later(self, point: Checkpoint, at_ms: int) -> None:
         """Its messages cannot be read now."""
+        self._put_off = {key: due_ms for key, due_ms in self._put_off.items() if key in self._open}
+        self._put_off.setdefault(point.key, point.revive_time_ms + GRACE_MS)
         self._due = [row for row in self._due if row[2] != point.key]
         heapq.heapify(self._due)
         self._push(point, at_ms)
@@ -94,6 +100,20 @@ class OpenCheckpoints:
                     self._moving[key] = None
                 return point if is_far else None
         return None
+
+    def late(self, now_ms: int) -> tuple[int, int]:
+        """How many are due and open all the same (LATE_MAX at most), and since when the first is (ms ago)."""
+        put_off = (row for row in self._put_off.items() if row[0] in self._open)
+        since = dict(islice(put_off, LATE_MAX))
+        places = [0]  # of the heap: below what is not due nothing is
+        while places and len(since) < LATE_MAX:
+            at = places.pop()
+            if at < len(self._due) and self._due[at][0] <= now_ms:
+                due_ms, _, key = self._due[at]
+                if key in self._open:
+                    since.setdefault(key, due_ms)
+                places += (2 * at + 2, 2 * at + 1)
+        return len(since), now_ms - min(since.values(), default=now_ms)
 
     def progress(self, confirmed: int) -> int:
         """The last offset of the revive queue that need not be read again; -1: none."""

@@ -15,6 +15,7 @@ from broker.context import BrokerContext
 from broker.requests.consumers.pop.codec import CK_TAG, Ack, Checkpoint
 from broker.requests.consumers.pop.positions import Key, Positions, passed
 from broker.requests.send import SendProcessor
+from broker.state.pop_counts import ACK, CHECKPOINT, PopCounts
 from model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS, UNIQ_KEY, encode_properties
 from model.pop import TIMER_DELIVER_MS, revive_topic
 from store.files.record import NewMessage
@@ -34,6 +35,7 @@ class PopLog:
         """As the revive service counts them."""
         self.ready = False
         """Whether what the former master popped was read, so that it is not popped again."""
+        self.counts = PopCounts()
         self._context = context
         self._sender = sender
         self.positions = Positions()
@@ -125,6 +127,7 @@ class PopLog:
         due_ms = max(0, point.revive_time_ms - ACK_TIME_MS)
         record = self._record(queue_id, CK_TAG, point.unique_id(), due_ms, point.encode())
         put = self._sender.put([record])[0]
+        self.counts.put(point.topic, point.group, CHECKPOINT)
         if next_offset is not None:
             end = put.physical_offset + put.size
             self.moved(point.topic, point.group, point.queue_id, next_offset, end)
@@ -132,7 +135,9 @@ class PopLog:
 
     def write_ack(self, ack: Ack, queue_id: int, due_ms: int) -> Put:
         """Raises Refused."""
-        return self._sender.put([self.ack_record(ack, queue_id, due_ms)])[0]
+        put = self._sender.put([self.ack_record(ack, queue_id, due_ms)])[0]
+        self.counts.put(ack.topic, ack.group, ACK)
+        return put
 
     def ack_record(self, ack: Ack, queue_id: int, due_ms: int) -> NewMessage:
         """To be put together with other messages."""

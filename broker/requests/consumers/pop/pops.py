@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.context import BrokerContext
 from broker.requests.consumers.assignment import AssignmentProcessor
 from broker.requests.consumers.pop.ack import AckProcessor
@@ -45,6 +47,14 @@ class Pops:
             int(Request.POLLING_INFO): self._look.polling_info,
             int(Request.QUERY_ASSIGNMENT): assignment.query,
             int(Request.SET_MESSAGE_REQUEST_MODE): assignment.set_mode,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready: the revive topic and what is not confirmed of it."""
+        return {
+            **self.log.counts.to_json(),
+            "behind": self.revive.behind(),
+            "offsets": len(self.log.positions),
         }
 
     def role_ended(self) -> None:

@@ -28,6 +28,7 @@ from broker.requests.consumers.pop.log import PopLog
 from broker.requests.moving import once_more, records_of
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
+from broker.state.pop_counts import ACK, CHECKPOINT
 from model.errors import MqError, PeerError
 from model.message import (
     BORN_HOST_V6,
@@ -101,6 +102,18 @@ class ReviveService:
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         await level_triggered(self._turn, asyncio.Event(), TAKE_OVER_S, rest, "bringing back popped messages")
 
+    def behind(self) -> list[dict[str, int]]:
+        """At a master, of each revive queue: what was not read yet, or is due and did not come back, and for
+        how long (ms)."""
+        if not self._context.role_state.is_master:
+            return []
+        now_ms, topic, found = self._context.env.now_ms(), self._log.topic, []
+        for queue_id, queue in enumerate(self._queues):
+            late, since_ms = queue.late(now_ms)
+            unread = max(0, self._context.store.max_queue_offset(topic, queue_id) - queue.read)
+            found.append({"queueId": queue_id, "messages": unread + late, "behindMs": since_ms})
+        return found
+
     async def _turn(self) -> float:
         """How many seconds to rest behind it."""
         context = self._context
@@ -146,7 +159,7 @@ class ReviveService:
         while True:
             got = self._context.store.get(self._log.topic, queue_id, queue.read, BATCH, BATCH_BYTES, None)
             for record in records_of(got.chunks):
-                self._note(queue, record)
+                self._note(queue, queue_id, record)
             if got.status not in (GetStatus.FOUND, GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
                 return True
             if got.next_offset <= queue.read:
@@ -154,18 +167,20 @@ class ReviveService:
             queue.read = got.next_offset
             await slice_.breathe()
 
-    def _note(self, queue: OpenCheckpoints, record: Record) -> None:
+    def _note(self, queue: OpenCheckpoints, queue_id: int, record: Record) -> None:
         tag = property_of(record.properties, TAGS)
         own = self._context.config.broker_name
         try:
             if tag == CK_TAG:
                 point = Checkpoint.parse(record.body)
+                self._log.counts.read(point.topic, point.group, CHECKPOINT, queue_id)
                 point.broker = point.broker or own
                 queue.on_checkpoint(point, record.queue_offset)
                 if not self._log.ready and not point.rewritten:
                     self._former.append((record.physical_offset, record.store_timestamp_ms, point))
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = Ack.parse(record.body, batch=tag == BATCH_ACK_TAG)
+                self._log.counts.read(ack.topic, ack.group, ACK, queue_id)
                 ack.broker = ack.broker or own
                 queue.on_ack(ack)
         except PeerError as error:
@@ -205,6 +220,8 @@ class ReviveService:
         put = self._sender.put([*found.messages, record], stored_before=True)[-1]
         for offset in found.offsets if found.unread else ():
             point.ack(offset)
+        self._log.counts.put(point.topic, point.group, ACK)
+        self._log.counts.revived(point.topic, point.group, len(found.offsets))
         self.revived += len(found.offsets)
         return put.physical_offset + put.size
 
