@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
+from admin.commands.backup import create, restore
+from admin.commands.group import forget
 from admin.host.serve import Plan, plan
 from model.settings import parse_properties
 from tests import ROOT
@@ -119,6 +121,7 @@ def test_there_is_a_set_of_each_kind(everything: list[dict[str, Any]]) -> None:
     (missing,) = [rule["expr"] for rule in rules if rule["alert"] == "KeelmqReplicaMissing"]
     of = "max by (group) (keelmq_group_in_sync_replicas{group="
     assert missing == f'{of}"broker-a"}}) < 3 or {of}"broker-b"}}) < 2'
+    assert set(of_kind(everything, "CronJob")) == {"mq-broker-a-0-backup", "mq-broker-b-0-backup"}
     plain = {one["kind"] for one in rendered()}
     assert plain == {"StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"}
 
@@ -189,39 +192,107 @@ def test_a_change_of_any_key_restarts_the_pods_it_concerns(everything: list[dict
         assert {name for name in before if before[name] != after[name]} == concerns
 
 
-def command_of(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+def backups(found: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The broker's pod and the job's pod of each."""
+    for name, one in of_kind(found, "CronJob").items():
+        assert one["spec"]["concurrencyPolicy"] == "Forbid"
+        yield name.removesuffix("-backup"), one["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+
+
+def stored(arguments: list[str], store: Path) -> dict[str, Any]:
+    """What ``keelmq`` reads from the arguments of a backup or a restore, whose store is this one."""
+    group, name, *rest = arguments
+    assert group == "backup"
+    command = {"create": create, "restore": restore}[name]
+    rest = [str(store) if one == "/data/store" else one for one in rest]
+    return command.make_context(name, rest).params
 
 
 @pytest.mark.more
 @needs_helm
-def test_the_backup_ends_when_it_is_told_to(everything: list[dict[str, Any]], tmp_path: Path) -> None:
-    script = next(
-        container["args"][0]
-        for name, pod, _ in pods(everything)
-        for container in pod["containers"]
-        if container["name"] == "backup"
+def test_a_backup_is_made_beside_the_broker_of_its_store(
+    everything: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    sets = of_kind(everything, "StatefulSet")
+    assert [broker for broker, _ in backups(everything)] == ["mq-broker-a-0", "mq-broker-b-0"]
+    for broker, pod in backups(everything):
+        (container,) = pod["containers"]
+        asked = stored(container["args"], tmp_path)
+        assert (asked["target"], asked["keep"]) == (Path("/backup") / broker, 24)
+        owner = sets[broker.rpartition("-")[0]]["spec"]
+        (claim,) = owner["volumeClaimTemplates"]
+        volumes = {one["name"]: one for one in pod["volumes"]}
+        assert (
+            volumes["data"]["persistentVolumeClaim"]["claimName"] == f"{claim['metadata']['name']}-{broker}"
+        )
+        assert volumes["backup"]["persistentVolumeClaim"]["claimName"] == "kept"
+        mounts = {one["name"]: one for one in container["volumeMounts"]}
+        assert set(mounts) == set(volumes)
+        assert (mounts["data"]["mountPath"], mounts["data"]["readOnly"]) == ("/data", True)
+        (near,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert near["labelSelector"]["matchLabels"] == {"statefulset.kubernetes.io/pod-name": broker}
+        theirs = owner["template"]["spec"]
+        assert pod["securityContext"] == theirs["securityContext"], "it may read what the broker wrote"
+        assert container["securityContext"] == theirs["containers"][0]["securityContext"]
+        assert container["image"] == theirs["containers"][0]["image"]
+
+
+@pytest.mark.more
+@needs_helm
+def test_a_backup_goes_to_an_object_store_with_its_own_keys_and_image(tmp_path: Path) -> None:
+    found = rendered(
+        **{
+            "backup.enabled": "true",
+            "backup.target": "s3://kept/mq/",
+            "backup.replicas": "9",
+            "backup.schedule": "@daily",
+            "backup.secretName": "keys",
+            "backup.image": "with-s3:1",
+        }
     )
-    with subprocess.Popen(
-        ["/bin/sh", "-c", f"echo up; {script}"], stdout=subprocess.PIPE, text=True
-    ) as shell:
-        assert shell.stdout is not None
-        assert shell.stdout.readline() == "up\n"
-        deadline = time.monotonic() + 30
-        children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
-        while not any(command_of(pid) == "sleep" for pid in children.read_text().split()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        shell.terminate()
-        assert shell.wait(30) == 0
+    assert {one["spec"]["schedule"] for one in of_kind(found, "CronJob").values()} == {"@daily"}
+    assert [broker for broker, _ in backups(found)] == [f"mq-broker-a-{n}" for n in range(3)]
+    for broker, pod in backups(found):
+        (container,) = pod["containers"]
+        assert stored(container["args"], tmp_path)["target"] == f"s3://kept/mq/{broker}"
+        assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+        assert container["image"] == "with-s3:1"
+        assert [one["name"] for one in pod["volumes"]] == ["data", "tmp"]
+
+
+def test_the_page_restores_what_the_chart_backs_up(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    pod = yaml.safe_load(text)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert stored(container["args"], tmp_path / "store")["target"] == "s3://kept/mq/mq-broker-a-0"
+    (volume,) = pod["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "data-mq-broker-a-0"
+    chart = (CHART / "templates" / "backup.yaml").read_text()
+    assert "claimName: data-{{ $pod }}" in chart
+    assert "create, /data/store," in chart
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text()
+    for key in ("runAsUser", "runAsGroup", "fsGroup"):
+        assert f"{key}: {pod['securityContext'][key]}\n" in helpers
+    (asked,) = re.findall(r"exec mq-namesrv-0 -- keelmq group forget (.*)", page)
+    assert forget.make_context("forget", shlex.split(asked)).params["name"] == "broker-a"
 
 
 @pytest.mark.more
 @needs_helm
 def test_what_cannot_be_is_refused() -> None:
-    for setting in ("namesrv.replicas=2", "backup.enabled=true", "groups[0].name=Broker_A", "typo=1"):
+    for setting, named in (
+        ("namesrv.replicas=2", "replicas"),
+        ("backup.enabled=true", "backup.target or backup.claimName"),
+        ("backup.enabled=true,backup.target=s3://a/b,backup.claimName=c", "one of both"),
+        ("backup.schedule=hourly", "schedule"),
+        ("backup.target=/mnt/kept", "target"),
+        ("groups[0].name=Broker_A", "name"),
+        ("typo=1", "typo"),
+    ):
         done = helm("template", "mq", str(CHART), "--kube-version", KUBERNETES, "--set", setting)
         assert done.returncode != 0, setting
+        assert named in done.stderr, setting
+    backup = "backup.enabled=true,backup.claimName=kept"
+    done = helm("template", "a" * 45, str(CHART), "--kube-version", KUBERNETES, "--set", backup)
+    assert "too long for a CronJob" in done.stderr
