@@ -80,9 +80,12 @@ def begin_mqadmin(namesrv: str, scratch: Path, *commands: str) -> subprocess.Pop
         words += [*(["--"] if words else []), *command.split()]
     classes = rocketmq.compile_java(Path(__file__).parent / "java" / "AdminDriver.java")
     line = rocketmq.java("AdminDriver", *words, classes=classes, user_home=scratch, heap_mb=256)
+    line.insert(
+        1, f"-Djava.io.tmpdir={scratch}"
+    )  # where some commands leave files, as others do where they run
     environment = {**os.environ, "NAMESRV_ADDR": namesrv}
     return subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        line, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from client.admin import AdminClient
@@ -27,6 +28,18 @@ async def work_and_ask(
     namesrv: str, controller: str, cases: Sequence[Case], scratch: Path
 ) -> tuple[list[str], dict[str, str]]:
     """(what each command printed, name -> what it stands for on this side)."""
+    async with worked(namesrv, scratch) as found:
+        names = {**found, "controller": controller}
+        commands = [case.command.format(**names) for case in cases]
+        await asyncio.sleep(7)  # what is committed and counted is written down, and registered
+        begun = await asyncio.to_thread(begin_mqadmin, namesrv, scratch, *commands)
+        said = await asyncio.to_thread(end_mqadmin, begun, len(commands), RUN_S)
+    return said, names
+
+
+@asynccontextmanager
+async def worked(namesrv: str, scratch: Path) -> AsyncIterator[dict[str, str]]:
+    """The work is done, and a producer and a consumer are online; what names stand for on this side."""
     env = OsEnv()
     got: list[str] = []
 
@@ -55,21 +68,16 @@ async def work_and_ask(
                 queue = Queue(TOPIC, "broker-a", number)
                 await reader.pull(queue, 0)
                 await reader.commit(queue, min(number, 2))
-        names = {
+        yield {
             "broker": broker,
+            "client": consumer.session.client_id,
             "cluster": cluster,
             "namesrv": namesrv,
-            "controller": controller,
             "files": str(_files(scratch)),
             "offset_id": sent[0].offset_msg_id,
             "no_id": sent[0].offset_msg_id[:16] + "00000000000FFFFF",
             "unique_id": sent[0].msg_id,
         }
-        commands = [case.command.format(**names) for case in cases]
-        await asyncio.sleep(7)  # what is committed and counted is written down, and registered
-        begun = await asyncio.to_thread(begin_mqadmin, namesrv, scratch, *commands)
-        said = await asyncio.to_thread(end_mqadmin, begun, len(commands), RUN_S)
-    return said, names
 
 
 def _files(scratch: Path) -> Path:
