@@ -38,12 +38,12 @@ def run(command: click.Command, arguments: Sequence[str], name: str = "keelmq") 
         error.show()
         return UNFINISHED
     except ConfigError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {_one_line(str(error))}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except (MqError, OSError) as error:
-        print(f"{name}: {advised(str(error) or type(error).__name__)}", file=sys.stderr)
+        print(f"{name}: {_one_line(advised(str(error) or type(error).__name__))}", file=sys.stderr)
         return UNFINISHED
     except Exception:  # noqa: BLE001 - ours to mend; Python ends with 1, which scripts take for warnings
         traceback.print_exc()
@@ -63,6 +63,11 @@ def advised(text: str) -> str:
     text = text.replace("set tls.client.certPath and .keyPath", "give --tls-cert and --tls-key")
     found = [todo for said, todo in _ADVICE.items() if said in text]
     return f"{text} ({'; '.join(found)})" if found else text
+
+
+def _one_line(text: str) -> str:
+    """What RocketMQ's servers say may have several."""
+    return " ".join(part for line in text.splitlines() if (part := line.strip()))
 
 
 def _say_usage(error: click.UsageError, name: str) -> None:

@@ -346,7 +346,9 @@ class Routes:
             if response.code == Response.SUCCESS:
                 answer = _parsed(topic, response.body)
             elif response.code == Response.TOPIC_NOT_EXIST:
-                answer = NoRoute(f"no route of topic {topic}: {response.remark or 'unknown topic'}")
+                why = response.remark or "unknown topic"
+                whole = why.startswith("no route for topic ")  # what our own NameServers say
+                answer = NoRoute(why if whole else f"no route of topic {topic}: {why}")
             elif is_by_rights(response.code, response.remark):
                 text = f"NameServer {address} refuses the route of topic {topic}: {response.remark}"
                 answer = RouteRefused(text, response.code)

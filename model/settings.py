@@ -223,10 +223,21 @@ def addresses(text: str, name: str = "") -> list[str]:
     for address in found:
         host, _, port = address.rpartition(":")
         need(
-            bool(host) and port.isascii() and port.isdigit() and len(port) < 10,
+            bool(host)
+            and host.startswith("[") == host.endswith("]")
+            and port.isascii()
+            and port.isdigit()
+            and len(port) < 10,
             f"{of}address {address!r}: expected host:port",
         )
         need(0 < int(port) <= PORT_MAX, f"{of}address {address!r}: a port is 1 to {PORT_MAX}")
+    return found
+
+
+def some_addresses(text: str, name: str) -> list[str]:
+    """``addresses`` of an option that is given: it names one at least. Raises ConfigError."""
+    found = addresses(text, name)
+    need(bool(found), f"{name}: {text!r} names none: expected host:port")
     return found
 
 

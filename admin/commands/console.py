@@ -19,7 +19,7 @@ from admin.host.serve import bind
 from admin.local.cluster import LocalCluster
 from admin.tls import client_env
 from model.errors import ConfigError
-from model.settings import addresses, is_loopback
+from model.settings import is_loopback, some_addresses
 from remoting.keys import Signer
 
 PORT = 9880
@@ -117,7 +117,7 @@ def console(
 def _controllers(given: str | None, namesrv: str | None, directory: Path) -> list[str]:
     """Of a cluster elsewhere those that are named, of this machine's own all."""
     if given is not None:
-        return addresses(given, "--controllers")
+        return some_addresses(given, "--controllers")
     if namesrv is not None:
         return []
     return [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]

@@ -22,7 +22,7 @@ from admin.tls import client_env, env_of, given
 from client.admin import AdminClient
 from model.config.tls import split_tls
 from model.errors import ConfigError
-from model.settings import addresses, peers
+from model.settings import addresses, peers, some_addresses
 from remoting.keys import Signer
 
 CODES = {Level.OK: DONE, Level.WARNING: WARNINGS, Level.FAILED: FAILED}
@@ -78,9 +78,9 @@ def doctor(
         patient = _of_directory(directory)
     asked = patient
     if namesrv is not None:
-        asked = replace(asked, namesrv=addresses(namesrv, "--namesrv"))
+        asked = replace(asked, namesrv=some_addresses(namesrv, "--namesrv"))
     if controllers is not None:
-        asked = replace(asked, controllers=addresses(controllers, "--controllers"))
+        asked = replace(asked, controllers=some_addresses(controllers, "--controllers"))
     found = [finding for local in asked.local for finding in local_checks.judge(local)]
     if asked.namesrv or asked.controllers:
         found += asyncio.run(_cluster(asked, credentials.read(credentials_file)))

@@ -17,7 +17,7 @@ from admin.local.cluster import LocalCluster
 from admin.local.layout import CLUSTER
 from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused
-from model.settings import addresses
+from model.settings import some_addresses
 from remoting.keys import Signer
 
 
@@ -170,7 +170,7 @@ def handover(
         raise click.UsageError("--controllers and --namesrv go together")
     at, name = _where(directory, controllers, name)
     if namesrv is not None:
-        names = addresses(namesrv)
+        names = some_addresses(namesrv, "--namesrv")
     else:
         names = [node.address for node in LocalCluster.open(directory).layout.namesrvs]
     key, env = credentials.read(credentials_file), tls.client_env()

@@ -19,7 +19,7 @@ from admin.local.cluster import LocalCluster
 from admin.local.layout import CLUSTER
 from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused, Unknown
-from model.settings import addresses
+from model.settings import some_addresses
 from remoting.keys import Signer
 
 
@@ -37,7 +37,7 @@ class _Site:
             raise click.UsageError("--controllers and --namesrv go together")
         self.at = controllers_of(directory, controllers)
         if namesrv is not None:
-            self.names, self.known = addresses(namesrv), list[str]()
+            self.names, self.known = some_addresses(namesrv, "--namesrv"), list[str]()
         else:
             layout = LocalCluster.open(directory).layout
             self.names, self.known = [node.address for node in layout.namesrvs], layout.group_names

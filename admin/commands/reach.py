@@ -21,7 +21,7 @@ from admin.commands.which import cluster_directory
 from admin.local.cluster import LocalCluster
 from client.admin import AdminClient
 from model.errors import ConfigError
-from model.settings import addresses
+from model.settings import some_addresses
 from remoting.keys import Signer
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def reaches(command: _Command) -> _Command:
 def site(directory: Path, namesrv: str | None, credentials_file: str | None) -> Site:
     """Raises ConfigError when ``directory`` holds no cluster, or for an address that is none."""
     if namesrv is not None:
-        at = tuple(addresses(namesrv))
+        at = tuple(some_addresses(namesrv, "--namesrv"))
     else:
         at = tuple(node.address for node in LocalCluster.open(directory).layout.namesrvs)
     return Site(at, credentials.read(credentials_file))

@@ -15,14 +15,14 @@ from rich.text import Text
 
 from admin import ending
 from admin.commands.reach import Site, as_json, reaches, site, tell
-from admin.exits import DONE
+from admin.exits import DONE, UNFINISHED
 from admin.local.cluster import LocalCluster
 from admin.tls import client_env
 from admin.top import screen
 from admin.top.look import Look, look
 from admin.top.view import View, view
 from client.admin import AdminClient
-from model.settings import addresses
+from model.settings import some_addresses
 
 Show = Callable[[View], bool]
 
@@ -61,13 +61,14 @@ def top(
     """Show a cluster live: who is what in each broker group, what comes in and goes out, how far consumer
     groups are behind, how full the disks are. A server that does not answer within a second is named.
 
-    Ctrl-C ends it. With --json one object a line for each look. Nothing is changed by the looks.
+    Ctrl-C ends it. With --json one object a line for each look. Nothing is changed by the looks. Exit code 3
+    with --once: no NameServer answered.
 
     Example: keelmq top --every 1
     """
     where = site(directory, namesrv, credentials_file)
     if controllers is not None:
-        asked = addresses(controllers, "--controllers")
+        asked = some_addresses(controllers, "--controllers")
     elif namesrv is None:
         asked = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
     else:
@@ -96,23 +97,25 @@ def _live(where: Site, controllers: list[str], every_s: float, groups_max: int) 
 
 
 def _run(where: Site, controllers: list[str], every_s: float | None, show: Show) -> int:
-    """Look and show until ``show`` says no more or Ctrl-C; ``every_s`` None: once."""
+    """Look and show until ``show`` says no more or Ctrl-C; ``every_s`` None: once. The exit code."""
 
-    async def work() -> None:
+    async def work() -> int:
         before: Look | None = None
         async with AdminClient(client_env(), where.namesrv, credentials=where.key) as admin:
             while True:
                 began_ms = admin.session.env.monotonic_ms()
                 now = await look(admin, where.namesrv, controllers)
-                if not show(view(now, before)) or every_s is None:
-                    return
+                goes_on = show(view(now, before))
+                if every_s is None and all(one.problem for one in now.nameservers):
+                    return UNFINISHED
+                if not goes_on or every_s is None:
+                    return DONE
                 before = now
                 spent_s = (admin.session.env.monotonic_ms() - began_ms) / 1000
                 await asyncio.sleep(max(0.0, every_s - spent_s))
 
     with ending.in_order(quiet=True):
         try:
-            ending.run(work())
+            return ending.run(work())
         except KeyboardInterrupt:  # the usual end: nothing to say
-            pass
-    return DONE
+            return DONE

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from admin.local.cluster import DEFAULT_DIRECTORY, LocalCluster
-from model.settings import addresses
+from model.settings import some_addresses
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -39,5 +39,5 @@ def which_cluster(controllers_help: str) -> Callable[[_Command], _Command]:
 def controllers_of(directory: Path, controllers: str | None) -> list[str]:
     """The Controllers' addresses, by what ``which_cluster`` gave."""
     if controllers is not None:
-        return addresses(controllers)
+        return some_addresses(controllers, "--controllers")
     return [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from admin.commands.top import top
+from admin.exits import UNFINISHED, run
 from admin.top import screen
 from admin.top.look import ANSWER_S, Heard, Look, Progress, look, progress_of
 from admin.top.view import ConsumerRow, View, view
@@ -186,3 +188,10 @@ async def test_servers_that_are_not_there_or_do_not_answer_are_named() -> None:
     assert seen.states_problem == "no Controller names a leader"
     assert isinstance(seen, View)
     assert "no broker group is known" in screen.lines(seen, 5)
+
+
+def test_a_look_that_nobody_answers_could_not_finish(capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    asked = ["--once", "--namesrv", f"127.0.0.1:{port}"]
+    assert run(top, asked) == run(top, [*asked, "--json"]) == UNFINISHED
+    assert f"127.0.0.1:{port} SILENT" in capsys.readouterr().out

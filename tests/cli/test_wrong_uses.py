@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from admin.exits import USAGE, run
+from admin.exits import UNFINISHED, USAGE, run
 from cli.main import command
+from model.errors import Refused
 
 WRONG = [
     (["nonsense"], "No such command 'nonsense'"),
     (["topic", "nonsense"], "No such command 'nonsense'"),
     (["topic", "list", "--dir", "nowhere"], "start one with keelmq cluster up"),
     (["topic", "list", "--namesrv", "no-port"], "no-port"),
+    (["topic", "list", "--namesrv", ";;"], "--namesrv: ';;' names none"),
+    (["topic", "list", "--namesrv", "[::1:9876"], "address '[::1:9876': expected host:port"),
     (["topic", "describe"], "Missing argument 'NAME'"),
     (["topic", "create", "bad topic!"], "illegal characters"),
     (["topic", "create", "t", "--queues", "0"], "--queues"),
@@ -22,6 +26,7 @@ WRONG = [
     (["topic", "alter", "bad topic!", "--queues", "2"], "illegal characters"),
     (["topic", "alter", "t", "--queues", "2", "--read-queues", "1"], "--queues is for both"),
     (["topic", "alter", "t", "--attribute", "fifo"], "expected NAME=VALUE"),
+    (["topic", "alter", "t", "--attribute", "+message.type=FIFO"], "expected NAME=VALUE"),
     (["topic", "alter", "t", "--read-queues", "70000"], "--read-queues"),
     (["group", "list"], "keelmq consumer list"),
     (["group", "reset", "billing"], "keelmq consumer reset"),
@@ -36,12 +41,16 @@ WRONG = [
     (["message", "find", "t", "--id", "a", "--key", "b"], "an id names one message"),
     (["message", "find", "t", "--since", "yesterday"], "is no time"),
     (["message", "find", "t", "--since", "1h", "--until", "2h"], "must be later"),
+    (["message", "find", "t", "--since", "\u00b2d"], "is no time"),
+    (["message", "find", "t", "--since", "99999999999d"], "before 1970"),
+    (["message", "find", "t", "--key", ""], "blank"),
     (["message", "find", "t", "--key", "k", "--max", "0"], "--max"),
     (["tail", "t", "--since", "1h", "--from-begin"], "exclude each other"),
     (["tail", "t", "--max", "0"], "--max"),
     (["doctor", "--role", "broker"], "give -c"),
     (["doctor", "-c", "nowhere.conf"], "nowhere.conf"),
     (["doctor", "--namesrv", "x"], "expected host:port"),
+    (["doctor", "--controllers", " "], "--controllers: ' ' names none"),
     (["doctor"], "start one with keelmq cluster up"),
     (["cluster", "restart"], "say --rolling"),
     (["cluster", "restart", "--rolling"], "start one with keelmq cluster up"),
@@ -77,6 +86,11 @@ WRONG = [
     (["audit"], "Missing argument 'STORE...'"),
     (["store", "verify", "nowhere"], "'nowhere' does not exist"),
     (["group", "show", "--controllers", "x"], "expected host:port"),
+    (["group", "show", "--controllers", ","], "--controllers: ',' names none"),
+    (
+        ["group", "handover", "--group", "g", "--controllers", "h:1", "--namesrv", ""],
+        "--namesrv: '' names none",
+    ),
     (["group", "handover"], "start one with keelmq cluster up"),
     (["maintenance", "on"], "Missing argument 'BROKER'"),
     (["maintenance", "sideways", "1"], "No such command 'sideways'"),
@@ -105,3 +119,13 @@ def test_a_wrong_use_is_one_line(
     assert said.out == ""
     assert text in said.err
     assert len(said.err.splitlines()) == 1, said.err
+
+
+def test_what_a_server_says_in_several_lines_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command
+    def asks() -> None:
+        raise Refused("No topic route info in name server for the topic: t\nSee the page about it.\n", 17)
+
+    assert run(asks, []) == UNFINISHED
+    told = "keelmq: No topic route info in name server for the topic: t See the page about it.\n"
+    assert capsys.readouterr().err == told

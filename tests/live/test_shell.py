@@ -138,6 +138,8 @@ def test_a_topic_is_altered_and_no_queue_is_hidden_that_somebody_reads(shell: Sh
     shell("topic", "alter", "grown", "--queues", "4", "--attribute", "message.type=NORMAL")
     assert len(shell.json("topic", "describe", "grown")) == 4
     assert "4 queues, perm rw, message.type=NORMAL" in shell("topic", "describe", "grown")
+    hidden = shell("topic", "create", "grown", "--queues", "2", code=64)
+    assert hidden == "keelmq: grown has 4 queues on broker-a: keelmq topic alter takes some away\n"
     shell("send", "grown", *"abcdefgh")
     read(shell, "reader", "grown", 1)
     refused = shell("topic", "alter", "grown", "--queues", "1", code=64)
@@ -260,7 +262,7 @@ def test_the_doctor_finds_nothing_wrong_until_something_is(shell: Shell) -> None
         (["message", "find", "nothing", "--key", "k"], 3, "no broker has it"),
         (["consumer", "delete", "nobody", "--yes"], 64, "no consumer group nobody"),
         (["consumer", "delete", "TOOLS_CONSUMER", "--yes"], 64, "RocketMQ's own"),
-        (["topic", "describe", "nothing"], 3, "no broker has it"),
+        (["topic", "describe", "nothing"], 3, "keelmq: no route for topic nothing: no broker has it"),
         (["topic", "describe", "bad topic!"], 64, "illegal characters"),
         (["topic", "create", "x", "--group", "broker-z"], 64, "the NameServers know broker-a"),
         (["send", "x"], 64, "nothing to send"),

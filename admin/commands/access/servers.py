@@ -16,7 +16,7 @@ from client.access import AccessRules
 from client.admin import AdminClient
 from client.message import NoMaster
 from model.errors import MqError
-from model.settings import addresses
+from model.settings import some_addresses
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Servers:
 
     async def _chosen(self, admin: AdminClient) -> list[str]:
         if self.at is not None:
-            return addresses(self.at, "--at")
+            return some_addresses(self.at, "--at")
         brokers = (await admin.cluster_info()).brokers
         lacking = [name for name, members in brokers.items() if 0 not in members]
         if lacking or not brokers:

@@ -90,7 +90,7 @@ def _attributes(added: tuple[str, ...], dropped: tuple[str, ...]) -> dict[str, s
     found = {}
     for text in added:
         name, separator, value = text.partition("=")
-        if not separator or not name or "," in text:
+        if not separator or name[:1] in ("", "+", "-") or "," in text:
             raise click.UsageError(f"--attribute {text!r}: expected NAME=VALUE, as message.type=FIFO")
         found[f"+{name}"] = value
     return found | {f"-{name}": "" for name in dropped}

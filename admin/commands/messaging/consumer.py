@@ -300,13 +300,18 @@ def _place(queue: Queue) -> tuple[str, str, int]:
 
 def moment_ms(text: str) -> int:
     """``90m`` (so long ago) or an ISO time, UTC without a zone, in ms since the epoch. Raises UsageError."""
-    if text[-1:] in UNITS_S and text[:-1].isdigit():
-        return int((time.time_ns() // 1_000_000) - int(text[:-1]) * UNITS_S[text[-1]] * 1000)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is no time: 2026-11-22T20:00, or 90m for so long ago") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    if text[-1:] in UNITS_S and text[:-1].isascii() and text[:-1].isdigit():
+        found_ms = int((time.time_ns() // 1_000_000) - int(text[:-1]) * UNITS_S[text[-1]] * 1000)
+    else:
+        try:
+            moment = datetime.fromisoformat(text)
+            found_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            text = f"{text!r} is no time: 2026-11-22T20:00, or 90m for so long ago"
+            raise click.UsageError(text) from None
+    if found_ms < 0:
+        raise click.UsageError(f"{text!r} is no time of a message: it lies before 1970")
+    return found_ms
 
 
 @click.command(short_help="Make a group, where brokers make none by themselves.")

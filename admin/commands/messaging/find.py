@@ -56,6 +56,8 @@ def find(
         raise click.UsageError("say which: --id, --key, or --since and --until")
     if msg_id is not None and (key is not None or since is not None or until is not None):
         raise click.UsageError("an id names one message: leave out --key, --since and --until")
+    if "" in (key, msg_id):
+        raise click.UsageError("--id and --key are not to be blank")
     begin_ms = 0 if since is None else moment_ms(since)
     end_ms = LONG_MAX if until is None else moment_ms(until)
     if begin_ms >= end_ms:

@@ -12,6 +12,7 @@ from admin.commands.messaging.consumer import BUILT_IN
 from admin.commands.reach import ago, as_json, need_yes, reaches, say_json, show, site
 from admin.group import group_of
 from client.admin import AdminClient, QueueStats
+from client.message import NoMaster, NoRoute
 from model.errors import ConfigError
 from model.topic import INTERNAL_TOPICS, NOT_FOR_CLIENT_SENDS, TopicConfig
 
@@ -110,7 +111,8 @@ def create(
 ) -> None:
     """Create a topic on every broker group that has a master, or on those named.
 
-    A topic that is there gets this number of queues and these permissions.
+    A topic that is there gets this number of queues and these permissions. To have fewer queues, see keelmq
+    topic alter.
 
     Example: keelmq topic create orders --queues 16
     """
@@ -122,11 +124,24 @@ def create(
             if group not in info.brokers:
                 known = ", ".join(info.brokers) or "none"
                 raise ConfigError(f"there is no broker group {group}; the NameServers know {known}")
+        await _need_no_more(admin, name, queues, groups or tuple(info.brokers))
         await admin.create_topic(name, queues, brokers=groups, perm=PERMS[perm], order=order)
-        return list(groups) or list(info.brokers)
+        return list(dict.fromkeys(groups)) or list(info.brokers)
 
     made = site(directory, namesrv, credentials_file).ask(work)
     click.echo(f"{name}: {queues} queues on {', '.join(made)}")
+
+
+async def _need_no_more(admin: AdminClient, name: str, queues: int, groups: tuple[str, ...]) -> None:
+    """Raises ConfigError when the topic is there with more queues: nobody would read those that go."""
+    try:
+        there = await admin.topic_configs(name)
+    except (NoRoute, NoMaster):
+        return
+    for group, (_, config) in there.items():
+        has = max(config.read_queues, config.write_queues)
+        if has > queues and group in groups:
+            raise ConfigError(f"{name} has {has} queues on {group}: keelmq topic alter takes some away")
 
 
 @click.command(short_help="Delete a topic and what it holds.")
