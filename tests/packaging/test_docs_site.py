@@ -12,6 +12,8 @@ import click
 import pytest
 import yaml
 
+from admin.local.cluster import LocalCluster
+from admin.local.layout import Layout
 from cli.main import command
 from tests import ROOT
 
@@ -73,3 +75,13 @@ def test_a_command_of_the_tutorial_takes_its_options(line: str, monkeypatch: pyt
 
 def test_the_tutorial_has_commands() -> None:
     assert len(COMMANDS) >= 15
+
+
+def test_the_tutorial_kills_the_broker_that_leads_and_no_fixed_one() -> None:
+    """Whoever asks the Controllers first leads: any of the three."""
+    (pattern,) = re.findall(r"^    pkill -9 -f (\S+)", TUTORIAL, re.M)
+    layout = Layout.make(base_port=20_000)
+    own = LocalCluster(Path("clusters/one"), layout)
+    files = {str(own.conf_path(node).relative_to(Path.cwd())) for node in layout.nodes}
+    assert {pattern.replace("-N.", f"-{number}.") for number in range(3)} <= files
+    assert pattern not in files
