@@ -446,10 +446,11 @@ class SparkLog:
         placed = placed.filter((F.col("phys_offset") < 0) | (F.col("phys_offset") >= start))
         placed = placed.withColumn("life", life)
         told = Window.partitionBy("topic", "queue_id", "life").orderBy("queue_offset", "offset")
+        # From the end on: of a frame that ends where all rows end, Spark looks at the rest anew for each row.
         behind = (
             Window.partitionBy("topic", "queue_id")
-            .orderBy("offset")
-            .rowsBetween(Window.currentRow + 1, Window.unboundedFollowing)
+            .orderBy(F.desc("offset"))
+            .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
         )
         timed = (F.col("begun_ms") >= 0) & (F.col("acked_ms") >= 0)
         back = F.col("offset") < F.col("before")

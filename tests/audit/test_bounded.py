@@ -19,6 +19,7 @@ from audit.queues import explain
 from audit.reading.storage import parse_stores
 from audit.run import audit
 from audit.tables import LOG, RECORD, ScannedLog, View
+from tests import ROOT
 from tests.audit.counted import check_counted, lost_and_repeated
 from tests.audit.plants import make, run_local
 from tests.audit.stores import look, patch
@@ -139,3 +140,11 @@ def test_lost_and_repeated_messages_are_counted_beyond_the_first(
     rest.write_bytes(b"of an audit before")
     audit(parse_stores([str(stores[0])]), LocalEngine(), ledger_path=None, unlisted=rest)
     assert pq.read_table(rest).num_rows == 35
+
+
+def test_spark_looks_at_no_rows_anew_for_each_row() -> None:
+    """Where a frame ends with the last row, Spark aggregates the rest again for each row: the square of a
+    queue's length. The same frame from the other end is a running aggregate."""
+    sources = list((ROOT / "audit").rglob("*.py"))
+    assert any("Window.unboundedPreceding" in path.read_text() for path in sources)
+    assert not [path for path in sources if "unboundedFollowing" in path.read_text()]
