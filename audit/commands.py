@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import click
 
+from admin.numbers import Number
 from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES
 from audit.reading.storage import StoreSpec, parse_stores, shown
@@ -95,7 +96,7 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
 )
 @click.option(
     "--every",
-    type=click.FloatRange(min=0.1),
+    type=Number(min=0.1),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

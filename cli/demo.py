@@ -22,6 +22,7 @@ from admin import ending
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
+from admin.numbers import Number
 from admin.tls import client_env
 from audit.commands import make_engine
 from audit.commands import run as run_audit
@@ -108,7 +109,7 @@ def summary_lines(result: Result, out: Path) -> Sequence[str]:
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(6, 3600), default=30.0, show_default=True, help="Of load.")
+@click.option("--seconds", type=Number(6, 3600), default=30.0, show_default=True, help="Of load.")
 @click.option(
     "--rate", type=click.IntRange(PRODUCERS, 100_000), default=1000, show_default=True, help="Messages/s."
 )

@@ -16,6 +16,7 @@ from admin.group import group_of
 from admin.host.serve import loop_factory
 from admin.load.reading import Read, Reading
 from admin.load.sending import MARK, Plan, Sending, Sent
+from admin.numbers import Number
 from admin.tls import client_env
 from client.admin import AdminClient
 from client.consuming.pull import PullConsumer
@@ -35,7 +36,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def _seconds(command: _Command) -> _Command:
     return click.option(
         "--seconds",
-        type=click.FloatRange(0.1, 3600),
+        type=Number(0.1, 3600),
         default=10.0,
         show_default=True,
         help="How long; an hour at most.",
@@ -51,7 +52,7 @@ def _remote(command: _Command) -> _Command:
 @click.command(short_help="Send load, and say how long sends took.")
 @click.argument("topic")
 @_seconds
-@click.option("--rate", type=click.FloatRange(0.1, 1e6), help="Sends a second [as fast as it goes].")
+@click.option("--rate", type=Number(0.1, 1e6), help="Sends a second [as fast as it goes].")
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 10_000),

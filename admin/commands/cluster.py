@@ -19,6 +19,7 @@ from admin.local import rolling as rolling_restart
 from admin.local.cluster import UP_TIMEOUT_S, LocalCluster
 from admin.local.rolling import RollingRestart
 from admin.local.rolling import restart as restart_rolling
+from admin.numbers import Number
 from model.errors import ConfigError
 
 _dir = cluster_directory("Where the cluster's state, logs and stores lie.")
@@ -99,7 +100,7 @@ def down(ctx: click.Context, directory: Path) -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     default=UP_TIMEOUT_S,
     show_default=True,
     help="Seconds that each server may take until all is whole again.",

@@ -17,6 +17,7 @@ from admin.console.service import Console
 from admin.exits import DONE
 from admin.host.serve import bind
 from admin.local.cluster import LocalCluster
+from admin.numbers import Number
 from admin.tls import client_env
 from model.errors import ConfigError
 from model.settings import is_loopback, some_addresses
@@ -36,7 +37,7 @@ PORT = 9880
 @click.option(
     "--every",
     "every_s",
-    type=click.FloatRange(0.5, 3600),
+    type=Number(0.5, 3600),
     default=2.0,
     show_default=True,
     help="Seconds between two looks, however many watch.",

@@ -17,6 +17,7 @@ from admin import ending
 from admin.commands.reach import Site, as_json, reaches, site, tell
 from admin.exits import DONE, UNFINISHED
 from admin.local.cluster import LocalCluster
+from admin.numbers import Number
 from admin.tls import client_env
 from admin.top import screen
 from admin.top.look import Look, look
@@ -32,7 +33,7 @@ Show = Callable[[View], bool]
 @click.option(
     "--every",
     "every_s",
-    type=click.FloatRange(0.2, 3600),
+    type=Number(0.2, 3600),
     default=2.0,
     show_default=True,
     help="Seconds between two looks.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,6 +129,21 @@ def read_values(file: str | None, settings: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--set {setting!r}: expected key=value")
         values[name.strip()] = value.strip()
     return values
+
+
+def _placed(text: str, file: str | None, settings: Sequence[str]) -> str:
+    """``text`` with the file and the line of the key that it names; of one that --set gave, as it is."""
+    if file is None:
+        return text
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    for word in re.findall(r"[\w.]+", text):
+        if word in given:
+            return text
+        for number, line in enumerate(lines, 1):
+            if re.match(rf'\s*"?{re.escape(word)}"?\s*=', line):
+                return f"{file}: line {number}: {text}"
+    return f"{file}: {text}"
 
 
 def plan(role: str, values: Mapping[str, str], file: str | None = None) -> Plan:
@@ -272,7 +288,10 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     if not __debug__:
         raise ConfigError("python -O or PYTHONOPTIMIZE takes the checks out by which a server stays right")
     values = read_values(file, settings)
-    chosen = plan(role, values, file)
+    try:
+        chosen = plan(role, values, file)
+    except ConfigError as error:
+        raise ConfigError(_placed(str(error), file, settings)) from None
     logs = set_up(f"{role}@{chosen.address}")
     if chosen.ignored:
         log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))

@@ -22,6 +22,7 @@ from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
+from admin.numbers import Number
 from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
@@ -172,12 +173,12 @@ OPTIONS: Final = (
     ),
     click.Option(
         ["--limit", "limit_s"],
-        type=click.FloatRange(1),
+        type=Number(1),
         default=3600.0,
         show_default=True,
         help="With --campaign: begin no drill after so many seconds.",
     ),
-    click.Option(["--rate"], type=click.FloatRange(1), help="Messages/s in all [200; with --campaign 1000]."),
+    click.Option(["--rate"], type=Number(1), help="Messages/s in all [200; with --campaign 1000]."),
     click.Option(
         ["--size"], type=click.IntRange(1, 4_194_304), default=256, show_default=True, help="Body bytes."
     ),

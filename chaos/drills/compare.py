@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.numbers import Number
 from admin.outfile import OutFile, write_whole
 from chaos.drills.measure import PROMISES, percentile
 from model.errors import ConfigError
@@ -58,7 +59,7 @@ class Side:
 @click.argument("after", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=0.5,
     show_default=True,
     help="By which share a time may grow.",

@@ -250,6 +250,8 @@ class BrokerConfig(PopConfig):
 
     def check(self) -> None:
         super().check()
+        for name, value in (("brokerName", self.broker_name), ("brokerClusterName", self.cluster_name)):
+            need(bool(value.strip()), f"{name}= must not be blank")
         need(
             self.ha_housekeeping_ms >= HEARTBEATS_MIN * self.ha_heartbeat_ms,
             f"haHousekeepingInterval={self.ha_housekeeping_ms} must be at least {HEARTBEATS_MIN} x"

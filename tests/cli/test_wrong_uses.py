@@ -47,6 +47,7 @@ WRONG = [
     (["message", "find", "t", "--key", "k", "--max", "0"], "--max"),
     (["tail", "t", "--since", "1h", "--from-begin"], "exclude each other"),
     (["tail", "t", "--max", "0"], "--max"),
+    (["tail", ""], "blank"),
     (["doctor", "--role", "broker"], "give -c"),
     (["doctor", "-c", "nowhere.conf"], "nowhere.conf"),
     (["doctor", "--namesrv", "x"], "expected host:port"),
@@ -59,6 +60,9 @@ WRONG = [
     (["producer", "list"], "start one with keelmq cluster up"),
     (["top"], "start one with keelmq cluster up"),
     (["top", "--every", "0"], "--every"),
+    (["top", "--every", "nan"], "'nan' is no number"),
+    (["bench", "send", "t", "--rate", "nan"], "'nan' is no number"),
+    (["cluster", "restart", "--rolling", "--timeout", "inf"], "'inf' is no number"),
     (["top", "--namesrv", "x"], "expected host:port"),
     (["top", "--namesrv", "h:1", "--controllers", "x"], "expected host:port"),
     (["console"], "start one with keelmq cluster up"),
@@ -99,6 +103,7 @@ WRONG = [
     (["cluster", "up", "--brokers", "0"], "--brokers"),
     (["broker", "-c", "nowhere.conf"], "nowhere.conf"),
     (["namesrv", "--set", "listenPort=x"], "listenPort=x: expected a whole number"),
+    (["broker", "--set", "brokerName="], "brokerName= must not be blank"),
     (["controller", "--set", "x"], "expected key=value"),
     (["broker", "--set", "metricsExporterType=x"], "expected one of DISABLE, OTLP_GRPC"),
     (["user", "list", "--namesrv", "x"], "expected host:port"),
@@ -129,3 +134,33 @@ def test_what_a_server_says_in_several_lines_is_one(capsys: pytest.CaptureFixtur
     assert run(asks, []) == UNFINISHED
     told = "keelmq: No topic route info in name server for the topic: t See the page about it.\n"
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "settings", "told"),
+    [
+        (
+            "b.conf",
+            ["# ours", "brokerNam=x"],
+            [],
+            "b.conf: line 2: unknown key brokerNam; did you mean brokerName?",
+        ),
+        ("b.toml", ["", "listenPort = 70000"], [], "b.toml: line 2: listenPort=70000: must be at most 65535"),
+        ("b.conf", ["listenPort=1"], ["listenPort=0x1"], "listenPort=0x1: expected a whole number"),
+        ("b.conf", ["brokerRole=BOSS"], [], "b.conf: line 1: brokerRole=BOSS: expected ASYNC_MASTER"),
+    ],
+)
+def test_a_mistake_of_a_server_is_told_with_its_file_and_line(
+    name: str,
+    lines: list[str],
+    settings: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("\n".join(lines))
+    asked = ["broker", "-c", name, *(f"--set={setting}" for setting in settings)]
+    assert run(command(), asked) == USAGE
+    assert capsys.readouterr().err.startswith(f"keelmq: {told}")

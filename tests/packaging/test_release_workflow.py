@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any
 
 import yaml
 
 from tests import ROOT
-from tests.packaging.test_release import PROJECT
 
 TEXT = (ROOT / ".github" / "workflows" / "release.yml").read_text()
 FLOW: dict[Any, Any] = yaml.safe_load(TEXT)
 JOBS: dict[str, dict[str, Any]] = FLOW["jobs"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 STEPS: list[dict[str, Any]] = [step for job in JOBS.values() for step in job["steps"]]
 RUNS = [step["run"] for step in STEPS if "run" in step]
 

@@ -13,6 +13,7 @@ from typing import IO, Any
 import click
 
 from admin import ending
+from admin.commands.messaging.altering import need_name
 from admin.commands.messaging.consumer import moment_ms
 from admin.commands.reach import as_json, reaches, site, tell
 from admin.commands.shown import line, received_json
@@ -23,7 +24,6 @@ from client.message import Message, Queue, Received, SendResult, SendStatus
 from client.sending.options import SendOptions
 from client.sending.producer import Producer
 from model.errors import MqError
-from model.topic import topic_name_error
 from runtime.tasks import Tasks
 
 PRODUCER_GROUP = "keelmq-shell"
@@ -74,9 +74,7 @@ def send(
 
     Example: keelmq send orders 'hello' --key 4711
     """
-    problem = topic_name_error(topic)
-    if problem is not None:
-        raise click.UsageError(problem)
+    need_name(topic)
     if not (bodies or files or lines or line_files):
         raise click.UsageError("nothing to send: give bodies, --file, --lines-from or --lines")
     own = dict(_pair(text) for text in properties)
@@ -195,6 +193,7 @@ def tail(
 
     Example: keelmq tail orders --since 10m --tag paid
     """
+    need_name(topic)
     if since is not None and from_begin:
         raise click.UsageError("--from-begin and --since exclude each other")
     wanted = Wanted(

@@ -19,6 +19,7 @@ from admin import ending
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.host.serve import loop_factory
 from admin.local.layout import STATE_FILE
+from admin.numbers import Number
 from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
 from chaos import extensions
@@ -41,7 +42,7 @@ SEEDS_LOOKED_AT: Final = 50
 
 _SCALE = click.option(
     "--scale",
-    type=click.FloatRange(0.1, 100),
+    type=Number(0.1, 100),
     help="Real seconds to one of the plan [1, or that of the file].",
 )
 _SET = click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="For the cluster.")

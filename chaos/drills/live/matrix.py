@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.numbers import Number
 from admin.outfile import OutFile, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
@@ -43,7 +44,7 @@ KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Runs of each pair.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--strikes", type=click.IntRange(1), default=4, show_default=True, help="Faults in each run.")
-@click.option("--limit", "limit_s", type=click.FloatRange(0), help="Begin no run after so many seconds.")
+@click.option("--limit", "limit_s", type=Number(0), help="Begin no run after so many seconds.")
 @PREVIOUS
 @LINKS
 @TARGET
