@@ -18,8 +18,8 @@ from typing import Final
 from runtime.native.build import build
 
 TESTS: Final = (
-    "tests/broker/test_both_paths.py",
-    "tests/broker/test_turns.py",
+    "tests/broker/requests/test_both_paths.py",
+    "tests/broker/requests/test_turns.py",
     "tests/store/test_compiled.py",
     "tests/audit/test_plain.py",
 )

@@ -3,7 +3,7 @@
 dispatches; a slave's log bytes become such a block; a block becomes queue and index entries.
 
 It takes what is plain, and leaves the rest as it came: the Python code decides about that, and is the one
-that says what is right (``tests/broker/test_both_paths.py``). Nothing of the project is imported here. Layouts
+that says what is right (``tests/broker/requests/test_both_paths.py``). Nothing of the project is imported here. Layouts
 are those of ``store/files`` and ``remoting/codec``; ``store/files/compiled.py`` holds ``layouts`` to them.
 
     text.pxi     numbers, UTF-8, Java's hash, properties        headers.pxi   JSON and ROCKETMQ headers of sends

@@ -1,4 +1,4 @@
-"""The promises of client.consumer: every message handled at least once, queues shared, order kept where
+"""The promises of client.consuming: every message handled at least once, queues shared, order kept where
 asked.
 """
 

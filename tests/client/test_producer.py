@@ -1,4 +1,4 @@
-"""The promises of client.producer: stored, not stored or unknown, and it goes on once a master is back."""
+"""The promises of client.sending: stored, not stored or unknown, and it goes on once a master is back."""
 
 import asyncio
 

@@ -162,3 +162,19 @@ def test_ruff_bans_prints_and_messages_that_are_put_together() -> None:
     assert not [name for name in prints if name.startswith(PURE_OR_SIMULATED)]
     for name, rules in settings["per-file-ignores"].items():
         assert "G" not in rules, name
+
+
+PROMISE_OF = re.compile(r"The promises? of ((?:" + "|".join(PURE_OR_SIMULATED) + r")(?:\.[a-z_]+)+)")
+
+
+def test_a_test_names_the_module_whose_promise_it_is() -> None:
+    """Modules move; the first line of a test says where the code is that it is about."""
+    named = 0
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        with path.open() as file:
+            found = PROMISE_OF.match(file.readline().removeprefix('"""'))
+        if found is not None:
+            named += 1
+            module = ROOT / found[1].replace(".", "/")
+            assert module.is_dir() or module.with_suffix(".py").is_file(), f"{path}: no {found[1]}"
+    assert named > 50

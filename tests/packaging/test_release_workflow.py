@@ -10,6 +10,7 @@ import yaml
 
 from tests import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TEXT = (ROOT / ".github" / "workflows" / "release.yml").read_text()
 FLOW: dict[Any, Any] = yaml.safe_load(TEXT)
 JOBS: dict[str, dict[str, Any]] = FLOW["jobs"]

@@ -1,6 +1,6 @@
 """The promise of the compiled path below the broker: queues, index and dispatches as Python makes them.
 
-``tests/broker/test_both_paths.py`` holds the two together for sends.
+``tests/broker/requests/test_both_paths.py`` holds the two together for sends.
 """
 
 from __future__ import annotations

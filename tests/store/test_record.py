@@ -1,4 +1,4 @@
-"""The promise of store.record: what is encoded is decoded, and nothing else is taken for a record."""
+"""The promise of store.files.record: what is encoded is decoded, nothing else is taken for a record."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A consumer's pulls of a queue differ in three numbers: queue offset, commit offs
 request. What stands around them is parsed once, by the ordinary way, and known again by its bytes. Such a
 pull goes through the same rules as any other (``PullProcessor.answer``), without a task of its own.
 All others are left to the ordinary way, which must give the same answers: a test
-holds the two together (``tests/broker/test_fast_pull.py``).
+holds the two together (``tests/broker/requests/consumers/test_fast_pull.py``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,271 @@
+"""The promise of broker.state.pending_acks: no OK leaves before its record is where it has to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.state.pending_acks import PendingAcks, with_code
+from model.config import BrokerConfig
+from remoting import codec
+from remoting.codec import Command
+from remoting.service import Connection
+from runtime.os_env import OsEnv
+from runtime.report.slow_requests import SlowRequests
+from tests.broker.helpers import eventually
+from tests.fakes.broker.store import FakeConnection
+
+
+class Marks:
+    """The two watermarks parking looks at, and what it asked to be synced."""
+
+    def __init__(self) -> None:
+        self.replicated = 0
+        self.flushed = 0
+        self.asked: list[int] = []
+
+
+def parking_of(marks: Marks, *, bytes_max: int = 1 << 20, **keys: str) -> PendingAcks:
+    return PendingAcks(
+        OsEnv(),
+        BrokerConfig.from_mapping(keys),
+        replicated=lambda: marks.replicated,
+        flushed=lambda: marks.flushed,
+        sync_to=marks.asked.append,
+        pending_bytes_max=bytes_max,
+    )
+
+
+def answer(opaque: int) -> bytes:
+    return codec.encode(Command(0, {"msgId": "A", "queueId": "0"}, opaque=opaque, flag=codec.FLAG_RESPONSE))
+
+
+def answers_in(data: bytes) -> list[Command]:
+    found = []
+    at = 0
+    while end := codec.frame_end(data, at, len(data)):
+        found.append(codec.decode(data[at:end]))
+        at = end
+    assert at == len(data), "only whole answers leave"
+    return found
+
+
+def conn(connection: FakeConnection) -> Connection:
+    return cast(Connection, connection)
+
+
+def run(test: Callable[[], Any]) -> None:
+    async def body() -> None:
+        test()
+
+    asyncio.run(body())
+
+
+def test_an_answer_whose_record_is_replicated_leaves_at_once() -> None:
+    def body() -> None:
+        marks = Marks()
+        marks.replicated = 100
+        connection = FakeConnection()
+        parking_of(marks).add(conn(connection), answer(1), 100)
+        assert [a.opaque for a in answers_in(connection.data)] == [1]
+
+    run(body)
+
+
+def test_what_passes_in_one_step_leaves_in_one_write_per_connection() -> None:
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks)
+        first, second = FakeConnection(), FakeConnection("127.0.0.1:40001")
+        for opaque, connection in enumerate((first, second, first, first)):
+            pending_acks.add(conn(connection), answer(opaque), 10 * (opaque + 1))
+        marks.replicated = 30
+        pending_acks.on_replicated(30)
+        assert len(first.written) == 1
+        assert [a.opaque for a in answers_in(first.data)] == [0, 2]
+        assert [a.opaque for a in answers_in(second.data)] == [1]
+        assert len(pending_acks) == 1
+
+    run(body)
+
+
+def test_with_sync_flush_an_answer_needs_slaves_and_disk() -> None:
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH")
+        connection = FakeConnection()
+        pending_acks.add(conn(connection), answer(1), 10)
+        assert marks.asked == [10]
+        marks.replicated = 10
+        pending_acks.on_replicated(10)
+        assert connection.written == []
+        marks.flushed = 10
+        pending_acks.on_flushed(10)
+        assert [a.code for a in answers_in(connection.data)] == [0]
+
+    run(body)
+
+
+def test_a_disk_faster_than_the_slaves_changes_nothing() -> None:
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH")
+        connection = FakeConnection()
+        pending_acks.add(conn(connection), answer(1), 10)
+        marks.flushed = 10
+        pending_acks.on_flushed(10)
+        assert connection.written == []
+        marks.replicated = 10
+        pending_acks.on_replicated(10)
+        assert [a.code for a in answers_in(connection.data)] == [0]
+
+    run(body)
+
+
+async def test_slow_slaves_and_a_slow_disk_are_told_apart_with_the_full_header() -> None:
+    marks = Marks()
+    pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH", slaveTimeout="20", syncFlushTimeout="40")
+    connection = FakeConnection()
+    pending_acks.add(conn(connection), answer(1), 10)
+    pending_acks.add(conn(connection), answer(2), 20)
+    marks.replicated = 10
+    pending_acks.on_replicated(10)
+    await eventually(lambda: not len(pending_acks), "all deadlines are over")
+    found = {a.opaque: a for a in answers_in(connection.data)}
+    assert (found[1].code, found[2].code) == (10, 12)
+    assert all(a.ext == {"msgId": "A", "queueId": "0"} for a in found.values())
+
+
+async def test_an_answer_after_its_deadline_does_not_delay_those_behind_it() -> None:
+    marks = Marks()
+    pending_acks = parking_of(marks, slaveTimeout="30")
+    late, later = FakeConnection(), FakeConnection("127.0.0.1:40001")
+    pending_acks.add(conn(late), answer(1), 10)
+    await eventually(lambda: late.written, "its time is over")
+    pending_acks.add(conn(later), answer(2), 20)
+    marks.replicated = 20
+    pending_acks.on_replicated(20)
+    assert [a.code for a in answers_in(late.data)] == [12]
+    assert [a.code for a in answers_in(later.data)] == [0]
+
+
+def test_after_a_demotion_nothing_parked_leaves_and_the_connections_end() -> None:
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks)
+        connection = FakeConnection()
+        pending_acks.add(conn(connection), answer(1), 10)
+        pending_acks.drop()
+        marks.replicated = 10
+        pending_acks.on_replicated(10)
+        assert connection.written == []
+        assert connection.closed
+        assert len(pending_acks) == 0
+
+    run(body)
+
+
+def test_a_connection_with_too_much_parked_is_not_read_until_half_of_it_left() -> None:
+    def body() -> None:
+        marks = Marks()
+        size = len(answer(1))
+        pending_acks = parking_of(marks, bytes_max=4 * size)
+        connection = FakeConnection()
+        for at in range(1, 6):
+            pending_acks.add(conn(connection), answer(1), 10 * at)
+        assert connection.held
+        marks.replicated = 20
+        pending_acks.on_replicated(20)
+        assert connection.held, "three of four allowed are still there"
+        marks.replicated = 30
+        pending_acks.on_replicated(30)
+        assert not connection.held
+
+    run(body)
+
+
+def test_a_connection_that_ended_leaves_nothing_behind() -> None:
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks)
+        gone, stays = FakeConnection(), FakeConnection("127.0.0.1:40001")
+        pending_acks.add(conn(gone), answer(1), 10)
+        pending_acks.add(conn(stays), answer(2), 20)
+        pending_acks.forget(conn(gone))
+        assert len(pending_acks) == 1
+        marks.replicated = 20
+        pending_acks.on_replicated(20)
+        assert gone.written == []
+        assert [a.opaque for a in answers_in(stays.data)] == [2]
+
+    run(body)
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("park"), st.integers(0, 2), st.integers(1, 50)),
+            st.tuples(st.just("replicated"), st.integers(0, 400), st.just(0)),
+            st.tuples(st.just("flushed"), st.integers(0, 400), st.just(0)),
+        ),
+        max_size=40,
+    ),
+    sync=st.booleans(),
+)
+def test_no_order_of_events_lets_an_ok_out_too_early_or_never(
+    steps: list[tuple[str, int, int]], sync: bool
+) -> None:
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH" if sync else "ASYNC_FLUSH")
+        connections = [FakeConnection(f"127.0.0.1:{40000 + i}") for i in range(3)]
+        ends: dict[int, int] = {}
+        end = 0
+        for what, value, size in steps:
+            if what == "park":
+                end += size
+                opaque = len(ends) + 1
+                ends[opaque] = end
+                pending_acks.add(conn(connections[value]), answer(opaque), end)
+            elif what == "replicated":
+                marks.replicated = max(marks.replicated, min(value, end))
+                pending_acks.on_replicated(marks.replicated)
+            else:
+                marks.flushed = max(marks.flushed, min(value, end))
+                pending_acks.on_flushed(marks.flushed)
+            safe = min(marks.replicated, marks.flushed) if sync else marks.replicated
+            out = [a.opaque for c in connections for a in answers_in(c.data)]
+            assert sorted(out) == [opaque for opaque, at in ends.items() if at <= safe]
+        for connection in connections:
+            opaques = [a.opaque for a in answers_in(connection.data)]
+            assert opaques == sorted(opaques)
+        pending_acks.drop()
+
+    run(body)
+
+
+def test_a_changed_code_keeps_every_answer_of_a_read() -> None:
+    changed = answers_in(with_code(answer(1) + answer(2), 12, "late"))
+    assert [(a.opaque, a.code, a.remark, a.ext["msgId"]) for a in changed] == [
+        (1, 12, "late", "A"),
+        (2, 12, "late", "A"),
+    ]
+
+
+def test_answers_that_waited_long_are_told_as_slow_sends() -> None:
+    async def body() -> None:
+        marks, connection = Marks(), FakeConnection()
+        parking = parking_of(marks)
+        parking.slow = SlowRequests("b", OsEnv().monotonic_ms, 5)
+        parking.add(conn(connection), answer(1), 100)
+        await asyncio.sleep(0.02)
+        marks.replicated = 100
+        parking.on_replicated(100)
+        parking.add(conn(connection), answer(2), 100)  # at once
+        assert parking.slow.by_request == {"SEND_MESSAGE": 1}
+
+    asyncio.run(body())
