@@ -36,6 +36,10 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
 UNIT_FLAG: Final = 1  # a bit of topicSysFlag
 DELETED: Final = "keelmqDeletedTopics"
+_SYSTEM: Final = frozenset(
+    {AUTO_CREATE_TOPIC, "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC"}
+)
+"""The original's besides those of the start, whether they are there or not: nobody makes or deletes them."""
 DELETED_MAX: Final = 10_000
 
 
@@ -84,7 +88,7 @@ class Topics:
         self.version = DataVersion()
         self.epoch = 0
         self.on_change: list[Callable[[frozenset[str]], None]] = []
-        self.system = frozenset(topic.name for topic in boot_topics(config))
+        self.system = _SYSTEM | {topic.name for topic in boot_topics(config)}
 
     def boot(self, stored: dict[str, Any] | None) -> bool:
         """Take the stored table and add what every broker has; True when something was added.

@@ -11,6 +11,7 @@ from broker.requests.transactions import GROUP
 from broker.tables.topics import OP_HALF_TOPIC
 from model.codes import Request, Response
 from model.pop import ORDER_REVIVE_QUEUE, ExtraInfo
+from remoting import bodies
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
 from remoting.pop_acks import BatchAck, encode_batch_acks
 from remoting.pop_headers import AckHeader
@@ -122,3 +123,15 @@ async def test_the_trace_topic_is_there_from_the_start_when_it_is_asked_for(
         assert (await client.send(name)).code == Response.SUCCESS
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(name))
         assert answer.remark == f"The topic[{name}] is conflict with system topic."
+
+
+async def test_the_originals_system_topics_are_told_and_kept_also_those_that_are_not_there(
+    tmp_path: Path,
+) -> None:
+    absent = {"TBW102", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC"}
+    async with running(tmp_path, autoCreateTopicEnable="false") as broker, client_of(broker) as client:
+        answer = await client.call(Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        assert absent <= set(bodies.loads(answer.body)["topicList"])
+        for name in absent:
+            refused = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(name))
+            assert (refused.code, refused.remark) == (29, f"The topic[{name}] is conflict with system topic.")
