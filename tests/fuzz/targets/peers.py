@@ -42,7 +42,10 @@ def _reader(make: Callable[[], Any]) -> Callable[[bytes], None]:
         again, other = _fed(make(), pieces(stream, cut))
         assert type(error) is type(other), f"{error!r} at once, {other!r} in pieces"
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error, other  # or each holds its reader, and 256 KiB of room, until garbage is looked for
         assert found == again, "in pieces it is another stream"
 
     return run
