@@ -20,8 +20,8 @@ from runtime.native.build import build
 TESTS: Final = (
     "tests/broker/requests/test_both_paths.py",
     "tests/broker/requests/test_turns.py",
-    "tests/store/test_compiled.py",
-    "tests/audit/test_plain.py",
+    "tests/store/files/test_compiled.py",
+    "tests/audit/reading/test_plain.py",
 )
 NAME: Final = "runtime.native._native"
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
 ON_SPARK: Final = (
-    "tests/audit/test_spark",
-    "tests/audit/test_commitlog",
-    "tests/audit/test_bounded.py::test_of_a_long_queue_spark_collects_the_breaks",
-    "tests/audit/test_derived.py::test_both_engines_say_the_same_of_what_is_made_of_a_log",
-    "tests/audit/test_entries.py::test_both_engines_name_the_same_entries",
-    "tests/audit/test_failover.py::test_both_engines_tell_what_was_promised",
-    "tests/audit/test_index.py::test_both_engines_say_the_same_of_an_index",
-    "tests/audit/test_phantoms.py::test_both_engines_name_what_nobody_sent",
+    "tests/audit/engines/test_spark",
+    "tests/audit/engines/test_commitlog",
+    "tests/audit/engines/test_bounded.py::test_of_a_long_queue_spark_collects_the_breaks",
+    "tests/audit/reading/test_derived.py::test_both_engines_say_the_same_of_what_is_made_of_a_log",
+    "tests/audit/kinds/test_entries.py::test_both_engines_name_the_same_entries",
+    "tests/audit/kinds/test_failover.py::test_both_engines_tell_what_was_promised",
+    "tests/audit/reading/test_index.py::test_both_engines_say_the_same_of_an_index",
+    "tests/audit/kinds/test_phantoms.py::test_both_engines_name_what_nobody_sent",
     "tests/cli/test_demo",
     "tests/packaging/test_wheel",
 )
@@ -37,7 +37,7 @@ ON_ONE_CLUSTER: Final = (
 )
 """They share a worker: the cluster of tests/interop/conftest.py starts once."""
 LONG_FIRST: Final = (
-    "tests/audit/test_spark",
+    "tests/audit/engines/test_spark",
     "tests/interop/test_java_client",
     "tests/live/test_drills",
     "tests/interop/test_acl",

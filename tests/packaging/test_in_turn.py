@@ -20,7 +20,7 @@ SCOPES = {
         "tests/live/test_c.py::test_3",
         "tests/live/test_c.py::test_4",
         "tests/live/test_drills.py::test_5",
-        "tests/audit/test_spark.py::test_6",
+        "tests/audit/engines/test_spark.py::test_6",
         "tests/cli/test_demo.py::test_7",
         "tests/sim/test_d.py::test_8",
     )
