@@ -69,14 +69,12 @@ public class ClientDriver {
 
     /** Sends and consumes with the message trace on. */
     private static boolean trace(String namesrv, String topic, int count, String group) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("traced_java");
-        producer.setEnableTrace(true);
+        DefaultMQProducer producer = new DefaultMQProducer("traced_java", true, null); // as 4.9 has it, too
         at(producer, namesrv);
         producer.setSendMsgTimeout(20_000);
         producer.start();
         Set<String> keys = ConcurrentHashMap.newKeySet();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setEnableTrace(true);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, true, null);
         at(consumer, namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
