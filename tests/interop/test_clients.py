@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from tests.interop.mixed import MixedCluster, running
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.more]
 
 HERE: Final = Path(__file__).parent
-NODE: Final = "3.12.0"
+NATIVE, NODE = "0.4.4", "3.12.0"
 COUNT: Final = 10
 RUN_S: Final = 150.0
 
@@ -37,6 +38,19 @@ def _run(*command: str, cwd: Path | None = None) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         pytest.skip(f"{' '.join(command[:3])} could not: {done.stdout[-300:]}{done.stderr[-300:]}")
+
+
+def native(scratch: Path) -> Line:
+    """The C++ client with its Python face, in an environment of its own."""
+    home = rocketmq.home().with_name(f"rocketmq-native-{NATIVE}")
+    if not (home / "complete").exists():
+        _run(sys.executable, "-m", "venv", str(home))
+        _run(str(home / "bin/pip"), "install", "-q", "--no-deps", f"rocketmq=={NATIVE}")
+        (home / "complete").write_text(NATIVE)
+    return lambda *words: [
+        *("env", f"HOME={scratch}", str(home / "bin/python"), str(HERE / "foreign/native.py")),
+        *words,
+    ]
 
 
 def node(scratch: Path) -> Line:
@@ -94,12 +108,12 @@ def sides(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield ours, theirs
 
 
-def _story(side: Side, line: Line, name: str) -> dict[str, list[tuple[str, ...]]]:
+def _story(side: Side, line: Line, name: str, failing: str) -> dict[str, list[tuple[str, ...]]]:
     """What one client saw: of its sends, of all messages with one that fails first, and of one tag."""
     topic = f"Story{name}"
     side.topic(topic)
     sent = facts(side.said(line("send", side.namesrv, topic, str(COUNT))), "sent")
-    everything = side.said(line("read", side.namesrv, topic, str(COUNT), f"{name}_all", "*", "key-3"))
+    everything = side.said(line("read", side.namesrv, topic, str(COUNT), f"{name}_all", "*", failing))
     chosen = side.said(line("read", side.namesrv, topic, str(COUNT // 2), f"{name}_a", "a", "none"))
 
     def read(said: str) -> list[tuple[str, ...]]:
@@ -116,13 +130,24 @@ def _story(side: Side, line: Line, name: str) -> dict[str, list[tuple[str, ...]]
     }
 
 
-def _same_story(sides: tuple[Side, Side], make: Callable[[Path], Line], name: str) -> None:
-    ours, theirs = beside(*(lambda side=side: _story(side, make(side.scratch), name) for side in sides))
+def _same_story(
+    sides: tuple[Side, Side], make: Callable[[Path], Line], name: str, failing: str = "none"
+) -> None:
+    ours, theirs = beside(
+        *(lambda side=side: _story(side, make(side.scratch), name, failing) for side in sides)
+    )
     assert ours == theirs
     assert len(ours["sent"]) == len({row[0] for row in ours["everything"]}) == COUNT
-    assert ours["failed"] == [("key-3",)]
+    assert ours["failed"] == ([] if failing == "none" else [(failing,)])
     assert {row[1] for row in ours["chosen"]} == {"a"}
     assert len(ours["chosen"]) == COUNT // 2
+
+
+@pytest.mark.covers("Send, read, choose by a tag", client="native Python (rocketmq 0.4.4)", sides="both")
+def test_the_native_python_client_sees_the_same(sides: tuple[Side, Side]) -> None:
+    """It takes every message for consumed, whatever the listener returns or raises: none comes again."""
+    native(sides[0].scratch)
+    _same_story(sides, native, "Native")
 
 
 @pytest.mark.covers(
@@ -130,7 +155,7 @@ def _same_story(sides: tuple[Side, Side], make: Callable[[Path], Line], name: st
 )
 def test_the_node_client_sees_the_same(sides: tuple[Side, Side]) -> None:
     node(sides[0].scratch)
-    _same_story(sides, node, "Node")
+    _same_story(sides, node, "Node", failing="key-3")
 
 
 @pytest.mark.covers(
