@@ -407,6 +407,16 @@ class SimCluster:
                     leading.append((raft.term, node.name))
         return max(leading)[1] if leading else None
 
+    def failed_controllers(self) -> list[Node]:
+        """Those whose Controller takes no part any more: its disk refused."""
+        return [
+            node
+            for node in self.of("namesrv")
+            if node.running
+            and node.server is not None
+            and cast(_NameServerAndController, node.server).controller.raft.failed
+        ]
+
     def unclean_elections(self) -> int:
         """How often the group's master was taken from outside of its rules, as far as a Controller knows."""
         counts = [0]

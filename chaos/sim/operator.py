@@ -85,10 +85,10 @@ class Operator:
 
     async def look_after_stores(self, may_give_up: Callable[[], bool], lost: Callable[[], bool]) -> None:
         """What docs/operations.md leaves to the operator, and to whatever restarts a process that ended: its
-        start may have failed by the last fault. A store that broke needs a restart. Where a slave
-        holds confirmed messages that the master lacks, after an unclean election, the master's log counts:
-        the slave starts with an empty one. So does a learner where all brokers ``lost`` what it holds:
-        nobody elects it."""
+        start may have failed by the last fault. A store that broke needs a restart, and so does a Controller
+        whose disk refused. Where a slave holds confirmed messages that the master lacks, after an unclean
+        election, the master's log counts: the slave starts with an empty one. So does a learner where all
+        brokers ``lost`` what it holds: nobody elects it."""
         cluster = self._cluster
         while True:
             await asyncio.sleep(REFUSED_S)
@@ -96,6 +96,8 @@ class Operator:
             for node in list(cluster.nodes.values()):
                 if node.state == "down" and node.kind != "client":
                     cluster.start(node.name)
+            for node in cluster.failed_controllers():
+                await self.restart(node)
             for node in [*cluster.of("broker"), *cluster.of("learner")]:
                 if node.running and cast(Broker, node.server).store.files.health.broken is not None:
                     await self.restart(node)

@@ -174,6 +174,11 @@ class Raft:
         """What ``/status`` shows of ``progress``, and of the ticks (docs/raft.md)."""
         return self._vitals.to_json(self._env.monotonic_ms(), self.progress)
 
+    @property
+    def failed(self) -> bool:
+        """Whether this member takes no part any more, until it is restarted or its disk has room again."""
+        return self._ended is not None and not self._ended.final
+
     def health(self) -> str | None:
         """None, or why this member cannot do its work."""
         ended = self._ended

@@ -138,6 +138,30 @@ async def test_a_process_whose_start_failed_is_started_again(world: World) -> No
     mending.cancel()
 
 
+@pytest.mark.sim
+@simulated(lambda: World(635))
+async def test_controllers_whose_disks_refused_are_restarted_when_all_is_healed(world: World) -> None:
+    """Two of three at once: nobody leads, so nobody is elected, until the operator has been there."""
+    cluster = world.cluster
+    for name in ("n0", "n1"):
+        cluster.nodes[name].machine.faults.write_errors = 1
+    leader = cluster.leader()
+    assert leader is not None
+    cluster.kill(leader)  # who stands for election writes a vote
+    assert (
+        await cluster.until(lambda: None if cluster.failed_controllers() else "all take part", 10.0) is None
+    )
+    mending = asyncio.create_task(Operator(cluster).look_after_stores(lambda: False, lambda: False))
+
+    def restarted() -> str | None:
+        return None if "restarted" in {e.name for e in cluster.history.happened()} else "nobody is restarted"
+
+    assert await cluster.until(restarted, 20.0) is None
+    assert await cluster.until(cluster.converged, 20.0) is None
+    mending.cancel()
+    assert cluster.failed_controllers() == []
+
+
 def test_a_masters_silence_counts_from_when_clients_know_that_their_connections_ended() -> None:
     serving = _Serving(History())
     assert serving.look(0, "b1") == 0
