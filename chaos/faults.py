@@ -1,5 +1,5 @@
-"""What can be broken, as values: a scenario lists them, the simulated world carries them out
-(``chaos/sim/faults``).
+"""What can be broken, as values: a scenario lists them, each world carries them out (``chaos/sim/faults``
+under virtual time, ``chaos/live/executor`` on real processes).
 
 A target is a node's name, or a role that is looked up at the moment of the fault: ``master``, ``slave`` (one
 of them), ``leader`` (the Controllers'), ``broker`` (any), ``namesrv`` (any). A role nobody holds then makes

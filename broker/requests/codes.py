@@ -1,4 +1,4 @@
-"""What answers which request code? All codes that a broker answers on its own ports."""
+"""What answers which request code? ``broker/processors.py`` adds the codes of POP and of ACL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,31 @@
 """Where does the log end, and which bytes before that are no record?
 
-Record by record, with CRC. Bytes that are no record are damage if good records follow, and either they were
-safe on disk once or no cut-off write leaves such bytes. Else the log ends there.
+Record by record, with CRC. ``Scan`` decides what the first bytes are that are no record; the first row that
+fits counts. Damage is noted and the scan goes on behind it; else the log ends there.
+
+    safe   below ``safe_end``: synced once, as far as the checkpoint tells
+    clean  the broker stopped in order
+    good   the first whole record, or blank, behind the bytes
+
+    bytes      good record behind                             verdict
+    zeros      (not asked), and the bytes are not safe        end: never written
+    any        yes, the rest of a log that RocketMQ cut       end (StaleRest)
+    any        yes; safe, clean, or good is older than the    damage up to good (_damaged_until)
+               checkpoint
+    any        yes, and a disk block before it is zeros       end: a write was cut short (lost_a_page)
+    any        yes                                            damage up to good
+    not safe   no                                             end
+    zeros      no                                             end
+    not zeros  no; they are the beginning of a record that    end: partial (_end_of_last)
+               goes on behind ``safe_end``
+    not zeros  no; the record's lengths fit                   damage: this record
+    not zeros  no; ``safe_end`` is at most a record away      damage up to ``safe_end``
+    not zeros  no                                             end
+
+A whole record can be torn (record.is_torn: zeros in its properties), if it is not safe. One that a good
+record follows is treated as bytes that are no record after an unclean stop (_measure). The last one is
+dropped (last_is_torn; recovery.py says when it is asked). After a clean stop the last one is damage if its
+queue entry was made of another (doubt_last).
 """
 
 from __future__ import annotations

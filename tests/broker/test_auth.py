@@ -92,7 +92,10 @@ async def test_strangers_change_nothing_and_signed_requests_do(tmp_path: Path) -
         assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, offset)).code == 0
         await eventually(lambda: broker.store.dispatched == broker.store.log.end, "dispatched")
         handled = {Request(code) for code in broker.processors.handlers}
-        assert handled - PEER_CODES == OF_CLIENTS | READS, "a new code: is it open to strangers?"
+        assert handled - PEER_CODES == OF_CLIENTS | READS, (
+            "a new code: is it open to strangers? If not, put it into PEER_CODES (remoting/auth.py), else"
+            " into READS or OF_CLIENTS here"
+        )
         before = seen(broker)
         for credentials in (None, WRONG):
             stranger = RemotingClient(broker.env, "stranger", credentials=credentials)

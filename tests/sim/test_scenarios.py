@@ -178,7 +178,9 @@ def test_a_scenario_that_is_no_bugs_first_choice_finds_one_too(scenario: str) ->
 def test_each_scenario_finds_a_planted_bug() -> None:
     """A check that never failed proves nothing."""
     chosen = {bug.scenario.name for bug in BUGS.values()}
-    assert chosen | ALSO_FOUND_BY.keys() == SCENARIOS.keys(), "one is without a bug that it finds"
+    assert chosen | ALSO_FOUND_BY.keys() == SCENARIOS.keys(), (
+        "a scenario finds no bug: add a Bug with this scenario to chaos/bugs.py, or a row to ALSO_FOUND_BY"
+    )
     assert not chosen & ALSO_FOUND_BY.keys(), "it has a bug of its own by now: none is needed here"
     assert {bug for bug, _ in ALSO_FOUND_BY.values()} <= BUGS.keys()
 
