@@ -188,9 +188,9 @@ class FastPath:
         born = connection.attributes.get(BORN_HOST)
         if born is None:
             born = connection.attributes[BORN_HOST] = born_host(connection.remote)
-        waits = not self._usable or len(born) != 8 or WAITS in connection.attributes
-        # An open turn asks again before it stores anything.
-        if waits or ((compiled is None or not compiled.waiting) and self._refuse()):
+        must_go_slow = not self._usable or len(born) != 8 or WAITS in connection.attributes
+        # While a turn is open it is not asked here: the turn asks before it stores anything.
+        if must_go_slow or ((compiled is None or not compiled.waiting) and self._refuse()):
             if compiled is not None:
                 compiled.end_turn()  # what came before goes first
             return self.split(buffer, start, end, [])

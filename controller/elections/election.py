@@ -1,16 +1,14 @@
-"""Does every group have a living master, and if not, what has to be done next? (All groups: one election is
-``underway.py``, who wins it ``elect.py``.)
+"""Does every group have a living master, and if not, what is next? (``underway.py`` is one election.)
 
 A decider: ``step(event, now_ms)`` takes what happened and returns what to do (``signals.py``);
 ``controller.elections.coordinator`` carries it out. Chance, for back-offs alone, is the ``Random`` it is made
-with. Events start an election at once: the end of a
-master's session, its silence, a broker that came back to a group without master, a new Raft leader. Beside
-them every group is looked at again and again, so no lost event leaves a group alone.
+with. Events start an election at once: the end of a master's session, its silence, a broker that came back to
+a group without master, a new Raft leader. Beside them every group is looked at again and again, so no lost
+event leaves a group alone.
 
 An election: ask the candidates how far their logs are; wait for the former master's lease; propose; the
-replica table decides when the command is committed. Only the Raft leader does it, once its table holds what
-former leaders committed. Where nobody may be elected nothing is proposed; the group is looked at again after
-a growing while, or when one of its brokers is back.
+replica table decides when the command is committed. Only the Raft leader begins one, once its table holds
+what former leaders committed. Where nobody may be elected it looks again, later each time.
 """
 
 from __future__ import annotations
@@ -281,8 +279,8 @@ class ElectionDecider:
         self._begin(name, election)
 
     def _lease_left_ms(self, name: str, answered: frozenset[int] | None, at_ms: float) -> float:
-        """For how long from ``at_ms`` on (when the candidates were asked, or now) the former master's lease
-        holds an own election up."""
+        """For how long from ``at_ms`` on the former master's lease holds an own election up. Candidates'
+        answers lack what it confirmed after they were asked, so it counts from then (decision 5)."""
         chosen = self._preview.chosen(self._preview.command(name, OWN, answered, self._now_ms))
         return self._preview.lease_left_ms(name, chosen, at_ms)
 
@@ -299,13 +297,12 @@ class ElectionDecider:
     def _announce_once(self, name: str, master: int, epoch: int) -> None:
         """Tell the brokers of a group of each master this leader finds: also of one that a former leader had
         elected, or an election of unknown outcome."""
-        if self._reported.announced.get(name) == (master, epoch):
-            return
-        if self._reported.announcements >= ANNOUNCEMENTS_MAX:
+        known = self._reported.announced.get(name) == (master, epoch)
+        if not known and self._reported.announcements >= ANNOUNCEMENTS_MAX:
             self._scan.left.append(name)
-            return
-        self._reported.announcements += 1
-        self._announce(name)
+        elif not known:
+            self._reported.announcements += 1
+            self._announce(name)
 
     def _announce(self, name: str) -> None:
         group = self._table.groups.get(name)
@@ -314,9 +311,7 @@ class ElectionDecider:
             self._out.append(Announce(name))
 
     def _note_lost(self, name: str, master: int, epoch: int) -> None:
-        if self._reported.lost.get(name) != (master, epoch):
-            self._reported.lost[name] = (master, epoch)
-            self._reported.outages.on_lost(name, self._now_ms)
+        if self._reported.on_lost(name, (master, epoch), self._now_ms):
             fields: Fields = {"group": name, "broker_id": master}
             self._out.append(Report(f"master {master} of {name} is lost", event="master_lost", fields=fields))
 
@@ -359,7 +354,7 @@ class ElectionDecider:
             case Phase.RETRYING if self.mandate.is_raft_leader:
                 self._begin(name, election)
             case _:
-                self._end(name, election, None)
+                self._call_off(name, election)
 
     def _begin(self, name: str, election: Election) -> None:
         election.back_until_ms = self._now_ms + BACK_MS
@@ -437,12 +432,12 @@ class ElectionDecider:
                 election.phase, election.due_ms = Phase.AWAITING_RETURN, self._now_ms + BACK_STEP_MS
                 return
         left_ms = self._lease_left_ms(name, election.answered, election.asked_ms)
-        may_not = self._master_may_live(name) or left_ms > 0 or not self.mandate.is_raft_leader
-        if group is None or may_not:
-            self._end(name, election, None)
+        may = group is not None and self.mandate.is_raft_leader and not self._master_may_live(name)
+        if left_ms > 0 or not may:
+            self._call_off(name, election)
         elif self._preview.is_in_vain(command):
             self._backoffs.add(name, self._now_ms)
-            self._end(name, election, None)
+            self._call_off(name, election)
         else:
             self._propose(election, command)
 
@@ -520,20 +515,20 @@ class ElectionDecider:
             why = self._preview.why_nobody(command)
         if why is None and election.request.steps_down:
             why = self._why_no_step_down(name, election, chosen)
-        if why is None:
-            self._propose(election, command)
-        else:
+        if why is not None:
             self._refuse(name, election, Refused(why, ELECT_MASTER_FAILED))
+            return
+        if election.request.steps_down:
+            # A try that fails counts, too: masters must not change faster than one may ask again.
+            self._step_downs.note(name, self._now_ms)
+            self._report(f"master of {name} is to step down: it cannot serve")
+        self._propose(election, command)
 
     def _why_no_step_down(self, name: str, election: Election, chosen: int | None) -> str | None:
         group = self._table.groups.get(name)
         if group is None or chosen in (None, group.master):
             return f"no other broker of {name} may become master"
-        why = why_not_for(group, election.request, chosen, election.answered or (), election.full)
-        if why is None:
-            self._step_downs.note(name, self._now_ms)
-            self._report(f"master {group.master} of {name} steps down: it cannot serve")
-        return why
+        return why_not_for(group, election.request, chosen, election.answered or (), election.full)
 
     def _refuse(self, name: str, election: Election, error: MqError) -> None:
         assert election.ticket is not None, "asked for"
@@ -547,7 +542,7 @@ class ElectionDecider:
         if election is None or election.phase is not Phase.PROPOSING:
             self._look_now()  # of an election that was abandoned
             return
-        self._end(event.group, election, event.answer)
+        self._finish(event.group, election, event.answer)
 
     def _on_not_committed(self, event: NotCommitted) -> None:
         if isinstance(event.error, Unknown):
@@ -560,7 +555,7 @@ class ElectionDecider:
             self._refuse(name, election, event.error)
             return
         if event.deposed:
-            self._end(name, election, None)
+            self._call_off(name, election)
             return
         self._report(f"election of {name}: {event.error}")
         election.attempt += 1
@@ -568,21 +563,27 @@ class ElectionDecider:
             election.phase, election.due_ms = Phase.RETRYING, self._now_ms + RETRY_MS
         else:
             self._backoffs.add(name, self._now_ms)
-            self._end(name, election, None)
+            self._call_off(name, election)
 
-    def _end(self, name: str, election: Election, answer: Answer | None) -> None:
-        """``answer``: what the election came to; None = none was held."""
+    def _call_off(self, name: str, election: Election) -> None:
+        """No own election is held after all."""
+        assert election.ticket is None, "a request is refused"
         del self.elections[name]
-        if answer is not None and answer.code == SUCCESS:
+        if election.changed_meanwhile:
+            self._backoffs.forget(name)
+        self._look_now()
+
+    def _finish(self, name: str, election: Election, answer: Answer) -> None:
+        del self.elections[name]
+        if answer.code == SUCCESS:
             self._elected(name, answer)
         if election.ticket is not None:
-            assert answer is not None, "a request is refused, or answered by the table"
             self._out.append(Reply(election.ticket, answer))
-        elif election.changed_meanwhile or (answer is not None and answer.changed):
+        elif election.changed_meanwhile or answer.changed:
             self._backoffs.forget(name)
-        elif answer is not None:
+        else:
             self._backoffs.add(name, self._now_ms)
-        if election.ticket is None and answer is not None and answer.changed and answer.code != SUCCESS:
+        if election.ticket is None and answer.changed and answer.code != SUCCESS:
             self._report(f"{name} has no master: {answer.remark}", "error")
         # What happened while the election was under way: the new master may be lost already.
         self._look_now()

@@ -134,6 +134,14 @@ class Reported:
 
     outages: Outages = field(default_factory=Outages)
 
+    def on_lost(self, name: str, master: tuple[int, int], now_ms: float) -> bool:
+        """Whether that is new: an outage begins then."""
+        if self.lost.get(name) == master:
+            return False
+        self.lost[name] = master
+        self.outages.on_lost(name, now_ms)
+        return True
+
     def check(self, groups: Mapping[str, Group]) -> None:
         for name, (master, epoch) in self.announced.items():
             group = groups.get(name)

@@ -10,9 +10,9 @@ Two promises, whatever answers of the Controllers are late or lost (``check_inva
 
 * ``confirmed`` never moves back within an epoch, and never passes what a member of any SyncStateSet the
   Controllers may hold has acknowledged. So every broker elected from it has each confirmed byte.
-* ``replicated`` (answers to producers leave up to it) counts members of the SyncStateSet only: never a
-  learner, never a slave that merely connects. It moves only over what has the copies that the policy asks.
-  The check holds it to what can be told later: it never moves back, and so many brokers have it, learners
+* ``replicated`` (answers to producers leave up to it, ``_advance`` moves it) counts members of the
+  SyncStateSet only: never a learner, never a slave that merely connects. It moves only over what has the
+  copies that the policy asks. Checked is that it never moves back and that so many brokers have it, learners
   excepted; with SYNC_FLUSH the master only as far as it is on its disk. Where all members must have it, it
   never passes ``confirmed`` either.
 """
@@ -112,7 +112,7 @@ class _Evidence:
     acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
     """The furthest that each broker ever acknowledged."""
     confirmed_when_counted: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
-    """What was confirmed when a broker began to count."""
+    """What was confirmed when a broker began to count, or connected anew: it may have less than before."""
     copies: int = 1
     """What the policy asked for when ``replicated`` moved last."""
     replicated_at_view: PhysicalOffset = _BEGIN
@@ -188,6 +188,8 @@ class SyncSet:
         self._slaves[broker_id] = _Slave(
             learner, now_ms, self.end, now_ms, answers_heartbeats, progress_ms=now_ms
         )
+        if broker_id in self._evidence.confirmed_when_counted:
+            self._evidence.confirmed_when_counted[broker_id] = self.confirmed
         self._membership.on_connected(broker_id)
         self._changed()
 
@@ -363,8 +365,8 @@ class SyncSet:
         return frozenset(desired)
 
     def is_settled(self, broker_id: BrokerId) -> bool:
-        """Whether the desired set is the present one, unless by time passing, after this slave acknowledged
-        something: then only ``on_tick`` tells of anything new."""
+        """Whether what this slave acknowledged changes nothing of the desired set: then there is nothing to
+        propose before the next ``on_tick``."""
         slave = self._slaves.get(broker_id)
         return self._counting.complete and slave is not None and slave.end >= self.confirmed
 
@@ -424,7 +426,6 @@ class SyncSet:
         """Raises BrokenInvariantError when a promise of the module's first lines is broken. Changes nothing:
         what is compared with moves in ``on_checked``."""
         evidence, end, confirmed, replicated = self._evidence, self.end, self.confirmed, self.replicated
-        acknowledged = evidence.acknowledged
         if confirmed > end:
             raise BrokenInvariantError(f"confirmed {confirmed} lies beyond the log's end {end}")
         if replicated > end:
@@ -434,10 +435,11 @@ class SyncSet:
         if len(evidence.confirmed_when_counted) != len(self._membership.may_be_members):
             raise BrokenInvariantError("each broker that may be elected is checked")
         for broker_id, before in evidence.confirmed_when_counted.items():
-            if confirmed > before and confirmed > acknowledged.get(broker_id, -1):
+            slave = self._slaves.get(broker_id)
+            held = evidence.acknowledged.get(broker_id, NOWHERE) if slave is None else slave.end
+            if confirmed > before and confirmed > held:
                 raise BrokenInvariantError(
-                    f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
-                    f" confirmed is {confirmed}"
+                    f"broker {broker_id} may be elected and acknowledged {held}, confirmed is {confirmed}"
                 )
         if replicated < evidence.replicated:
             raise BrokenInvariantError(f"replicated moved back from {evidence.replicated} to {replicated}")
@@ -542,7 +544,7 @@ class SyncSet:
                 if slave.end < slowest:
                     slowest = slave.end
         if policy.wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
-            return  # most calls: nothing moves
+            return  # most calls, in mode *all*: nothing moves
         if not self._may_confirm(counting.all_must):
             return
         readable, replicated = self._watermarks(own, slowest)
@@ -564,6 +566,6 @@ class SyncSet:
             return policy.by_all(slowest, 1 + len(counting.surely_members), counting.copies)
         # In majority mode a slave that has not noted this epoch may lose an election against one with an
         # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
-        whatever = policy.wait is not Wait.MAJORITY
-        ends = [slave.end for slave in counting.surely_members if whatever or slave.has_epoch]
+        any_epoch_counts = policy.wait is not Wait.MAJORITY
+        ends = [slave.end for slave in counting.surely_members if any_epoch_counts or slave.has_epoch]
         return policy.watermarks(own, slowest, ends, counting.copies)

@@ -9,7 +9,7 @@ the way with Controllers, ``ClassicFollowing`` the one without. What always hold
   (``Master.proves_confirmed``), or the epochs were lost: then to the last whole record known, once the
   master is seen to have all that is confirmed here,
 * nothing is acknowledged that the log does not hold, nor what has no epoch before it was compared with the
-  master's.
+  master's. Bytes known to be damaged are passed over: they are repaired from another replica, or named.
 """
 
 from __future__ import annotations
@@ -260,9 +260,9 @@ class Following:
         self._empty = own.end == own.begin
         self._greeted, self._epochs, self.master_end = True, frame.epochs, frame.end
         if own.without_epoch_from is not None:
-            actions += self._compare(frame, own)
+            actions += self._begin_compare(frame, own)
         else:
-            actions += self._truncate(frame, own, master)
+            actions += self._agree_by_epochs(frame, own, master)
         return actions
 
     def on_frame(self, frame: Transfer, own: OwnLog, now_ms: float) -> list[Action]:
@@ -305,7 +305,7 @@ class Following:
             end=end, confirmed=min(own.confirmed, end), epochs=epochs, epochs_lost=False, classic_from=None
         )
 
-    def _compare(self, frame: MasterHandshake, own: OwnLog) -> list[Action]:
+    def _begin_compare(self, frame: MasterHandshake, own: OwnLog) -> list[Action]:
         """Our log's end was written without a Controller: only its bytes tell the writer. It is not
         cut, as all of it may have been acknowledged."""
         begin = frame.epochs[0][1] if frame.epochs else frame.end
@@ -318,12 +318,12 @@ class Following:
         self._tail = TailCompare(own, self._segment_bytes, self._read, begin)
         return []
 
-    def _truncate(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
+    def _agree_by_epochs(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         actions: list[Action] = [EpochsCoverLog()]  # the log ends before what was written without Controller
         point = consistent_point(frame.epochs, own.epochs, frame.end, own.end)
         if point is None and own.confirmed == own.begin == 0:
-            # A young group: this broker led first, another one was elected before it had received anything.
-            # What we hold was never confirmed to anyone, so it may go without an operator's word.
+            # A young group: this broker led first, and its successor was rightly elected without a byte of
+            # this log. So no byte of it was confirmed, and it may go without an operator's word.
             point = _BEGIN
         if self._empty:
             return [*actions, ForgetEpochs(_BEGIN), Agreed()]
@@ -388,7 +388,8 @@ class Following:
 
 
 class ClassicFollowing:
-    """One link to a master of a group without Controllers: no epochs to compare, so the log's end is."""
+    """One link to a master of a group without Controllers: there are no epochs, so the bytes at the log's end
+    are compared."""
 
     def __init__(self, own: OwnLog, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
         self.master_end = _BEGIN  # nobody tells

@@ -249,6 +249,20 @@ def test_a_confirmed_offset_that_moves_back_is_a_broken_promise() -> None:
             sync.check_invariants()
 
 
+def test_a_member_that_came_back_with_less_is_not_counted_for_what_it_had() -> None:
+    sync = with_slaves(2)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    sync.on_append(300)
+    sync.on_disconnect(2)
+    sync.on_connect(2, learner=False, now_ms=2)
+    sync.on_ack(2, 120, 3)  # a lost page cache
+    sync.check_invariants()
+    sync.confirmed = PhysicalOffset(201)  # as a mistake of ours would have it
+    with pytest.raises(BrokenInvariantError, match="broker 2 may be elected and acknowledged 120"):
+        sync.check_invariants()
+
+
 def test_a_master_begins_with_what_was_confirmed_and_never_falls_below() -> None:
     sync = sync_set({SELF, 2}, end=100, confirmed=80)
     sync.check_invariants()

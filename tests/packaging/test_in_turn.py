@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import in_memory
-from tests.in_turn import ON_SPARK, Order, scope_of
+from tests import ROOT, in_memory
+from tests.in_turn import LONG_FIRST, ON_ONE_CLUSTER, ON_SPARK, Order, scope_of
 
 SCOPES = {
     scope_of(test): True
@@ -55,6 +55,28 @@ def test_what_was_given_away_otherwise_is_not_given_again() -> None:
     assert order.take(waits=True, left={"tests/live/test_c.py"}) is None
 
 
+def test_every_name_in_the_lists_is_a_test() -> None:
+    """A name that nothing has leaves its tests where they are dear: two Sparks at once, a long one last."""
+    for name in (*ON_SPARK, *ON_ONE_CLUSTER, *LONG_FIRST):
+        file, _, test = name.partition("::")
+        found = (
+            [file] if test else [str(path) for path in Path(ROOT, file).parent.glob(f"{Path(file).name}*")]
+        )
+        assert found, name
+        assert not test or f"def {test}" in Path(ROOT, file).read_text(), name
+
+
+def test_a_folder_in_use_is_nobody_elses_to_remove(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = _run(basetemp=None)
+    in_memory.use_memory(config)
+    (first,) = memory.iterdir()
+    monkeypatch.delenv("TMPDIR")
+    in_memory.use_memory(_run(basetemp=None)[0])
+    monkeypatch.setenv("TMPDIR", os.environ["TMPDIR"])
+    assert first.exists()
+    assert len(list(memory.iterdir())) == 2
+
+
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(in_memory, "MEMORY", tmp_path)
@@ -70,8 +92,7 @@ def _run(**options: object) -> tuple[Any, list[Any]]:
 
 
 def test_files_lie_in_memory_until_the_run_ends(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Any process of the past: the kernel gives no number above this one.
-    (memory / f"{in_memory.PREFIX}4194305").mkdir()
+    (memory / f"{in_memory.PREFIX}of-a-run-that-ended").mkdir()
     config, ends = _run(basetemp=None)
     in_memory.use_memory(config)
     monkeypatch.setenv("TMPDIR", os.environ["TMPDIR"])  # taken back when this test ends
