@@ -30,8 +30,10 @@ NEIGHBOUR_BYTES: Final = 256
 """So much before and behind a range must be the same in the replica that mends it."""
 PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
-UNREADABLE_AGAIN_MS: Final = 600_000
-"""A read that fails may take seconds, on the loop."""
+UNREADABLE_AGAIN_MS: Final = 5_000
+"""What was not read is tried again after so long, then after twice as long, and so on: a moment's error must
+not keep this log from being whole, and every try on a dead sector may take seconds, on the loop."""
+UNREADABLE_AGAIN_MAX_MS: Final = 600_000
 SYNCING: Final = "syncing a repaired range"
 
 
@@ -94,17 +96,19 @@ class Repairer:
         self._indexer = flow.indexer
         self._dispatcher = flow.dispatcher
         self._parser = flow.parser
-        self._later: dict[DamagedRange, float] = {}  # when to look again, ms: what is beside is unreadable
+        # What is beside cannot be read: when to look again, and how long it was waited for, ms.
+        self._later: dict[DamagedRange, tuple[float, float]] = {}
         self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
 
     def wanted(self) -> list[Wanted]:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
         found: list[Wanted] = []
-        self._later = {item: until for item, until in self._later.items() if item in self._damage.ranges}
+        self._later = {item: later for item, later in self._later.items() if item in self._damage.ranges}
         for item in self._damage.ranges:
             if item.until - item.begin > RECORD_BYTES_MAX or item in self._mending:
                 continue
-            if self._env.monotonic_ms() < self._later.get(item, 0):
+            again_ms, waited_ms = self._later.get(item, (0.0, 0.0))
+            if self._env.monotonic_ms() < again_ms:
                 continue
             if not self._log.min_offset <= item.begin < item.until <= self._log.end:
                 continue  # the log was cut or begins later by now; the ledger follows
@@ -119,7 +123,8 @@ class Repairer:
                 self._need_edges(item)
             except DiskError as error:
                 log.error("[%d, %d) cannot be repaired now: %s", item.begin, item.until, error)
-                self._later[item] = self._env.monotonic_ms() + UNREADABLE_AGAIN_MS
+                wait_ms = min(max(2 * waited_ms, UNREADABLE_AGAIN_MS), UNREADABLE_AGAIN_MAX_MS)
+                self._later[item] = self._env.monotonic_ms() + wait_ms, wait_ms
                 continue
             found.append(Wanted(begin, max(stop, item.until), item, before, behind))
         return found

@@ -145,7 +145,14 @@ async def test_a_page_that_holds_more_than_what_a_replica_gives_is_not_written(s
         failed = len(sectors.failed)
         await _mend(store, whole)
         assert len(sectors.failed) == failed, "each try is another slow read"
-        env.clock_ms += UNREADABLE_AGAIN_MS
+        for tries, wait_ms in enumerate((UNREADABLE_AGAIN_MS, 2 * UNREADABLE_AGAIN_MS)):
+            env.clock_ms += wait_ms - 1
+            await _mend(store, whole)
+            assert len(sectors.failed) == failed + tries, "not before its time"
+            env.clock_ms += 1
+            await _mend(store, whole)
+            assert len(sectors.failed) == failed + tries + 1, "the next wait is twice as long"
+        env.clock_ms += 4 * UNREADABLE_AGAIN_MS
         sectors.bad[LOG].clear()
         await _mend(store, whole)
         assert store.damage.ranges == []
