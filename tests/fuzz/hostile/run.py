@@ -166,6 +166,7 @@ async def run(directory: Path, options: Options) -> dict[str, Any]:
         },
         "attack": done,
         "epochs": sorted({look.epoch for look in watch.looks if look.epoch is not None}),
+        "elections": _elections(watch.looks),
         "leaders": sorted({look.leader for look in watch.looks if look.leader is not None}),
         "memoryMiB": growth(watch.looks),
         "cpuShare": _cpu(watch.looks),
@@ -245,6 +246,18 @@ def _left(look: Look, first: Look) -> str | None:
             if isinstance(now, int) and isinstance(then, int) and now > then + room:
                 return f"{name} has {now} {member}, {then} before"
     return None
+
+
+def _elections(looks: list[Look]) -> list[dict[str, Any]]:
+    """When another epoch was first seen, seconds from the first look, and what the load was then."""
+    found: list[dict[str, Any]] = []
+    seen = looks[0].epoch
+    for look in looks:
+        if look.epoch is not None and look.epoch != seen:
+            seen = look.epoch
+            at_s = round(look.at_s - looks[0].at_s, 1)
+            found.append({"epoch": seen, "atS": at_s, "load": look.load, "master": look.master})
+    return found
 
 
 def _cpu(looks: list[Look]) -> dict[str, float]:
