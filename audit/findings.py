@@ -51,6 +51,7 @@ KINDS: Final = {
     "acked_mismatch": "an acknowledged message is there with another body or in another place",
     "acked_out_of_order": "acknowledged messages stand in an order their acknowledgements exclude",
 }
+"""The severity is the finding's own: ``audit/kinds/`` sets it, docs/audit.md has a table."""
 
 
 @dataclass(frozen=True, slots=True)
