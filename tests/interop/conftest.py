@@ -78,6 +78,7 @@ def begin_mqadmin(namesrv: str, scratch: Path, *commands: str) -> subprocess.Pop
     words: list[str] = []
     for command in commands:
         words += [*(["--"] if words else []), *command.split()]
+    scratch.mkdir(parents=True, exist_ok=True)
     classes = rocketmq.compile_java(Path(__file__).parent / "java" / "AdminDriver.java")
     line = rocketmq.java("AdminDriver", *words, classes=classes, user_home=scratch, heap_mb=256)
     line.insert(

@@ -23,10 +23,13 @@ BUG_SEEDS_MAX = 20
 """Each planted bug is found within so many seeds of the scenario that suits it."""
 FOUND_BY: dict[str, int] = {
     "controller_reads_from_memory": 3,
+    "elect_outsiders": 1,
+    "fastest_slave_is_enough": 1,
+    "full_disk_is_ok": 1,
     "restarted_master_leads_on": 4,
     "retry_failed_sync": 2,
 }
-"""The first seed that finds a bug which the first two do not find. It is tried first, only to save time: what
+"""The first seed that finds a bug which seed 0 does not find. It is tried first, only to save time: what
 a seed meets shifts whenever the code changes, and then the others are tried."""
 ALSO_FOUND_BY: dict[str, tuple[str, int]] = {
     "master_and_controller_leader_die_together": ("reuse_offset", 0),
@@ -67,7 +70,9 @@ def run_once(scenario: str, seed: int) -> tuple[Result, History]:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, pytest.param(2, marks=pytest.mark.more), pytest.param(3, marks=pytest.mark.more)]
+)
 def test_killing_the_master_loses_nothing(seed: int) -> None:
     result, _ = run_once(KILL, seed)
     assert result.violations == [], result.replay
@@ -170,6 +175,7 @@ def test_each_planted_bug_is_found(bug: str) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.more
 @pytest.mark.parametrize("scenario", ALSO_FOUND_BY)
 def test_a_scenario_that_is_no_bugs_first_choice_finds_one_too(scenario: str) -> None:
     need_found(ALSO_FOUND_BY[scenario][0], scenario, ALSO_FOUND_BY[scenario][1])
@@ -187,7 +193,7 @@ def test_each_scenario_finds_a_planted_bug() -> None:
 
 def test_seeds_are_stated_for_bugs_there_are_and_are_among_those_tried() -> None:
     assert set(FOUND_BY) <= set(BUGS)
-    assert all(1 < seed < BUG_SEEDS_MAX for seed in FOUND_BY.values())
+    assert all(0 < seed < BUG_SEEDS_MAX for seed in FOUND_BY.values())
 
 
 def test_a_bug_is_gone_after_its_run() -> None:

@@ -53,7 +53,9 @@ async def another_serves(world: World, old: str, seconds: float) -> None:
     assert cluster.master() not in (None, old)
 
 
-@pytest.mark.parametrize("reset", [True, False], ids=["reset", "silent"])
+@pytest.mark.parametrize(
+    "reset", [pytest.param(True, marks=pytest.mark.more), False], ids=["reset", "silent"]
+)
 @pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.more)])
 @simulated(lambda seed, broker: World(seed, broker))
@@ -69,7 +71,7 @@ async def test_a_master_cut_off_from_its_slaves_only_hands_over(
     assert await cluster.until(cluster.converged, 20.0) is None
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("direction", [pytest.param("in", marks=pytest.mark.more), "out"])
 @pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES, COUNTED], ids=["majority", "two", "counted"])
 @simulated(lambda broker: World(2, broker))
 async def test_so_does_one_whose_slaves_are_cut_off_in_one_direction(
@@ -83,7 +85,7 @@ async def test_so_does_one_whose_slaves_are_cut_off_in_one_direction(
     assert await cluster.until(cluster.converged, 20.0) is None
 
 
-@pytest.mark.parametrize("apart_s", [0.02, 0.2, 2.0])
+@pytest.mark.parametrize("apart_s", [0.02, pytest.param(0.2, marks=pytest.mark.more), 2.0])
 @pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.more)])
 @simulated(lambda seed, broker: World(seed, broker))
@@ -102,7 +104,9 @@ async def test_a_slave_that_left_the_set_a_moment_before_counts_for_its_successo
     assert await cluster.until(cluster.converged, 20.0) is None
 
 
-@pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
+@pytest.mark.parametrize(
+    "broker", [MAJORITY, pytest.param(TWO_COPIES, marks=pytest.mark.more)], ids=["majority", "two"]
+)
 @simulated(lambda broker: World(5, broker))
 async def test_where_no_broker_hears_another_it_is_tried_seldom(world: World, broker: dict[str, str]) -> None:
     cluster = world.cluster

@@ -19,6 +19,7 @@ from chaos.scenarios.plan import Plan
 from chaos.sim.story import Story
 
 SEEDS = int(os.environ.get("KEELMQ_SUSPECT_SEEDS", "0"))
+FEW = range(SEEDS) if SEEDS else [0, pytest.param(1, marks=pytest.mark.more)]
 
 
 def _processes_are_back_before_the_dead_master_is_missed(rng: random.Random) -> Plan:
@@ -82,7 +83,7 @@ def _run(plan: Plan, seed: int) -> _Run:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", range(SEEDS or 2))
+@pytest.mark.parametrize("seed", FEW)
 def test_killed_slaves_keep_what_a_master_without_power_forgot(seed: int) -> None:
     plan = _processes_are_back_before_the_dead_master_is_missed(random.Random(f"t11:{seed}"))
     run = _run(plan, seed)
@@ -92,7 +93,7 @@ def test_killed_slaves_keep_what_a_master_without_power_forgot(seed: int) -> Non
 @pytest.mark.sim
 @pytest.mark.seeds
 @pytest.mark.parametrize("first", ["slaves", "master"])
-@pytest.mark.parametrize("seed", range(SEEDS or 2))
+@pytest.mark.parametrize("seed", FEW)
 def test_slaves_that_left_the_set_keep_what_the_last_member_forgot(
     seed: int, first: Literal["master", "slaves"]
 ) -> None:

@@ -233,7 +233,9 @@ async def rejoined(group: Group, victim: Member, promises: Promises, *, power: b
     await group.settle()
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["killed", "powerless"])
+@pytest.mark.parametrize(
+    "power", [pytest.param(False, marks=pytest.mark.more), True], ids=["killed", "powerless"]
+)
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_a_disk_that_refuses_costs_nothing_that_was_answered(case: Case, power: bool) -> None:
     work, role, file, operation, error, goes_on = case
