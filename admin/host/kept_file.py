@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from model.settings import with_values
@@ -21,10 +22,10 @@ def keep(file: Path, changes: Mapping[str, str]) -> None:
     changed = with_values(str(target), text, changes)
     if changed == text:
         return
-    shutil.copy2(target, target.with_name(f"{target.name}.bak"))
+    _copy(target, target.with_name(f"{target.name}.bak"))
     new = target.with_name(f".{target.name}.new")
     try:
-        shutil.copy2(target, new)
+        _copy(target, new)
         with new.open("w", encoding="utf-8") as out:
             out.write(changed)
             out.flush()
@@ -38,3 +39,14 @@ def keep(file: Path, changes: Mapping[str, str]) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _copy(file: Path, to: Path) -> None:
+    """Of this user alone until it has its owner and rights: a configuration may hold keys."""
+    to.unlink(missing_ok=True)
+    os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    shutil.copyfile(file, to)
+    found = file.stat()
+    with suppress(PermissionError):  # only root gives files away
+        os.chown(to, found.st_uid, found.st_gid)
+    shutil.copystat(file, to)
