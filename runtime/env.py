@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from runtime.report.events import EventLog
 
@@ -173,14 +174,21 @@ def read_file(disk: Disk, path: str) -> bytes:
         file.close()
 
 
-def stamp(disk: Disk, path: str) -> tuple[int, int] | None:
-    """What shows that a file changed: its time and its size; None when it cannot be read."""
+_SMALL_BYTES: Final = 64 * 1024
+
+Stamp = tuple[int, int, int]
+
+
+def stamp(disk: Disk, path: str) -> Stamp | None:
+    """What shows that a file changed: its time, its size, and of a small one a checksum, as two writes within
+    a tick of the clock may leave time and size as they were. None when it cannot be read. Blocks."""
     try:
         file = disk.open(path)
     except OSError:
         return None
     try:
-        return disk.mtime_ms(path), file.size()
+        size = file.size()
+        return disk.mtime_ms(path), size, zlib.crc32(file.pread(size, 0)) if size <= _SMALL_BYTES else 0
     except OSError:
         return None
     finally:

@@ -28,7 +28,7 @@ from remoting.codec import Command
 from remoting.guard import Guard
 from remoting.keys import Signer, read_keys
 from remoting.slices import joined
-from runtime.env import Env, read_file, stamp, write_file
+from runtime.env import Env, Stamp, read_file, stamp, write_file
 from runtime.tasks import SerialCalls, Tasks, every
 from runtime.turns import Slice
 
@@ -103,7 +103,7 @@ class StandaloneAccess:
         self._tasks = Tasks("access")
         directory = config.auth_config_path.rstrip("/")
         self._path = f"{directory}/{AUTH_FILE}" if directory else ""
-        self._seen: tuple[int, int] | None = None
+        self._seen: Stamp | None = None
         self._writing = asyncio.Lock()
         self._saves = SerialCalls(env.offload)
         self._asked = 0  # changes that were to be written

@@ -16,7 +16,7 @@ import yaml
 from model.acl.addresses import white
 from model.acl.plain import PlainAcl, account_of, acl_of, check_perms, complaints
 from model.errors import ConfigError
-from runtime.env import Disk, Env, read_file, stamp, write_file
+from runtime.env import Disk, Env, Stamp, read_file, stamp, write_file
 from runtime.tasks import SerialCalls
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ FILE_BYTES_MAX: Final = 4 << 20
 LOOK_S: Final = 1.0
 _SUFFIXES: Final = (".yml", ".yaml")
 T = TypeVar("T")
-_Seen = dict[str, tuple[int, int]]
+_Seen = dict[str, Stamp]
 _Contents = dict[str, dict[str, Any]]
 
 
