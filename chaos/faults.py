@@ -93,7 +93,7 @@ class Cut(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Heal(Fault):
-    """End every cut and every slow link; connections that lived through it go on."""
+    """End every cut, and all that befalls packets; connections that lived through it go on."""
 
     name: ClassVar[str] = "heal"
 
@@ -104,6 +104,39 @@ class SlowNetwork(Fault):
 
     name: ClassVar[str] = "slow_network"
     extra_ms: float = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class LosePackets(Fault):
+    """Lose a ``share`` of the packets from and to the target, until links are healed."""
+
+    name: ClassVar[str] = "lose_packets"
+    share: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DoublePackets(Fault):
+    """Deliver a ``share`` of the packets from and to the target twice, until links are healed."""
+
+    name: ClassVar[str] = "double_packets"
+    share: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderPackets(Fault):
+    """Each packet from and to the target takes up to ``by_ms`` longer, each its own time, so later ones
+    overtake it, until links are healed."""
+
+    name: ClassVar[str] = "reorder_packets"
+    by_ms: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowLinks(Fault):
+    """Let no more than ``kib_per_s`` through each link from and to the target, until links are healed."""
+
+    name: ClassVar[str] = "narrow_links"
+    kib_per_s: float = 64.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def page(result: Mapping[str, Any], file: str) -> str:
         "spans": timeline["faults"] if timeline else [],
         "drills": drills,
         "checks": _checks(result),
+        "stopped": result.get("stopped"),
         "refused": (result.get("faults") or {}).get("refused", []),
         "command": again,
     }

@@ -157,6 +157,17 @@ CHECKERS: Final[dict[str, Checker]] = {
     "no_errors": _no_errors,
 }
 _AFTER_THE_QUIET: Final = frozenset({"lost", "read_then_gone", "replicas_converged"})
+AT_ANY_TIME: Final = (
+    "phantom",
+    "producer_order",
+    "real_time_order",
+    "offset_reuse",
+    "acknowledged_twice",
+    "one_master_per_epoch",
+    "confirmed_never_back",
+    "serves_with_a_majority",
+)
+"""What these find in the begin of a history, no later event makes good."""
 _WHATEVER_DISKS_DO: Final = frozenset({"phantom", "one_master_per_epoch", "controllers_agree", "no_errors"})
 
 
@@ -175,6 +186,12 @@ def check_all(evidence: Evidence) -> list[Violation]:
         for checker in extensions.checks().values():
             found += checker(evidence)
     return found
+
+
+def check_so_far(evidence: Evidence) -> list[Violation]:
+    """Every violation in a history that still grows, by the checks that need no end."""
+    evidence = replace(evidence, history=Finished(evidence.history.events))
+    return [violation for name in AT_ANY_TIME for violation in CHECKERS[name](evidence)]
 
 
 def _promised(events: Sequence[HistoryEvent], forgiven: Promised) -> Sequence[HistoryEvent]:

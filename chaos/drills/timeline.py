@@ -27,6 +27,7 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     "pause": ("resume", "kill"),
     **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
     "slow_network": ("slow_network", "heal"),
+    **dict.fromkeys(("lose_packets", "double_packets", "reorder_packets", "narrow_links"), ("heal",)),
     **{name: (name,) for name in ("slow_disk", "disk_full", "lying_sync")},
 }
 """What ends a fault; ``heal`` does so wherever it struck, all else on the same server."""

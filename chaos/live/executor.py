@@ -98,7 +98,7 @@ class Executor:
     ) -> None:
         """Each step at its time, or when the one before is done. ``scale``: real milliseconds to one of the
         plan. ``whole``, if given, is awaited before each step at which nothing is broken any more: the times
-        of that step and of later ones are moved by what it took."""
+        of that step and of later ones are moved by what it took. Who cancels this stops no step half way."""
         begun_ms, before_ms = self._clock(), 0
         for step in steps:
             if whole is not None and before_ms and await self._mended():
@@ -106,8 +106,17 @@ class Executor:
                 self._history.add(Happened(round(self._clock(), 1), "", FULL))
                 begun_ms = self._clock() - before_ms * scale
             await asyncio.sleep(max(0.0, begun_ms + step.at_ms * scale - self._clock()) / 1000)
-            await self.act(step)
+            await self._to_its_end(step)
             before_ms = step.at_ms
+
+    async def _to_its_end(self, step: Step) -> None:
+        """A step that is cancelled half way would leave what nobody knows of: it ends first."""
+        acting = self._tasks.spawn(self.act(step), name=step.fault.name)
+        try:
+            await asyncio.shield(acting)
+        except asyncio.CancelledError:
+            await asyncio.wait([acting])
+            raise
 
     async def _mended(self) -> bool:
         """Whether every fault has ended."""
@@ -305,7 +314,23 @@ class Executor:
         return bool(pairs)
 
     async def _slow_network(self, node: Node, fault: faults.SlowNetwork) -> bool:
-        await self._network().slow(node.name, fault.extra_ms)
+        await self._network().spoil(node.name, delay_ms=fault.extra_ms)
+        return True
+
+    async def _lose_packets(self, node: Node, fault: faults.LosePackets) -> bool:
+        await self._network().spoil(node.name, loss=fault.share)
+        return True
+
+    async def _double_packets(self, node: Node, fault: faults.DoublePackets) -> bool:
+        await self._network().spoil(node.name, duplicate=fault.share)
+        return True
+
+    async def _reorder_packets(self, node: Node, fault: faults.ReorderPackets) -> bool:
+        await self._network().spoil(node.name, jitter_ms=fault.by_ms)
+        return True
+
+    async def _narrow_links(self, node: Node, fault: faults.NarrowLinks) -> bool:
+        await self._network().spoil(node.name, bytes_per_s=fault.kib_per_s * 1024)
         return True
 
     async def _reset_links(self, node: Node, fault: Fault) -> bool:

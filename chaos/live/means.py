@@ -60,6 +60,14 @@ MEANS: Final[Mapping[type[Fault], Means]] = {
     faults.Cut: Means("packets of one pair are dropped", "the switch drops them", _LINKS),
     faults.Heal: Means("every packet arrives", "the switch has no rule left", _LINKS),
     faults.SlowNetwork: Means("each packet is late", "the switch holds each packet", _LINKS),
+    faults.LosePackets: Means("lost bytes are late: they are sent again", "the switch drops some", _LINKS),
+    faults.DoublePackets: Means("nothing: kernels drop the second", "the switch sends some twice", _LINKS),
+    faults.ReorderPackets: Means(
+        "late by chance, in order: TCP waits", "the switch holds each for a time of its own", _LINKS
+    ),
+    faults.NarrowLinks: Means(
+        "each waits for those before it", "the same, in the switch; after 0.5 s it is lost", _LINKS
+    ),
     faults.ResetLinks: Means("its connections end with RST", "ss -K in its namespace", _LINKS),
     faults.SlowDisk: Means("syncs and blocking calls are late", "strace: syncs begin late", ("strace",)),
     faults.DiskFull: Means("no new block", "a file takes what is left of its file system", ("loop disk",)),

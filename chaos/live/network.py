@@ -152,12 +152,12 @@ class Network:
                 self._change(other, one, cut=True)
         await self._tell()
 
-    async def slow(self, name: str, extra_ms: float) -> None:
-        """Each packet from and to a machine takes that much longer; 0 ends it."""
+    async def spoil(self, name: str, **values: float) -> None:
+        """What befalls each packet from and to a machine: members of a ``Rule``; their defaults end it."""
         for other in self.machines:
             if other != name:
-                self._change(name, other, delay_ms=extra_ms)
-                self._change(other, name, delay_ms=extra_ms)
+                self._change(name, other, **values)
+                self._change(other, name, **values)
         await self._tell()
 
     async def darken(self, name: str, dark: bool) -> None:

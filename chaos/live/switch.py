@@ -36,6 +36,7 @@ IFF_NO_PI: Final = 0x1000
 MTU_BYTES: Final = 16_000
 PACKETS_AT_ONCE: Final = 64
 """Read from one machine before the next has its turn."""
+QUEUE_S: Final = 0.5
 QUEUE_MAX: Final = 20_000
 """Packets on their way; more are lost, as in any switch."""
 TCP: Final = 6
@@ -46,13 +47,15 @@ TARGET_AT: Final = 16
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What befalls packets from one address to another. ``loss``, ``duplicate``: shares of them;
-    ``jitter_ms`` is drawn for each packet, so that it also reorders them."""
+    ``jitter_ms`` is drawn for each packet, so that it also reorders them. ``bytes_per_s``: what the link
+    carries, 0 for any; what would wait longer than QUEUE_S is lost."""
 
     cut: bool = False
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
     loss: float = 0.0
     duplicate: float = 0.0
+    bytes_per_s: float = 0.0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Rule:
@@ -80,6 +83,8 @@ class Switch:
         self._there: dict[tuple[bytes, bytes, bytes], tuple[bytes, bytes]] = {}
         """From, to and port of a detour; the proxy and its port."""
         self._back: dict[tuple[bytes, bytes, bytes], tuple[bytes, bytes]] = {}
+        self._free_at_s: dict[tuple[bytes, bytes], float] = {}
+        """Of narrow links: when what was sent before is through."""
         self._late: list[tuple[float, int, int, bytes]] = []
         self._number = 0
         self.passed = 0
@@ -98,6 +103,7 @@ class Switch:
             }
         except OSError as error:
             raise ValueError(str(error)) from None
+        self._free_at_s = {pair: at for pair, at in self._free_at_s.items() if pair in self._rules}
 
     def detour(self, ways: Sequence[tuple[str, str, int, str, int]]) -> None:
         """Replace all. A proxy's port belongs to one of them. Raises ValueError."""
@@ -116,7 +122,8 @@ class Switch:
         """One IPv4 packet from a machine: to its addressee, now, later or never."""
         if len(packet) < 20 or packet[0] >> 4 != 4:
             return
-        rule = self._rules.get((packet[12:16], packet[16:20]))
+        link = (packet[12:16], packet[16:20])
+        rule = self._rules.get(link)
         if self._there:
             packet = self._detoured(packet)
         target = self._wires.get(packet[16:20])
@@ -126,6 +133,8 @@ class Switch:
             self._put(target, packet)
             return
         delays_s = rule.delays_s(self._chance)
+        if rule.bytes_per_s:
+            delays_s = self._narrow(link, rule.bytes_per_s, len(packet), delays_s, now_s)
         self.dropped += not delays_s
         for delay_s in delays_s:
             if delay_s <= 0:
@@ -133,6 +142,23 @@ class Switch:
             elif len(self._late) < QUEUE_MAX:
                 self._number += 1
                 heapq.heappush(self._late, (now_s + delay_s, self._number, target, packet))
+
+    def _narrow(
+        self,
+        link: tuple[bytes, bytes],
+        bytes_per_s: float,
+        size: int,
+        delays_s: Sequence[float],
+        now_s: float,
+    ) -> Sequence[float]:
+        """When each copy is through a link that carries so much, one behind the other."""
+        found = []
+        for delay_s in delays_s:
+            begun_s = max(now_s, self._free_at_s.get(link, 0.0))
+            if begun_s - now_s <= QUEUE_S:
+                self._free_at_s[link] = begun_s + size / bytes_per_s
+                found.append(delay_s + self._free_at_s[link] - now_s)
+        return found
 
     def _detoured(self, packet: bytes) -> bytes:
         """On its way to a proxy, or back from there as if from the machine that was meant."""

@@ -146,6 +146,14 @@ def _slow_network(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, slow, "hit"), Step(at_ms + rng.randint(1500, 4000), faults.Heal())]
 
 
+def _spoiled(fault: Callable[[str, random.Random], Fault]) -> Draw:
+    def draw(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+        spoiled = fault(_whom(rng), rng)
+        return [Step(at_ms, spoiled, "hit"), Step(at_ms + rng.randint(1500, 6000), faults.Heal())]
+
+    return draw
+
+
 def _once(fault: Callable[[str], Fault]) -> Draw:
     def draw(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
         return [Step(at_ms, fault(_whom(rng)), "hit"), Step(at_ms + 1500, faults.Look("=hit"))]
@@ -173,6 +181,12 @@ KINDS: Final[Mapping[str, Draw]] = {
     "pause": _ended(faults.Pause, faults.Resume, 300, 5000),
     "partition": _partition,
     "slow_network": _slow_network,
+    "lose_packets": _spoiled(lambda whom, rng: faults.LosePackets(whom, rng.choice((0.02, 0.1, 0.3)))),
+    "double_packets": _spoiled(lambda whom, rng: faults.DoublePackets(whom, rng.choice((0.1, 0.5, 1.0)))),
+    "reorder_packets": _spoiled(
+        lambda whom, rng: faults.ReorderPackets(whom, rng.choice((5.0, 30.0, 100.0)))
+    ),
+    "narrow_links": _spoiled(lambda whom, rng: faults.NarrowLinks(whom, rng.choice((8.0, 32.0, 128.0)))),
     "reset_links": _once(faults.ResetLinks),
     "power_fail": _ended(faults.PowerFail, faults.Restart, 300, 3000),
     "wipe": _wipe,

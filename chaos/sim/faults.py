@@ -38,6 +38,10 @@ class Nemesis:
             faults.Isolate: self._isolate,
             faults.Cut: self._cut,
             faults.SlowNetwork: self._slow_network,
+            faults.LosePackets: self._spoil,
+            faults.DoublePackets: lambda name, _: True,
+            faults.ReorderPackets: self._spoil,
+            faults.NarrowLinks: self._spoil,
             faults.ResetLinks: self._reset,
             faults.SlowDisk: self._slow_disk,
             faults.DiskFull: self._disk_full,
@@ -163,6 +167,19 @@ class Nemesis:
             if node.name != name:
                 self._cluster.fabric.slow(host, node.host, fault.extra_ms / 1000)
                 self._cluster.fabric.slow(node.host, host, fault.extra_ms / 1000)
+        return True
+
+    def _spoil(self, name: str, fault: Fault) -> bool:
+        values = {
+            "lost_share": getattr(fault, "share", 0.0),
+            "late_s": getattr(fault, "by_ms", 0.0) / 1000,
+            "bytes_per_s": getattr(fault, "kib_per_s", 0.0) * 1024,
+        }
+        host = self._cluster.nodes[name].host
+        for node in self._cluster.nodes.values():
+            if node.name != name:
+                self._cluster.fabric.spoil(host, node.host, **values)
+                self._cluster.fabric.spoil(node.host, host, **values)
         return True
 
     def _reset(self, name: str, fault: Fault) -> bool:

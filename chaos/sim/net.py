@@ -30,6 +30,8 @@ from chaos.sim.transport import SimTransport
 from runtime.env import Listener, P
 
 EPHEMERAL_PORT: Final = 40000
+AGAIN_S: Final = (0.2, 0.4, 0.8, 1.6, 3.2)
+"""A kernel sends again what was lost after so long, and so on; here the last one always arrives."""
 LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "0.0.0.0", "::", "::1", ""})
 
 
@@ -48,6 +50,28 @@ class NetProfile:
     """Share of deliveries that are cut at a random byte."""
 
 
+@dataclass(slots=True)
+class BadLink:
+    """A link as TCP shows it: what is lost comes when it is sent again, what was overtaken waits, what is
+    doubled is seen by nobody. ``free_at_s``: when what was sent before is through."""
+
+    lost_share: float = 0.0
+    late_s: float = 0.0
+    bytes_per_s: float = 0.0
+    free_at_s: float = 0.0
+
+    def extra_s(self, rng: random.Random, now_s: float, size: int) -> float:
+        extra_s = rng.random() * self.late_s
+        for again_s in AGAIN_S:
+            if rng.random() >= self.lost_share:
+                break
+            extra_s += again_s
+        if self.bytes_per_s:
+            self.free_at_s = max(now_s, self.free_at_s) + size / self.bytes_per_s
+            extra_s += self.free_at_s - now_s
+        return extra_s
+
+
 class Fabric:
     """All links and all kernels of one simulated network."""
 
@@ -58,6 +82,7 @@ class Fabric:
         self._base_s: dict[tuple[str, str], float] = {}
         self._cut: set[tuple[str, str]] = set()
         self._slow_s: dict[tuple[str, str], float] = {}
+        self._bad: dict[tuple[str, str], BadLink] = {}
         self._powered_off: set[str] = set()
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._ends: dict[int, SimTransport] = {}
@@ -87,6 +112,7 @@ class Fabric:
         for source, target in sorted(self._cut):
             self.heal(source, target)
         self._slow_s.clear()
+        self._bad.clear()
 
     def slow(self, source: str, target: str, extra_s: float) -> None:
         """Add ``extra_s`` to every packet from ``source`` to ``target``; 0 ends it."""
@@ -95,10 +121,14 @@ class Fabric:
         else:
             self._slow_s.pop((source, target), None)
 
+    def spoil(self, source: str, target: str, **values: float) -> None:
+        """From now on a link is a BadLink of these values, until all are healed."""
+        self._bad[source, target] = BadLink(**values)
+
     @property
     def broken(self) -> bool:
-        """Whether a link is cut or slower than it was made."""
-        return bool(self._cut or self._slow_s)
+        """Whether a link is cut or worse than it was made."""
+        return bool(self._cut or self._slow_s or self._bad)
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut
@@ -158,8 +188,8 @@ class Fabric:
     def is_off(self, host: str) -> bool:
         return host in self._powered_off
 
-    def latency_s(self, source: str, target: str) -> float:
-        """Latency of the next packet from ``source`` to ``target``."""
+    def latency_s(self, source: str, target: str, size: int = 0) -> float:
+        """Latency of the next packet from ``source`` to ``target``, of so many bytes."""
         rng, profile = self._rng, self.profile
         link = (source, target)
         base = self._base_s.get(link)
@@ -171,6 +201,8 @@ class Fabric:
             delay += rng.random() * profile.spike_s
         if self._slow_s:
             delay += self._slow_s.get(link, 0.0)
+        if self._bad and (bad := self._bad.get(link)) is not None:
+            delay += bad.extra_s(rng, self.loop.now_s, size)
         return delay
 
     def after(self, delay_s: float, call: Callable[..., object], *arguments: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from chaos.checks import CHECKERS, Evidence, check_all
+from chaos.checks import AT_ANY_TIME, CHECKERS, Evidence, check_all, check_so_far
 from chaos.checks.replicas import first_difference
 from chaos.history import (
     ControllerAnswer,
@@ -192,6 +192,22 @@ def test_each_spoiled_history_is_named_by_its_checker(
     evidence = good_evidence()
     evidence.history.events = events
     assert checker in names(evidence)
+
+
+@pytest.mark.parametrize(
+    ("checker", "spoil"), [("", lambda events: None), *(one for one in SPOILED if one[0] in AT_ANY_TIME)]
+)
+def test_what_is_found_while_a_history_grows_is_found_at_its_end_too(
+    checker: str, spoil: Callable[[list[HistoryEvent]], None]
+) -> None:
+    events = good_events()
+    spoil(events)
+    whole = replace(good_evidence(), history=History(events))
+    found: set[str] = set()
+    for end in range(len(events) + 1):
+        found |= {one.checker for one in check_so_far(Evidence(History(events[:end])))}
+    assert found <= names(whole)
+    assert checker in found or not checker
 
 
 def test_a_history_without_any_final_reading_has_lost_what_was_answered_and_read() -> None:

@@ -20,6 +20,7 @@ from chaos.live import means
 from chaos.live.executor import Executor, flip_bit
 from chaos.live.ground import Ground
 from chaos.live.onlooker import Onlooker
+from chaos.live.switch import Rule
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
 
@@ -224,6 +225,52 @@ async def test_links_are_cut_by_name_shape_and_direction(
     noted = [event.fields.get("pairs") for event in world.history.happened()]
     assert noted[1] == [["broker-a-1", "clients"]], "what a shape came to is in the history"
     assert noted[3] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        (faults.SlowNetwork("master", 7.0), Rule(delay_ms=7.0)),
+        (faults.LosePackets("master", 0.5), Rule(loss=0.5)),
+        (faults.DoublePackets("master", 0.5), Rule(duplicate=0.5)),
+        (faults.ReorderPackets("master", 7.0), Rule(jitter_ms=7.0)),
+        (faults.NarrowLinks("master", 2.0), Rule(bytes_per_s=2048.0)),
+    ],
+)
+async def test_what_befalls_packets_is_a_rule_of_the_switch(
+    fault: faults.Fault, rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world = World(tmp_path)
+    found: list[tuple[str, Rule]] = []
+
+    async def spoil(name: str, **values: float) -> None:
+        found.append((name, Rule.from_json(values)))
+
+    world.ground.network = cast(Any, SimpleNamespace(spoil=spoil))
+    await world.do(fault)
+    assert found == [("broker-a-1", rule)]
+    assert world.struck == [("broker-a-1", fault.name)]
+
+
+async def test_a_plan_that_is_cancelled_leaves_no_step_half_done(tmp_path: Path) -> None:
+    world, begun, go = World(tmp_path), asyncio.Event(), asyncio.Event()
+
+    async def slow(node: Any, fault: faults.Fault) -> bool:
+        begun.set()
+        await go.wait()
+        return True
+
+    world.executor._acts[faults.Kill] = slow
+    steps = [Step(0, faults.Kill("b1")), Step(0, faults.Kill("b2"))]
+    running = asyncio.ensure_future(world.executor.run(steps, 1.0))
+    await begun.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()
+    assert world.struck == [("broker-a-0", "kill")]
 
 
 async def test_only_a_dead_broker_is_wiped(tmp_path: Path) -> None:

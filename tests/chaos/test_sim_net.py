@@ -196,6 +196,37 @@ def test_a_cut_link_holds_bytes_and_the_same_connection_goes_on_after_the_heal()
     Pair().run(main)
 
 
+@pytest.mark.parametrize(
+    ("values", "least_s", "most_s"),
+    [
+        ({"lost_share": 1.0}, 6.2, 6.3),
+        ({"late_s": 0.5}, 0.1, 0.6),
+        ({"bytes_per_s": 100.0}, 2.0, 2.1),
+    ],
+)
+def test_a_bad_link_is_late_and_keeps_the_order_until_the_heal(
+    values: dict[str, float], least_s: float, most_s: float
+) -> None:
+    async def main(pair: Pair) -> None:
+        await pair.open()
+        pair.fabric.spoil("a", "b", **values)
+        assert pair.fabric.broken
+        sent = bytes(range(200))
+        for at in range(0, 200, 10):
+            pair.client.transport.write(sent[at : at + 10])
+        await asyncio.sleep(least_s)
+        assert len(pair.server.data) < len(sent)
+        await asyncio.sleep(most_s - least_s)
+        assert pair.server.data == sent
+        pair.fabric.heal_all()
+        pair.client.transport.write(b"quick")
+        await asyncio.sleep(0.1)
+        assert pair.server.data == sent + b"quick"
+        assert not pair.fabric.broken
+
+    Pair().run(main)
+
+
 def test_a_one_way_cut_stops_one_direction_only() -> None:
     async def main(pair: Pair) -> None:
         await pair.open()

@@ -90,6 +90,24 @@ def test_packets_are_lost_doubled_and_reordered_as_often_as_the_rule_says(machin
     assert sorted(order) == list(range(20)) != order
 
 
+def test_a_narrow_link_lets_one_behind_the_other_through_and_loses_what_waits_too_long(
+    machines: Machines,
+) -> None:
+    machines.switch.rule([(A, B, {"bytes_per_s": 1000.0})])
+    for number in range(10):  # of 120 bytes each, 0.12 s
+        machines.send(A, B, bytes([number]) * 100, now_s=1.0)
+    assert machines.switch.dropped == 5, "what would begin more than half a second later"
+    machines.switch.deliver(1.121)
+    assert [text[0] for text in machines.heard(B)] == [0]
+    machines.switch.deliver(2.0)
+    assert [text[0] for text in machines.heard(B)] == [1, 2, 3, 4]
+    machines.send(A, B, b"later", now_s=3.0)
+    assert machines.switch.deliver(3.0) == pytest.approx(0.025), "nothing is before it any more"
+    machines.switch.rule([])
+    machines.send(A, B, b"free", now_s=3.0)
+    assert machines.heard(B) == [b"free"]
+
+
 def test_what_is_no_packet_and_who_is_nobody_is_dropped(machines: Machines) -> None:
     machines.send(A, "198.18.1.9")
     machines.send(A, A)

@@ -103,6 +103,11 @@ def test_a_broken_promise_and_what_was_refused_are_told() -> None:
     text = page(broken, "run.json")
     assert "A promise was broken." in text
     assert "&lt;b&gt; and c" in text
+    stopped = {"at_ms": 900.0, "violations": [], "last": {"broker-a-1": ["promoted <epoch=2>"], "drill": []}}
+    text = page(broken | {"stopped": stopped}, "run.json")
+    assert "left out after 900 ms" in text
+    assert "promoted &lt;epoch=2&gt;" in text
+    assert "<td>drill</td>" not in text
     refused = result() | {
         "faults": {"refused": [{"fault": "cut", "reason": "needs root"}]},
         "refused_total": 1,

@@ -24,6 +24,7 @@ from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
 from chaos import extensions
 from chaos.drills import ledger as ledgers
+from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import verdict
 from chaos.live import leftovers
@@ -64,6 +65,9 @@ TARGET = click.option(
     default=OURS,
     show_default=True,
     help="rocketmq: the real one, on this machine (needs Java).",
+)
+GO_ON = click.option(
+    "--go-on", is_flag=True, help="Carry the plan out to its end, also when a promise is broken before."
 )
 _HISTORY = click.option("--history", type=OutFile(), help="Write every send and read (JSON lines).")
 _LEDGER = click.option(
@@ -140,6 +144,7 @@ def list_(as_json: bool) -> None:
 @PREVIOUS
 @LINKS
 @TARGET
+@GO_ON
 @click.option("--bug", default="", help="Plant one of drill sim --list-bugs into every server.")
 @_HISTORY
 @_LEDGER
@@ -153,6 +158,7 @@ def run(
     previous: Path | None,
     links: str,
     target: str,
+    go_on: bool,
     bug: str,
     **outs: Path | None,
 ) -> int:
@@ -185,6 +191,7 @@ def run(
             previous=previous,
             links=links,
             target=target,
+            go_on=go_on,
             bug=bug,
         ),
         _outs(**outs),
@@ -194,11 +201,12 @@ def run(
 @click.command("replay")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_SCALE
+@click.option("--go-on/--stop", default=None, help="Whether to carry it out to its end [as the file says].")
 @_HISTORY
 @_LEDGER
 @_KEEP
 @_JSON
-def replay(file: Path, scale: float | None, **outs: Path | None) -> int:
+def replay(file: Path, scale: float | None, go_on: bool | None, **outs: Path | None) -> int:
     """Carry out the plan of a result again, or one that drill sim wrote, on real processes.
 
     The faults, their times and the load are the same; what processes and the machine do between them is not.
@@ -212,6 +220,8 @@ def replay(file: Path, scale: float | None, **outs: Path | None) -> int:
         extensions.load_for(str(data["scenario"]))
         if scale is not None:
             data["scale"] = scale
+        if go_on is not None:
+            data["go_on"] = go_on
         DrillSpec.from_json(data)
     except (ValueError, TypeError, KeyError) as error:
         raise click.UsageError(f"{file} is no result of a run: {error}") from None
@@ -373,5 +383,15 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     )
     for violation in drill.violations:
         console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    if told.stopped is not None:
+        _show_last(console, told.stopped)
     if drill.unfinished is not None:
         console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)
+
+
+def _show_last(console: Console, stopped: Stopped) -> None:
+    console.print(f"stopped after {stopped.at_ms:,.0f} ms, as a promise was broken; the last before it:")
+    for name, lines in stopped.last.items():
+        console.print(f"  [bold]{name}[/bold]", highlight=False)
+        for line in lines:
+            console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, write_whole
 from chaos.drills.junit import junit
-from chaos.drills.live.commands import LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
+from chaos.drills.live.commands import GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.measure import PROMISES
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
@@ -48,6 +48,7 @@ KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 @PREVIOUS
 @LINKS
 @TARGET
+@GO_ON
 @click.option("--histories", is_flag=True, help="Keep every history, not only those of violations.")
 @click.option("--markdown", type=OutFile(), help="Write the table here [stdout].")
 @click.option("--junit", "xml", type=OutFile(), help="Write every run's checks as JUnit XML, too.")
@@ -62,6 +63,7 @@ def matrix(
     previous: Path | None,
     links: str,
     target: str,
+    go_on: bool,
     histories: bool,
     markdown: Path | None,
     xml: Path | None,
@@ -95,6 +97,7 @@ def matrix(
             previous=previous,
             links=links,
             target=target,
+            go_on=go_on,
         )
         code = _worse(code, _one(spec, path, console, histories))
     results = read(directory)

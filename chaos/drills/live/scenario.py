@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from chaos import faults
 from chaos.checks import Evidence, check_all
 from chaos.checks.liveness import Group
 from chaos.drills.drill import READ_BACK_S
+from chaos.drills.live.online import Stopped, Watch, unless_broken
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
 from chaos.drills.timeline import availability, timeline
@@ -69,6 +70,8 @@ class DrillSpec:
     """A mistake that is planted into every server (``chaos.bugs``)."""
     links: str = SWITCH
     """What cuts links: the switch between the namespaces, or Toxiproxy."""
+    go_on: bool = False
+    """Carry the plan out to its end, also when a promise is broken before."""
 
     def __post_init__(self) -> None:
         """Raises CannotDrill for a plan that no local cluster is made for."""
@@ -93,6 +96,7 @@ class DrillSpec:
             "target": self.target,
             "bug": self.bug,
             "links": self.links,
+            "go_on": self.go_on,
             "plan": self.plan.to_json(),
         }
 
@@ -111,6 +115,7 @@ class DrillSpec:
                 target=str(data.get("target", OURS)),
                 bug=str(data.get("bug", "")),
                 links=str(data.get("links", SWITCH)),
+                go_on=bool(data.get("go_on", False)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
@@ -132,6 +137,8 @@ class DrillResult:
     """From which release to which."""
     proxies: str = ""
     """What cut links in the place of the switch: ``toxiproxy``, or the ``relay`` where there is none."""
+    stopped: Stopped | None = None
+    """Where the plan was left, as a promise was broken."""
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -144,6 +151,7 @@ class DrillResult:
             "lacks": self.lacks,
             "upgraded": self.upgraded,
             "proxies": self.proxies,
+            "stopped": None if self.stopped is None else self.stopped.to_json(),
             "timeline": seen,
             "availability": availability(seen),
             "rto_p50_ms": drill.rto_ms,
@@ -221,27 +229,35 @@ async def strike(
         executor = Executor(env, cluster, ground, onlooker, load.history, load.clock, chance)
         stack.push_async_callback(executor.stop)
         tell("load runs, faults strike")
-        drill.unfinished = await _carry_out(executor, cluster, spec, load.clock)
+        group = _group(cluster, spec) if spec.target != THEIRS else None
+        watch = Watch(env, cluster, load.history, load.clock, group, power_failures=plan.power_failures)
+        work = _carry_out(executor, cluster, spec, load.clock)
+        drill.unfinished, stopped = await unless_broken(work, None if spec.go_on else watch)
         until_ms = load.clock()
         tell("healing")
         await executor.revive()
         not_full = await _settled(cluster, spec)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
-        group = _group(cluster, spec, load.clock()) if spec.target != THEIRS else None
+        group = None if group is None else replace(group, until_ms=load.clock())
         await load.stop(shape.recover_s)
         tell("reading everything back")
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
-    broken = _judge(drill, load.history, queues, until_ms, plan, group, held)
+    broken = _judge(drill, load.history, queues, until_ms, plan, group, held, stopped)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
-    upgraded = (ground.previous.name, this()) if ground.previous is not None else None
-    told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken, upgraded)
-    if ground.network is not None and ground.network.detours is not None:
-        told.proxies = ground.network.detours.means
+    told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
+    told.stopped = stopped
+    told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
+    told.proxies = _proxies(ground)
     return told
+
+
+def _proxies(ground: Ground) -> str:
+    detours = ground.network.detours if ground.network is not None else None
+    return "" if detours is None else detours.means
 
 
 async def _carry_out(
@@ -291,15 +307,15 @@ async def _settled(cluster: LocalCluster, spec: DrillSpec) -> str | None:
     return None
 
 
-def _group(cluster: LocalCluster, spec: DrillSpec, until_ms: float) -> Group:
-    """Who has to answer writes, and how many brokers one needs, until the load's end."""
+def _group(cluster: LocalCluster, spec: DrillSpec) -> Group:
+    """Who has to answer writes, and how many brokers one needs, from the begin on."""
     layout = cluster.layout
     copies = [int(value) for key in COPIES if (value := layout.settings.get("broker", {}).get(key))]
     return Group(
         brokers=[node.name for node in layout.broker_nodes],
         controllers=[node.name for node in layout.namesrvs],
         enough=max(spec.plan.brokers // 2 + 1, *copies, 0),
-        until_ms=until_ms,
+        until_ms=0.0,
     )
 
 
@@ -311,8 +327,10 @@ def _judge(
     plan: Plan,
     group: Group | None = None,
     held: logs.Held = NOTHING_HELD,
+    stopped: Stopped | None = None,
 ) -> Mapping[str, int]:
-    """Times and counts as every drill has them, and every check: violations by check."""
+    """Times and counts as every drill has them, and every check: violations by check. What ``stopped`` the
+    run is one in any case."""
     _times(drill, history, queues, until_ms)
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
@@ -326,6 +344,7 @@ def _judge(
         group=group,
     )
     found = [violation.to_json() for violation in check_all(evidence)]
+    found += [dict(one) for one in (stopped.violations if stopped else ()) if one not in found]
     drill.violations = found[:VIOLATIONS_SHOWN]
     return Counter(str(violation["checker"]) for violation in found)
 
