@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -52,12 +53,13 @@ from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.config.controller import raft_port_of
 from model.errors import ConfigError, PeerError, Refused, Unknown
-from model.settings import one_address, peers, properties_of, split_address
+from model.settings import one_address, peers, split_address
 from remoting import codec
 from remoting.acl.control import StandaloneAccess, own_credentials
 from remoting.bodies import Members
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int, told_clock
 from remoting.keys import Signer
+from remoting.operators.live_keys import LiveKeys, Rules
 from remoting.request_bodies import request_object, request_value
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from remoting.slices import written
@@ -70,16 +72,20 @@ log = logging.getLogger(__name__)
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 GROUP_MAX: Final = 1000
 """Brokers of one group: what is decided about a group looks at all of them in one go, 5 us each."""
-CHANGEABLE: Final = frozenset(
-    {
-        "scanNotActiveBrokerInterval",
-        "scanInactiveMasterInterval",
-        "enableElectUncleanMaster",
-        "notifyBrokerRoleChanged",
-        "electMasterMaxRetryCount",
-    }
+RULES: Final = Rules(
+    "controller",
+    frozenset(
+        {
+            "scanNotActiveBrokerInterval",
+            "scanInactiveMasterInterval",
+            "enableElectUncleanMaster",
+            "notifyBrokerRoleChanged",
+            "electMasterMaxRetryCount",
+        }
+    ),
+    frozenset({"configBlackList", "configStorePath", "rocketmqHome"}),
 )
-"""Keys UPDATE_CONTROLLER_CONFIG may set while the Controller runs: none of them can break the Raft group."""
+"""What UPDATE_CONTROLLER_CONFIG may change: none of it can break the Raft group."""
 
 ALL_ACK: Final = "allAckInSyncStateSet"
 
@@ -95,11 +101,12 @@ class Controller:
         config.check()
         self._env = env
         self._config = config
+        self.live_keys = LiveKeys(env, config, RULES)
         self._peers = peers(config.peers)
         self._table = ReplicaTable()
         self._live = Liveness()
-        self._request_count = 0
-        self._boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
+        boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
+        self._request_ids = (f"{boot}.{number}" for number in count(1))
         self._raft = self._make_raft()
         credentials, signing = own_credentials(env, config)
         name = f"controller.{config.self_id}"
@@ -135,7 +142,7 @@ class Controller:
             Request.CONTROLLER_GET_METADATA_INFO: self._told_metadata,
             Request.KEELMQ_TRANSFER_LEADERSHIP: lambda _, request: self._transfer(request),
             Request.KEELMQ_REPLACE_CONTROLLER: lambda _, request: self._replace(request),
-            Request.UPDATE_CONTROLLER_CONFIG: lambda _, request: self._update_config(request),
+            Request.UPDATE_CONTROLLER_CONFIG: self.live_keys.update,
             Request.GET_CONTROLLER_CONFIG: lambda _, r: r.reply(body=self._config.shown().encode()),
             **{code: partial(self._asked, ask) for code, ask in asks.items()},
         }
@@ -397,34 +404,13 @@ class Controller:
             }
         )
 
-    def _update_config(self, request: codec.Command) -> codec.Command:
-        try:
-            wanted = properties_of(request.body)
-            known = self._config.keys()
-            for name in wanted:
-                if name in known and name not in CHANGEABLE:
-                    raise Refused(
-                        f"{name} cannot be changed while the Controller runs", Response.NO_PERMISSION
-                    )
-            checked = type(self._config).from_mapping({**self._config.to_mapping(), **wanted})
-        except ConfigError as error:
-            raise Refused(str(error), Response.INVALID_PARAMETER) from None
-        for name in wanted:
-            attribute = known[name].name
-            setattr(self._config, attribute, getattr(checked, attribute))
-        return request.reply()
-
     # the leader
-
-    def _request_id(self) -> str:
-        self._request_count += 1
-        return f"{self._boot}.{self._request_count}"
 
     async def _propose(self, command: Command) -> Answer:
         return decode_answer(await self._raft.propose(encode_command(command)))
 
     async def _propose_own(self, command: ElectMaster | KeepToLeases) -> Answer:
-        request_id, now_ms = self._request_id(), self._env.now_ms()
+        request_id, now_ms = next(self._request_ids), self._env.now_ms()
         return await self._propose(msgspec.structs.replace(command, request_id=request_id, now_ms=now_ms))
 
     def _known(self, name: str) -> dict[str, Any]:
@@ -433,7 +419,7 @@ class Controller:
         group = self._table.groups.get(name)
         return {
             "group": name,
-            "request_id": self._request_id(),
+            "request_id": next(self._request_ids),
             "now_ms": self._env.now_ms(),
             "alive": tuple(self._live.alive(name, now_ms)),
             "within_grace": tuple(self._live.presumed_alive(name, group.replicas if group else (), now_ms)),

@@ -168,6 +168,11 @@ class Config:
         """RocketMQ keys and texts of every value, in order of declaration."""
         return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
 
+    def holds(self, name: str, text: str) -> bool:
+        """Whether key ``name`` has the value that ``text`` says. Raises ConfigError."""
+        of = self.keys()[name]
+        return bool(getattr(self, of.name) == _convert(name, text, of))
+
     def shown(self) -> str:
         """``key=value`` lines for whoever asks for the configuration: without secrets."""
         secrets = {name for name, f in self.keys().items() if f.metadata["secret"]}

@@ -12,9 +12,7 @@ from typing import Any, Final, Protocol
 
 from model.codes import Request, Response
 from model.config import NamesrvConfig
-from model.errors import ConfigError, PeerError, Refused
-from model.foreign_keys import sort_out
-from model.settings import properties_of
+from model.errors import PeerError, Refused
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, MasterChange, MinIdChange, Notice, RouteTable
 from namesrv.kv_file import KvFile, answer_of
@@ -22,6 +20,7 @@ from remoting.acl.control import StandaloneAccess, own_credentials
 from remoting.bodies import Items, dumps, dumps_dialect, pieces
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, flag, need, opt_bool, told_clock
+from remoting.operators.live_keys import LiveKeys, Rules
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from remoting.slices import in_order, joined
 from runtime.env import Env
@@ -32,19 +31,21 @@ log = logging.getLogger(__name__)
 
 STANDARD_JSON_VERSION: Final = 401  # clients from 4.9.4 on read standard JSON
 ZONE_MODE: Final = "__ZONE_MODE"  # a client started with rocketmq.zone.mode wants its own zone's brokers only
-CHANGEABLE: Final = frozenset(
-    {
-        "brokerChannelExpiredTime",
-        "supportActingMaster",
-        "notifyMinBrokerIdChanged",
-        "orderMessageEnable",
-        "returnOrderTopicConfigToBroker",
-        "deleteTopicWithBrokerRegistration",
-    }
+RULES: Final = Rules(
+    "namesrv",
+    frozenset(
+        {
+            "brokerChannelExpiredTime",
+            "supportActingMaster",
+            "notifyMinBrokerIdChanged",
+            "orderMessageEnable",
+            "returnOrderTopicConfigToBroker",
+            "deleteTopicWithBrokerRegistration",
+        }
+    ),
+    frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}),
 )
-"""Keys UPDATE_NAMESRV_CONFIG may change while serving; paths and ports never."""
-
-
+"""What UPDATE_NAMESRV_CONFIG may change; paths and ports never."""
 SHORT_MAX: Final = 64
 """Groups of one topic whose route is written in one go."""
 REGISTERING: Final = "registering"
@@ -71,6 +72,7 @@ class NameServer:
         self.companions: dict[str, Companion] = {}
         self._env = env
         self._config = dataclasses.replace(config)  # UPDATE_NAMESRV_CONFIG changes our own copy
+        self.live_keys = LiveKeys(env, self._config, RULES)
         self._table = RouteTable(self._config)
         self._kv = KvFile(env, config.kv_config_path)
         self._turns = Turns(env.monotonic_ms)
@@ -243,7 +245,7 @@ class NameServer:
             Request.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics_of(
                 lambda _: self._table.unit_topics(unit=False, subscribed=True)
             ),
-            Request.UPDATE_NAMESRV_CONFIG: self._update_config,
+            Request.UPDATE_NAMESRV_CONFIG: self.live_keys.update,
             Request.GET_NAMESRV_CONFIG: self._get_config,
         }
 
@@ -419,24 +421,6 @@ class NameServer:
     def _get_config(self, connection: Connection, request: Command) -> Command:
         text = "rocketmqHome=\n" + self._config.shown()  # tools look for the key
         return request.reply(body=text.encode())
-
-    def _update_config(self, connection: Connection, request: Command) -> Command:
-        current = self._config.to_mapping()
-        try:
-            changes, ignored = sort_out(properties_of(request.body), "namesrv")
-            config = NamesrvConfig.from_mapping({**current, **changes})
-        except ConfigError as error:
-            raise Refused(f"configuration not changed: {error}", Response.INVALID_PARAMETER) from None
-        fixed = [k for k, v in changes.items() if k not in CHANGEABLE and current[k] != v]
-        if fixed:
-            raise Refused(f"{fixed[0]} cannot change while serving", Response.NO_PERMISSION)
-        for name in changes:
-            attribute = NamesrvConfig.keys()[name].name
-            setattr(self._config, attribute, getattr(config, attribute))
-        if ignored:
-            log.info("namesrv: keys of RocketMQ that keelmq has no use for, ignored: %s", ", ".join(ignored))
-        log.info("namesrv: %s changed the configuration: %s", connection.remote, changes)
-        return request.reply()
 
     # KV table
 

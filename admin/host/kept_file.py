@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from model.settings import with_values
+
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""A NameServer and the Controller in its process have one file."""
 
 
 def keep(file: Path, changes: Mapping[str, str]) -> None:
@@ -17,6 +22,11 @@ def keep(file: Path, changes: Mapping[str, str]) -> None:
     It is replaced as a whole, with the same owner and rights. Raises OSError, and ConfigError where its form
     leaves no room for a key.
     """
+    with _ONE_AT_A_TIME:
+        _keep(file, changes)
+
+
+def _keep(file: Path, changes: Mapping[str, str]) -> None:
     target = file.resolve()  # of a link, what it leads to
     text = target.read_text(encoding="utf-8")
     changed = with_values(str(target), text, changes)

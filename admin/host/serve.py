@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from admin.host.endpoint import Endpoint
     from admin.host.metrics import Metrics
     from namesrv.service import Companion
+    from remoting.operators.live_keys import Keep
 
 log = logging.getLogger("keelmq")
 
@@ -174,17 +175,17 @@ def _plan(role: str, values: Mapping[str, str], file: str | None) -> Plan:
     if role == "broker":
         return _plan_broker(BrokerConfig.from_mapping(values), file)
     if role == "controller":
-        return _plan_controller(ControllerConfig.from_mapping(values))
+        return _plan_controller(ControllerConfig.from_mapping(values), file)
     own, others = split(values, NamesrvConfig, ControllerConfig)
     namesrv = NamesrvConfig.from_mapping(own)
     if namesrv.enable_controller_in_namesrv:
-        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others))
+        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others), file)
     foreign = [name for name in others if name not in own]
     if foreign:
         raise ConfigError(
             f"{foreign[0]} is a key of the Controller: set enableControllerInNamesrv=true, or leave it out"
         )
-    return _plan_namesrv(namesrv, None)
+    return _plan_namesrv(namesrv, None, file)
 
 
 def split(
@@ -201,13 +202,16 @@ def split(
     )
 
 
+def _keep(file: str | None) -> Keep | None:
+    return None if file is None else partial(keep, Path(file))
+
+
 def _plan_broker(config: BrokerConfig, file: str | None) -> Plan:
     def make(env: Env) -> Server:
         from broker.service import Broker
 
         broker = Broker(env, config)
-        if file is not None:
-            broker.processors.configuration.keep = partial(keep, Path(file))
+        broker.processors.configuration.keep = _keep(file)
         return broker
 
     host, port = config.bind_address, config.listen_port
@@ -226,11 +230,13 @@ def _plan_broker(config: BrokerConfig, file: str | None) -> Plan:
     )
 
 
-def _plan_controller(config: ControllerConfig) -> Plan:
+def _plan_controller(config: ControllerConfig, file: str | None) -> Plan:
     def make(env: Env) -> Server:
         from controller.service import Controller
 
-        return Controller(env, config)
+        controller = Controller(env, config)
+        controller.live_keys.keep = _keep(file)
+        return controller
 
     return Plan(
         "controller",
@@ -253,16 +259,19 @@ def _ports_of(config: ControllerConfig) -> tuple[tuple[str, str, int], ...]:
     return tuple(found)
 
 
-def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | None) -> Plan:
+def _plan_namesrv(
+    config: NamesrvConfig, controller_config: ControllerConfig | None, file: str | None
+) -> Plan:
+    controller = None if controller_config is None else _plan_controller(controller_config, file)
+
     def make(env: Env) -> Server:
         from namesrv.service import NameServer
 
         nameserver = NameServer(env, config)
-        if controller_config is None:
-            return nameserver
-        from controller.service import Controller
-
-        return NameServerWithController(nameserver, Controller(env, controller_config))
+        nameserver.live_keys.keep = _keep(file)
+        return (
+            nameserver if controller is None else NameServerWithController(nameserver, controller.make(env))
+        )
 
     return Plan(
         "namesrv",
@@ -273,7 +282,7 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
         _places(config),
         (
             ("listenPort", config.bind_address, config.listen_port),
-            *(() if controller_config is None else _ports_of(controller_config)),
+            *(() if controller is None else controller.ports),
         ),
         push=target_of(config),
     )

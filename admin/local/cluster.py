@@ -82,6 +82,8 @@ class LocalCluster:
 
     def take(self, settings: Sequence[str]) -> None:
         """``ROLE.KEY=VALUE`` for the next starts; not kept in the directory yet. Raises ConfigError."""
+        for node in self.layout.nodes:
+            self._look_at_file(node)
         self.layout.add_settings(settings)
         if settings:
             # Before they are kept: a mistyped one would fail every later start of this directory, too.
@@ -107,12 +109,19 @@ class LocalCluster:
         for name in ("conf", "log", "store", "raft"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         layouts.make_secret(self.directory / "raft.secret")
-        values = self.layout.conf(node, self.directory)
-        self.conf_path(node).write_text("".join(f"{k}={v}\n" for k, v in values.items()), encoding="utf-8")
+        self._look_at_file(node)
+        node.written = self.layout.conf(node, self.directory)
+        layouts.replace(self.conf_path(node), "".join(f"{k}={v}\n" for k, v in node.written.items()))
         node.pid = processes.start_server(
             node.role, self.conf_path(node), self.log_path(node), node.wrap, code=node.code
         )
         layouts.save(self.layout, self.directory)
+
+    def _look_at_file(self, node: Node) -> None:
+        """What was changed in its file since its start holds for the next one, too. Raises ConfigError."""
+        changed = layouts.changed_in(self.conf_path(node), node.written)
+        node.kept |= changed
+        node.written |= changed  # what is given after it goes before it
 
     def send_signal(self, node: Node, number: int) -> bool:
         """Signal one server; False when it does not run."""

@@ -1,7 +1,7 @@
 """What does a local cluster consist of, and what stands in its state file?
 
     DIR/cluster.json    this layout, with the pid each server had when it was started
-    DIR/conf/NAME.conf  what each server was started with
+    DIR/conf/NAME.conf  what each server was started with, and what it changed since
     DIR/log/NAME.log    what each server printed
     DIR/store/NAME      a broker's store          DIR/raft/NAME   a Controller's journal
     DIR/raft.secret     what the Controllers prove to each other that they belong together (mode 0600)
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from model.errors import ConfigError
+from model.settings import parse_file
 
 STATE_FILE: Final = "cluster.json"
 VERSION: Final = 1
@@ -50,8 +51,9 @@ class Node:
     """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports.
 
     ``host``: where it listens; ``admin_host``: where its status does. ``own``: keys of its configuration
-    alone. ``wrap``: a command that is put before its own, and execs it (``nsenter``, ``env``). ``code``: a
-    folder that holds another release, whose server it is; "": this one.
+    alone. ``written``: what its file held when it was started; ``kept``: what was changed in there since, by
+    the server (``updateBrokerConfig``) or a person. ``wrap``: a command that is put before its own, and execs
+    it (``nsenter``, ``env``). ``code``: a folder with another release, whose server it is; "": this one.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Node:
     host: str = HOST
     admin_host: str = HOST
     own: dict[str, str] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
     wrap: list[str] = field(default_factory=list)
     code: str = ""
 
@@ -147,6 +151,9 @@ class Layout:
             if not (separator and dot and key) or role not in ("broker", "namesrv"):
                 raise ConfigError(f"--set {text!r}: expected broker.KEY=VALUE or namesrv.KEY=VALUE")
             self.settings.setdefault(role, {})[key] = value.strip()
+            for node in self.nodes:
+                if node.role == role:
+                    node.kept.pop(key, None)
 
     def conf(self, node: Node, directory: Path) -> dict[str, str]:
         """RocketMQ keys and texts ``node`` is started with. Raises ConfigError."""
@@ -155,7 +162,7 @@ class Layout:
         own = self._broker(node, directory) if node.role == "broker" else self._namesrv(node, directory)
         if node.admin_host != HOST:
             own["adminAddress"] = node.admin_host
-        return {**own, **self.settings.get(node.role, {}), **node.own}
+        return {**own, **self.settings.get(node.role, {}), **node.kept, **node.own}
 
     def _namesrv(self, node: Node, directory: Path) -> dict[str, str]:
         servers = self.namesrvs
@@ -205,6 +212,20 @@ class Layout:
         return cls(nodes, settings=settings, **counts)
 
 
+def changed_in(path: Path, written: dict[str, str]) -> dict[str, str]:
+    """What stands in the file of a server otherwise than it was ``written`` for its start; of one that was
+    never started, nothing. Raises ConfigError."""
+    if not written:
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return {k: v for k, v in parse_file(str(path), text).items() if written.get(k) != v}
+
+
 def group_name(index: int) -> str:
     """broker-a, broker-b, ... broker-z, broker-27, ..."""
     return f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
@@ -227,10 +248,14 @@ def load(directory: Path) -> Layout:
 
 
 def save(layout: Layout, directory: Path) -> None:
-    """Replace the state file at once: a reader sees the old or the new one."""
-    temporary = directory / (STATE_FILE + ".tmp")
-    temporary.write_text(json.dumps(layout.to_json(), indent=2) + "\n", encoding="utf-8")
-    temporary.replace(directory / STATE_FILE)
+    replace(directory / STATE_FILE, json.dumps(layout.to_json(), indent=2) + "\n")
+
+
+def replace(path: Path, text: str) -> None:
+    """At once: a reader sees the former text or the new one."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def make_secret(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from admin.commands.cluster import _show
+from admin.host.kept_file import keep
 from admin.host.serve import split
 from admin.local import layout as layouts
 from admin.local import processes
@@ -78,6 +79,34 @@ def test_the_state_file_brings_the_same_cluster_back(tmp_path: Path) -> None:
     found = LocalCluster.open(tmp_path)
     assert found.layout == made.layout
     assert found.layout.settings == {"broker": {"maxMessageSize": "1000"}}
+
+
+def test_what_a_server_changed_in_its_file_holds_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "start_server", lambda *_, **__: None)
+
+    def started(*settings: str) -> str:
+        cluster = LocalCluster.create(tmp_path, settings=settings)
+        cluster.start(cluster.layout.broker_nodes[0])
+        return file.read_text()
+
+    file = tmp_path / "conf" / "broker-a-0.conf"
+    assert "brokerPermission=4\n" in started("broker.brokerPermission=4")
+    keep(file, {"fileReservedTime": "24", "brokerPermission": "2"})
+    other = LocalCluster.open(tmp_path)
+    other.start(other.layout.broker_nodes[1])
+    assert "fileReservedTime" not in other.conf_path(other.layout.broker_nodes[1]).read_text()
+    for _ in range(2):
+        assert {"fileReservedTime=24", "brokerPermission=2"} <= set(started().splitlines())
+    assert {"fileReservedTime=24", "brokerPermission=6"} <= set(
+        started("broker.brokerPermission=6").splitlines()
+    )
+    keep(file, {"brokerPermission": "2"})
+    assert "brokerPermission=4\n" in started("broker.brokerPermission=4"), "what was given last"
+    file.write_text("half a line")
+    with pytest.raises(ConfigError, match=r"broker-a-0\.conf: line 1"):
+        started()
 
 
 def test_another_shape_for_an_existing_cluster_is_refused(tmp_path: Path) -> None:

@@ -16,9 +16,13 @@ import pytest
 from admin.exits import DONE, UNFINISHED, USAGE, run
 from admin.host import serve as serving
 from admin.host.serve import NameServerWithController, plan, read_values
+from model.codes import Request
 from model.errors import ConfigError, DiskError
+from remoting.codec import Command
+from remoting.service import RemotingClient
+from runtime.os_env import OsEnv
 from tests import ROOT
-from tests.ports import free_port
+from tests.ports import free_port, free_ports
 
 CONTROLLER = {
     "enableControllerInNamesrv": "true",
@@ -115,6 +119,29 @@ def test_both_servers_of_a_process_start_stop_and_answer_together() -> None:
     assert both.status() == {"calls": 2, "controller": {"calls": 2}}
     asyncio.run(both.stop())
     assert nameserver.calls == controller.calls == ["start", "started", "stop"]
+
+
+async def test_what_is_changed_at_either_server_of_a_process_is_in_its_file(tmp_path: Path) -> None:
+    file, (port, raft) = tmp_path / "namesrv.conf", free_ports(2)
+    address, env = f"127.0.0.1:{port}", OsEnv()
+    given = {**CONTROLLER, "controllerDLegerPeers": f"n0-{address}", "raftPeers": f"n0-127.0.0.1:{raft}"}
+    given |= {"controllerStorePath": str(tmp_path / "raft"), "listenPort": "0"}
+    file.write_text("# ours\n" + "".join(f"{name}={text}\n" for name, text in given.items()))
+    both = plan("namesrv", read_values(str(file), []), str(file)).make(env)
+    client = RemotingClient(env, "operator")
+    await both.start()
+    try:
+        asked = Command(Request.UPDATE_CONTROLLER_CONFIG, {}, b"electMasterMaxRetryCount=4")
+        asked_too = Command(Request.UPDATE_NAMESRV_CONFIG, {}, b"supportActingMaster=true")
+        where = both.status()["address"]
+        answers = await asyncio.gather(client.call(address, asked), client.call(where, asked_too))
+        assert [answer.code for answer in answers] == [0, 0]
+    finally:
+        await client.close()
+        await both.stop()
+    changed = {"electMasterMaxRetryCount": "4", "supportActingMaster": "true"}
+    assert read_values(str(file), []) == given | changed
+    assert file.read_text().startswith("# ours\n")
 
 
 def test_a_controller_that_cannot_start_takes_its_nameserver_down() -> None:

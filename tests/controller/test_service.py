@@ -361,6 +361,12 @@ def test_harmless_keys_can_be_changed_and_others_cannot(tmp_path: Path) -> None:
 
         assert (await update(b"enableElectUncleanMaster=true\n")).code == 0
         assert (await update(b"controllerDLegerPeers=n9-a:1\n")).code == Response.NO_PERMISSION
+        assert (await update(b"controllerDLegerSelfId=n0\ncontrollerThreadPoolNums=9\n")).code == 0, (
+            "nothing new"
+        )
+        for name in (b"configBlackList", b"configStorePath", b"rocketmqHome"):
+            refused = await update(b"enableElectUncleanMaster=false\n" + name + b"=\n")
+            assert (refused.code, refused.remark) == (16, "Can not update config in black list.")
         assert (await update(b"enableElectUncleanMaster=perhaps\n")).code == Response.INVALID_PARAMETER
         assert (await update(b"enableElectUncleanMastr=true\n")).code == Response.INVALID_PARAMETER
         assert (await update(b"\xff\n")).code == Response.INVALID_PARAMETER

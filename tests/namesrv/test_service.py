@@ -321,10 +321,13 @@ def test_configuration_is_shown_and_only_harmless_keys_change() -> None:
             text = (await w.ask(Request.GET_NAMESRV_CONFIG)).body.decode()
             assert "supportActingMaster=false\n" in text
             update = Request.UPDATE_NAMESRV_CONFIG
-            assert (await w.ask(update, body=b"orderMessageEnable=true\nkvConfigPath=")).code == 0
+            assert (await w.ask(update, body=b"orderMessageEnable=true\nlistenPort=0")).code == 0
             assert "orderMessageEnable=true\n" in (await w.ask(Request.GET_NAMESRV_CONFIG)).body.decode()
-            refused = await w.ask(update, body=b"orderMessageEnable=false\nkvConfigPath=/etc/passwd")
-            assert (refused.code, "kvConfigPath" in (refused.remark or "")) == (Response.NO_PERMISSION, True)
+            refused = await w.ask(update, body=b"orderMessageEnable=false\nlistenPort=1")
+            assert (refused.code, "listenPort" in (refused.remark or "")) == (Response.NO_PERMISSION, True)
+            for name in ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"):
+                refused = await w.ask(update, body=f"orderMessageEnable=false\n{name}=".encode())
+                assert (refused.code, refused.remark) == (16, "Can not update config in black list.")
             for wrong in (b"noSuchKey=1", b"orderMessageEnable=perhaps", b"novalue", b"\xff=1"):
                 assert (await w.ask(update, body=wrong)).code == Response.INVALID_PARAMETER
             assert "orderMessageEnable=true\n" in (await w.ask(Request.GET_NAMESRV_CONFIG)).body.decode()

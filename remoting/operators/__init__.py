@@ -1,0 +1,1 @@
+"""What every server answers an operator alike."""
