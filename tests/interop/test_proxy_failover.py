@@ -54,23 +54,29 @@ def test_nothing_acknowledged_is_lost_behind_the_proxy_when_the_master_dies(
 
 def _flow_and_kill(cluster: MixedCluster, endpoint: str, scratch: Path) -> dict[str, str]:
     python = grpc_sides.python_driver()[0]
-    flow = subprocess.Popen(
+    with subprocess.Popen(
         [python, str(grpc_sides.DRIVERS / "flow.py"), endpoint, "flow", str(FLOW_S)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "HOME": str(scratch)},
-    )
-    try:
-        assert flow.stdout is not None
-        assert any("DRIVER flows" in line for line in flow.stdout), "nothing was acknowledged"
-        time.sleep(BEFORE_S)
-        master = cluster.master()
-        assert master is not None
-        master.stop(signal.SIGKILL)
-        output, _ = flow.communicate(timeout=200)
-    finally:
-        flow.kill()
+    ) as flow:
+        try:
+            assert flow.stdout is not None
+            said: list[str] = []
+            for line in flow.stdout:
+                said.append(line)
+                if "DRIVER flows" in line:
+                    break
+            else:
+                pytest.fail(f"nothing was acknowledged: {''.join(said)[-3000:]}")
+            time.sleep(BEFORE_S)
+            master = cluster.master()
+            assert master is not None
+            master.stop(signal.SIGKILL)
+            output, _ = flow.communicate(timeout=200)
+        finally:
+            flow.kill()
     new = cluster.master()
     assert new not in (None, master)
     found = facts(output, "flowed")
