@@ -29,6 +29,13 @@ _JAVA_OPENS: Final = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )
+SERIAL: Final = "-XX:-UseG1GC -XX:+UseSerialGC"
+"""A collector without threads of its own, for small heaps."""
+PLAIN: Final = f"-XX:TieredStopAtLevel=1 {SERIAL}"
+"""Where servers live for seconds or do little: the costly compiler does not pay off. Never where speed is
+compared."""
+NO_TLS: Final = "-Dtls.server.mode=disabled"
+"""A certificate for TLS that nobody speaks takes a server 3 s of CPU at every start."""
 JAVA_OPTIONS: Final = "KEELMQ_ROCKETMQ_JAVA_OPTIONS"
 # For a broker of that kind: no table of timers to look through at the start (1 s), and a thread that spins
 # for this long before it sleeps for as long, at the end too, spins for half a second instead of ten.
@@ -96,7 +103,12 @@ def compile_java(source: Path) -> Path:
 
 
 def java(
-    main: str, *arguments: str, classes: Path | None = None, user_home: Path, heap_mb: int = 512
+    main: str,
+    *arguments: str,
+    classes: Path | None = None,
+    user_home: Path,
+    heap_mb: int = 512,
+    options: str = "",
 ) -> list[str]:
     """The command line of a JVM with the jars on its class path and its logs under ``user_home``.
 
@@ -111,6 +123,7 @@ def java(
         "-XX:-UseLargePages",
         "-XX:MaxDirectMemorySize=512m",
         *_JAVA_OPENS,
+        *shlex.split(options),
         *shlex.split(os.environ.get(JAVA_OPTIONS, "")),
         f"-Duser.home={user_home}",
         f"-Drocketmq.home.dir={user_home}",

@@ -84,7 +84,7 @@ def java(library: Path, main: str, *words: str, home: Path, heap_mb: int = 256) 
     """A JVM of ``library`` with its ROCKETMQ_HOME in ``home``."""
     classes = compiled(main, library) if (HERE / "java" / f"{main}.java").exists() else None
     # The archive holds classes of the other version's jars alone.
-    options = shared_classes.quick() if library == rocketmq.fetch() else shared_classes.PLAIN
+    options = shared_classes.quick() if library == rocketmq.fetch() else rocketmq.PLAIN
     return [
         *("java", f"-Xmx{heap_mb}m", "-XX:-UseLargePages", *options.split()),
         *(

@@ -19,7 +19,6 @@ import pytest
 
 from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
-from tests.interop import shared_classes
 from tests.interop.conftest import go_built, mqadmin_all
 
 HERE: Final = Path(__file__).parent
@@ -88,7 +87,7 @@ def java_driver() -> list[str]:
         new = classes.with_suffix(f".{os.getpid()}")
         _run("javac", "-nowarn", "-cp", path, "-d", str(new), str(source))
         new.rename(classes)
-    options = ("-Xmx256m", *shared_classes.PLAIN.split())
+    options = ("-Xmx256m", *rocketmq.PLAIN.split())
     return ["java", *options, "-cp", f"{path}{os.pathsep}{classes}", "Driver"]
 
 
@@ -139,7 +138,7 @@ def proxy_before(namesrv: str, directory: Path) -> Iterator[str]:
     conf = directory / "proxy.json"
     own = {"namesrvAddr": namesrv, "grpcServerPort": port, "remotingListenPort": port + 1}
     conf.write_text(json.dumps({**PROXY, **own, "localServeAddr": "127.0.0.1"}))
-    line = ["java", "-Xmx512m", *JAVA_OPENS, *shared_classes.PLAIN.split(), shared_classes.NO_TLS]
+    line = ["java", "-Xmx512m", *JAVA_OPENS, *rocketmq.PLAIN.split(), rocketmq.NO_TLS]
     line += [f"-Duser.home={directory}", "-cp", f"{jars}/*", "org.apache.rocketmq.proxy.ProxyStartup"]
     environment = {**os.environ, "RMQ_PROXY_HOME": str(directory), "ROCKETMQ_HOME": str(directory)}
     for _ in range(STARTS):

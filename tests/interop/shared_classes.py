@@ -21,13 +21,8 @@ import pytest
 
 from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
+from chaos.worlds.rocketmq import NO_TLS, PLAIN, SERIAL
 
-SERIAL = "-XX:-UseG1GC -XX:+UseSerialGC"
-"""A collector without threads of its own, for small heaps."""
-PLAIN = f"-XX:TieredStopAtLevel=1 {SERIAL}"
-"""In tests and never in a comparison: the costly compiler does not pay off in seconds."""
-NO_TLS = "-Dtls.server.mode=disabled"
-"""A certificate for TLS that nobody speaks takes a server 3 s of CPU at every start."""
 JAVA = Path(__file__).parent / "java"
 
 
