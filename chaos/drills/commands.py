@@ -334,6 +334,10 @@ drill = LazyGroup(
             "chaos.drills.live.commands:replay",
             "Carry out the plan of a result again.",
         ),
+        "shrink": (
+            "chaos.drills.live.shrink:shrink",
+            "Leave out faults that a live violation does not need.",
+        ),
         "matrix": (
             "chaos.drills.live.matrix:matrix",
             "Carry out kinds of faults in each mode, many times; one table.",
