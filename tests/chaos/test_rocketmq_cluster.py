@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.worlds import rocketmq, rocketmq_cluster
+from chaos.worlds import rocketmq
 from chaos.worlds.rocketmq_cluster import RocketMQCluster
 
 
@@ -21,7 +21,7 @@ def test_six_jvms_start_without_what_takes_them_seconds_and_the_plan_has_the_las
         return 1
 
     monkeypatch.setattr(rocketmq, "fetch", lambda: tmp_path / "lib")
-    monkeypatch.setattr(rocketmq_cluster.processes, "start", start)
+    monkeypatch.setattr("admin.local.processes.start", start)
     settings = ["broker.transactionMetricFlushInterval=7", "broker.allAckInSyncStateSet=true"]
     cluster = RocketMQCluster.create(tmp_path / "cluster", brokers=3, settings=settings)
     for node in cluster.layout.nodes:
