@@ -47,9 +47,9 @@ LEDGER: Final = pa.schema(
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 _BATCH_LINES: Final = 20_000
-_PART_BYTES: Final = 8 * 1024 * 1024
-"""Of JSON: about 50,000 lines."""
-_PART_LINES: Final = 50_000
+_PART_BYTES: Final = 4 * 1024 * 1024
+"""Of JSON: about 25,000 lines."""
+_PART_LINES: Final = 25_000
 _PACKED: Final = 10
 """A compressed ledger is about so many times larger."""
 

@@ -37,7 +37,7 @@ class Parts:
 
     def __init__(self, folder: Folder, schema: pa.Schema, count: int) -> None:
         self._schema = schema
-        self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
+        self._waiting: list[tuple[pa.Table, Any]] = []
         self._waiting_rows = 0
         self._path = folder.file("parts")
         self._sink = pa.OSFile(self._path, "wb")
@@ -53,27 +53,25 @@ class Parts:
         """``part``: the number of each row's part."""
         if not len(part):
             return
-        order = np.argsort(part, kind="stable")
-        numbers, begins = np.unique(part[order], return_index=True)
-        rows = pa.table(batch).take(pa.array(order))
-        ends = [*begins[1:], len(order)]
-        for number, begin, end in zip(numbers, begins, ends, strict=True):
-            taken = rows.slice(int(begin), int(end - begin)).combine_chunks()
-            # A copy: a slice would keep all of what it was taken from.
-            self._waiting[number] += taken.take(pa.array(np.arange(len(taken)))).to_batches()
-        self._waiting_rows += len(rows)
+        self._waiting.append((pa.table(batch), part))
+        self._waiting_rows += len(part)
         if self._waiting_rows >= _WAITING_ROWS_MAX:
             self._flush()
 
     def _flush(self) -> None:
-        for number, waiting in enumerate(self._waiting):
-            if waiting:
-                for batch in pa.Table.from_batches(waiting, self._schema).combine_chunks().to_batches():
-                    self._writer.write_batch(batch)
-                    self._numbers[number].append(self._written)
-                    self._written += 1
-                waiting.clear()
+        if not self._waiting:
+            return
+        part = np.concatenate([part for _, part in self._waiting])
+        rows = pa.concat_tables([table.select(self._schema.names) for table, _ in self._waiting])
+        self._waiting.clear()
         self._waiting_rows = 0
+        order = np.argsort(part, kind="stable")
+        numbers, begins = np.unique(part[order], return_index=True)
+        (batch,) = rows.take(pa.array(order)).combine_chunks().to_batches()
+        for number, begin, end in zip(numbers, begins, [*begins[1:], len(order)], strict=True):
+            self._writer.write_batch(batch.slice(int(begin), int(end - begin)))
+            self._numbers[number].append(self._written)
+            self._written += 1
 
     def part(self, number: int) -> pa.Table:
         """All rows of a part, in the order in which they came; none are added any more."""

@@ -40,6 +40,8 @@ _JOINED: Final = pa.schema(
     [*LEDGER, *[field for field in _FOUND if field.name != "uniq_key"], ("rank", pa.int64())]
 )
 _FAR: Final = 1 << 62
+_TABLE_LINES: Final = 4_000
+"""Whose faults are in one table: who reads it makes an object of each."""
 
 
 class Joined:
@@ -119,31 +121,35 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
 def faults(
     joined: Sequence[Joined], asked: Sequence[SearchedView], again: tuple[Again, ...], folder: Folder
 ) -> Iterator[pa.Table]:
-    """ACKED rows; all rows of a line are in one table."""
+    """ACKED rows; all rows of a line are in one table, which is small whatever the parts are."""
     orders = [
         out_of_order((_placed(own.part(n), ask.start) for n in range(len(own))), own.borders, again, folder)
         for own, ask in zip(joined, asked, strict=True)
     ]
     for n in range(len(joined[0])):
         parts = [own.part(n) for own in joined]
-        held = [
-            np.where(part["rank"].to_numpy() < NOTHING, part["offset"].to_numpy(), _FAR) for part in parts
+        for at in range(0, len(parts[0]), _TABLE_LINES):
+            table = _faults_of([part.slice(at, _TABLE_LINES) for part in parts], orders)
+            if len(table):
+                yield table
+
+
+def _faults_of(parts: Sequence[pa.Table], orders: Sequence[Any]) -> pa.Table:
+    """ACKED rows of the same lines, as each view has them; ``orders``: lines in a wrong order there."""
+    held = [np.where(part["rank"].to_numpy() < NOTHING, part["offset"].to_numpy(), _FAR) for part in parts]
+    tables = []
+    for at, part in enumerate(parts):
+        others = [offsets for other, offsets in enumerate(held) if other != at]
+        elsewhere = np.minimum.reduce(others) if others else np.full(len(part), _FAR)
+        part = part.append_column("held", pa.array(np.where(elsewhere == _FAR, -1, elsewhere)))
+        rank = part["rank"].to_numpy()
+        late = np.isin(part["line"].to_numpy(), orders[at], assume_unique=True)
+        tables += [
+            _acked("missing", at, part.filter(pa.array(rank == NOTHING))),
+            _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < NOTHING)))),
+            _acked("order", at, part.filter(pa.array(late))),
         ]
-        tables = []
-        for at, part in enumerate(parts):
-            others = [offsets for other, offsets in enumerate(held) if other != at]
-            elsewhere = np.minimum.reduce(others) if others else np.full(len(part), _FAR)
-            part = part.append_column("held", pa.array(np.where(elsewhere == _FAR, -1, elsewhere)))
-            rank = part["rank"].to_numpy()
-            late = np.isin(part["line"].to_numpy(), orders[at], assume_unique=True)
-            tables += [
-                _acked("missing", at, part.filter(pa.array(rank == NOTHING))),
-                _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < NOTHING)))),
-                _acked("order", at, part.filter(pa.array(late))),
-            ]
-        table = pa.concat_tables(tables)
-        if len(table):
-            yield table
+    return pa.concat_tables(tables)
 
 
 def _placed(part: pa.Table, start: int) -> pa.Table:

@@ -323,7 +323,7 @@ class _Timers(_Check):
             self._end = begin + count * TIMER_UNIT.itemsize
             for at, unit in enumerate(units):
                 self._unit(file, begin + at * TIMER_UNIT.itemsize, unit)
-        if self._task.ended and self._due:
+        if self._task.ended:
             self._wheel()
         return self._found
 
@@ -365,9 +365,18 @@ class _Timers(_Check):
         return known >= 0 and abs(known - due_ms) < 1000
 
     def _wheel(self) -> None:
+        if not self._storage.exists(TIMER_WHEEL):
+            self._row(
+                "timer_wrong", TIMER_WHEEL, "slots that name the units of the timer log", "no such file"
+            )
+            return
         raw = self._storage.read(TIMER_WHEEL, 0, self._storage.size(TIMER_WHEEL))
         slots = np.frombuffer(raw, SLOT, len(raw) // SLOT.itemsize)
         used = np.nonzero(slots["time"] > 0)[0]
+        if not self._due:
+            if len(used):
+                self._row("timer_wrong", TIMER_LOG, f"the units of {len(used)} slots of the wheel", "no file")
+            return
         shared = [int(at) for at in used if self._begin <= slots["last"][at] < self._end]
         precision_ms = self._precision_ms(slots, shared)
         for at in used.tolist():
@@ -387,6 +396,21 @@ class _Timers(_Check):
                 )
                 found = f"slot {at}: time {time}, first {first}, last {last}"
                 self._row("timer_wrong", TIMER_WHEEL, expected, found)
+        self._unslotted(slots["time"], precision_ms)
+
+    def _unslotted(self, held: Any, precision_ms: int) -> None:
+        """Units whose slot is not used: not by them, nor in a later turn of the wheel."""
+        lacking = [np.zeros(0, np.int64)]
+        for due in self._due.values():
+            time = due // precision_ms
+            lacking.append(time[(time > 0) & (held[time % len(held)] <= 0)] if len(held) else time)
+        if count := len(times := np.unique(np.concatenate(lacking))):
+            expected = f"a slot of time {int(times[0])} or of a later turn, for units of the log"
+            at = int(times[0]) % len(held) if len(held) else -1
+            found = (
+                f"slot {at} is not used" if count == 1 else f"slot {at} is not used, nor {count - 1} others"
+            )
+            self._row("timer_wrong", TIMER_WHEEL, expected, found)
 
     def _precision_ms(self, slots: Any, shared: list[int]) -> int:
         """What most slots' times are units of."""
@@ -406,8 +430,14 @@ def derived_files(storage: Storage) -> Iterator[tuple[str, str, int, list[tuple[
             for queue in storage.listdir(f"{what}/{topic}"):
                 if queue.isdigit():
                     yield what, topic, int(queue), files_in(storage, f"{what}/{topic}/{queue}")
-    if storage.exists(TIMER_WHEEL):
-        yield TIMER_LOG, "", -1, files_in(storage, TIMER_LOG)
+    timers = files_in(storage, TIMER_LOG)
+    # RocketMQ may keep the wheel in files of other names: timerwheel.<how far the timer log was>.
+    if storage.exists(TIMER_WHEEL) or (timers and not any(map(_is_wheel, storage.listdir("")))):
+        yield TIMER_LOG, "", -1, timers
+
+
+def _is_wheel(name: str) -> bool:
+    return name.startswith(TIMER_WHEEL)
 
 
 def files_in(storage: Storage, folder: str) -> list[tuple[str, int]]:

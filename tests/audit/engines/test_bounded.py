@@ -3,6 +3,7 @@ their records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from audit.carried import NOTHING
 from audit.engines.local import LocalEngine
-from audit.engines.relate import collect
+from audit.engines.relate import LocalLog, collect
 from audit.kinds import queues
 from audit.queues import explain
 from audit.reading.storage import parse_stores
@@ -140,6 +141,25 @@ def test_lost_and_repeated_messages_are_counted_beyond_the_first(
     rest.write_bytes(b"of an audit before")
     audit(parse_stores([str(stores[0])]), LocalEngine(), ledger_path=None, unlisted=rest)
     assert pq.read_table(rest).num_rows == 35
+
+
+def test_faults_of_acknowledged_messages_come_in_small_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check makes an object of each row; a part of the ledger has tens of thousands of lines."""
+    monkeypatch.setattr("audit.engines.acknowledged._TABLE_LINES", 7)
+    stores, ledger = lost_and_repeated(tmp_path)
+    given, sizes = LocalLog.acked, []
+
+    def acked(log: LocalLog, *asked: Any) -> Iterator[pa.Table]:
+        for table in given(log, *asked):
+            sizes.append(len(table))
+            yield table
+
+    monkeypatch.setattr(LocalLog, "acked", acked)
+    run_local(stores, ledger)
+    assert sum(sizes) == 80
+    assert max(sizes) <= 7
 
 
 def test_spark_looks_at_no_rows_anew_for_each_row() -> None:

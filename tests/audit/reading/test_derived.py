@@ -3,6 +3,7 @@ said."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ FIELDS = {
     "a slot's first": (WHEEL, SLOT_OF_100_S + 15, "timer_wrong"),
     "a slot's last": (WHEEL, SLOT_OF_100_S + 22, "timer_wrong"),
 }
+UNUSED = {"negative": b"\x80" + bytes(6) + b"\x64", "zero": bytes(8), "RocketMQ's -1": b"\xff" * 8}
 
 
 @pytest.fixture
@@ -85,6 +87,33 @@ def test_each_field_is_compared_with_the_log(field: str, stores: list[Path]) -> 
     files = {(f.replica, f.severity, f.segment) for f in told(report)}
     # What the unit says of its time, the slot that names it contradicts.
     assert files - {("r1", "warn", WHEEL)} == {("r1", "warn", file)} - {("r1", "warn", WHEEL)}
+
+
+@pytest.mark.parametrize("time", UNUSED.values(), ids=UNUSED)
+def test_a_slot_that_units_have_and_that_is_not_used_is_told(time: bytes, stores: list[Path]) -> None:
+    raw = bytearray((stores[1] / WHEEL).read_bytes())
+    assert raw[SLOT_OF_100_S : SLOT_OF_100_S + 8] == (100).to_bytes(8)
+    raw[SLOT_OF_100_S : SLOT_OF_100_S + 8] = time
+    (stores[1] / WHEEL).write_bytes(raw)
+    (found,) = told(run_local(stores, None))
+    assert (found.kind, found.replica, found.segment) == ("timer_wrong", "r1", WHEEL)
+    assert found.found == "slot 40 is not used"
+
+
+@pytest.mark.parametrize("gone", [WHEEL, "timerlog"])
+def test_a_wheel_without_its_log_or_a_log_without_its_wheel_is_told(gone: str, stores: list[Path]) -> None:
+    if gone == WHEEL:
+        (stores[1] / WHEEL).unlink()
+    else:
+        shutil.rmtree(stores[1] / gone)
+    (found,) = told(run_local(stores, None))
+    assert (found.kind, found.replica, found.segment) == ("timer_wrong", "r1", gone)
+
+
+def test_wheels_of_other_names_are_lawful(stores: list[Path]) -> None:
+    for store in stores:
+        (store / WHEEL).rename(store / f"{WHEEL}.312")
+    assert told(run_local(stores, None)) == []
 
 
 @pytest.mark.parametrize("n", range(BATCHES))
