@@ -163,6 +163,14 @@ class DiskFull(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class NoDescriptors(Fault):
+    """The process has no file descriptor left, until ``lacking=False`` or its end."""
+
+    name: ClassVar[str] = "no_descriptors"
+    lacking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SyncError(Fault):
     """The next ``count`` syncs fail with EIO, and their dirty pages are lost."""
 
@@ -270,7 +278,7 @@ class OwnFault(Fault):
     again before the group is full."""
 
     needs: ClassVar[Sequence[str]] = ()
-    """Of the machine, on real processes: ``namespaces``, ``loop disk``, ``strace``, ``libfaketime``."""
+    """Of the machine, on real processes: names of ``LACKS`` in ``chaos.live.means``, as ``namespaces``."""
 
     def simulated(self, cluster: Any, node: str) -> bool:
         """On a ``chaos.sim.cluster.SimCluster``; whether it struck anything."""

@@ -29,7 +29,9 @@ TRANSITIONS: Final = (
     "master>down",
 )
 """Changes of a broker's role that a swarm has to meet."""
-NOT_DRAWN: Final = frozenset({"lose_packets", "double_packets", "reorder_packets", "narrow_links"})
+NOT_DRAWN: Final = frozenset(
+    {"lose_packets", "double_packets", "reorder_packets", "narrow_links", "no_descriptors"}
+)
 """Faults of plans that are written or of the matrix: no seed of the swarm has them."""
 KIND: Final = "keelmq drill sim --swarm"
 

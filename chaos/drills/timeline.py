@@ -28,7 +28,7 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
     "slow_network": ("slow_network", "heal"),
     **dict.fromkeys(("lose_packets", "double_packets", "reorder_packets", "narrow_links"), ("heal",)),
-    **{name: (name,) for name in ("slow_disk", "disk_full", "lying_sync")},
+    **{name: (name,) for name in ("slow_disk", "disk_full", "lying_sync", "no_descriptors")},
 }
 """What ends a fault; ``heal`` does so wherever it struck, all else on the same server."""
 REPAIRS: Final = frozenset({"restart", "resume", "heal", "look"})
@@ -97,7 +97,8 @@ def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
 
 def _is_an_end(event: Happened) -> bool:
     """A fault of a disk or a network that is switched off."""
-    return event.fields.get("extra_ms") == 0 or False in (event.fields.get("full"), event.fields.get("lying"))
+    switches = [event.fields.get(name) for name in ("full", "lying", "lacking")]
+    return event.fields.get("extra_ms") == 0 or False in switches
 
 
 def _ends(fault: Happened, later: Happened) -> bool:

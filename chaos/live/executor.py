@@ -127,7 +127,7 @@ class Executor:
         await self._operator.wait()
         cut = self._ground.network is not None and self._ground.network.harmed
         full = any(disk.full for disk in self._ground.disks.values())
-        return not (self._state or self._tracers or full or cut)
+        return not (self._state or self._tracers or self._ground.short or full or cut)
 
     async def act(self, step: Step) -> None:
         """Carry out one step now."""
@@ -175,6 +175,8 @@ class Executor:
             await self._trace(self._cluster.layout.node(name), "")
         if self._ground.network is not None:
             await self._ground.network.heal()
+        for name in list(self._ground.short):
+            self._ground.limit(name, None)
         for name, disk in self._ground.disks.items():
             if self._state.get(name) != "off":
                 disk.fill(False)
@@ -387,6 +389,13 @@ class Executor:
             raise Refused(self._ground.lacks.get("loop disk", f"{node.name} has no disk of its own"))
         await asyncio.to_thread(disk.fill, fault.full)
         return True
+
+    async def _no_descriptors(self, node: Node, fault: faults.NoDescriptors) -> bool:
+        if not fault.lacking:
+            return self._ground.limit(node.name, None)
+        if node.pid is None or not self._cluster.is_running(node):
+            return False
+        return self._ground.limit(node.name, node.pid)
 
     async def _flip_bit(self, node: Node, fault: faults.FlipBit) -> bool:
         kept = self._ground.disk_path(node)

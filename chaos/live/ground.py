@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import shlex
 import shutil
 import signal
@@ -50,6 +51,8 @@ class Ground:
         """Of what was needed: why it is not there."""
         self.tracers: dict[str, int] = {}
         """Pids of strace, by what they do."""
+        self.short: dict[str, int] = {}
+        """Pids of servers without descriptors, by name."""
         self.previous: Release | None = None
 
     async def lay(self, needs: Collection[str], chance: random.Random, *, proxied: bool = False) -> None:
@@ -99,6 +102,15 @@ class Ground:
     def jump(self, name: str, by_ms: int) -> None:
         """Move a node's wall clock, by what it already is off and ``by_ms``. Its process reads it at once."""
         self._clock(name).jump(by_ms)
+
+    def limit(self, name: str, pid: int | None) -> bool:
+        """Leave a process no descriptor that it has not; None: give it back all. Whether that changed
+        something. Raises OSError."""
+        if pid is None:
+            before = self.short.pop(name, None)
+            return before is not None and _limit_descriptors(before, None)
+        self.short[name] = pid
+        return _limit_descriptors(pid, _first_free(pid))
 
     def note(self) -> None:
         """Write down what there is to undo."""
@@ -172,6 +184,22 @@ class Ground:
 
     def _clock(self, name: str) -> Clock:
         return Clock(self._cluster.directory / "clock" / name)
+
+
+def _first_free(pid: int) -> int:
+    """The number that the next file of a process gets."""
+    used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    return next(number for number in range(len(used) + 1) if number not in used)
+
+
+def _limit_descriptors(pid: int, first: int | None) -> bool:
+    """No number from ``first`` on; None: all that it may have. False: it has ended."""
+    try:
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard if first is None else first, hard))
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _kept(disk: LoopDisk) -> Path:

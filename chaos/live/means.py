@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,11 +24,16 @@ def _no_strace() -> str | None:
     return None if os.geteuid() == 0 else "needs root, to attach strace"
 
 
+def _no_prlimit() -> str | None:
+    return None if hasattr(resource, "prlimit") else "needs Linux, for prlimit"
+
+
 LACKS: Final[Mapping[str, Callable[[], str | None]]] = {
     "namespaces": network.unavailable,
     "loop disk": loop_disk.unavailable,
     "strace": _no_strace,
     "libfaketime": clocks.unavailable,
+    "prlimit": _no_prlimit,
 }
 """What a fault may need of the machine, and what to ask whether it is there: a reason, or None."""
 
@@ -71,6 +77,7 @@ MEANS: Final[Mapping[type[Fault], Means]] = {
     faults.ResetLinks: Means("its connections end with RST", "ss -K in its namespace", _LINKS),
     faults.SlowDisk: Means("syncs and blocking calls are late", "strace: syncs begin late", ("strace",)),
     faults.DiskFull: Means("no new block", "a file takes what is left of its file system", ("loop disk",)),
+    faults.NoDescriptors: Means("no file can be opened", "RLIMIT_NOFILE is what is open", ("prlimit",)),
     faults.SyncError: Means(
         "syncs fail, their pages are lost", "strace: syncs fail with EIO; pages stay", ("strace",)
     ),

@@ -65,7 +65,7 @@ def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") 
         load_ms=at_ms + TAIL_MS,
         broker=dict(MODES_OF[target][mode]),
         power_failures=kind == "power_fail",
-        errors_expected=kind in ("disk_full", *BROKEN),
+        errors_expected=kind in ("disk_full", "no_descriptors", *BROKEN),
         **ground(rng),
     )
 
@@ -112,6 +112,14 @@ def _disk_full(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [
         Step(at_ms, faults.DiskFull(_whom(rng)), "hit"),
         Step(end_ms, faults.DiskFull("=hit", full=False)),
+    ]
+
+
+def _no_descriptors(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    end_ms = at_ms + rng.randint(1500, 5000)
+    return [
+        Step(at_ms, faults.NoDescriptors(_whom(rng)), "hit"),
+        Step(end_ms, faults.NoDescriptors("=hit", lacking=False)),
     ]
 
 
@@ -191,6 +199,7 @@ KINDS: Final[Mapping[str, Draw]] = {
     "power_fail": _ended(faults.PowerFail, faults.Restart, 300, 3000),
     "wipe": _wipe,
     "disk_full": _disk_full,
+    "no_descriptors": _no_descriptors,
     **{name: _broken(fault) for name, fault in BROKEN.items()},
     "lying_sync": _lying_sync,
     "slow_disk": _slow_disk,

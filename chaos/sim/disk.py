@@ -155,6 +155,8 @@ class DiskFaults:
 
     full: bool = False
     """Every write that needs a new block raises ENOSPC."""
+    no_descriptors: bool = False
+    """No file or directory can be opened: EMFILE."""
     sync_errors: int = 0
     """So many next syncs raise EIO and drop the dirty pages."""
     write_errors: int = 0
@@ -167,7 +169,7 @@ class DiskFaults:
     @property
     def any(self) -> bool:
         failing = self.sync_errors or self.write_errors or self.read_errors
-        return bool(self.full or failing or self.lying or self.slow_s)
+        return bool(self.full or self.no_descriptors or failing or self.lying or self.slow_s)
 
 
 @dataclass(slots=True)
@@ -508,8 +510,14 @@ class SimDisk:
             raise OSError(errno.EBADF, "this process is dead", self.life.name)
         return self.machine
 
-    def open(self, path: str, *, create: bool = False) -> SimFile:
+    def _opens(self, path: str) -> Machine:
         machine = self._check()
+        if machine.faults.no_descriptors:
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return machine
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        machine = self._opens(path)
         inode = machine.find(path)
         if inode is None:
             if machine.is_dir(path):
@@ -546,10 +554,10 @@ class SimDisk:
         """Files have no modes here."""
 
     def sync_dir(self, path: str) -> None:
-        self._check().sync_dir(path)
+        self._opens(path).sync_dir(path)
 
     def sync_all(self, path: str) -> None:
-        machine = self._check()
+        machine = self._opens(path)
         for name in machine.paths(path + "/"):
             self.open(name).sync()
         machine.sync_tree(path)

@@ -45,6 +45,7 @@ class Nemesis:
             faults.ResetLinks: self._reset,
             faults.SlowDisk: self._slow_disk,
             faults.DiskFull: self._disk_full,
+            faults.NoDescriptors: self._no_descriptors,
             faults.SyncError: self._sync_error,
             faults.WriteError: self._write_error,
             faults.ReadError: self._read_error,
@@ -141,6 +142,7 @@ class Nemesis:
         if node.state not in ("down", "off") and not node.stopping:
             return False
         self._cluster.power_on(name)
+        node.machine.faults.no_descriptors = False  # they were the former process's
         self._cluster.start(name)
         return True
 
@@ -195,6 +197,11 @@ class Nemesis:
     def _disk_full(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.DiskFull)
         self._cluster.nodes[name].machine.faults.full = fault.full
+        return True
+
+    def _no_descriptors(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.NoDescriptors)
+        self._cluster.nodes[name].machine.faults.no_descriptors = fault.lacking
         return True
 
     def _sync_error(self, name: str, fault: Fault) -> bool:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -251,6 +255,54 @@ async def test_what_befalls_packets_is_a_rule_of_the_switch(
     await world.do(fault)
     assert found == [("broker-a-1", rule)]
     assert world.struck == [("broker-a-1", fault.name)]
+
+
+OPENS = """
+import os, sys
+for line in sys.stdin:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+        print("opened", flush=True)
+    except OSError as error:
+        print(error.errno, flush=True)
+"""
+
+
+@pytest.fixture
+def opener() -> Iterator[subprocess.Popen[str]]:
+    """A process that opens a file for each line it is sent, and says what came of it."""
+    command, pipe = [sys.executable, "-S", "-c", OPENS], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
+        yield process
+
+
+def opened(process: subprocess.Popen[str]) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("open\n")
+    return process.stdout.readline().strip()
+
+
+async def test_a_process_has_no_descriptor_until_it_gets_them_back(
+    tmp_path: Path, opener: subprocess.Popen[str]
+) -> None:
+    world = World(tmp_path)
+    world.cluster.layout.broker_nodes[0].pid = opener.pid
+    assert opened(opener) == "opened"
+    await world.do(faults.NoDescriptors("b1"), "hit")
+    assert opened(opener) == str(errno.EMFILE)
+    assert not await world.executor._mended()
+    await world.do(faults.NoDescriptors("=hit", lacking=False))
+    assert opened(opener) == "opened"
+    assert await world.executor._mended()
+    await world.do(faults.NoDescriptors("b1"))
+    await world.executor.stop()
+    assert opened(opener) == "opened", "whatever is broken is mended at the end"
+    opener.kill()
+    opener.wait()
+    world.ground.short["broker-a-0"] = opener.pid
+    await world.do(faults.NoDescriptors("b1", lacking=False))
+    assert world.executor.outcome.missed["no_descriptors"] == 1, "it has ended"
 
 
 async def test_a_plan_that_is_cancelled_leaves_no_step_half_done(tmp_path: Path) -> None:

@@ -39,6 +39,21 @@ def test_what_is_written_is_read_across_pages() -> None:
     assert file.pread(100, file.size() - 10) == data[-10:]
 
 
+def test_without_descriptors_what_is_open_goes_on_and_nothing_else_is_opened() -> None:
+    machine, disk, _ = a_disk()
+    file = disk.open("/data/f", create=True)
+    machine.faults.no_descriptors = True
+    assert machine.faults.any
+    file.pwrite(b"written", 0)
+    file.sync()
+    for call in (lambda: disk.open("/data/g", create=True), lambda: disk.sync_dir("/data")):
+        with pytest.raises(OSError, match="too many open files"):
+            call()
+    assert not disk.exists("/data/g")
+    machine.faults.no_descriptors = False
+    assert disk.open("/data/f").pread(7, 0) == b"written"
+
+
 def test_a_killed_process_loses_nothing_it_wrote() -> None:
     machine, disk, life = a_disk()
     disk.open("/data/f", create=True).pwrite(b"kept", 0)
