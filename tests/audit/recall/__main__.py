@@ -76,9 +76,10 @@ def main() -> int:
     done = {(row["name"], row["replicas"], row["seed"], len(row["engines"])) for row in rows}
     engines: list[Engine] = [LocalEngine()]
     if given.engine == "both":
+        from audit.engines.on_spark.session import SMALL
         from audit.engines.spark import SparkEngine
 
-        engines.append(SparkEngine(given.master))
+        engines.append(SparkEngine(given.master, {**SMALL, "spark.sql.shuffle.partitions": "1"}))
     until, at = monotonic() + given.minutes * 60, commit()
     for seed in range(given.seeds):
         for replicas in map(int, given.replicas.split(",")):
