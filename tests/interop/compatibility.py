@@ -187,6 +187,10 @@ def _differences() -> list[str]:
         "| request | why |",
         "|---|---|",
         *(f"| {_in_a_cell(name)} | {why} |" for name, why in wire_cases.DIFFERS.items()),
+        "",
+        "A file that RocketMQ alone writes: `config/consumerFilter.json`, the SQL92 expressions of consumers",
+        "that were online. After a start it makes bloom filters of them (`enableCalcFilterBitMap`, off by",
+        "default) in ConsumeQueueExt, which keelmq does not have; both know expressions from heartbeats.",
     ]
 
 

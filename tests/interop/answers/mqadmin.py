@@ -181,6 +181,7 @@ CASES: Final[tuple[Case, ...]] = (
             Differs(r"(?:commitLogMaxOffset|putMessage(?:SizeTotal|AverageSize)) : ([\d.]+)", _LENGTH),
             Differs(r"msgPutTotalTodayNow : (\d+)", _SYSTEM),
             Differs(r"(?:commitLogDirCapacity|\w+DiskRatio\w*|\w+Tps|putLatency\d+|runtime) : (.*)", _RUN),
+            Differs(r"timerReadBehind : (\d+)", "whether RocketMQ is about to look at its topic of timers"),
         ),
         shared=True,
     ),
@@ -282,4 +283,9 @@ CASES: Final[tuple[Case, ...]] = (
     Case("topicRoute, deleted", "topicRoute -t CmpMade"),
     Case("deleteTopic, a topic of the system", "deleteTopic -c {cluster} -t TBW102"),
     Case("topicList, at the end", "topicList", (*_TOPICS, Differs("CmpStatic", _STATIC))),
+    # Without an end, or without a server
+    Case("clusterRT", "clusterRT -c {cluster} -a 2 -s 16", (Differs(r"\S+ broker-a ([\d.]+) 2 0", _RUN),)),
+    Case("startMonitoring", "startMonitoring"),
+    Case("dumpCompactionLog, of no file", "dumpCompactionLog -f /nowhere/log"),
+    Case("exportMetadataInRocksDB, of no store", "exportMetadataInRocksDB -p /nowhere -t topics"),
 )

@@ -1,17 +1,42 @@
+import java.util.Arrays;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** Runs several mqadmin commands in one JVM, which is most of a command's time: COMMAND ARGS -- COMMAND ARGS ... */
+/**
+ * Runs several mqadmin commands in one JVM, which is most of a command's time: COMMAND ARGS -- COMMAND ARGS ...
+ * One that would begin anew for ever is interrupted in its first rest.
+ */
 public class AdminDriver {
-    public static void main(String[] args) {
+    private static final String ENDLESS = "clusterRT";
+
+    public static void main(String[] args) throws InterruptedException {
         int from = 0;
         for (int at = 0; at <= args.length; at++) {
             if (at == args.length || args[at].equals("--")) {
-                System.out.println("\nADMIN " + args[from]);
-                MQAdminStartup.main0(java.util.Arrays.copyOfRange(args, from, at), null);
+                String[] command = Arrays.copyOfRange(args, from, at);
+                System.out.println("\nADMIN " + command[0]);
+                Thread running = new Thread(() -> MQAdminStartup.main0(command, null));
+                running.start();
+                while (command[0].equals(ENDLESS) && running.isAlive() && !rests(running)) {
+                    Thread.sleep(50);
+                }
+                if (command[0].equals(ENDLESS)) {
+                    running.interrupt();
+                }
+                running.join();
                 System.out.flush();
                 from = at + 1;
             }
         }
         System.exit(0);
+    }
+
+    /** Whether the command itself sleeps, and no call of the client. */
+    private static boolean rests(Thread command) {
+        for (StackTraceElement frame : command.getStackTrace()) {
+            if (!frame.getClassName().equals("java.lang.Thread")) {
+                return frame.getClassName().startsWith("org.apache.rocketmq.tools.command.");
+            }
+        }
+        return false;
     }
 }
