@@ -149,6 +149,7 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
                     result = ending.run(work, loop_factory())
             finally:
                 cluster.down()
+            _start_engine_once(starting, starter, screen)  # where the load did not come to its end
             with screen:
                 audit_stores(cluster, result, starting[0].result(), out, screen)
         finally:
@@ -170,4 +171,5 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
 
 
 def _start_engine_once(starting: list[Future[Engine]], starter: ThreadPoolExecutor, screen: Screen) -> None:
-    starting.append(starter.submit(start_engine, screen))
+    if not starting:
+        starting.append(starter.submit(start_engine, screen))

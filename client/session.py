@@ -59,6 +59,8 @@ class Session:
             on_close=self._closed,
             credentials=credentials,
         )
+        # It is the application's loop, which may be held for its own reasons.
+        self.remoting.guard.slow.level = logging.INFO
         nameservers = addresses(namesrv) if isinstance(namesrv, str) else list(namesrv)
         self.routes = Routes(env, self.remoting, nameservers, poll_ms=poll_ms)
         self.routes.on_change.append(self._route_changed)

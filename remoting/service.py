@@ -156,6 +156,7 @@ class RemotingClient:
         guard = Guard(name, limits or Limits(), env.monotonic_ms)
         self._endpoint = Endpoint(name, handler, guard, on_close=self._lost, credentials=credentials)
         self._endpoint.signs = True
+        self.guard = guard
         self._timers = Tasks(name)
         self._sweeping = False
         self._closed = False

@@ -189,7 +189,8 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
         click.echo(f"controller   {node['id']}  {node['address']}{role}{behind}")
     for group in found["groups"]:
         members = ",".join(map(str, group["syncStateSet"]))
-        click.echo(f"group        {group['name']}  epoch {group['epoch']}  in sync {{{members}}}")
+        epoch = "-" if group["epoch"] is None else group["epoch"]
+        click.echo(f"group        {group['name']}  epoch {epoch}  in sync {{{members}}}")
         for node in group["brokers"]:
             end = "-" if node["maxOffset"] is None else node["maxOffset"]
             identity = "?" if node["id"] is None else node["id"]

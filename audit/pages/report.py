@@ -183,8 +183,11 @@ def lines(report: Report) -> list[str]:
         place = f" [{f.phys_offset}, {f.until})" if f.phys_offset >= 0 else f" {f.segment}".rstrip()
         message = f" {f.topic}/{f.queue_id}@{f.queue_offset} {f.uniq_key}" if f.topic else ""
         cause = f" (follows from {f.caused_by})" if f.caused_by else ""
-        detail = f": expected {f.expected}, found {f.found}" if f.expected or f.found else ""
-        out.append(f"{f.severity:5} {f.kind} {f.replica}{place}{message.rstrip()}{detail}{cause}")
+        told = (("expected", f.expected), ("found", f.found))
+        detail = ", ".join(f"{word} {text}" for word, text in told if text)
+        out.append(
+            f"{f.severity:5} {f.kind} {f.replica}{place}{message.rstrip()}{detail and ': ' + detail}{cause}"
+        )
     if len(report.findings) > ROWS_MAX:
         out.append(f"... {len(report.findings) - ROWS_MAX} more in findings.jsonl")
     for name, why in report.unreadable.items():

@@ -26,7 +26,13 @@ class Complaints:
         self.left_out = 0
         self.total = 0
 
-    def warn(self, text: str, *values: object, extra: Mapping[str, Any] | None = None) -> None:
+    def warn(
+        self,
+        text: str,
+        *values: object,
+        extra: Mapping[str, Any] | None = None,
+        level: int = logging.WARNING,
+    ) -> None:
         """``log.warning``, when there is room. ``extra``: for the JSON log, see admin.host.logs."""
         self.total += 1
         if not self._has_room():
@@ -35,7 +41,7 @@ class Complaints:
         self._left -= 1
         more = f" ({self.left_out} more such lines left out)" if self.left_out else ""
         self.left_out = 0
-        self._log.warning(text + "%s", *values, more, extra=extra)
+        self._log.log(level, text + "%s", *values, more, extra=extra)
 
     def tell_left_out(self, text: str, *values: object) -> None:
         """A line about those left out, when there are some and there is room: no other line may follow."""

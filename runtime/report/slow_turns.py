@@ -74,6 +74,7 @@ class SlowTurns:
     code runs. ``request_ms``: see ``SlowRequests``."""
 
     def __init__(self, name: str, now_ms: Callable[[], float], request_ms: float = 0) -> None:
+        self.level = logging.WARNING  # of its lines
         self.total = 0
         self.worst_ms = 0.0
         self.by_what: Counter[str] = Counter()
@@ -93,7 +94,9 @@ class SlowTurns:
         self.by_what[what] += 1
         self._last.append({"what": what, "from": peer, "ms": round(took_ms, 1)})
         self._complaints.warn(
-            "%s: %s from %s held the event loop for %.0f ms", self._name, what, peer, took_ms
+            "%s: %s from %s held the event loop for %.0f ms",
+            *(self._name, what, peer, took_ms),
+            level=self.level,
         )
 
     def on_answered(self, request: str, client: str, took_s: float, answer: int = 0) -> None:

@@ -239,6 +239,15 @@ class Index:
             )
         ]
 
+    def names(self, item: Dispatch) -> bool:
+        """Whether a message is found by each of its keys, and no entry says another time of it. Raises
+        OSError."""
+        return not self.missing(item) and not any(
+            file.other_time(self.hash(item.topic, key), item.offset, item.store_timestamp_ms)
+            for key in filter(None, (item.uniq_key, *item.keys.split(" ")))
+            for file in self.files
+        )
+
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
         """Physical offsets of messages that may carry ``key``, newest first, and now and then STILL_LOOKING.
         Raises OSError."""

@@ -325,6 +325,21 @@ class IndexFile:
                 yield offset
             number = before if before < number else 0
 
+    def other_time(self, key_hash: int, offset: PhysicalOffset, stored_ms: int) -> bool:
+        """Whether the entry of the message at ``offset`` says that it was stored in another second. Of a key
+        with many newer ones nothing is said, nor of an entry that came late: it carries another time."""
+        number = self._newest(key_hash % self.slots)
+        for _ in range(LOOKED_AT_ONCE):
+            if not 0 < number < self.head.count:
+                return False
+            found, at, seconds, before = self.entry(number)
+            if found == key_hash and at == offset:
+                due = min(max((stored_ms - self.head.begin_timestamp_ms) // 1000, 0), _INT_MAX)
+                late = number > 1 and self.entry(number - 1)[1] > offset
+                return seconds < due or (seconds > due and not late)
+            number = before if before < number else 0
+        return False
+
     def _newest(self, slot: int) -> int:
         if self.table is not None:
             number = self.table[slot]

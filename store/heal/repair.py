@@ -204,7 +204,7 @@ class Repairer:
             entry = queue.entry(item.queue_offset) if queue is not None and item.queue_offset >= 0 else None
             if entry != (item.offset, item.size, item.tags_code):
                 return False
-        return self._index is None or not self._index.missing(item)
+        return self._index is None or self._index.names(item)
 
     async def replace(self, offset: int, data: bytes) -> int:
         """Put other replicas' bytes in the place of a record that only seems whole; returns how many

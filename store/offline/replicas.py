@@ -181,7 +181,7 @@ class Comparison:
             entry = self._entries.entry(item.topic, item.queue_id, item.queue_offset)
             if entry != (item.offset, item.size, item.tags_code):
                 return False
-        return not (self._index.files and self._index.missing(item))
+        return not self._index.files or self._index.names(item)
 
 
 _HISTORY: Final = "no record behind them is the same everywhere: another history, or the log's end rotted"

@@ -267,6 +267,14 @@ def test_the_status_has_the_members_scripts_read(tmp_path: Path) -> None:
     assert group["brokers"][0]["store"] == str(tmp_path / "store" / "broker-a-0")
 
 
+def test_what_nobody_knows_is_a_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("namesrv-0", "broker-a-0", "broker-a-1")
+    _show(small(tmp_path).status_of(views(**dict.fromkeys(names))), as_json=False)
+    told = capsys.readouterr().out
+    assert "epoch -  in sync {}" in told
+    assert "None" not in told
+
+
 def test_a_controller_that_lags_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = views()
     assert found["namesrv-0"] is not None

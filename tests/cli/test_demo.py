@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from admin.exits import UNFINISHED
 from chaos.drills.measure import Drill
 from chaos.history import History, Invoke, Ok
 from cli.chart import PHONE_PX, WIDTH, Axis, marks, ticks
@@ -146,6 +147,41 @@ def test_a_broken_promise_is_exit_code_2(name: str, value: int) -> None:
 def test_what_could_not_be_checked_is_not_good() -> None:
     """No audit, no verdict."""
     assert result().exit_code == 3
+
+
+class Stopped:
+    """A cluster, and an engine, that does nothing."""
+
+    closed = 0
+
+    @classmethod
+    def create(cls, _: Path) -> Stopped:
+        return cls()
+
+    def down(self) -> None:
+        pass
+
+    def close(self) -> None:
+        Stopped.closed += 1
+
+
+def test_a_run_that_did_not_settle_is_audited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark starts when the load is over: a run that ended before has it started for the audit."""
+    audited: list[object] = []
+
+    async def unfinished(*_: object) -> Result:
+        return result(unfinished="the SyncStateSet is not full after 60 s")
+
+    monkeypatch.setattr("cli.demo.LocalCluster", Stopped)
+    monkeypatch.setattr("cli.demo.run_cluster", unfinished)
+    monkeypatch.setattr("cli.demo.start_engine", lambda _: Stopped())
+    monkeypatch.setattr("cli.demo.audit_stores", lambda *given: audited.append(given[2]))
+    run = CliRunner().invoke(demo, ["--out", str(tmp_path / "demo")], standalone_mode=False)
+    assert run.exception is None
+    assert run.return_value == UNFINISHED
+    assert "not full after 60 s" in run.output
+    assert isinstance(audited[0], Stopped)
+    assert Stopped.closed == 1
 
 
 def test_without_a_terminal_it_writes_lines_now_and_then() -> None:

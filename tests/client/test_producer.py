@@ -1,6 +1,7 @@
 """The promises of client.sending: stored, not stored or unknown, and it goes on once a master is back."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -561,3 +562,18 @@ def test_masters_hear_of_the_producer_and_of_its_end() -> None:
         await stop(nameserver, broker)
 
     run(work)
+
+
+def test_a_loop_that_an_application_holds_is_not_the_clients_to_warn_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server's loop is held by requests; a client's, by what the application does on it."""
+
+    async def work(env: Env) -> None:
+        async with Producer(env, "pg", "127.0.0.1:1") as producer:
+            producer.session.remoting.guard.slow.note(500.0, "one read", "127.0.0.1:10911")
+
+    with caplog.at_level(logging.INFO):
+        run(work)
+    levels = [one.levelno for one in caplog.records if "held the event loop" in one.message]
+    assert levels == [logging.INFO]

@@ -10,7 +10,7 @@ import pytest
 
 from audit.engines.local import LocalEngine
 from audit.incremental import STATE
-from audit.pages.report import page, save
+from audit.pages.report import lines, page, save
 from audit.reading.layout import load
 from audit.reading.storage import StoreSpec, parse_stores, shown, without_secrets
 from audit.run import Report, audit
@@ -130,3 +130,13 @@ def test_no_secret_is_in_what_an_engine_says_of_its_failure(
         audit([StoreSpec("a", url), StoreSpec("b", str(stores[1]))], Fails())
     assert "cannot read s3://***@bkt/replica0" in str(told.value)
     assert "x9q" not in str(told.value)
+
+
+def test_a_finding_that_has_one_side_only_tells_that_side(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path, 2)
+    patch(
+        stores[1], int(str(writer.rows[10]["phys_offset"])) + 60, b"?"
+    )  # in the time of storing: whole, and other
+    told = [line for line in lines(run_local(stores, None)) if ": expected" in line or ": found" in line]
+    assert told
+    assert not any(line.rstrip().endswith(("expected", "found")) for line in told), told

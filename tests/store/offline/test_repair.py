@@ -74,3 +74,18 @@ def test_a_repair_goes_on_until_nothing_is_left_or_says_that_there_may_be_more(
     outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
     assert len(outcome.repaired) == (4 if rounds > 1 else 3)
     assert outcome.to_json()["ok"] is (rounds > 1)
+
+
+@pytest.mark.parametrize("bit", [0x10, 0x20])
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_of_two_copies_that_differ_in_their_time_the_index_knows_the_right_one(whose: str, bit: int) -> None:
+    """No CRC covers the time, and the queue entry does not have it: the second of storing is in the index."""
+    disk = _stores(10, [], [])
+    right = read_file(disk, f"/ours/{FIRST}")
+    assert right == read_file(disk, f"/theirs/{FIRST}")
+    size = int.from_bytes(right[:4])
+    disk.nodes[f"/{whose}/{FIRST}"].cache[5 * size + 60] ^= bit  # of the time of storing: days later
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert outcome.left == []
+    assert read_file(disk, f"/ours/{FIRST}") == right
+    assert len(outcome.repaired) == (whose == "ours")

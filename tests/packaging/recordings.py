@@ -1,0 +1,123 @@
+"""docs/recordings.md, typed again: each line after ``$`` is run, and what came is written below it.
+
+    python -m tests.packaging.recordings
+
+The lines of a page run in one folder, which goes afterwards, in their order: each in a bash of its own, with
+the checkout's ``keelmq`` first on the path. ``<!-- run: LINE -->`` is run and not shown. What is long is cut
+in the middle; the folder is shown as ``/home/shop``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests import ROOT
+
+PAGE: Final = ROOT / "docs" / "recordings.md"
+HOME: Final = "/home/shop"
+INDENT: Final = "    "
+TYPED: Final = INDENT + "$ "
+HIDDEN: Final = re.compile(r"<!-- run: (.*) -->$")
+LINES_MAX: Final = 26
+LINE_MAX: Final = 160
+LIMIT_S: Final = 400.0
+
+
+def typed(text: str) -> Iterator[str]:
+    """The lines of a page that are run and shown."""
+    for line in text.splitlines():
+        if line.startswith(TYPED):
+            yield line.removeprefix(TYPED)
+
+
+def without_answers(text: str) -> list[str]:
+    """The lines of a page that stay: what came after a typed line is left out."""
+    kept: list[str] = []
+    answers = False
+    for line in text.splitlines():
+        if answers and line.startswith(INDENT) and not line.startswith(TYPED):
+            continue
+        answers = line.startswith(TYPED) or (answers and not line)
+        if answers and not line and kept[-1:] == [""]:
+            continue
+        kept.append(line)
+    return kept
+
+
+def recorded(lines: list[str], shell: Shell) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if hidden := HIDDEN.match(line):
+            shell.run(hidden[1])
+        elif line.startswith(TYPED):
+            command = line.removeprefix(TYPED)
+            print("$", command, file=sys.stderr, flush=True)
+            yield from (f"{INDENT}{one}".rstrip() for one in shell.run(command))
+
+
+class Shell:
+    """Runs lines in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        scratch = folder / "tmp"
+        scratch.mkdir()
+        places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        self._env = {
+            "PATH": ":".join(places),
+            "HOME": str(folder),
+            "TMPDIR": str(scratch),
+            "LANG": "C.UTF-8",
+            "COLUMNS": "120",
+            "TERM": "dumb",
+        }
+
+    def run(self, command: str) -> list[str]:
+        """What it printed, on both streams in their order, and how it ended if not with 0."""
+        out = self._folder / "tmp" / "out"
+        with out.open("wb") as file:
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_S,
+            )
+        text = out.read_text(errors="replace").replace(str(self._folder), HOME).replace(str(ROOT), "keelmq")
+        lines = [one if len(one) <= LINE_MAX else one[: LINE_MAX - 3] + "..." for one in _as_seen(text)]
+        if len(lines) > LINES_MAX:
+            half = LINES_MAX // 2
+            lines[half:-half] = [f"... {len(lines) - 2 * half} lines ..."]
+        if done.returncode:
+            lines.append(f"(exit code {done.returncode})")
+        return lines
+
+
+def _as_seen(text: str) -> list[str]:
+    """Lines as a terminal shows them: of one that was written over, the last state; no colours."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return (
+        [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip("\n").split("\n")] if text.strip() else []
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="keelmq-recordings-") as folder:
+        text = "\n".join(recorded(without_answers(PAGE.read_text()), Shell(Path(folder)))) + "\n"
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(folder).mkdir(exist_ok=True)
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
