@@ -65,7 +65,8 @@ class Side:
     help="By which share a time may grow.",
 )
 @click.option("--json", "out", type=OutFile(), help="Write both sides and what became worse here.")
-def compare(before: Path, after: Path, tolerance: float, out: Path | None) -> int:
+@click.option("--markdown", type=OutFile(), help="Write a row for each fault and side here.")
+def compare(before: Path, after: Path, tolerance: float, out: Path | None, markdown: Path | None) -> int:
     """Hold two results of drills, or two directories of results, against each other.
 
     Exit code 2: AFTER breaks a promise more often than BEFORE. 3: it finishes less often, or they have no
@@ -89,6 +90,8 @@ def compare(before: Path, after: Path, tolerance: float, out: Path | None) -> in
     if out is not None:
         rows = [{"fault": n, "before": a and asdict(a), "after": b and asdict(b)} for n, a, b in sides]
         write_whole(out, json.dumps({"sides": names, "faults": rows, "worse": worse}) + "\n")
+    if markdown is not None:
+        write_whole(markdown, _markdown(names, sides))
     order = (DONE, WARNINGS, UNFINISHED, FAILED)
     return max((int(str(each["code"])) for each in worse), key=order.index, default=DONE)
 
@@ -181,6 +184,15 @@ def _show(
         console.print(f"[red]worse[/red] {each['fault']}: {each['text']}", highlight=False, soft_wrap=True)
     if not worse:
         console.print("nothing became worse")
+
+
+def _markdown(names: tuple[str, str], sides: Sequence[tuple[str, Side | None, Side | None]]) -> str:
+    heads = ["fault", "side", *COLUMNS.values()]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for fault, *both in sides:
+        for name, side in zip(names, both, strict=True):
+            lines.append(f"| {' | '.join([fault, name, *(_cell(side, column) for column in COLUMNS)])} |")
+    return "\n".join(lines) + "\n"
 
 
 def _cell(side: Side | None, name: str) -> str:

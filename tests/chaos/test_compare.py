@@ -91,7 +91,12 @@ def test_both_systems_are_compared_by_the_drills_they_share(tmp_path: Path) -> N
         drills=[{"rto_ms": 15_000.0}],
         lost_total=0,
     )
-    said = Shell()("drill", "compare", str(ours), str(theirs), code=1)
+    page = tmp_path / "both.md"
+    said = Shell()("drill", "compare", str(ours), str(theirs), "--markdown", str(page), code=1)
+    head, _, *rows = page.read_text().splitlines()
+    assert head.startswith("| fault | side | runs | acknowledged | lost |")
+    assert {row.count("|") for row in rows} == {head.count("|")}
+    assert ["(keelmq)" in row for row in rows] == [at % 2 == 0 for at in range(len(rows))]
     assert "(rocketmq)" in said
     assert "RTO p50, ms: 100, now 15,000" in said
     Shell()("drill", "compare", str(theirs), str(ours), code=0)
