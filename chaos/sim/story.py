@@ -22,7 +22,7 @@ from chaos.history import ControllerAnswer, History, Observed, Ok, Read, Send
 from chaos.partitions import NEIGHBOUR
 from chaos.scenarios import Plan
 from chaos.sim.cluster import GROUP, NEIGHBOUR_GROUP, Node, SimCluster, WorldConfig
-from chaos.sim.extras import Extras
+from chaos.sim.extras import SimExtras
 from chaos.sim.faults import Nemesis
 from chaos.sim.losses import Losses
 from chaos.sim.neighbour import LOAD as NEIGHBOUR_LOAD
@@ -150,7 +150,7 @@ class Story:
         if plan.swarm:
             self.nemesis.after.append(self.losses.struck)
             self.history.watch(self.losses.happened)
-        self.extras: Extras | None = None
+        self.extras: SimExtras | None = None
         self.neighbour: Neighbour | None = None
         self._calm = _Calm()
         self._serving = _Serving(self.history)
@@ -172,7 +172,7 @@ class Story:
         self._begin_probe()
         producers, reader, tasks = await self._begin_load()
         if plan.extras:
-            self.extras = Extras(cluster)
+            self.extras = SimExtras(cluster)
             tasks.append(self.extras.begin())
         if plan.neighbour:
             self.neighbour = Neighbour(cluster, plan.quiet_ms)

@@ -49,7 +49,7 @@ def test_every_written_scenario_can_be_asked_for_and_its_result_makes_the_same_p
     Layout.make(base_port=20_000).add_settings(spec.cluster_settings())
 
 
-@pytest.mark.parametrize("more", [{"learners": 1}, {"neighbour": True}, {"extras": True}])
+@pytest.mark.parametrize("more", [{"learners": 1}, {"neighbour": True}])
 def test_a_plan_of_what_only_the_simulated_world_has_is_refused(more: dict[str, Any]) -> None:
     plan = replace(find(WRITTEN[0]).plan(Random(1)), **more)
     with pytest.raises(CannotDrill, match=next(iter(more))):

@@ -106,11 +106,12 @@ def test_a_disk_has_power_again_also_while_a_starting_process_still_holds_its_mo
 @needs_network
 def test_a_partition_of_real_processes_loses_nothing_and_is_replayed(tmp_path: Path) -> None:
     out, again = tmp_path / "run.json", tmp_path / "again.json"
-    done = keelmq("drill", "run", SHORT, "--seed", "3", "--json", out)
+    done = keelmq("drill", "run", SHORT, "--seed", "3", "--extras", "--json", out)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
     assert result["faults"]["done"] == {"isolate": 1, "heal": 1}
     assert (result["lost_total"], result["violations"], result["refused_total"]) == (0, [], 0)
+    assert sum(result["extras"].values()) > 0
     done = keelmq("drill", "replay", out, "--json", again)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(again.read_text())["plan"] == result["plan"]

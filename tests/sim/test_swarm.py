@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from chaos import extras
 from chaos.bugs import BUGS, planted
 from chaos.drills.simulated import run as simulated_run
 from chaos.drills.simulated.commands import sim
 from chaos.drills.simulated.run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import NOT_DRAWN, SwarmReport
 from chaos.drills.swarm_report import main as write_page
+from chaos.extras import Promise, not_kept
 from chaos.faults import FAULTS, Kill, Restart, Step, SyncError
 from chaos.history import History
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
-from chaos.sim import extras
-from chaos.sim.extras import Promise, not_kept
 from chaos.sim.operator import Operator
 from chaos.sim.story import HALF_OPEN_MS, Story, _Serving
 from client.consuming.pull import PullConsumer

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +65,11 @@ TARGET = click.option(
     default=OURS,
     show_default=True,
     help="rocketmq: the real one, on this machine (needs Java).",
+)
+EXTRAS = click.option(
+    "--extras",
+    is_flag=True,
+    help="Ask for delayed messages, transactions, retries, offsets, topics and groups meanwhile, too.",
 )
 GO_ON = click.option(
     "--go-on", is_flag=True, help="Carry the plan out to its end, also when a promise is broken before."
@@ -145,6 +150,7 @@ def list_(as_json: bool) -> None:
 @LINKS
 @TARGET
 @GO_ON
+@EXTRAS
 @click.option("--bug", default="", help="Plant one of drill sim --list-bugs into every server.")
 @_HISTORY
 @_LEDGER
@@ -159,6 +165,7 @@ def run(
     links: str,
     target: str,
     go_on: bool,
+    extras: bool,
     bug: str,
     **outs: Path | None,
 ) -> int:
@@ -185,7 +192,7 @@ def run(
         lambda: DrillSpec(
             scenario=scenario,
             seed=seed,
-            plan=plan,
+            plan=replace(plan, extras=plan.extras or extras),
             scale=scale or 1.0,
             settings=settings,
             previous=previous,
@@ -381,6 +388,9 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
         f"{verdict(drill)}",
         highlight=False,
     )
+    if told.extras:
+        counts = ", ".join(f"{name.removeprefix('extra.')} {n}" for name, n in sorted(told.extras.items()))
+        console.print(f"besides: {counts}", highlight=False)
     for violation in drill.violations:
         console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
     if told.stopped is not None:

@@ -10,6 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, write_whole
 from chaos.drills.junit import junit
-from chaos.drills.live.commands import GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
+from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.measure import PROMISES
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
@@ -49,6 +50,7 @@ KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 @LINKS
 @TARGET
 @GO_ON
+@EXTRAS
 @click.option("--histories", is_flag=True, help="Keep every history, not only those of violations.")
 @click.option("--markdown", type=OutFile(), help="Write the table here [stdout].")
 @click.option("--junit", "xml", type=OutFile(), help="Write every run's checks as JUnit XML, too.")
@@ -64,6 +66,7 @@ def matrix(
     links: str,
     target: str,
     go_on: bool,
+    extras: bool,
     histories: bool,
     markdown: Path | None,
     xml: Path | None,
@@ -92,7 +95,7 @@ def matrix(
         spec = DrillSpec(
             scenario=name,
             seed=number,
-            plan=plan(kind, mode, number, strikes, target),
+            plan=replace(plan(kind, mode, number, strikes, target), extras=extras),
             one_by_one=True,
             previous=previous,
             links=links,

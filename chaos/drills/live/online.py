@@ -35,7 +35,7 @@ class Stopped:
     of its log."""
 
     at_ms: float
-    violations: Sequence[Mapping[str, Any]]
+    violations: Sequence[dict[str, Any]]
     last: Mapping[str, Sequence[str]]
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from chaos import faults
 from chaos.checks import Evidence, check_all
 from chaos.checks.liveness import Group
 from chaos.drills.drill import READ_BACK_S
+from chaos.drills.live.extras import LiveExtras
 from chaos.drills.live.online import Stopped, Watch, unless_broken
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import COUNTS, VIOLATIONS_SHOWN, Drill, judge, longest_gap
@@ -75,7 +76,7 @@ class DrillSpec:
 
     def __post_init__(self) -> None:
         """Raises CannotDrill for a plan that no local cluster is made for."""
-        for name in ("learners", "neighbour", "extras"):
+        for name in ("learners", "neighbour"):
             if getattr(self.plan, name):
                 raise CannotDrill(f"{self.scenario} needs {name}, which only the simulated world has")
 
@@ -139,6 +140,8 @@ class DrillResult:
     """What cut links in the place of the switch: ``toxiproxy``, or the ``relay`` where there is none."""
     stopped: Stopped | None = None
     """Where the plan was left, as a promise was broken."""
+    extras: Mapping[str, int] = field(default_factory=dict)
+    """What was asked for besides sends and reads: how often it was answered, by kind."""
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -151,6 +154,7 @@ class DrillResult:
             "lacks": self.lacks,
             "upgraded": self.upgraded,
             "proxies": self.proxies,
+            "extras": dict(self.extras),
             "stopped": None if self.stopped is None else self.stopped.to_json(),
             "timeline": seen,
             "availability": availability(seen),
@@ -228,28 +232,31 @@ async def strike(
         onlooker.start()
         executor = Executor(env, cluster, ground, onlooker, load.history, load.clock, chance)
         stack.push_async_callback(executor.stop)
+        extras = LiveExtras(env_of, cluster, load, random.Random(spec.seed), asked=plan.extras)
+        stack.push_async_callback(extras.close)
+        extras.start()
         tell("load runs, faults strike")
-        group = _group(cluster, spec) if spec.target != THEIRS else None
-        watch = Watch(env, cluster, load.history, load.clock, group, power_failures=plan.power_failures)
         work = _carry_out(executor, cluster, spec, load.clock)
-        drill.unfinished, stopped = await unless_broken(work, None if spec.go_on else watch)
+        drill.unfinished, stopped = await unless_broken(work, _watch(env, cluster, spec, load))
         until_ms = load.clock()
         tell("healing")
         await executor.revive()
         not_full = await _settled(cluster, spec)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
-        group = None if group is None else replace(group, until_ms=load.clock())
+        group = _group(cluster, spec, load.clock())
         await load.stop(shape.recover_s)
         tell("reading everything back")
+        beside = await extras.not_kept() if not_full is None else []
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
-    broken = _judge(drill, load.history, queues, until_ms, plan, group, held, stopped)
+    beside += stopped.violations if stopped is not None else []
+    broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)
     if drill.unfinished is None and _all_refused(plan, executor.outcome):
         drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
     told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
-    told.stopped = stopped
+    told.stopped, told.extras = stopped, extras.done
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
     told.proxies = _proxies(ground)
     return told
@@ -258,6 +265,14 @@ async def strike(
 def _proxies(ground: Ground) -> str:
     detours = ground.network.detours if ground.network is not None else None
     return "" if detours is None else detours.means
+
+
+def _watch(env: Env, cluster: LocalCluster, spec: DrillSpec, load: DrillLoad) -> Watch | None:
+    """What looks at the history while it grows; None: the plan is carried out to its end."""
+    if spec.go_on:
+        return None
+    group, powerless = _group(cluster, spec, 0.0), spec.plan.power_failures
+    return Watch(env, cluster, load.history, load.clock, group, power_failures=powerless)
 
 
 async def _carry_out(
@@ -307,15 +322,17 @@ async def _settled(cluster: LocalCluster, spec: DrillSpec) -> str | None:
     return None
 
 
-def _group(cluster: LocalCluster, spec: DrillSpec) -> Group:
-    """Who has to answer writes, and how many brokers one needs, from the begin on."""
+def _group(cluster: LocalCluster, spec: DrillSpec, until_ms: float) -> Group | None:
+    """Who has to answer writes until then, and how many brokers one needs. Of RocketMQ that is not asked."""
+    if spec.target == THEIRS:
+        return None
     layout = cluster.layout
     copies = [int(value) for key in COPIES if (value := layout.settings.get("broker", {}).get(key))]
     return Group(
         brokers=[node.name for node in layout.broker_nodes],
         controllers=[node.name for node in layout.namesrvs],
         enough=max(spec.plan.brokers // 2 + 1, *copies, 0),
-        until_ms=0.0,
+        until_ms=until_ms,
     )
 
 
@@ -327,10 +344,10 @@ def _judge(
     plan: Plan,
     group: Group | None = None,
     held: logs.Held = NOTHING_HELD,
-    stopped: Stopped | None = None,
+    beside: Sequence[Mapping[str, Any]] = (),
 ) -> Mapping[str, int]:
-    """Times and counts as every drill has them, and every check: violations by check. What ``stopped`` the
-    run is one in any case."""
+    """Times and counts as every drill has them, and every check: violations by check. ``beside``: what else
+    is one, though these checks may not see it."""
     _times(drill, history, queues, until_ms)
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
@@ -344,7 +361,7 @@ def _judge(
         group=group,
     )
     found = [violation.to_json() for violation in check_all(evidence)]
-    found += [dict(one) for one in (stopped.violations if stopped else ()) if one not in found]
+    found += [dict(one) for one in beside if one not in found]
     drill.violations = found[:VIOLATIONS_SHOWN]
     return Counter(str(violation["checker"]) for violation in found)
 

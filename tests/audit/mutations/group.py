@@ -22,7 +22,7 @@ from chaos.drills.simulated.run import quietly
 from chaos.history import History
 from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
 from chaos.sim.disk import Machine
-from chaos.sim.extras import Extras
+from chaos.sim.extras import SimExtras
 from client.admin import AdminClient
 from client.consuming.pull import PullConsumer
 from client.message import Message, Queue, SendResult, SendStatus
@@ -126,7 +126,7 @@ async def _life(cluster: SimCluster, writer: Writer, short: bool) -> None:
     for node in [*cluster.of("namesrv"), *cluster.of("broker")]:
         cluster.start(node.name)
     _well(await cluster.until(cluster.converged, READY_S))
-    extras = Extras(cluster)
+    extras = SimExtras(cluster)
     tasks = [writer.begin(), extras.begin()]
     await asyncio.sleep(1.0 if short else 3.0)
     for end in (cluster.kill, cluster.stop, cluster.kill)[: 1 if short else 3]:

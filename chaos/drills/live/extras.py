@@ -1,0 +1,111 @@
+"""What clients ask for besides sends and reads, on real processes: ours, or RocketMQ's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from admin.local.cluster import LocalCluster
+from chaos.drills.load import DrillLoad
+from chaos.extras import Extras, Tables
+from chaos.faults import ClockJump
+from chaos.history import History
+from client.admin import AdminClient
+from model.codes import Request
+from model.errors import MqError
+from remoting import bodies
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+SHOWN_S: Final = 60.0
+"""How long a healed cluster may take to show what was answered."""
+LOOK_S: Final = 1.0
+ENDS_S: Final = 30.0
+CLIENT: Final = 900
+"""The number of its client's Env: those of the load are small."""
+
+
+class LiveSite:
+    """A cluster of processes. What was done to it is in its history."""
+
+    def __init__(self, env: Env, cluster: LocalCluster, history: History) -> None:
+        self._env, self._cluster, self._history = env, cluster, history
+        self.group = cluster.layout.group_names[0]
+        self.namesrv: Sequence[str] = [node.address for node in cluster.layout.namesrvs]
+
+    def true_ms(self) -> int:
+        return self._env.now_ms()
+
+    def clocks_true(self) -> bool:
+        return not self._history.happened(ClockJump.name)
+
+    async def tables(self) -> Mapping[str, Tables]:
+        found = {}
+        async with AdminClient(self._env, self.namesrv) as admin:
+            for node in self._cluster.layout.broker_nodes:
+                if node.group == self.group and self._cluster.is_running(node):
+                    topics = await admin.session.call(node.address, Request.GET_ALL_TOPIC_CONFIG, {})
+                    groups = await admin.session.call(
+                        node.address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}
+                    )
+                    found[node.name] = Tables(
+                        _names(topics.body, "topicConfigTable"), _names(groups.body, "subscriptionGroupTable")
+                    )
+        return found
+
+
+def _names(body: bytes, table: str) -> set[str]:
+    found = bodies.believed_object(body).get(table)
+    return set(found) if isinstance(found, Mapping) else set()
+
+
+class LiveExtras:
+    """Asks from ``start`` on, if it is ``asked`` to at all; ``not_kept`` looks at the healed cluster."""
+
+    def __init__(
+        self,
+        env_of: Callable[[int], Env],
+        cluster: LocalCluster,
+        load: DrillLoad,
+        chance: random.Random,
+        *,
+        asked: bool,
+    ) -> None:
+        env = env_of(CLIENT)
+        self._asked, self._load = asked, load
+        self._extras = Extras(LiveSite(env, cluster, load.history), env, chance)
+        self._tasks = Tasks("extras")
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def done(self) -> Mapping[str, int]:
+        """How often each kind was answered."""
+        return dict(self._extras.done)
+
+    def start(self) -> None:
+        if self._asked:
+            self._running = self._tasks.spawn(self._extras.run(), name="ask")
+
+    async def not_kept(self) -> list[dict[str, Any]]:
+        """Ask for no more, and wait until all that was answered shows, or long enough: what is missing then,
+        as the checks tell it."""
+        if self._running is None:
+            return []
+        self._extras.stop()
+        await asyncio.wait([self._running], timeout=ENDS_S)
+        until_ms = self._load.clock() + SHOWN_S * 1000
+        while True:
+            try:
+                missing = await self._extras.look()
+            except (MqError, OSError) as error:
+                missing = [f"cannot be read back: {error}"]
+            if not missing or self._load.clock() > until_ms:
+                return [{"checker": "extras", "text": text} for text in missing]
+            await asyncio.sleep(LOOK_S)
+
+    async def close(self) -> None:
+        await self._tasks.cancel()
+        if self._asked:
+            await self._extras.close()
