@@ -16,11 +16,11 @@ public class AdminDriver {
                 System.out.println("\nADMIN " + command[0]);
                 Thread running = new Thread(() -> MQAdminStartup.main0(command, null));
                 running.start();
-                while (command[0].equals(ENDLESS) && running.isAlive() && !rests(running)) {
+                while (command[0].equals(ENDLESS) && running.isAlive()) {
+                    if (rests(running)) {
+                        running.interrupt();
+                    }
                     Thread.sleep(50);
-                }
-                if (command[0].equals(ENDLESS)) {
-                    running.interrupt();
                 }
                 running.join();
                 System.out.flush();
@@ -32,10 +32,12 @@ public class AdminDriver {
 
     /** Whether the command itself sleeps, and no call of the client. */
     private static boolean rests(Thread command) {
+        boolean sleeps = false;
         for (StackTraceElement frame : command.getStackTrace()) {
             if (!frame.getClassName().equals("java.lang.Thread")) {
-                return frame.getClassName().startsWith("org.apache.rocketmq.tools.command.");
+                return sleeps && frame.getClassName().startsWith("org.apache.rocketmq.tools.command.");
             }
+            sleeps |= frame.getMethodName().startsWith("sleep");
         }
         return false;
     }
