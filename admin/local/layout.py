@@ -252,8 +252,10 @@ def save(layout: Layout, directory: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """At once: a reader sees the former text or the new one."""
+    """At once: a reader sees the former text or the new one. Whom it was closed to, it stays closed to."""
     temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(path.stat().st_mode & 0o777 if path.exists() else 0o666)
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
