@@ -37,6 +37,7 @@ CONTROL_FROM: Final = 100
 MACHINES_MAX: Final = 99
 TOOLS: Final = ("ip", "nsenter", "ss")
 NETNS: Final = Path("/run/netns")
+PROBE: Final = "keelmq-probe-"
 TRIES: Final = 20
 ANSWER_S: Final = 10.0
 
@@ -276,6 +277,18 @@ def remove(switch_pid: int, namespaces: Iterable[str]) -> None:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
+def sweep(netns: Path = NETNS) -> list[str]:
+    """Take away the namespaces in which a process that is gone tried the machine: their names."""
+    left = [
+        path.name
+        for path in sorted(netns.glob(f"{PROBE}*"))
+        if not Path(f"/proc/{path.name.removeprefix(PROBE)}").exists()
+    ]
+    for name in left:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return left
+
+
 @cache
 def unavailable() -> str | None:
     """What this machine lacks for a network of namespaces, or None."""
@@ -286,7 +299,7 @@ def unavailable() -> str | None:
         return "needs root, for network namespaces"
     if not Path(TUN).exists():
         return f"needs {TUN}"
-    tried = f"keelmq-probe-{os.getpid()}"
+    tried = f"{PROBE}{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", tried], capture_output=True, text=True)
     subprocess.run(["ip", "netns", "del", tried], capture_output=True)
     return f"no network namespace here: {made.stderr.strip()}" if made.returncode else None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from chaos.live.network import CLIENTS, Network, unavailable
+from chaos.live import network
+from chaos.live.network import CLIENTS, PROBE, Network, unavailable
 from chaos.live.switch import Switch
 
 A, B = "198.18.1.1", "198.18.1.2"
@@ -181,3 +185,16 @@ async def test_no_network_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_machine_of_the_clients_has_a_name_of_its_own() -> None:
     assert CLIENTS not in ("namesrv-0", "broker-a-0")
     assert unavailable() is None or unavailable()
+
+
+def test_what_a_killed_process_tried_the_machine_with_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = 2**22 + 1  # no process has that number
+    for name in (f"{PROBE}{gone}", f"{PROBE}{os.getpid()}", "keelmq-7-broker-a-0"):
+        (tmp_path / name).touch()
+    asked: list[list[str]] = []
+    run = SimpleNamespace(run=lambda command, **more: asked.append(command))
+    monkeypatch.setattr(network, "subprocess", run)
+    assert network.sweep(tmp_path) == [f"{PROBE}{gone}"]
+    assert asked == [["ip", "netns", "del", f"{PROBE}{gone}"]]

@@ -27,7 +27,7 @@ from chaos.drills import ledger as ledgers
 from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import verdict
-from chaos.live import leftovers
+from chaos.live import leftovers, network
 from chaos.live.ground import LEDGER, heal
 from chaos.live.means import refusal
 from chaos.remote import hosts as remote
@@ -288,6 +288,8 @@ def _heal_staging(path: Path) -> int:
 
 def _end_leftovers() -> None:
     """Servers whose drill ended without them, and their directories."""
+    for name in network.sweep():
+        click.echo(f"removed namespace {name}")
     forgotten = leftovers.found(Path(tempfile.gettempdir()) / PREFIX)
     leftovers.end(forgotten)
     for place, count in Counter(forgotten.values()).items():
