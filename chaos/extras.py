@@ -2,8 +2,7 @@
 
 Delayed messages, transactions, messages given back, offsets, topics and groups, each with a key of its own.
 What was answered OK is a promise (docs/replication-modes.md); what was refused or not answered is none. The
-same in the simulated world (``chaos/sim/extras``), on real processes (``chaos/drills/live/extras``) and on a
-real RocketMQ cluster.
+same in the simulated world (``chaos/sim/extras``) and on real processes (``chaos/drills/live/extras``).
 """
 
 from __future__ import annotations

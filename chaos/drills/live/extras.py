@@ -1,4 +1,4 @@
-"""What clients ask for besides sends and reads, on real processes: ours, or RocketMQ's."""
+"""What clients ask for besides sends and reads, on real processes."""
 
 from __future__ import annotations
 
