@@ -111,6 +111,7 @@ class LocalCluster:
         layouts.make_secret(self.directory / "raft.secret")
         self._look_at_file(node)
         node.written = self.layout.conf(node, self.directory)
+        layouts.save(self.layout, self.directory)  # first: who ends here has not changed the file by hand
         layouts.replace(self.conf_path(node), "".join(f"{k}={v}\n" for k, v in node.written.items()))
         node.pid = processes.start_server(
             node.role, self.conf_path(node), self.log_path(node), node.wrap, code=node.code
@@ -119,7 +120,14 @@ class LocalCluster:
 
     def _look_at_file(self, node: Node) -> None:
         """What was changed in its file since its start holds for the next one, too. Raises ConfigError."""
-        changed = layouts.changed_in(self.conf_path(node), node.written)
+        path = self.conf_path(node)
+        changed = layouts.changed_in(path, node.written)
+        for key in sorted(layouts.PLACES & changed.keys()):
+            was = node.written.get(key)
+            raise ConfigError(
+                f"{path}: {key} is what the cluster's other servers and commands know this one by: "
+                + ("take the line out" if was is None else f"put {key}={was} back")
+            )
         node.kept |= changed
         node.written |= changed  # what is given after it goes before it
 

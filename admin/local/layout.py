@@ -46,6 +46,16 @@ BROKER_DEFAULTS: Final = {
 }
 
 
+PLACES: Final = frozenset(
+    {
+        *("bindAddress", "brokerIP1", "listenPort", "haListenPort", "adminPort", "brokerClusterName"),
+        *("brokerName", "storePathRootDir", "controllerStorePath", "controllerDLegerPeers"),
+        *("controllerDLegerSelfId", "raftPeers"),
+    }
+)
+"""Keys that say where and who a server is: the state file does, for all who look for it."""
+
+
 @dataclass(slots=True)
 class Node:
     """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports.
@@ -252,10 +262,11 @@ def save(layout: Layout, directory: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """At once: a reader sees the former text or the new one. Whom it was closed to, it stays closed to."""
+    """At once: a reader sees the former text or the new one. Its owner alone may read it: keys of servers,
+    secrets among them, stand in the state file, too."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
-    temporary.touch(path.stat().st_mode & 0o777 if path.exists() else 0o666)
+    temporary.touch(0o600)
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 

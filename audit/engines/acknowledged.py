@@ -127,15 +127,20 @@ def faults(
         for own, ask in zip(joined, asked, strict=True)
     ]
     for n in range(len(joined[0])):
-        parts = [own.part(n) for own in joined]
+        parts = [_marked(own.part(n), order) for own, order in zip(joined, orders, strict=True)]
         for at in range(0, len(parts[0]), _TABLE_LINES):
-            table = _faults_of([part.slice(at, _TABLE_LINES) for part in parts], orders)
+            table = _faults_of([part.slice(at, _TABLE_LINES) for part in parts])
             if len(table):
                 yield table
 
 
-def _faults_of(parts: Sequence[pa.Table], orders: Sequence[Any]) -> pa.Table:
-    """ACKED rows of the same lines, as each view has them; ``orders``: lines in a wrong order there."""
+def _marked(part: pa.Table, order: Any) -> pa.Table:
+    """With a column that says which of its lines are among those of ``order``, in a wrong order."""
+    return part.append_column("late", pa.array(np.isin(part["line"].to_numpy(), order, assume_unique=True)))
+
+
+def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
+    """ACKED rows of the same lines, as each view has them."""
     held = [np.where(part["rank"].to_numpy() < NOTHING, part["offset"].to_numpy(), _FAR) for part in parts]
     tables = []
     for at, part in enumerate(parts):
@@ -143,11 +148,10 @@ def _faults_of(parts: Sequence[pa.Table], orders: Sequence[Any]) -> pa.Table:
         elsewhere = np.minimum.reduce(others) if others else np.full(len(part), _FAR)
         part = part.append_column("held", pa.array(np.where(elsewhere == _FAR, -1, elsewhere)))
         rank = part["rank"].to_numpy()
-        late = np.isin(part["line"].to_numpy(), orders[at], assume_unique=True)
         tables += [
             _acked("missing", at, part.filter(pa.array(rank == NOTHING))),
             _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < NOTHING)))),
-            _acked("order", at, part.filter(pa.array(late))),
+            _acked("order", at, part.filter(part["late"])),
         ]
     return pa.concat_tables(tables)
 

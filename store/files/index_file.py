@@ -335,10 +335,20 @@ class IndexFile:
             found, at, seconds, before = self.entry(number)
             if found == key_hash and at == offset:
                 due = min(max((stored_ms - self.head.begin_timestamp_ms) // 1000, 0), _INT_MAX)
-                late = number > 1 and self.entry(number - 1)[1] > offset
-                return seconds < due or (seconds > due and not late)
+                return seconds < due or (seconds > due and not self._may_be_late(number, offset, seconds))
             number = before if before < number else 0
         return False
+
+    def _may_be_late(self, number: int, offset: PhysicalOffset, seconds: int) -> bool:
+        """Late entries have the second of the newest message before them, which lies behind theirs in the
+        log; one message may have many, and many may come late one after the other."""
+        for earlier in range(number - 1, max(0, number - 1 - LOOKED_AT_ONCE), -1):
+            _, at, then, _ = self.entry(earlier)
+            if at > offset:
+                return True
+            if then != seconds:
+                return False
+        return number > LOOKED_AT_ONCE
 
     def _newest(self, slot: int) -> int:
         if self.table is not None:

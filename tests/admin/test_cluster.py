@@ -93,19 +93,26 @@ def test_what_a_server_changed_in_its_file_holds_at_the_next_start(
 
     file = tmp_path / "conf" / "broker-a-0.conf"
     assert "brokerPermission=4\n" in started("broker.brokerPermission=4")
-    file.chmod(0o600)
     keep(file, {"fileReservedTime": "24", "brokerPermission": "2"})
     other = LocalCluster.open(tmp_path)
     other.start(other.layout.broker_nodes[1])
     assert "fileReservedTime" not in other.conf_path(other.layout.broker_nodes[1]).read_text()
     for _ in range(2):
         assert {"fileReservedTime=24", "brokerPermission=2"} <= set(started().splitlines())
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        for closed in (file, tmp_path / layouts.STATE_FILE):
+            assert stat.S_IMODE(closed.stat().st_mode) == 0o600
     assert {"fileReservedTime=24", "brokerPermission=6"} <= set(
         started("broker.brokerPermission=6").splitlines()
     )
     keep(file, {"brokerPermission": "2"})
     assert "brokerPermission=4\n" in started("broker.brokerPermission=4"), "what was given last"
+    whole = file.read_text()
+    keep(file, {"listenPort": "1"})
+    with pytest.raises(ConfigError, match=r"put listenPort=\d+ back"):
+        started()
+    file.write_text(whole + "raftPeers=n0-h:1\n")
+    with pytest.raises(ConfigError, match=r"raftPeers is .* take the line out"):
+        started()
     file.write_text("half a line")
     with pytest.raises(ConfigError, match=r"broker-a-0\.conf: line 1"):
         started()

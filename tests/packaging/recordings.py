@@ -1,21 +1,21 @@
 """docs/recordings.md, typed again: each line after ``$`` is run, and what came is written below it.
 
-    python -m tests.packaging.recordings
+    python -m tests.packaging.recordings [SECTION ...]
 
-The lines of a page run in one folder, which goes afterwards, in their order: each in a bash of its own, with
-the checkout's ``keelmq`` first on the path. ``<!-- run: LINE -->`` is run and not shown. What is long is cut
-in the middle; the folder is shown as ``/home/shop``.
+With sections these alone, and the first one, which makes the cluster. The lines run in one folder, which goes
+afterwards, in their order: each in a bash of its own, with the checkout's ``keelmq`` first on the path.
+``<!-- run: LINE -->`` is run and not shown. What is long is cut in the middle; the folder is shown as
+``/home/shop``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,9 @@ PAGE: Final = ROOT / "docs" / "recordings.md"
 HOME: Final = "/home/shop"
 INDENT: Final = "    "
 TYPED: Final = INDENT + "$ "
+HEADING: Final = "## "
+FIRST: Final = 1
+"""The section that makes the cluster of the others."""
 HIDDEN: Final = re.compile(r"<!-- run: (.*) -->$")
 LINES_MAX: Final = 26
 LINE_MAX: Final = 160
@@ -111,13 +114,32 @@ def _as_seen(text: str) -> list[str]:
     )
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="keelmq-recordings-") as folder:
-        text = "\n".join(recorded(without_answers(PAGE.read_text()), Shell(Path(folder)))) + "\n"
-        shutil.rmtree(folder, ignore_errors=True)
-        Path(folder).mkdir(exist_ok=True)
-    PAGE.write_text(text)
+def sections(text: str) -> list[tuple[str, list[str]]]:
+    """(heading, its lines), in order; what stands before the first one has the heading ""."""
+    found: list[tuple[str, list[str]]] = [("", [])]
+    for line in text.splitlines():
+        if line.startswith(HEADING):
+            found.append((line.removeprefix(HEADING), []))
+        found[-1][1].append(line)
+    return found
+
+
+def main(chosen: Sequence[str]) -> None:
+    parts = sections(PAGE.read_text())
+    unknown = set(chosen) - {name for name, _ in parts}
+    if unknown:
+        raise SystemExit(f"no such section: {', '.join(sorted(unknown))}")
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="keelmq-recordings-", ignore_cleanup_errors=True) as folder:
+        shell = Shell(Path(folder))
+        for number, (name, part) in enumerate(parts):
+            if not chosen or name in chosen or number == FIRST:
+                part = list(recorded(without_answers("\n".join(part)), shell))
+                part += [""] if part[-1] and number < len(parts) - 1 else []
+            lines += part
+        shell.run("for dir in clusters/default acl; do [ ! -d $dir ] || keelmq cluster down --dir $dir; done")
+    PAGE.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

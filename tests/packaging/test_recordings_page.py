@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -29,10 +30,11 @@ def commands(of: click.Command, name: str = "keelmq") -> Iterator[str]:
 
 def test_every_command_is_recorded_on_a_page() -> None:
     pages = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
-    lines = "\n".join(line for page in pages for line in typed(page))
+    lines = [line for page in pages for line in typed(page)]
     every = set(commands(command()))
     assert len(every) > 70
-    assert {name for name in every if name not in lines} == ELSEWHERE
+    unseen = {name for name in every if not any(re.search(rf"\b{name}\b(?!-)", line) for line in lines)}
+    assert unseen == ELSEWHERE
 
 
 def test_no_recording_shows_a_traceback() -> None:

@@ -255,3 +255,17 @@ def test_an_index_that_is_dropped_after_an_unclean_stop_has_no_names_to_sync() -
     index.put_many([_item(2, "b")])
     _flush(index)
     assert _found(index, "b") == [2]
+
+
+def test_the_index_names_a_message_unless_an_entry_says_another_second_of_it() -> None:
+    """Those that came late, with several keys and one after the other, carry the newest one's second."""
+    index = _index(FaultyDisk())
+    index.put_many([_item(number, "a b") for number in (1, 2, 5, 6)])
+    index.add_late([_item(3, "a c"), _item(4, "a c")])
+    for number, keys in ((1, "a b"), (3, "a c"), (4, "a c"), (6, "a b")):
+        item = _item(number, keys)
+        assert index.names(item), number
+        assert not index.names(item._replace(store_timestamp_ms=9_000)), "later than any"
+        assert not index.names(item._replace(keys="unknown"))
+    for number in (2, 5, 6):
+        assert not index.names(_item(number, "a b")._replace(store_timestamp_ms=1_000)), "earlier, in order"
