@@ -200,6 +200,7 @@ class SimCluster:
         if node.state != "down":
             return
         node.starts += 1
+        node.machine.faults.no_descriptors = False  # they were the former process's
         node.life = self.loop.new_life(name)
         node.state = "up"
         node.server = None
@@ -342,6 +343,7 @@ class SimCluster:
             node.machine.faults.write_errors = 0
             node.machine.faults.read_errors = 0
             node.machine.faults.lying = False
+            node.machine.faults.no_descriptors = False
             if node.kind == "client":
                 continue
             self.resume(node.name)

@@ -536,7 +536,7 @@ class SimDisk:
         return self._check().is_dir(path)
 
     def listdir(self, path: str) -> list[str]:
-        return self._check().listdir(path)
+        return self._opens(path).listdir(path)
 
     def makedirs(self, path: str) -> None:
         self._check().makedirs(path)
@@ -574,4 +574,4 @@ class SimDisk:
         return DiskUsage(machine.capacity_bytes, free)
 
     def lock(self, path: str) -> SimLock:
-        return self._check().lock(path, self.life)
+        return self._opens(path).lock(path, self.life)

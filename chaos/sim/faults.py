@@ -142,7 +142,6 @@ class Nemesis:
         if node.state not in ("down", "off") and not node.stopping:
             return False
         self._cluster.power_on(name)
-        node.machine.faults.no_descriptors = False  # they were the former process's
         self._cluster.start(name)
         return True
 
@@ -172,11 +171,13 @@ class Nemesis:
         return True
 
     def _spoil(self, name: str, fault: Fault) -> bool:
-        values = {
-            "lost_share": getattr(fault, "share", 0.0),
-            "late_s": getattr(fault, "by_ms", 0.0) / 1000,
-            "bytes_per_s": getattr(fault, "kib_per_s", 0.0) * 1024,
-        }
+        values = {}
+        if isinstance(fault, faults.LosePackets):
+            values["lost_share"] = fault.share
+        elif isinstance(fault, faults.ReorderPackets):
+            values["late_s"] = fault.by_ms / 1000
+        elif isinstance(fault, faults.NarrowLinks):
+            values["bytes_per_s"] = fault.kib_per_s * 1024
         host = self._cluster.nodes[name].host
         for node in self._cluster.nodes.values():
             if node.name != name:

@@ -122,8 +122,11 @@ class Fabric:
             self._slow_s.pop((source, target), None)
 
     def spoil(self, source: str, target: str, **values: float) -> None:
-        """From now on a link is a BadLink of these values, until all are healed."""
-        self._bad[source, target] = BadLink(**values)
+        """From now on a link is a BadLink, until all are healed: with these values, and those it had of
+        others."""
+        bad = self._bad.setdefault((source, target), BadLink())
+        for name, value in values.items():
+            setattr(bad, name, value)
 
     @property
     def broken(self) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -46,7 +47,13 @@ def test_without_descriptors_what_is_open_goes_on_and_nothing_else_is_opened() -
     assert machine.faults.any
     file.pwrite(b"written", 0)
     file.sync()
-    for call in (lambda: disk.open("/data/g", create=True), lambda: disk.sync_dir("/data")):
+    opening: list[Callable[[], object]] = [
+        lambda: disk.open("/data/g", create=True),
+        lambda: disk.sync_dir("/data"),
+        lambda: disk.listdir("/data"),
+        lambda: disk.lock("/data/lock"),
+    ]
+    for call in opening:
         with pytest.raises(OSError, match="too many open files"):
             call()
     assert not disk.exists("/data/g")

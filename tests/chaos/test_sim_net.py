@@ -9,7 +9,7 @@ import pytest
 from chaos.sim.disk import Machine
 from chaos.sim.env import EPOCH_MS, SimEnv
 from chaos.sim.loop import Life, Shuffle, SimLoop
-from chaos.sim.net import Fabric, NetProfile
+from chaos.sim.net import AGAIN_S, Fabric, NetProfile
 
 PORT = 9000
 
@@ -415,6 +415,17 @@ def test_an_offloaded_call_takes_time_and_happens_even_when_its_waiter_is_cancel
         assert done == [1]
 
     Pair().run(main)
+
+
+def test_two_faults_of_one_link_both_hold() -> None:
+    pair = Pair()
+    try:
+        pair.fabric.spoil("a", "b", lost_share=1.0)
+        pair.fabric.spoil("a", "b", bytes_per_s=100.0)
+        again_s = sum(AGAIN_S)
+        assert again_s + 2.0 < pair.fabric.latency_s("a", "b", size=200) < again_s + 3.0
+    finally:
+        pair.loop.close()
 
 
 def test_one_seed_gives_one_trace_on_the_wire() -> None:
