@@ -73,6 +73,16 @@ class Tables(NamedTuple):
     groups: Collection[str]
 
 
+class Sight(NamedTuple):
+    """What a look at a healed cluster lacked, or why nothing could be seen."""
+
+    missing: Sequence[str] = ()
+    unread: str | None = None
+
+    def told(self) -> list[str]:
+        return [*self.missing, *([self.unread] if self.unread else [])]
+
+
 class Site(Protocol):
     """The cluster that is asked, from one client's machine."""
 
@@ -120,7 +130,9 @@ class Extras:
         """Topics whose deletion was answered OK."""
         self.offset_tried = 0
         self.done: Counter[str] = Counter()
-        self._found: list[str] = []
+        """How often each kind was answered; ``extra.failed``: how often one was refused or not answered."""
+        self.sight = Sight()
+        """The last look's."""
 
     def stop(self) -> None:
         self._stopping = True
@@ -233,24 +245,25 @@ class Extras:
     # Was it kept?
 
     async def look(self) -> list[str]:
-        """What was answered and does not show, in words; ``broken`` says so, too."""
-        self._found = await self._missing()
-        return self._found
+        """What was answered and does not show, in words; ``broken`` says so, too, also that nothing could be
+        read."""
+        try:
+            self.sight = Sight(await self._missing())
+        except (MqError, OSError) as error:
+            self.sight = Sight(unread=f"cannot be read back: {error}")
+        return self.sight.told()
 
     async def _missing(self) -> list[str]:
-        """Of TOPIC only where its making was answered: what no broker has cannot be read back."""
+        """Of TOPIC only where its making was answered: what no broker has cannot be read back. Raises
+        MqError, OSError."""
         if TOPIC not in self.shown["topics"]:
             return [*self._unlike(await self._site.tables())]
-        found: list[str] = []
-        try:
-            seen = await self._stored(TOPIC)
-            again = await self._stored(RETRY) if self.shown["retries"] else {}
-            offset = await self._consumer.committed(self._queue) if self.offset_tried else None
-            tables = await self._site.tables()
-        except (MqError, OSError) as error:
-            return [f"cannot be read back: {error}"]
+        seen = await self._stored(TOPIC)
+        again = await self._stored(RETRY) if self.shown["retries"] else {}
+        offset = await self._consumer.committed(self._queue) if self.offset_tried else None
+        tables = await self._site.tables()
         clocks_true = self._site.clocks_true()
-        found += not_kept(self.shown["messages"], seen, TOPIC, clocks_true=clocks_true)
+        found = [*not_kept(self.shown["messages"], seen, TOPIC, clocks_true=clocks_true)]
         found += not_kept(self.shown["retries"], again, RETRY, clocks_true=clocks_true)
         found += [f"{key} was never committed and is in {TOPIC}" for key in sorted(self.hidden & seen.keys())]
         if offset is not None and offset > self.offset_tried:
@@ -275,4 +288,4 @@ class Extras:
         return found
 
     def broken(self) -> list[Violation]:
-        return [Violation("extras", text) for text in self._found]
+        return [Violation("extras", text) for text in self.sight.told()]

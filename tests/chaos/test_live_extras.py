@@ -90,7 +90,7 @@ async def test_what_does_not_show_in_time_is_a_violation(
     monkeypatch.setattr(live, "LOOK_S", 0.0)
     said: list[Any] = [Unknown("no answer"), ["late"], []]
 
-    async def look() -> list[str]:
+    async def missing() -> list[str]:
         now = said.pop(0)
         if isinstance(now, Exception):
             raise now
@@ -100,12 +100,32 @@ async def test_what_does_not_show_in_time_is_a_violation(
 
     extras = extras_of(tmp_path, asked=True)
     monkeypatch.setattr(extras._extras, "run", run)
-    monkeypatch.setattr(extras._extras, "look", look)
+    monkeypatch.setattr(extras._extras, "_missing", missing)
     extras.start()
     assert await extras.not_kept() == []
+    assert extras.unread is None
     monkeypatch.setattr(live, "SHOWN_S", 0.001)
     said += [["k1 was answered OK, not in extras"]] * 5
     assert await extras.not_kept() == [{"checker": "extras", "text": "k1 was answered OK, not in extras"}]
+    said[:] = [OSError("refused")] * 5
+    assert await extras.not_kept() == []
+    assert extras.unread == "what was asked for besides cannot be read back: refused"
+    assert extras.errors() == []
+
+
+async def test_asking_that_died_is_a_violation_whether_the_group_is_full_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        raise KeyError("attempts")
+
+    extras = extras_of(tmp_path, asked=True)
+    monkeypatch.setattr(extras._extras, "run", run)
+    extras.start()
+    assert extras.errors() == []
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert extras.errors() == [{"checker": "no_errors", "text": "extras ended: KeyError('attempts')"}]
 
 
 async def test_nothing_is_asked_for_unless_it_is_told_to(tmp_path: Path) -> None:
@@ -113,5 +133,5 @@ async def test_nothing_is_asked_for_unless_it_is_told_to(tmp_path: Path) -> None
     extras.start()
     await asyncio.sleep(0)
     assert await extras.not_kept() == []
-    assert extras.done == {}
+    assert (extras.done, extras.unread, extras.errors()) == ({}, None, [])
     await extras.close()

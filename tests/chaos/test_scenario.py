@@ -107,6 +107,16 @@ def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history
     assert drill.rto_ms == drill.stall_ms == 300.0
 
 
+def test_what_a_look_saw_and_the_end_sees_again_counts_once() -> None:
+    events: list[Any] = [Observed(float(at), f"broker-a-{at}", 100, "master", 3, 0, 0) for at in (1, 2)]
+    seen = {"checker": "one_master_per_epoch", "text": "as far as it was known then"}
+    gone = [{"checker": "serves_with_a_majority", "text": str(at)} for at in (1, 2)]
+    unkept = [{"checker": "extras", "text": text} for text in ("k1", "k2")]
+    beside = [*unkept, seen, *gone]
+    found = _judge(Drill(), History(events), [], 400.0, Plan([]), None, Held(), beside)
+    assert found == {"one_master_per_epoch": 1, "extras": 2, "serves_with_a_majority": 2}
+
+
 def log_of(name: str) -> ReplicaLog:
     return ReplicaLog(name, 0, b"x" * 8, 8, ((1, 0),))
 

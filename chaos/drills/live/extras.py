@@ -14,7 +14,6 @@ from chaos.faults import ClockJump
 from chaos.history import History
 from client.admin import AdminClient
 from model.codes import Request
-from model.errors import MqError
 from remoting import bodies
 from runtime.env import Env
 from runtime.tasks import Tasks
@@ -81,7 +80,7 @@ class LiveExtras:
 
     @property
     def done(self) -> Mapping[str, int]:
-        """How often each kind was answered."""
+        """How often each kind was answered; ``extra.failed``: how often one was refused or not answered."""
         return dict(self._extras.done)
 
     def start(self) -> None:
@@ -90,20 +89,29 @@ class LiveExtras:
 
     async def not_kept(self) -> list[dict[str, Any]]:
         """Ask for no more, and wait until all that was answered shows, or long enough: what is missing then,
-        as the checks tell it."""
+        as the checks tell it. ``unread`` says why that could not be seen."""
         if self._running is None:
             return []
         self._extras.stop()
         await asyncio.wait([self._running], timeout=ENDS_S)
         until_ms = self._load.clock() + SHOWN_S * 1000
         while True:
-            try:
-                missing = await self._extras.look()
-            except (MqError, OSError) as error:
-                missing = [f"cannot be read back: {error}"]
+            missing = await self._extras.look()
             if not missing or self._load.clock() > until_ms:
-                return [{"checker": "extras", "text": text} for text in missing]
+                return [] if self.unread else [{"checker": "extras", "text": text} for text in missing]
             await asyncio.sleep(LOOK_S)
+
+    @property
+    def unread(self) -> str | None:
+        """Why nobody knows whether all was kept."""
+        unread = self._extras.sight.unread
+        return None if unread is None else f"what was asked for besides {unread}"
+
+    def errors(self) -> list[dict[str, Any]]:
+        """What ended the asking before its time, as the checks tell it."""
+        task = self._running
+        error = None if task is None or not task.done() or task.cancelled() else task.exception()
+        return [] if error is None else [{"checker": "no_errors", "text": f"extras ended: {error!r}"}]
 
     async def close(self) -> None:
         await self._tasks.cancel()

@@ -141,7 +141,8 @@ class DrillResult:
     stopped: Stopped | None = None
     """Where the plan was left, as a promise was broken."""
     extras: Mapping[str, int] = field(default_factory=dict)
-    """What was asked for besides sends and reads: how often it was answered, by kind."""
+    """What was asked for besides sends and reads: how often it was answered, by kind, and how often not
+    (``extra.failed``)."""
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -247,7 +248,8 @@ async def strike(
         group = _group(cluster, spec, load.clock())
         await load.stop(shape.recover_s)
         tell("reading everything back")
-        beside = await extras.not_kept() if not_full is None else []
+        beside = [*(await extras.not_kept() if not_full is None else []), *extras.errors()]
+        drill.unfinished = drill.unfinished or extras.unread
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
@@ -271,8 +273,8 @@ def _watch(env: Env, cluster: LocalCluster, spec: DrillSpec, load: DrillLoad) ->
     """What looks at the history while it grows; None: the plan is carried out to its end."""
     if spec.go_on:
         return None
-    group, powerless = _group(cluster, spec, 0.0), spec.plan.power_failures
-    return Watch(env, cluster, load.history, load.clock, group, power_failures=powerless)
+    group, failures = _group(cluster, spec, 0.0), spec.plan.power_failures
+    return Watch(env, cluster, load.history, load.clock, group, power_failures=failures)
 
 
 async def _carry_out(
@@ -347,7 +349,7 @@ def _judge(
     beside: Sequence[Mapping[str, Any]] = (),
 ) -> Mapping[str, int]:
     """Times and counts as every drill has them, and every check: violations by check. ``beside``: what else
-    is one, though these checks may not see it."""
+    is one, of checks that find nothing in the end; else one thing seen twice counted twice."""
     _times(drill, history, queues, until_ms)
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
@@ -361,7 +363,8 @@ def _judge(
         group=group,
     )
     found = [violation.to_json() for violation in check_all(evidence)]
-    found += [dict(one) for one in beside if one not in found]
+    named = {violation["checker"] for violation in found}
+    found += [dict(one) for one in beside if one["checker"] not in named]
     drill.violations = found[:VIOLATIONS_SHOWN]
     return Counter(str(violation["checker"]) for violation in found)
 
