@@ -6,11 +6,13 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from model.errors import MqError
+
+STDOUT: Final = "-"
 
 
 class OutFile(click.Path):
@@ -21,7 +23,7 @@ class OutFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if str(found) != "-" and not found.parent.is_dir():
+        if not on_stdout(found) and not found.parent.is_dir():
             self.fail(f"there is no folder {str(found.parent)!r} to write {str(found)!r} in", param, ctx)
         return found
 
@@ -30,8 +32,16 @@ class CannotWrite(MqError):
     """A result is not in its file; the text names the file and the reason."""
 
 
+def on_stdout(*paths: Path | None) -> bool:
+    """Whether a result goes to stdout, so that nothing else may."""
+    return any(str(path) == STDOUT for path in paths)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write all of ``text`` to ``path``, or leave what is there. Raises CannotWrite."""
+    """Write all of ``text`` to ``path``, or leave what is there; ``-`` is stdout. Raises CannotWrite."""
+    if on_stdout(path):
+        click.echo(text, nl=False)
+        return
     where = Path(os.path.realpath(path))  # a link goes on to lead to the file
     draft = where.with_name(where.name + ".new")
     try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from admin.exits import DONE, UNFINISHED
-from admin.outfile import CannotWrite, OutFile, write_whole
+from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from audit.pages import html
 from audit.pages.html import ms, number
 from chaos.drills.junit import junit
@@ -55,7 +55,7 @@ def report(file: Path, out: Path | None, xml: Path | None) -> int:
     except CannotWrite as error:
         click.echo(f"keelmq drill report: {error}", err=True)
         return UNFINISHED
-    click.echo(str(out))
+    click.echo(str(out), err=on_stdout(out, xml))
     return DONE
 
 

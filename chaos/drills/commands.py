@@ -23,7 +23,7 @@ from admin.group import LazyGroup
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
 from admin.numbers import Number
-from admin.outfile import CannotWrite, OutFile, write_whole
+from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drills.drill import Show, run_drill, summary
@@ -127,7 +127,7 @@ class RunOptions:
 
     @property
     def to_stdout(self) -> bool:
-        return self.out is not None and str(self.out) == "-"
+        return on_stdout(self.out)
 
     def plan(self) -> DrillPlan:
         return DrillPlan(
@@ -216,12 +216,10 @@ def _drill(scenario: str, **options: Any) -> int:
     console = Console(stderr=command.to_stdout)
     with ending.in_order():
         result, drills = ending.run(command.carry_out(console), loop_factory())
-    text, code = json.dumps(result), exit_code(drills, command.repeat)
-    if command.to_stdout:
-        click.echo(text)
-    elif command.out is not None:
+    code = exit_code(drills, command.repeat)
+    if command.out is not None:
         try:
-            write_whole(command.out, text + "\n")
+            write_whole(command.out, json.dumps(result) + "\n")
         except CannotWrite as error:
             click.echo(f"keelmq drill {scenario}: {error}", err=True)
             return code or UNFINISHED

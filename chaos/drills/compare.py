@@ -18,7 +18,7 @@ from rich.table import Table
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
-from admin.outfile import OutFile, write_whole
+from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.measure import PROMISES, percentile
 from model.errors import ConfigError
 
@@ -86,7 +86,7 @@ def compare(before: Path, after: Path, tolerance: float, out: Path | None, markd
     if not set(one) & set(other):
         worse.append({"fault": "", "code": UNFINISHED, "text": "the two have no fault in common"})
     names = (_title(before, one), _title(after, other))
-    _show(names, sides, worse)
+    _show(Console(stderr=on_stdout(out, markdown)), names, sides, worse)
     if out is not None:
         rows = [{"fault": n, "before": a and asdict(a), "after": b and asdict(b)} for n, a, b in sides]
         write_whole(out, json.dumps({"sides": names, "faults": rows, "worse": worse}) + "\n")
@@ -168,11 +168,11 @@ def _title(path: Path, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> st
 
 
 def _show(
+    console: Console,
     names: tuple[str, str],
     sides: Sequence[tuple[str, Side | None, Side | None]],
     worse: Sequence[Mapping[str, Any]],
 ) -> None:
-    console = Console()
     table = Table(title=f"{names[0]} | {names[1]}", title_justify="left")
     table.add_column("fault")
     for text in COLUMNS.values():

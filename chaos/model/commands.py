@@ -99,7 +99,8 @@ def model(
         raise click.UsageError("--plant has a group of its own: leave out --only")
     unknown = set(only) - set(SETS[chosen])
     if unknown:
-        raise click.UsageError(f"the {chosen} set has no row {sorted(unknown)}")
+        there = "".join(f"\n  {name}" for name in SETS[chosen])
+        raise click.UsageError(f"the {chosen} set has no row {', '.join(sorted(unknown))}; it has{there}")
     limits, ended = Limits(seconds, states, memory_mib), threading.Event()
     found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
     rows = found["rows"] = []
@@ -146,14 +147,12 @@ def _write(found: dict[str, Any], out: Path | None, page: Path | None) -> bool:
     """After every row: a run that is cut off keeps what it found. Whether all is in its files."""
     written = True
     for path, text in ((out, json.dumps(found, indent=2) + "\n"), (page, markdown(found))):
-        if path is not None and str(path) != "-":
+        if path is not None:
             try:
                 write_whole(path, text)
             except CannotWrite as error:
                 click.echo(f"keelmq drill model: {error}", err=True)
                 written = False
-        elif path is not None and len(found["rows"]):
-            click.echo(text, nl=False)
     return written
 
 

@@ -74,6 +74,7 @@ def test_two_directories_are_compared_fault_by_fault(tmp_path: Path) -> None:
     assert "nothing became worse" in Shell()("drill", "compare", a, b, "--json", str(out))
     told = json.loads(out.read_text())
     assert [row["fault"] for row in told["faults"]] == ["kill/default", "wipe/default"]
+    assert json.loads(Shell()("drill", "compare", a, b, "--json", "-")) == told, "nothing else is on stdout"
     assert told["faults"][1]["after"] is None, "what one side lacks is shown, and judged by nobody"
     kept(tmp_path / "b" / "2.json", "matrix/kill/default", broken={"lost": 0, "phantom": 2})
     kept(tmp_path / "b" / "3.json", "matrix/wipe/default", lost_total=4)

@@ -116,7 +116,9 @@ def test_the_command_shows_the_steps_and_ends_with_2(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_not_there_is_wrong_usage_and_one_alone_is_run_alone(tmp_path: Path) -> None:
-    assert CliRunner().invoke(model, ["--only", "no such row"]).exit_code == 2
+    wrong = CliRunner().invoke(model, ["--only", "no such row"])
+    assert wrong.exit_code == 2
+    assert all(f"\n  {name}\n" in wrong.output for name in SMALL)
     out = tmp_path / "model.json"
     done = CliRunner().invoke(model, ["--only", "unclean elections, a lease", "--json", str(out)])
     assert done.exit_code == 0, done.output

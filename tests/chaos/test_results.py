@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from admin.exits import FAILED, UNFINISHED
 from admin.exits import run as run_command
 from admin.outfile import write_whole
-from chaos.drills import commands
+from chaos.drills import commands, ledger
+from chaos.drills.live.commands import write_history
 from chaos.drills.measure import Drill
+from chaos.history import Happened, History
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,18 @@ def test_a_full_disk_names_the_file_and_hides_no_verdict(
     assert run_command(commands.drill, ["kill-master", "--repeat", "1", "--json", str(out)]) == code
     assert f"{out} was not written: No space left on device" in capfd.readouterr().err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["former"]
+
+
+def test_a_dash_is_stdout_and_no_file_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_whole(Path("-"), "text\n")
+    write_history(History([Happened(1.0, "b1", "kill")]), Path("-"))
+    ledger.write(History(), Path("-"))
+    text, told = capfd.readouterr().out.splitlines()
+    assert (text, json.loads(told)["node"]) == ("text", "b1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_goes_on_to_lead_to_the_result(tmp_path: Path) -> None:

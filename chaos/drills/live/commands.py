@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tempfile
@@ -20,13 +21,14 @@ from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.host.serve import loop_factory
 from admin.local.layout import STATE_FILE
 from admin.numbers import Number
-from admin.outfile import CannotWrite, OutFile, write_whole
+from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos import extensions
 from chaos.drills import ledger as ledgers
 from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import verdict
+from chaos.history import History
 from chaos.live import leftovers, network
 from chaos.live.ground import LEDGER, heal
 from chaos.live.means import refusal
@@ -217,6 +219,7 @@ def replay(file: Path, scale: float | None, go_on: bool | None, **outs: Path | N
     """Carry out the plan of a result again, or one that drill sim wrote, on real processes.
 
     The faults, their times and the load are the same; what processes and the machine do between them is not.
+    In virtual time: drill sim --replay FILE.
 
     \b
     Example:
@@ -302,8 +305,7 @@ def _outs(*, history: Path | None, ledger: Path | None, keep: Path | None, out: 
 
 
 def _carry_out(ask: Callable[[], DrillSpec], outs: Outs) -> int:
-    out = outs.json
-    console = Console(stderr=out is not None and str(out) == "-")
+    console = Console(stderr=on_stdout(outs.json, outs.history, outs.ledger))
     try:
         spec = ask()
         told = carried_out(spec, console, outs.keep)
@@ -316,19 +318,22 @@ def _carry_out(ask: Callable[[], DrillSpec], outs: Outs) -> int:
     code = exit_code(told)
     try:
         if outs.history is not None:
-            with outs.history.open("w", encoding="utf-8") as file:
-                told.history.write(file)
+            write_history(told.history, outs.history)
         if outs.ledger is not None:
             ledgers.write(told.history, outs.ledger)
-        text = json.dumps(told.to_json(spec))
-        if out is not None and str(out) == "-":
-            click.echo(text)
-        elif out is not None:
-            write_whole(out, text + "\n")
+        if outs.json is not None:
+            write_whole(outs.json, json.dumps(told.to_json(spec)) + "\n")
     except (CannotWrite, OSError) as error:
         click.echo(f"keelmq drill: {error}", err=True)
         return code or UNFINISHED
     return code
+
+
+def write_history(history: History, path: Path) -> None:
+    """Raises CannotWrite."""
+    lines = io.StringIO()
+    history.write(lines)
+    write_whole(path, lines.getvalue())
 
 
 def carried_out(spec: DrillSpec, console: Console, keep: Path | None = None) -> DrillResult:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
-from admin.outfile import OutFile, write_whole
+from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import DrillResult, DrillSpec
@@ -110,7 +110,7 @@ def matrix(
         write_whole(xml, junit(results))
     text = table(results) + "\n"
     if markdown is None:
-        click.echo(text, nl=False)
+        click.echo(text, nl=False, err=on_stdout(xml))
     else:
         write_whole(markdown, text)
     return code

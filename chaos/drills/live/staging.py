@@ -17,9 +17,9 @@ from rich.console import Console
 from admin import credentials, ending
 from admin.exits import UNFINISHED
 from admin.host.serve import loop_factory
-from admin.outfile import OutFile, write_whole
+from admin.outfile import OutFile, on_stdout, write_whole
 from admin.tls import client_env
-from chaos.drills.live.commands import env_of_client, exit_code, show
+from chaos.drills.live.commands import env_of_client, exit_code, show, write_history
 from chaos.drills.live.scenario import STAGING, DrillResult, DrillSpec, strike
 from chaos.live.ground import Ground
 from chaos.remote import hosts as files
@@ -62,7 +62,7 @@ def staging(
         raise click.UsageError(f"{hosts} allows {', '.join(found.allowed) or 'nothing'}, and no {kind}")
     if not yes:
         click.confirm(f"{kind} servers of {found.group} on {len(found.servers)} hosts?", abort=True)
-    console = Console()
+    console = Console(stderr=on_stdout(out, history))
     drawn = plan(kind, "default", seed, strikes)
     drawn = replace(drawn, broker={}, load=replace(drawn.load, topic=TOPIC.format(secrets.token_hex(4))))
     spec = DrillSpec(scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING)
@@ -74,8 +74,7 @@ def staging(
         return UNFINISHED
     show(console, spec, told)
     if history is not None:
-        with history.open("w", encoding="utf-8") as file:
-            told.history.write(file)
+        write_history(told.history, history)
     if out is not None:
         write_whole(out, json.dumps(told.to_json(spec)) + "\n")
     return exit_code(told)

@@ -315,7 +315,4 @@ def _write(found: dict[str, Any] | str, out: Path | None) -> None:
     if out is None:
         return
     text = found if isinstance(found, str) else json.dumps(found, indent=2) + "\n"
-    if str(out) == "-":
-        click.echo(text, nl=False)
-    else:
-        write_whole(out, text)
+    write_whole(out, text)
