@@ -51,6 +51,22 @@ def test_what_one_heal_ends_is_one_strike_and_a_server_is_known_by_its_name() ->
     assert [[step.at_ms for step in part] for part in strikes(steps)] == [[1, 3, 4, 6], [2, 5], [7]]
 
 
+def test_whom_a_cut_names_by_what_was_bound_is_part_of_its_strike() -> None:
+    steps = [
+        Step(1, faults.Look("master"), "first"),
+        Step(2, faults.Look("slave"), "second"),
+        Step(3, faults.Cut("b3", "n0")),
+        Step(4, faults.Cut("=second", "=first")),
+        Step(5, faults.Heal()),
+        Step(6, faults.Kill("=first")),
+        Step(7, faults.Restart("b3")),
+    ]
+    (whole,) = strikes(steps)
+    assert sorted(step.at_ms for step in whole) == [1, 2, 3, 4, 5, 6, 7]
+    assert [len(part) for part in strikes([steps[0], steps[1], steps[3]])] == [3]
+    assert [len(part) for part in strikes([steps[2], Step(4, faults.Cut("b1", "n0"))])] == [1, 1]
+
+
 def kills(count: int) -> Plan:
     """Kill number N is of broker bN."""
     steps = [
@@ -81,7 +97,8 @@ def test_what_is_left_is_what_the_violation_needs(needed: set[str]) -> None:
     assert len(small.steps) == 2 * len(needed)
     assert small.steps[0].at_ms == 500, "nothing is waited for that is left out"
     assert 4000 < small.load_ms - small.steps[-1].at_ms <= shrinks.TAIL_MS
-    assert len(tried) <= 20
+    assert tried[0].to_json() == kills(8).to_json(), "the whole is tried as it was"
+    assert len(tried) <= 21
 
 
 def test_a_part_is_tried_again_and_the_runs_are_bounded() -> None:
@@ -94,7 +111,6 @@ def test_a_part_is_tried_again_and_the_runs_are_bounded() -> None:
 
     assert killed(LiveShrinking(sometimes, kills(4), {"lost"}, again=2, runs_max=100).shrink()) == ["b3"]
     count = 0
-    LiveShrinking(lambda plan: set(), kills(8), {"lost"}, again=3, runs_max=7).shrink()
     shrinking = LiveShrinking(sometimes, kills(8), {"x"}, again=3, runs_max=7)
     assert shrinking.shrink() is shrinking.plan
     assert count == 7
@@ -106,6 +122,29 @@ def test_what_the_run_did_not_come_to_is_left_out_without_a_run() -> None:
     assert killed(carried({"faults": told, "stopped": {"at_ms": 9.0}}, whole)) == ["b0", "b1"]
     assert carried({"faults": told, "stopped": None}, whole) is whole
     assert part_of(whole, whole.steps) == whole
+
+
+@pytest.mark.parametrize(("fails", "code"), [(True, 0), (False, 3)])
+def test_one_strike_is_run_again_and_said_to_be_all(
+    fails: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[DrillSpec] = []
+
+    def run(spec: DrillSpec, console: object) -> DrillResult:
+        tried.append(spec)
+        return DrillResult(Drill(), Outcome(), History(), {}, broken={"lost": 1} if fails else {})
+
+    monkeypatch.setattr(shrinks, "carried_out", run)
+    spec, file = DrillSpec(scenario="kills", seed=1, plan=kills(1)), tmp_path / "run.json"
+    result = DrillResult(Drill(), Outcome(), History(), {}, broken={"lost": 1})
+    file.write_text(json.dumps(result.to_json(spec)))
+    said = Shell()("drill", "shrink", str(file), "--json", "-", code=code)
+    if fails:
+        assert DrillSpec.from_json(json.loads(said)).plan.to_json() == kills(1).to_json()
+    else:
+        assert "nothing to leave out" in said
+        assert "neither it nor a part of it broke lost again" in said
+    assert len(tried) == (1 if fails else 2)
 
 
 def test_the_command_leaves_the_smallest_result_that_failed(

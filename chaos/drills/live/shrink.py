@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from admin.exits import DONE, UNFINISHED
-from admin.outfile import OutFile, write_whole
+from admin.outfile import OutFile, on_stdout, write_whole
 from chaos import extensions, faults
 from chaos.drills.live.commands import carried_out
 from chaos.drills.live.scenario import DrillSpec
@@ -47,34 +47,49 @@ def strikes(steps: Sequence[Step]) -> list[list[Step]]:
     by_name: dict[str, list[Step]] = {}
     cut: list[list[Step]] = []
     for step in steps:
-        target = step.fault.target
         if isinstance(step.fault, faults.Heal) and cut:
-            own = _joined(found, by_name, cut)
-            cut = []
+            parts, cut = cut, []
         else:
-            own = by_name.get(target.removeprefix("="), []) if target and target not in ROLES else []
-        if not own:
-            own = []
+            parts = _each_once([by_name[name] for name in _meant(step.fault) if name in by_name])
+        own: list[Step] = []
+        if parts:
+            own = parts[0]
+            _join(parts, found, by_name, cut)
+        else:
             found.append(own)
         own.append(step)
-        for name in (step.bind, "" if target in ROLES else target.removeprefix("=")):
+        for name in (step.bind, *_meant(step.fault)):
             if name:
                 by_name[name] = own
-        if isinstance(step.fault, ON_LINKS) and not any(one is own for one in cut):
-            cut.append(own)
+        if isinstance(step.fault, ON_LINKS):
+            cut = _each_once([*cut, own])
     return found
 
 
-def _joined(
-    found: list[list[Step]], by_name: dict[str, list[Step]], parts: Sequence[list[Step]]
-) -> list[Step]:
-    """One strike of several that end together."""
+def _meant(fault: faults.Fault) -> list[str]:
+    """The nodes that a fault tells by name: its target, and one that was bound and is cut from it."""
+    other = str(getattr(fault, "other", ""))
+    target = "" if fault.target in ROLES else fault.target
+    return [name.removeprefix("=") for name in (target, other if other.startswith("=") else "") if name]
+
+
+def _join(
+    parts: Sequence[list[Step]],
+    found: list[list[Step]],
+    by_name: dict[str, list[Step]],
+    cut: list[list[Step]],
+) -> None:
+    """Make one strike of several: the first takes the steps of the others, and their place."""
     first = parts[0]
     for part in parts[1:]:
         first += part
         found[:] = [one for one in found if one is not part]
         by_name.update({name: first for name, own in by_name.items() if own is part})
-    return first
+        cut[:] = _each_once([first if one is part else one for one in cut])
+
+
+def _each_once(parts: Sequence[list[Step]]) -> list[list[Step]]:
+    return list({id(part): part for part in parts}.values())
 
 
 class LiveShrinking:
@@ -96,7 +111,9 @@ class LiveShrinking:
         self.parts = strikes(plan.steps)
 
     def shrink(self) -> Plan:
-        """From halves down to single strikes, and again until nothing goes."""
+        """The whole first: it may fail where no part does. Then from halves down to single strikes, and again
+        until nothing goes."""
+        self._fails_of(self.plan)
         size = len(self.parts) // 2
         while size and self._left:
             at, dropped = 0, False
@@ -111,7 +128,9 @@ class LiveShrinking:
     def _fails(self, parts: Sequence[list[Step]]) -> bool:
         if not parts:
             return False
-        plan = part_of(self.plan, [step for part in parts for step in part])
+        return self._fails_of(part_of(self.plan, [step for part in parts for step in part]))
+
+    def _fails_of(self, plan: Plan) -> bool:
         for _ in range(min(self._again, self._left)):
             self._left -= 1
             if self._wanted & self._run(plan):
@@ -147,17 +166,18 @@ def carried(result: Mapping[str, Any], plan: Plan) -> Plan:
 def shrink(file: Path, runs: int, again: int, out: Path) -> int:
     """Leave out faults that a violation on real processes does not need.
 
-    FILE is a result of drill run, replay or matrix with a violation; parts of its plan are run again, until
-    no smaller one breaks the same promise. Exit code 3: no part broke it again.
+    FILE is a result of drill run, replay or matrix with a violation; its plan, then parts of it, are run
+    again on real processes, until no smaller one breaks the same promise. Exit code 3: neither did so. What
+    drill sim --schedule wrote is shrunk by drill sim --replay FILE --shrink.
 
     \b
     Example: keelmq drill shrink run.json --json small.json
     """
     spec, result, wanted = _read(file)
-    console, found = Console(stderr=True), 0
+    console, aside, smallest = Console(stderr=True), on_stdout(out), ""
 
     def run(plan: Plan) -> set[str]:
-        nonlocal found
+        nonlocal smallest
         tried = replace(spec, plan=plan)
         try:
             told = carried_out(tried, console)
@@ -167,20 +187,27 @@ def shrink(file: Path, runs: int, again: int, out: Path) -> int:
             console.print(f"{len(plan.steps)} steps: cannot go on: {error}", highlight=False)
             return set()
         if broken := wanted & set(told.broken):
-            found += 1
-            write_whole(out, json.dumps(told.to_json(tried)) + "\n")
+            smallest = json.dumps(told.to_json(tried)) + "\n"
+            if not aside:
+                write_whole(out, smallest)
         verdict = f"broke {', '.join(sorted(broken))}" if broken else "broke nothing of it"
         console.print(f"{len(plan.steps)} steps: {verdict}", highlight=False)
         return broken
 
     shrinking = LiveShrinking(run, carried(result, spec.plan), wanted, again=again, runs_max=runs)
-    smallest = shrinking.shrink()
-    if not found:
-        console.print(f"no part of it broke {', '.join(sorted(wanted))} again", highlight=False)
+    if len(shrinking.parts) == 1:
+        console.print("one strike: there is nothing to leave out; does it break it again?", highlight=False)
+    left = shrinking.shrink()
+    if not smallest:
+        told = ", ".join(sorted(wanted))
+        console.print(f"neither it nor a part of it broke {told} again", highlight=False)
         return UNFINISHED
-    for line in readable(smallest.steps):
-        click.echo(line)
-    click.echo(f"keelmq drill replay {out}")
+    for line in readable(left.steps):
+        click.echo(line, err=aside)
+    if aside:
+        write_whole(out, smallest)
+    else:
+        click.echo(f"keelmq drill replay {out}")
     return DONE
 
 
