@@ -28,7 +28,8 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
     "slow_network": ("slow_network", "heal"),
     **dict.fromkeys(("lose_packets", "double_packets", "reorder_packets", "narrow_links"), ("heal",)),
-    **{name: (name,) for name in ("slow_disk", "disk_full", "lying_sync", "no_descriptors")},
+    **{name: (name,) for name in ("slow_disk", "disk_full", "lying_sync")},
+    "no_descriptors": ("no_descriptors", "kill", "stop", "power_fail"),
 }
 """What ends a fault; ``heal`` does so wherever it struck, all else on the same server."""
 REPAIRS: Final = frozenset({"restart", "resume", "heal", "look"})

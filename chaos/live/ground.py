@@ -19,7 +19,7 @@ import subprocess
 import uuid
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
@@ -40,6 +40,13 @@ OWN_DISK: Final = "for one in {others}; do umount -l $one 2>/dev/null; done; "
 DISK_MB: Final = 512
 
 
+class Short(NamedTuple):
+    """A process without descriptors, and its limit before."""
+
+    pid: int
+    former: int
+
+
 class Ground:
     """What lies under one cluster. ``lay`` before its start, ``clear`` when its processes have ended."""
 
@@ -51,8 +58,8 @@ class Ground:
         """Of what was needed: why it is not there."""
         self.tracers: dict[str, int] = {}
         """Pids of strace, by what they do."""
-        self.short: dict[str, int] = {}
-        """Pids of servers without descriptors, by name."""
+        self.short: dict[str, Short] = {}
+        """Servers without descriptors, by name."""
         self.previous: Release | None = None
 
     async def lay(self, needs: Collection[str], chance: random.Random, *, proxied: bool = False) -> None:
@@ -107,10 +114,14 @@ class Ground:
         """Leave a process no descriptor that it has not; None: give it back all. Whether that changed
         something. Raises OSError."""
         if pid is None:
-            before = self.short.pop(name, None)
-            return before is not None and _limit_descriptors(before, None)
-        self.short[name] = pid
-        return _limit_descriptors(pid, _first_free(pid))
+            short = self.short.pop(name, None)
+            return short is not None and _limit_descriptors(short.pid, short.former) is not None
+        known = self.short.get(name)
+        former = _limit_descriptors(pid, _first_free(pid))
+        if former is None:
+            return False
+        self.short[name] = known if known is not None and known.pid == pid else Short(pid, former)
+        return True
 
     def note(self) -> None:
         """Write down what there is to undo."""
@@ -192,14 +203,14 @@ def _first_free(pid: int) -> int:
     return next(number for number in range(len(used) + 1) if number not in used)
 
 
-def _limit_descriptors(pid: int, first: int | None) -> bool:
-    """No number from ``first`` on; None: all that it may have. False: it has ended."""
+def _limit_descriptors(pid: int, first: int) -> int | None:
+    """No number from ``first`` on: the former limit. None: it has ended. Raises OSError."""
     try:
-        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard if first is None else first, hard))
+        former, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (first, hard))
     except ProcessLookupError:
-        return False
-    return True
+        return None
+    return former
 
 
 def _kept(disk: LoopDisk) -> Path:

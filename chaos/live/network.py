@@ -278,15 +278,18 @@ def remove(switch_pid: int, namespaces: Iterable[str]) -> None:
 
 
 def sweep(netns: Path = NETNS) -> list[str]:
-    """Take away the namespaces in which a process that is gone tried the machine: their names."""
+    """Take away the namespaces in which a process that is gone tried the machine: names of those that are
+    gone now."""
     left = [
         path.name
         for path in sorted(netns.glob(f"{PROBE}*"))
         if not Path(f"/proc/{path.name.removeprefix(PROBE)}").exists()
     ]
-    for name in left:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True)
-    return left
+    return [name for name in left if _deleted(name)]
+
+
+def _deleted(namespace: str) -> bool:
+    return subprocess.run(["ip", "netns", "del", namespace], capture_output=True).returncode == 0
 
 
 @cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -20,9 +22,10 @@ from chaos import faults
 from chaos.faults import Step
 from chaos.history import History
 from chaos.live import executor as executors
+from chaos.live import ground as grounds
 from chaos.live import means
 from chaos.live.executor import Executor, flip_bit
-from chaos.live.ground import Ground
+from chaos.live.ground import Ground, Short
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
 from runtime.os_env import OsEnv
@@ -288,21 +291,41 @@ async def test_a_process_has_no_descriptor_until_it_gets_them_back(
 ) -> None:
     world = World(tmp_path)
     world.cluster.layout.broker_nodes[0].pid = opener.pid
+    _, hard = resource.prlimit(opener.pid, resource.RLIMIT_NOFILE)
+    limits = (hard // 2, hard)
+    resource.prlimit(opener.pid, resource.RLIMIT_NOFILE, limits)
     assert opened(opener) == "opened"
     await world.do(faults.NoDescriptors("b1"), "hit")
     assert opened(opener) == str(errno.EMFILE)
     assert not await world.executor._mended()
+    await world.do(faults.NoDescriptors("b1"))
     await world.do(faults.NoDescriptors("=hit", lacking=False))
     assert opened(opener) == "opened"
+    assert resource.prlimit(opener.pid, resource.RLIMIT_NOFILE) == limits, "no more than it had"
     assert await world.executor._mended()
     await world.do(faults.NoDescriptors("b1"))
     await world.executor.stop()
     assert opened(opener) == "opened", "whatever is broken is mended at the end"
     opener.kill()
     opener.wait()
-    world.ground.short["broker-a-0"] = opener.pid
+    world.ground.short["broker-a-0"] = Short(opener.pid, hard)
     await world.do(faults.NoDescriptors("b1", lacking=False))
     assert world.executor.outcome.missed["no_descriptors"] == 1, "it has ended"
+
+
+async def test_a_server_whose_descriptors_could_not_be_taken_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.cluster.layout.broker_nodes[0].pid = os.getpid()
+
+    def refused(pid: int) -> int:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(grounds, "_first_free", refused)
+    await world.do(faults.NoDescriptors("b1"))
+    assert "not yours" in world.executor.outcome.refused[0]["reason"]
+    assert await world.executor._mended()
 
 
 async def test_a_plan_that_is_cancelled_leaves_no_step_half_done(tmp_path: Path) -> None:

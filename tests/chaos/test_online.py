@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chaos.checks import Evidence, Violation, check_so_far
 from chaos.checks.liveness import Group
 from chaos.drills.live import online
 from chaos.drills.live.online import DRILL, Watch, unless_broken
@@ -46,18 +48,40 @@ class Run:
         return "not full"
 
 
+Looks = list[Sequence[Violation]]
+
+
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """What each look found."""
+    seen: Looks = []
+
+    def look(evidence: Evidence) -> Sequence[Violation]:
+        seen.append(check_so_far(evidence))
+        return seen[-1]
+
     monkeypatch.setattr(online, "LOOK_S", 0.001)
+    monkeypatch.setattr(online, "check_so_far", look)
+    return seen
+
+
+async def looked(looks: Looks) -> None:
+    """Returns when a look that began after now is over."""
+    count = len(looks) + 2
+    for _ in range(10_000):
+        if len(looks) >= count:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("nobody looks")
 
 
 async def test_a_run_stops_where_a_promise_is_broken_and_tells_the_last_of_each_server(
-    tmp_path: Path,
+    tmp_path: Path, looks: Looks
 ) -> None:
     run = Run(tmp_path, [Happened(float(at), "broker-a-1", "set_changed") for at in range(100)])
     run.history.add(Happened(9.0, "", "group_full"))
     running = asyncio.ensure_future(unless_broken(run.plan(), run.watch))
-    await asyncio.sleep(0.01)
+    await looked(looks)
     assert not running.done(), "nothing is broken"
     for event in TWO_MASTERS:
         run.history.add(event)
@@ -81,7 +105,40 @@ async def test_a_plan_that_ends_by_itself_is_looked_at_no_more(tmp_path: Path) -
     assert await unless_broken(run.plan(), None) == ("not full", None)
 
 
-async def test_no_write_is_missed_before_its_time_is_surely_over(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_read_hides_no_violation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(node: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    run = Run(tmp_path, TWO_MASTERS)
+    monkeypatch.setattr(run.watch._cluster, "log_tail", unreadable)
+    _, stopped = await unless_broken(run.plan(), run.watch)
+    assert stopped is not None
+    assert [one["checker"] for one in stopped.violations] == ["one_master_per_epoch"]
+    assert stopped.last["broker-a-2"] == ["its log cannot be read: [Errno 5] Input/output error"]
+
+
+async def test_looking_that_fails_is_logged_and_the_plan_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, [])
+
+    def fails(evidence: object) -> Sequence[Violation]:
+        raise KeyError("no such check")
+
+    monkeypatch.setattr(online, "check_so_far", fails)
+    running = asyncio.ensure_future(unless_broken(run.plan(), run.watch))
+    for _ in range(10_000):
+        if caplog.records or running.done():
+            break
+        await asyncio.sleep(0.001)
+    run.struck.set()
+    assert await running == ("not full", None)
+    assert "looked at no more" in caplog.text
+
+
+async def test_no_write_is_missed_before_its_time_is_surely_over(tmp_path: Path, looks: Looks) -> None:
     """A fault that is noted late must not look like a group that does not serve."""
     group = Group(BROKERS, ["n0", "n1", "n2"], 2, 0.0)
     events: list[Any] = [Invoke(0.0, "p", "k", QUEUE, 1), Ok(1.0, "p", "k", QUEUE, 0, 0)]
@@ -91,7 +148,7 @@ async def test_no_write_is_missed_before_its_time_is_surely_over(tmp_path: Path)
     run = Run(tmp_path, events, group)
     looking = asyncio.ensure_future(run.watch.broken())
     run.now_ms = 5001.0 + online.LATE_MS - 1
-    await asyncio.sleep(0.02)
+    await looked(looks)
     assert not looking.done()
     run.now_ms += 2
     async with asyncio.timeout(10):

@@ -191,10 +191,15 @@ def test_what_a_killed_process_tried_the_machine_with_is_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = 2**22 + 1  # no process has that number
-    for name in (f"{PROBE}{gone}", f"{PROBE}{os.getpid()}", "keelmq-7-broker-a-0"):
+    stays = f"{PROBE}{gone + 1}"
+    for name in (f"{PROBE}{gone}", stays, f"{PROBE}{os.getpid()}", "keelmq-7-broker-a-0"):
         (tmp_path / name).touch()
     asked: list[list[str]] = []
-    run = SimpleNamespace(run=lambda command, **more: asked.append(command))
-    monkeypatch.setattr(network, "subprocess", run)
-    assert network.sweep(tmp_path) == [f"{PROBE}{gone}"]
-    assert asked == [["ip", "netns", "del", f"{PROBE}{gone}"]]
+
+    def run(command: list[str], **more: object) -> SimpleNamespace:
+        asked.append(command)
+        return SimpleNamespace(returncode=int(command[-1] == stays))
+
+    monkeypatch.setattr(network, "subprocess", SimpleNamespace(run=run))
+    assert network.sweep(tmp_path) == [f"{PROBE}{gone}"], "and not what could not be removed"
+    assert asked == [["ip", "netns", "del", f"{PROBE}{gone}"], ["ip", "netns", "del", stays]]

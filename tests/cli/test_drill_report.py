@@ -70,6 +70,15 @@ def test_faults_last_until_their_repair_and_roles_until_the_next() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["no_descriptors", "kill", "stop", "power_fail"])
+def test_a_process_lacks_descriptors_until_it_gets_them_back_or_ends(end: str) -> None:
+    fields = {"lacking": False} if end == "no_descriptors" else {}
+    struck = [Happened(10.0, "b1", "no_descriptors", {"lacking": True}), Happened(20.0, "b2", end, fields)]
+    struck += [Happened(30.0, "b1", end, fields)]
+    first = timeline(History(struck), 100.0)["faults"][0]
+    assert (first["fault"], first["from_ms"], first["to_ms"]) == ("no_descriptors", 10.0, 30.0)
+
+
 def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
     text = page(result(), "run.json")
     assert "Nothing acknowledged is missing." in text

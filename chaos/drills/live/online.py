@@ -4,6 +4,7 @@ and what each server did last is still known."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,6 +18,8 @@ from chaos.drills.measure import VIOLATIONS_SHOWN
 from chaos.history import Happened, History, Observed
 from runtime.env import Env
 from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 SHARE: Final = 0.05
@@ -91,7 +94,10 @@ class Watch:
         return lines
 
     def _log(self, name: str) -> list[str]:
-        text = self._cluster.log_tail(self._cluster.layout.node(name))
+        try:
+            text = self._cluster.log_tail(self._cluster.layout.node(name))
+        except OSError as error:
+            return [f"its log cannot be read: {error}"]
         return text.splitlines()[-LOG_LINES:]
 
 
@@ -99,13 +105,17 @@ async def unless_broken(
     work: Coroutine[Any, Any, str | None], watch: Watch | None
 ) -> tuple[str | None, Stopped | None]:
     """What ``work`` returns, if nothing breaks meanwhile; else it is cancelled, and what broke is told.
-    Without a ``watch`` nothing is looked at."""
+    Without a ``watch`` nothing is looked at; one that ends by an error is logged, and the work goes on."""
     if watch is None:
         return await work, None
-    tasks = Tasks("run", on_error=lambda error: None)  # it is raised below
+    tasks = Tasks("run", on_error=lambda error: None)  # it is raised or logged below
     striking, looking = tasks.spawn(work, name="plan"), tasks.spawn(watch.broken(), name="watch")
     try:
         await asyncio.wait({striking, looking}, return_when=asyncio.FIRST_COMPLETED)
-        return (None, looking.result()) if looking.done() else (striking.result(), None)
+        if looking.done() and looking.exception() is None:
+            return None, looking.result()
+        if looking.done():
+            log.error("the history is looked at no more until the run ends", exc_info=looking.exception())
+        return await striking, None
     finally:
         await tasks.cancel()
