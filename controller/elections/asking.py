@@ -20,9 +20,12 @@ LONGEST_WAIT_MAX_S: Final = 1.0
 """A broker that asks for an election gives up after 3 s, some of which its master may need to step down."""
 
 
-def longest_wait_s(timeouts_ms: Iterable[int]) -> float:
-    """For how long brokers with these heartbeat timeouts are waited for at most."""
-    return max(min(max(timeouts_ms, default=0) / 1000 * LONGEST_WAIT_SHARE, LONGEST_WAIT_MAX_S), SOON_S)
+def longest_wait_s(timeouts_ms: Iterable[int], *, until_dead: bool = False) -> float:
+    """For how long brokers with these heartbeat timeouts are waited for at most. ``until_dead``: as long as
+    one that is silent counts as alive; nobody waits for the answer of such an election."""
+    timeout_s = max(timeouts_ms, default=0) / 1000
+    longest_s = timeout_s if until_dead else min(timeout_s * LONGEST_WAIT_SHARE, LONGEST_WAIT_MAX_S)
+    return max(longest_s, SOON_S)
 
 
 class Inquiry:

@@ -365,7 +365,10 @@ class ElectionDecider:
         election.phase, election.asked_ms = Phase.ASKING, self._now_ms
         asked = [] if group is None else self._preview.to_ask(name, group, request, self._now_ms)
         beats = [self._live.newest(name, broker_id) for broker_id in asked]
-        longest_s = longest_wait_s(beat.timeout_ms for beat in beats if beat is not None)
+        until_dead = group is not None and election.ticket is None and self._preview.asks_every_living(group)
+        longest_s = longest_wait_s(
+            (beat.timeout_ms for beat in beats if beat is not None), until_dead=until_dead
+        )
         self._inquiries += 1
         election.inquiry = Inquiry(self._inquiries, asked, longest_s, self._now_ms)
         if asked:

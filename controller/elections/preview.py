@@ -86,7 +86,8 @@ class ElectionPreview:
         """The election with all that is known now. ``answered``: those that said how far their logs are;
         before any was asked (None), those that could. The shell adds the request's id and the time."""
         group = self.group(name)
-        alive = self._live.alive(name, now_ms)
+        # Who just answered lives, also when its last heartbeat is too long ago: it stood still.
+        alive = sorted({*self._live.alive(name, now_ms), *(answered or ())})
         confirming = group.master if group is not None and not request.restarted else request.broker_id
         beat = None if confirming is None else self._live.newest(name, confirming)
         presumed = self._live.presumed_alive(name, group.replicas if group else (), now_ms)
@@ -152,10 +153,17 @@ class ElectionPreview:
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]
 
+    def asks_every_living(self, group: Group) -> bool:
+        """Whether a silent member is waited for until it answers or counts as dead: where fewer than all
+        acknowledge, it may be the only one that has the last of it."""
+        return not group.majority_of and group.rule is not None and group.rule.all_ack is False
+
     def is_decided(
         self, group: Group, command: ElectMaster, asked: Collection[int], answered: Collection[int]
     ) -> bool:
         """Whether these answers are enough; ``command`` counts with them."""
+        if self.asks_every_living(group) and not {*answered, group.master} >= {*asked} & {*command.alive}:
+            return False
         # The silent count with their heartbeats; but of several that are, one may just have died.
         if not group.majority_of and not answered and len(asked) > 1:
             return False

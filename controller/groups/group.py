@@ -55,7 +55,9 @@ class Group(msgspec.Struct):
     ``led``: the last master, if none leads now. ``needs_lease``: since its epoch began, or since it said so,
     it acknowledges with a lease only, whatever its members say; or its process is another one by now.
     ``unaware``: former masters that went by the word of their members, and may still read what these said
-    before they followed another one. ``maintenance``: brokers that an operator wants not to lead."""
+    before they followed another one. ``maintenance``: brokers that an operator wants not to lead.
+    ``left_unasked``: those that the Controllers took out of the set as they had forgotten; no master was
+    asked whether the others have all."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -78,6 +80,7 @@ class Group(msgspec.Struct):
     needs_lease: bool = False
     unaware: list[int] = []
     maintenance: list[int] = []
+    left_unasked: list[int] = []
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -224,10 +227,8 @@ class Group(msgspec.Struct):
         self.members, self.members_epoch = [chosen], self.members_epoch + 1
         self.removed = []
         if not self.rule.majority_of:
-            self.holders, self.quorum_members = (
-                [],
-                [],
-            )  # members decide; the next majority begins with its set
+            # Members decide; the next majority begins with its set.
+            self.holders, self.quorum_members, self.left_unasked = [], [], []
         self.renews = any(holder not in self.replicas for holder in self.holders)
         self._note_holders()
         if chosen in self.suspect:
@@ -246,8 +247,10 @@ class Group(msgspec.Struct):
         self.unaware = _without(self.unaware, joined)
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in joined]
         self.members, self.members_epoch = members, self.members_epoch + 1
+        self.left_unasked = _without(self.left_unasked, joined)
         counted = len(set(members) & set(self.voters))
-        if self.majority_next and counted > max(self.majority_next, len(self.voters)) // 2:
+        # As its master counts: it may know of fewer than are registered, and answers with most of those.
+        if self.majority_next and counted > self.majority_next // 2:
             assert self.rule is not None, "a rule that changes was kept"
             self.rule = msgspec.structs.replace(self.rule, majority_of=self.majority_next)
             self.majority_next = 0
@@ -284,10 +287,12 @@ class Group(msgspec.Struct):
         A holder that left the set before ceases to be one where the set is a majority: those that stayed had
         all that was answered when it left (``SyncSet._leave_too_early``), those that joined since had it too,
         and what was answered later is on members alone. One that is a member stays a holder: it leaves by
-        the operator's word, whatever the others have.
+        the operator's word, whatever the others have; and one that left as it had forgotten, when no master
+        was asked. What joins then takes their place.
         """
         if self._has_majority and not gone & set(self.members):
-            self.holders = _without(self.holders, gone)
+            self.holders = _without(self.holders, gone - set(self.left_unasked))
+        self.left_unasked = _without(self.left_unasked, gone)
         self.replicas = {number: replica for number, replica in self.replicas.items() if number not in gone}
         self.suspect = _without(self.suspect, gone)
         self.quorum_members = _without(self.quorum_members, gone)

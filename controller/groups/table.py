@@ -432,6 +432,8 @@ class ReplicaTable:
         if not lives:
             return False
         group.members, group.members_epoch = others, group.members_epoch + 1
+        if command.broker_id in group.holders:
+            group.left_unasked = [*group.left_unasked, command.broker_id]
         return True
 
     def _apply_id(self, command: ApplyBrokerId) -> Answer:

@@ -92,6 +92,7 @@ def _ids_of(group: Group) -> tuple[list[int], ...]:
         group.holders,
         group.quorum_members,
         group.unaware,
+        group.left_unasked,
     )
 
 

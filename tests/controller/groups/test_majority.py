@@ -14,6 +14,7 @@ from controller.groups.commands import (
     RegisterBroker,
 )
 from controller.groups.elect import Ballot, End, choose, is_majority, with_longest_log
+from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
 
 G = "broker-a"
@@ -47,6 +48,71 @@ def test_the_furthest_of_a_majority_has_what_any_majority_acknowledged(
             # The newest point that some majority reached is not beyond the one elected.
             everyone = sorted(((e.epoch, e.max_offset) for e in ends.values()), reverse=True)
             assert reach >= everyone[size // 2]
+
+
+class Table:
+    """Commands to one group, in short."""
+
+    def __init__(self, brokers: int, majority_of: int) -> None:
+        self.table = ReplicaTable()
+        for broker_id in range(1, brokers + 1):
+            self.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=f"{broker_id};1"))
+            self.register(broker_id, tuple(range(1, brokers + 1)), majority_of)
+
+    @property
+    def group(self) -> Group:
+        return self.table.groups[G]
+
+    def apply(self, command: Any) -> None:
+        self.table.apply(command)
+        self.table.check_invariants()
+
+    def register(self, broker_id: int, alive: tuple[int, ...], majority_of: int, **more: Any) -> None:
+        given: Any = {"majority_of": majority_of, "all_ack": not majority_of, "timeout_ms": 1500, "alive": alive}
+        address = f"h{broker_id}"
+        self.apply(
+            RegisterBroker(group=G, cluster="c", broker_id=broker_id, address=address, **given, **more)
+        )
+
+    def alter(self, master: int, members: tuple[int, ...]) -> None:
+        told: Any = {"master_epoch": self.group.epoch, "members_epoch": self.group.members_epoch}
+        self.apply(AlterSyncStateSet(group=G, alive=members, master_id=master, members=members, **told))
+
+    def elect(self, answered: tuple[int, ...], ends: dict[int, int], **more: Any) -> int | None:
+        told = {broker_id: End(self.group.epoch, end) for broker_id, end in ends.items()}
+        self.apply(ElectMaster(group=G, alive=answered, answered=answered, ends=told, **more))
+        return self.group.master
+
+
+def test_a_change_to_majority_counts_as_the_master_does_and_asks_all_that_are_registered() -> None:
+    """Three that died long ago were never forgotten. The master knows of three, and answers with two."""
+    table = Table(6, 0)
+    table.elect((4, 5, 6), {}, broker_id=4)
+    table.alter(4, (4, 5, 6))
+    table.register(5, (4, 5, 6), 3)
+    table.register(6, (4, 5, 6), 3)
+    table.elect((4, 5, 6), {4: 1, 5: 1, 6: 1}, broker_id=5, designate=True)
+    table.register(4, (4, 5, 6), 3)
+    table.alter(5, (4, 5, 6))
+    assert table.group.majority_of == 6
+    assert table.elect((6,), {4: 2, 5: 2, 6: 1}) is None, "a record may be on 4 and 5 alone"
+    table.apply(CleanBrokers(group=G, broker_ids=(1, 2, 3), living=True, alive=(4, 6)))
+    assert table.elect((4, 6), {4: 2, 6: 1}) == 4, "the dead are forgotten"
+
+
+def test_one_that_was_taken_out_as_it_had_forgotten_is_a_holder_still_when_it_is_forgotten() -> None:
+    """A record is on 1 and 3 when 3 loses power: 2 lacks it, and nobody asked."""
+    table = Table(3, 3)
+    table.elect((1, 2, 3), {}, broker_id=1)
+    table.alter(1, (1, 2, 3))
+    table.register(3, (1, 2, 3), 3, suspect=True)
+    table.apply(CleanBrokers(group=G, broker_ids=(3,), living=True, alive=(1, 2)))
+    table.apply(ApplyBrokerId(group=G, cluster="c", broker_id=4, check_code="4;1"))
+    table.register(4, (1, 2, 4), 3)
+    assert table.elect((2, 4), {1: 2, 2: 1, 4: 0}) is None
+    table.elect((1, 2, 4), {1: 2, 2: 1, 4: 0})
+    table.alter(1, (1, 2, 4))
+    assert table.group.holders == [1, 2, 4], "what joined has its place"
 
 
 def test_a_minority_elects_nobody_unless_that_was_asked_for() -> None:
