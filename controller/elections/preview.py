@@ -86,8 +86,7 @@ class ElectionPreview:
         """The election with all that is known now. ``answered``: those that said how far their logs are;
         before any was asked (None), those that could. The shell adds the request's id and the time."""
         group = self.group(name)
-        # Who just answered lives, also when its last heartbeat is too long ago: it stood still.
-        alive = sorted({*self._live.alive(name, now_ms), *(answered or ())})
+        alive = self._living(name, answered, now_ms)
         confirming = group.master if group is not None and not request.restarted else request.broker_id
         beat = None if confirming is None else self._live.newest(name, confirming)
         presumed = self._live.presumed_alive(name, group.replicas if group else (), now_ms)
@@ -111,6 +110,10 @@ class ElectionPreview:
             unclean=group is not None and self._may_be_unclean(group) and not request.steps_down,
             ends=self._live.ends(name),
         )
+
+    def _living(self, name: str, answered: Collection[int] | None, now_ms: float) -> list[int]:
+        """Who just answered lives, also when its last heartbeat is too long ago: it stood still."""
+        return sorted({*self._live.alive(name, now_ms), *(answered or ())})
 
     def _may_be_unclean(self, group: Group) -> bool:
         """Said in the command, so that one commits to no more than this Controller waited for."""

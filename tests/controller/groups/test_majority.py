@@ -68,7 +68,12 @@ class Table:
         self.table.check_invariants()
 
     def register(self, broker_id: int, alive: tuple[int, ...], majority_of: int, **more: Any) -> None:
-        given: Any = {"majority_of": majority_of, "all_ack": not majority_of, "timeout_ms": 1500, "alive": alive}
+        given: Any = {
+            "majority_of": majority_of,
+            "all_ack": not majority_of,
+            "timeout_ms": 1500,
+            "alive": alive,
+        }
         address = f"h{broker_id}"
         self.apply(
             RegisterBroker(group=G, cluster="c", broker_id=broker_id, address=address, **given, **more)
