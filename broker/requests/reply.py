@@ -15,12 +15,14 @@ from broker.context import BrokerContext
 from broker.requests.properties import changed
 from broker.requests.send import SendProcessor
 from broker.requests.send_format import region_properties, send_ext
+from broker.state.underway import Underway, size_of
 from model.codes import Request, Response
 from model.errors import Refused, Unknown
 from model.message import PUSH_REPLY_TIME, REPLY_TO_CLIENT, WAIT, message_id, property_of
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
+from runtime.turns import Shares
 from store.files.record import NewMessage
 from store.flow.writing import Put
 
@@ -29,8 +31,14 @@ log = logging.getLogger(__name__)
 PUSH_S: Final = 10.0
 """How long the asking client's answer is awaited, as in the original."""
 PUSHES_MAX: Final = 10_000
-"""Replies on their way at once; the bytes are bounded by what one client may leave unread."""
+"""Replies on their way at once."""
+PUSHED_BYTES_MAX: Final = 64 << 20
+"""Their headers and bodies, which wait with them to be stored."""
 NOT_STORED_ID: Final = "0"
+
+
+def _failed(client_id: str) -> str:
+    return f"push reply message to {client_id}fail."
 
 
 class ReplyProcessor:
@@ -39,15 +47,29 @@ class ReplyProcessor:
     def __init__(self, context: BrokerContext, sender: SendProcessor) -> None:
         self._context = context
         self._sender = sender
-        self.pushing = 0
+        self._underway = Underway(PUSHES_MAX, PUSHED_BYTES_MAX)
+        self._shares = Shares()
+
+    @property
+    def pushing(self) -> int:
+        """How many replies are on their way, or were and are not stored yet."""
+        return self._underway.count
 
     async def reply(self, connection: Connection, request: Command) -> Command | None:
         """Push a reply to the client it is for, and keep it. Raises Refused before anything is pushed."""
         await self._admit(connection, request)
         header = SendHeader.parse(request.code, request.ext)
         message, queue_id = self._sender.of_reply(connection, header, request)
-        failure = await self._push(connection, header, request.body)
-        put = self._stored(message)
+        size = size_of(request)
+        asking, failure = self._asking(header, size)
+        if asking is None:
+            put = self._stored(message)
+        else:
+            with self._underway.hold(size):
+                failure = await self._push(asking, header, self._pushed(connection, header), request.body)
+                # All that one client was asked end together when it leaves, or says nothing.
+                await self._shares.take(len(request.body))
+                put = self._stored(message)
         ext = self._ext(queue_id, put)
         if failure is not None:
             return request.reply(Response.SYSTEM_ERROR, remark=failure, ext=ext)
@@ -67,33 +89,35 @@ class ReplyProcessor:
         if refused is not None:
             raise refused
 
-    async def _push(self, connection: Connection, header: SendHeader, body: bytes) -> str | None:
-        """Why the client that asked did not get it, in the original's words, or None."""
+    def _asking(self, header: SendHeader, size: int) -> tuple[Connection | None, str | None]:
+        """Where the client that asked is, or why it will not get the reply, in the original's words."""
         client_id = property_of(header.properties, REPLY_TO_CLIENT)
         if client_id is None:
-            return f"reply message properties[{REPLY_TO_CLIENT}] is null"
+            return None, f"reply message properties[{REPLY_TO_CLIENT}] is null"
         asking = self._context.clients.producer_connection(client_id)
         if asking is None:
-            return f"push reply message fail, channel of <{client_id}> not found."
-        failed = f"push reply message to {client_id}fail."
-        if self.pushing >= PUSHES_MAX:
+            return None, f"push reply message fail, channel of <{client_id}> not found."
+        if not self._underway.has_room(size):
             log.debug("reply to %s: %d replies are on their way", client_id, self.pushing)
-            return failed
+            return None, _failed(client_id)
         try:
-            asking.need_room(len(body))
+            asking.need_room(size)
         except Refused as refused:
             log.debug("reply to %s: %s", client_id, refused)
-            return failed
-        push = Command(int(Request.PUSH_REPLY_MESSAGE_TO_CLIENT), self._pushed(connection, header), body)
-        self.pushing += 1
+            return None, _failed(client_id)
+        return asking, None
+
+    async def _push(
+        self, asking: Connection, header: SendHeader, ext: dict[str, str], body: bytes
+    ) -> str | None:
+        """Why the client that asked did not get it, or None."""
+        client_id = property_of(header.properties, REPLY_TO_CLIENT) or ""
         try:
-            answer = await asking.call(push, PUSH_S)
+            answer = await asking.call(Command(int(Request.PUSH_REPLY_MESSAGE_TO_CLIENT), ext, body), PUSH_S)
         except (Unknown, ConnectionError) as error:
             log.debug("reply to %s: %s", client_id, error)
-            return failed
-        finally:
-            self.pushing -= 1
-        return None if answer.code == Response.SUCCESS else failed
+            return _failed(client_id)
+        return None if answer.code == Response.SUCCESS else _failed(client_id)
 
     def _pushed(self, connection: Connection, header: SendHeader) -> dict[str, str]:
         """The header of 326: that of the reply by its full names, where it came from and when it was here."""

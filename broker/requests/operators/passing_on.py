@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.operators.query import READ
+from broker.state.underway import Underway, size_of
 from model.codes import Response
 from model.errors import Refused, Unknown
 from model.message import parse_message_id
@@ -22,6 +23,10 @@ from store.files.record import decode
 RUNNING_S: Final = 5.0
 HANDLING_S: Final = 10.0
 """So long the original waits for a listener."""
+ASKED_MAX: Final = 1_000
+"""Questions to members that are not answered yet."""
+ASKED_BYTES_MAX: Final = 32 << 20
+"""Their headers, and the messages in them."""
 
 
 class PassingOn:
@@ -29,8 +34,11 @@ class PassingOn:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._underway = Underway(ASKED_MAX, ASKED_BYTES_MAX)
 
     async def running_info(self, connection: Connection, request: Command) -> Command:
+        """No client reads a body of this question: none is handed on, nor kept until the answer."""
+        request.body = b""
         return await self._ask(request, to_client(request), RUNNING_S)
 
     async def consume(self, connection: Connection, request: Command) -> Command:
@@ -44,6 +52,7 @@ class PassingOn:
         if raw is None:
             raise Refused(f"can not find message by the offset, {offset}", Response.SYSTEM_ERROR)
         context.trust.need_record(connection, request, decode(raw, check_crc=False).topic, READ)
+        request.body = b""
         told = to_client(request)
         told.body = raw
         told.ext["brokerName"] = context.config.broker_name
@@ -60,11 +69,16 @@ class PassingOn:
         member = self._context.clients.find_consumer(group, client_id)
         if member is None:
             raise Refused(f"The Consumer <{group}> <{client_id}> not online", Response.SYSTEM_ERROR)
-        member.connection.need_room(
-            len(told.body) + sum(len(name) + len(value) for name, value in told.ext.items())
-        )
+        size = size_of(told)
+        member.connection.need_room(size)
+        if not self._underway.has_room(size):
+            raise Refused(
+                f"{self._underway.count} questions to members wait for an answer, try again",
+                Response.SYSTEM_BUSY,
+            )
         try:
-            answer = await member.connection.call(told, timeout_s=timeout_s)
+            with self._underway.hold(size):
+                answer = await member.connection.call(told, timeout_s=timeout_s)
         except (Unknown, ConnectionError) as error:
             raise Refused(f"consumer <{group}> <{client_id}>: {error}", Response.SYSTEM_ERROR) from None
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=answer.body)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.requests.operators import passing_on
 from broker.service import Broker
 from model.codes import Request, Response
 from model.errors import Refused
@@ -113,8 +114,8 @@ async def test_what_others_hand_to_a_client_that_does_not_read_ends_nobody(tmp_p
         _reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, limit=1 << 12)
         writer.write(encode(Command(int(Request.HEART_BEAT), {}, heartbeat("victim", "g", "T"), 1)))
         await eventually(lambda: broker.context.clients.find_consumer("g", "victim") is not None, "it beats")
-        ext = {"consumerGroup": "g", "clientId": "victim"}
-        request = Command(int(Request.GET_CONSUMER_RUNNING_INFO), ext, bytes(900_000))
+        ext = {"consumerGroup": "g", "clientId": "victim", "more": "x" * 900_000}
+        request = Command(int(Request.GET_CONSUMER_RUNNING_INFO), ext)
         calls = [asyncio.create_task(ask_named(broker, request)) for _ in range(20)]
         done, _ = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         refused = [await call for call in done]
@@ -125,6 +126,35 @@ async def test_what_others_hand_to_a_client_that_does_not_read_ends_nobody(tmp_p
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         writer.transport.abort()
+
+
+async def test_questions_to_members_are_bounded_and_keep_no_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """307 to a client that reads and does not answer: 100 with 4 MB each took 400 MB."""
+    monkeypatch.setattr(passing_on, "ASKED_BYTES_MAX", 100_000)
+    asked: list[Command] = []
+
+    async def silent(connection: Connection, request: Command) -> Command | None:
+        if request.code == Request.GET_CONSUMER_RUNNING_INFO:
+            asked.append(request)
+            await asyncio.sleep(60)
+        return None
+
+    async with running(tmp_path) as broker, client_of(broker, silent) as member:
+        await member.call(Request.HEART_BEAT, body=heartbeat("silent", "g", "T"))
+        ext = {"consumerGroup": "g", "clientId": "silent"}
+        code = int(Request.GET_CONSUMER_RUNNING_INFO)
+        requests = [Command(code, {**ext, "more": "x" * 30_000}, bytes(100_000)) for _ in range(4)]
+        calls = [asyncio.create_task(ask_named(broker, request)) for request in requests]
+        done, waiting = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert {call.result() for call in done} == {"2 questions to members wait for an answer, try again"}
+        await eventually(lambda: len(asked) == 2, "those for which there is room")
+        assert len(waiting) == 2
+        assert {len(request.body) for request in (*asked, *requests)} == {0}
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def ask_named(broker: Broker, request: Command) -> str:

@@ -15,6 +15,7 @@ from model.message import PROPERTIES_BYTES_MAX, decode_properties
 from remoting.codec import ROCKETMQ, Command, encode
 from remoting.headers import SendHeader
 from remoting.service import Connection
+from runtime import turns
 from store.files.record import Record
 from tests.broker.helpers import Client, client_of, eventually, heartbeat, log_records, pair, running
 
@@ -152,6 +153,57 @@ async def test_replies_on_their_way_are_bounded(tmp_path: Path, monkeypatch: pyt
         answers = await asyncio.gather(*(call(client, command()) for _ in range(5)))
         assert {answer.code for answer in answers} == {Response.SYSTEM_ERROR}
         assert len(asking.pushed) == 2
+        nothing_behind(broker)
+
+
+async def test_replies_on_their_way_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond, a reply is kept and not pushed; its header counts like its body."""
+    monkeypatch.setattr(reply, "PUSHED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(reply, "PUSH_S", 0.5)
+    asking = Asking(code=None)
+    async with (
+        running(tmp_path) as broker,
+        client_of(broker, asking.handle) as asks,
+        client_of(broker) as client,
+    ):
+        await beat(asks)
+        long = command(b"x" * 10_000, properties=f"p\x01{'x' * 20_000}\x02")
+        answers = await asyncio.gather(*(call(client, long) for _ in range(6)))
+        assert {answer.remark for answer in answers} == {"push reply message to asksfail."}
+        assert len(asking.pushed) == 2
+        assert len(kept(broker)) == 6
+        nothing_behind(broker)
+
+
+async def test_replies_that_a_client_leaves_behind_are_stored_a_share_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All their pushes fail at once. 4 MB of each were stored in the same turn of the loop."""
+    monkeypatch.setattr(turns, "SHARE_BYTES", 100_000)
+    asking = Asking(code=None)
+    async with (
+        running(tmp_path) as broker,
+        client_of(broker) as client,
+        client_of(broker, asking.handle) as asks,
+    ):
+        await beat(asks)
+        calls = [asyncio.create_task(call(client, command(b"x" * 60_000))) for _ in range(12)]
+        await eventually(lambda: len(asking.pushed) == 12, "all are pushed")
+        [connection] = broker.context.clients.producers["askers"]
+        end = broker.store.log.end
+        connection.close()
+        steps = []
+        while broker.processors.replies.pushing:
+            await asyncio.sleep(0)
+            steps.append(broker.store.log.end - end)
+            end = broker.store.log.end
+        assert {answer.remark for answer in await asyncio.gather(*calls)} == {
+            "push reply message to asksfail."
+        }
+        assert len(kept(broker)) == 12
+        assert max(steps) < 5 * 60_000, "two a turn, of two turns"
         nothing_behind(broker)
 
 
