@@ -25,7 +25,6 @@ from model.errors import Refused
 SLICE_MS: Final = 5.0
 SHARE_BYTES: Final = 256 << 10
 """What may begin in one turn of the loop of all that was set free at once."""
-SHARE_EACH_BYTES: Final = 4 << 10
 SHORT_MS: Final = 1.0
 """A slice of work that nobody waits for."""
 
@@ -160,22 +159,31 @@ class Shares:
         self._left = SHARE_BYTES
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._armed = False
+        self._shut = False
 
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+    def shut(self) -> None:
+        """Nobody begins until ``open``."""
+        self._shut = True
+
+    def open(self) -> None:
+        self._shut = False
+        if self._waiting and not self._armed:
+            self._next()
 
     async def take(self, size: int) -> None:
         """Return when work over ``size`` bytes may begin."""
-        if self._left > 0 and not self._waiting:
+        waiting = self._waiting
+        if self._left > 0 and not waiting and not self._shut:
             self._spend(size)
             return
+        while waiting and waiting[0][0].done():
+            waiting.popleft()  # gave up
         mine = asyncio.get_running_loop().create_future()
-        self._waiting.append((mine, size))
+        waiting.append((mine, size))
         await mine
 
     def _spend(self, size: int) -> None:
-        self._left -= size + SHARE_EACH_BYTES
+        self._left -= size
         if not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -183,8 +191,8 @@ class Shares:
     def _next(self) -> None:
         """A turn of the loop is over."""
         self._left, self._armed = SHARE_BYTES, False
-        while self._waiting and self._left > 0:
+        while self._waiting and self._left > 0 and not self._shut:
             mine, size = self._waiting.popleft()
             if not mine.done():
-                mine.set_result(None)
                 self._spend(size)
+                mine.set_result(None)

@@ -68,7 +68,7 @@ class ReplyProcessor:
             with self._underway.hold(size):
                 failure = await self._push(asking, header, self._pushed(connection, header), request.body)
                 # All that one client was asked end together when it leaves, or says nothing.
-                await self._shares.take(len(request.body))
+                await self._shares.take(size)
                 put = self._stored(message)
         ext = self._ext(queue_id, put)
         if failure is not None:
@@ -83,7 +83,7 @@ class ReplyProcessor:
         """A broker that is no master takes no reply: the client that asked beats at the one that is. A full
         disk, or too few copies, keep no reply from that client; they are asked about before it is stored."""
         role = self._context.role_state
-        if await role.handed_over(len(request.body)) and connection.closed:
+        if await role.handed_over(request) and connection.closed:
             raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)
         refused = role.refuse()
         if refused is not None:

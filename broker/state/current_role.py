@@ -11,12 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.state.role_state import Role, RoleState
+from broker.state.underway import Underway, size_of
 from model.codes import Response
 from model.errors import Refused
 from model.ids import BrokerId, Epoch, PhysicalOffset
+from remoting.codec import Command
+from runtime.turns import Shares
 
 HANDING_OVER: Final = "service not available now: this master hands over to another broker"
 HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
+HELD_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 << 20
 
 
@@ -31,9 +35,9 @@ class CurrentRole:
         self.maintenance: frozenset[BrokerId] = frozenset()
         """Replicas that are not to lead, as the Controllers said last."""
         self.on_change: list[Callable[[], None]] = []
-        self._taking = asyncio.Event()
-        self._taking.set()
-        self._held_bytes = 0
+        self._handing_over = False
+        self._held = Underway(HELD_MAX, HELD_BYTES_MAX)
+        self._shares = Shares()
 
     @property
     def role(self) -> Role:
@@ -58,30 +62,33 @@ class CurrentRole:
     @property
     def handing_over(self) -> bool:
         """Still master, but takes no more writes."""
-        return not self._taking.is_set()
+        return self._handing_over
 
     @handing_over.setter
     def handing_over(self, value: bool) -> None:
+        self._handing_over = value
         if value:
-            self._taking.clear()
+            self._shares.shut()
         else:
-            self._taking.set()
+            self._shares.open()
 
-    async def handed_over(self, size_bytes: int) -> bool:
+    async def handed_over(self, request: Command) -> bool:
         """Wait until no handover is under way any more, ``HOLD_S`` at most; whether there was a wait.
 
-        ``size_bytes``: what the caller keeps in memory meanwhile. Beyond ``HELD_BYTES_MAX`` nobody waits.
+        Those that waited go on in order, a share a turn. Beyond ``HELD_MAX`` and ``HELD_BYTES_MAX`` (headers
+        and bodies) nobody waits.
         """
-        if not self.handing_over or self._held_bytes + size_bytes > HELD_BYTES_MAX:
+        if not self._handing_over:
             return False
-        self._held_bytes += size_bytes
-        try:
-            async with asyncio.timeout(HOLD_S):
-                await self._taking.wait()
-        except TimeoutError:
-            return True
-        finally:
-            self._held_bytes -= size_bytes
+        size_bytes = size_of(request)
+        if not self._held.has_room(size_bytes):
+            return False
+        with self._held.hold(size_bytes):
+            try:
+                async with asyncio.timeout(HOLD_S):
+                    await self._shares.take(size_bytes)
+            except TimeoutError:
+                pass
         return True
 
     @property
@@ -102,7 +109,7 @@ class CurrentRole:
         """Why a write cannot be taken, in the words the original uses, or None."""
         role = self.state.role
         if role == "master":
-            if self._taking.is_set():
+            if not self._handing_over:
                 return None
             return Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE)
         if role == "slave":
