@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from model.errors import Refused
 from model.topic import topic_name_error
+
+HANDLE_CHARS_MAX: Final = 64 << 10
+"""The longest that a broker gives is shorter: its key is a property, of 32 KiB at most."""
 
 
 class RecallHandle(NamedTuple):
@@ -23,8 +26,11 @@ class RecallHandle(NamedTuple):
     @classmethod
     def decode(cls, text: str, code: int) -> RecallHandle:
         """Raises Refused with ``code``."""
+        if len(text) > HANDLE_CHARS_MAX:
+            raise Refused("recall handle is invalid", code)
         try:
-            items = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode().split(" ")
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+            items = raw.decode().split(" ", 5)
         except ValueError:  # binascii.Error is one
             items = []
         if len(items) < 5 or items[0] != "v1":

@@ -17,6 +17,8 @@ from model.errors import ConfigError
 _T = TypeVar("_T")
 
 PORT_MAX: Final = 65535
+LONG_MAX: Final = 2**63 - 1
+"""The greatest number that any key of RocketMQ takes; floats of times hold it, too."""
 CHANGES_BYTES_MAX: Final = 64 << 10
 """Of a configuration that a request brings."""
 HIDDEN: Final = "***"
@@ -30,7 +32,7 @@ def key(
     *,
     was: object = None,
     least: int = 0,
-    most: int | None = None,
+    most: int = LONG_MAX,
     secret: bool = False,
 ) -> _T:
     """Declare a configuration key: its RocketMQ name, default, meaning with its unit, the original's
@@ -105,7 +107,8 @@ def with_values(name: str, text: str, changes: Mapping[str, str]) -> str:
     out: list[str] = []
     left = dict(changes)
     entry: list[str] = []  # the lines of one key
-    for line in text.splitlines():
+    # TOML's lines end with a line feed alone: in a comment the other separators are text.
+    for line in text.removesuffix("\n").split("\n") if toml and text else text.splitlines():
         entry.append(line)
         whole = "".join(part.strip().removesuffix("\\") for part in entry[:-1]) + line.strip()
         comment = whole[:1] in ("#", "!")
@@ -186,7 +189,7 @@ class Config:
             if type(value) is int:
                 least, most = f.metadata["least"], f.metadata["most"]
                 need(value >= least, f"{name}={value}: must be at least {least}")
-                need(most is None or value <= most, f"{name}={value}: must be at most {most}")
+                need(value <= most, f"{name}={value}: must be at most {most}")
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:

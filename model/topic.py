@@ -30,6 +30,7 @@ INTERNAL_TOPICS: Final = frozenset(
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
         "rmq_sys_wheel_timer",
     }
 )

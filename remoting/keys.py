@@ -138,6 +138,10 @@ class Replays:
         )
 
 
+class _UnreadError(ConfigError):
+    """What the file says is not known: it is looked at again, changed or not."""
+
+
 class Keyring:
     """The keys of a file, for one ``role``; see ``Signer``."""
 
@@ -148,7 +152,7 @@ class Keyring:
         self._name = name
         self._role = role
         self._replays = Replays()
-        self._seen_as = stamp(self._env.disk, self._path)
+        self._seen_as = self._told_as = stamp(self._env.disk, self._path)
         self.keys = self._read()
 
     @property
@@ -168,10 +172,15 @@ class Keyring:
         found = stamp(self._env.disk, self._path)
         if found is None or found == self._seen_as:
             return
-        self._seen_as = found
+        told, self._told_as = self._told_as, found
         try:
             self.keys = self._read()
+            self._seen_as = found
         except ConfigError as error:
+            if not isinstance(error, _UnreadError):
+                self._seen_as = found  # it says nothing else until it changes
+            elif told == found:
+                return
             log.error("the keys in force stay: %s", error)
             return
         log.warning(
@@ -239,7 +248,7 @@ class Keyring:
             found = json.loads(read_file(self._env.disk, self._path))
         except OSError as error:
             told = shown(self._env.disk, self._name, self._path)
-            raise ConfigError(f"{told}: {error.strerror}") from None
+            raise _UnreadError(f"{told}: {error.strerror}") from None
         except ValueError:
             # The error's own text may show a piece of the secret.
             raise ConfigError(f"{where}: not JSON, {form}") from None

@@ -101,7 +101,7 @@ class Registration:
         self._listening = listening
         self._tasks = Tasks("registration")
         self._env = env
-        self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
+        self._servers = [_Server(address, env) for address in _wanted(config)]
         self._keeping: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -113,7 +113,7 @@ class Registration:
 
     def reconfigure(self) -> None:
         """``namesrvAddr`` may have changed: register where it was not, leave where it is no longer."""
-        wanted = addresses(self._config.namesrv_addr)
+        wanted = _wanted(self._config)
         known = {server.address: server for server in self._servers}
         self._servers = [known.get(address) or _Server(address, self._env) for address in wanted]
         for server in self._servers:
@@ -344,6 +344,11 @@ class Registration:
         if table.get("gone"):
             found[GONE] = table["gone"]
         return found
+
+
+def _wanted(config: BrokerConfig) -> list[str]:
+    """Each NameServer once."""
+    return list(dict.fromkeys(addresses(config.namesrv_addr)))
 
 
 class _Server:

@@ -324,6 +324,9 @@ class SendProcessor:
         self, connection: Connection, header: SendHeader, queue_id: int, request: Command, *, extra: str
     ) -> NewMessage:
         """``extra``: properties of this broker behind those of the client."""
+        if len(header.properties) > PROPERTIES_BYTES_MAX:
+            # Before they are taken apart: hundreds of thousands of properties hold the event loop.
+            raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
         text = closed(header.properties)
         if is_special(text):
             # Rewritten only when there is something to rewrite: others keep their text byte for byte.

@@ -12,6 +12,8 @@ HEARTBEATS_MIN: Final = 2
 interval, so a sign of life comes up to 1.5 intervals after the last one; the rest is for the way. RocketMQ's
 own two are 5 s and 20 s."""
 
+NAMESERVERS_MAX: Final = 64
+
 
 @dataclass(kw_only=True)
 class BrokerConfig(PopConfig):
@@ -269,7 +271,8 @@ class BrokerConfig(PopConfig):
             self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
             f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",
         )
-        addresses(self.namesrv_addr, "namesrvAddr")
+        servers = len(set(addresses(self.namesrv_addr, "namesrvAddr")))
+        need(servers <= NAMESERVERS_MAX, f"namesrvAddr names {servers} servers: at most {NAMESERVERS_MAX}")
         need(
             bool(addresses(self.controller_addr, "controllerAddr")) or not self.enable_controller_mode,
             "enableControllerMode=true needs controllerAddr=host:port;...",

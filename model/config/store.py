@@ -142,6 +142,6 @@ class StoreConfig(ServerConfig):
         need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
         hours = self.delete_when.split(";")
         need(
-            all(h.isdigit() and int(h) < 24 for h in hours),
+            all(h.isascii() and h.isdigit() and len(h) <= 2 and int(h) < 24 for h in hours),
             f"deleteWhen={self.delete_when}: expected hours like 04",
         )

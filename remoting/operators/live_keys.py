@@ -22,7 +22,8 @@ from runtime.tasks import SerialCalls
 log = logging.getLogger(__name__)
 
 Keep = Callable[[Mapping[str, str]], None]
-"""Write these keys where the next start reads them. Blocks; raises ConfigError, OSError."""
+"""Write these keys where the next start reads them. Blocks; raises ConfigError where a key has no room there,
+OSError, and ValueError of what is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,11 @@ class LiveKeys:
         if ignored:
             log.info("%s: keys of RocketMQ that keelmq has no use for, ignored: %s", role, ", ".join(ignored))
         if changed:
-            log.warning("%s: configuration changed by %s: %s", role, connection.remote, changed)
+            log.warning("%s: configuration changed by %s: %.2000s", role, connection.remote, changed)
             for hook in self.on_change:
                 hook()
         self._unkept |= changed
-        await self._keep_for_the_next_start()
-        return request.reply()
+        return request.reply(remark=await self._keep_for_the_next_start())
 
     def _changed(self, wanted: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Set what has another value than before; (its keys and texts, names that mean nothing here). Raises
@@ -85,20 +85,50 @@ class LiveKeys:
         fresh = type(self._config).from_mapping({**held, **known})
         texts = fresh.to_mapping()
         changed = {name: texts[name] for name in known if texts[name] != held[name]}
+        _need_printable(changed)
         for name in changed:
             setattr(self._config, fields[name].name, getattr(fresh, fields[name].name))
         return changed, ignored
 
-    async def _keep_for_the_next_start(self) -> None:
+    async def _keep_for_the_next_start(self) -> str | None:
+        """What the next start will not know of, and why, or None."""
         keep, unkept = self.keep, dict(self._unkept)
         if keep is None or not unkept:
-            return
+            return None
         try:
-            await self._writes.run(lambda: keep(unkept))
-        except (ConfigError, OSError) as error:
-            role = self._rules.role
-            log.warning("%s: changed until this %s ends only: %s", ", ".join(unkept), role, error)
-        else:
-            for name, text in unkept.items():
-                if self._unkept.get(name) == text:
-                    del self._unkept[name]
+            try:
+                await self._keep(keep, unkept)
+            except ConfigError:
+                if len(unkept) == 1:
+                    raise
+                await self._keep_each(keep, unkept)
+        except (OSError, ValueError, ConfigError) as error:
+            left = ", ".join(name for name in unkept if name in self._unkept)
+            problem = f"{left}: changed until this {self._rules.role} ends only: {error}"
+            log.warning("%s", problem)
+            return problem
+        return None
+
+    async def _keep_each(self, keep: Keep, unkept: Mapping[str, str]) -> None:
+        """One that its file has no room for keeps no other out of it. Raises the last one's ConfigError."""
+        problem: ConfigError | None = None
+        for name, text in unkept.items():
+            try:
+                await self._keep(keep, {name: text})
+            except ConfigError as error:
+                problem = error
+        if problem is not None:
+            raise problem
+
+    async def _keep(self, keep: Keep, unkept: Mapping[str, str]) -> None:
+        await self._writes.run(lambda: keep(unkept))
+        for name, text in unkept.items():
+            if self._unkept.get(name) == text:
+                del self._unkept[name]
+
+
+def _need_printable(values: Mapping[str, str]) -> None:
+    """Raises ConfigError: not every file has room for it, and a log shows it wrongly."""
+    for name, text in values.items():
+        if not text.isprintable():
+            raise ConfigError(f"{name}: a value has no control characters")

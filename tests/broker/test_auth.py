@@ -169,7 +169,9 @@ async def test_what_no_consumer_may_see_yet_only_operators_read(tmp_path: Path) 
         assert (await client.send("T")).code == 0
         assert (await client.send("T", b"half", properties="TRAN_MSG\x01true\x02PGROUP\x01pg\x02")).code == 0
         await broker.store.caught_up()
-        assert (await client.pull(half, 0)).code == Response.NO_PERMISSION
+        for hidden in (half, "TRANS_CHECK_MAX_TIME_TOPIC"):
+            broker.context.topics.ensure(hidden, 1)
+            assert (await client.pull(hidden, 0)).code == Response.NO_PERMISSION
         assert (await client.pull("T", 0)).code == 0
         operator = RemotingClient(broker.env, "operator", credentials=KEY)
         header = PullHeader("TOOLS_CONSUMER", half, 0, 0, 1, sys_flag=PULL_SUBSCRIPTION, subscription="*")

@@ -212,6 +212,24 @@ def test_keys_change_without_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert OTHER not in caplog.text
 
 
+def test_new_keys_that_could_not_be_read_are_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = ring(tmp_path, key())
+    write(tmp_path / "keys.json", key("other", OTHER))
+
+    def no_descriptor(*_: object) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("remoting.keys.read_file", no_descriptor)
+        one.look()
+        one.look()
+    assert (one.knows("other"), caplog.text.count("stay")) == (False, 1)
+    one.look()
+    assert one.knows("other")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

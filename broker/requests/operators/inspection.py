@@ -25,13 +25,24 @@ from remoting.service import Connection
 from runtime.tasks import Tasks
 
 LONG_MAX: Final = 2**63 - 1
-STATUS: Final = bodies.Bound(1 << 20, slow=64 << 10)
-"""What a client says of its queues: a map with object keys, of some 800 queues. Nobody chose this client."""
+STATUS_BYTES_MAX: Final = 256 << 10
+STATUS: Final = bodies.Bound(STATUS_BYTES_MAX, tokens=40_000, slow=40 << 10)
+"""What a client says of its queues: a map with object keys, of some 500 queues. Nobody chose this client."""
+SAID_BYTES_MAX: Final = 4 << 20
+"""Of what all consumers say that are asked at the same time; parsed, it takes ten times as much."""
+QUESTIONS_MAX: Final = 16
+"""Groups that are asked at the same time."""
+QUESTION_BYTES: Final = 2 << 10
+"""More than a question has."""
+ASKED_NAME_CHARS_MAX: Final = 512
+"""Longer than any topic; it is handed on to each consumer."""
 ENTRIES_MAX: Final = 10_000
 """Of a queue in one answer; the original gives as many as were asked for."""
+FILTER_CHARS_MAX: Final = 256 << 10
+"""Of the groups that an answer leaves out."""
 CLIENT_CALL_S: Final = 5.0
 ASKED_AT_ONCE: Final = 64
-"""Consumers of a group that are asked in one turn of the loop."""
+"""Consumers of a group."""
 
 
 class InspectionProcessor:
@@ -40,6 +51,8 @@ class InspectionProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._tasks = Tasks("asking consumers")
+        self._questions = 0
+        self._said_bytes = 0
 
     async def queue_entries(self, connection: Connection, request: Command) -> Command:
         """``count`` entries of a queue from ``index`` on; with a group, its subscription as well."""
@@ -79,7 +92,12 @@ class InspectionProcessor:
         """
         context = self._context
         name, compared = need(request.ext, "topic"), request.ext.get("compareGroup") or ""
-        left_out = set((request.ext.get("filterGroups") or "").split(","))
+        filtered = request.ext.get("filterGroups") or ""
+        if len(filtered) > FILTER_CHARS_MAX:
+            raise Refused(
+                f"filterGroups has at most {FILTER_CHARS_MAX} characters", Response.INVALID_PARAMETER
+            )
+        left_out = set(filtered.split(","))
         least: dict[int, int] = {}
         async with context.turns.take(connection) as turn:
             for group in context.offsets.groups_of(name):
@@ -167,39 +185,63 @@ class InspectionProcessor:
             yield queue_key(name, context.config.broker_name, queue_id), place
 
     async def consumer_status(self, connection: Connection, request: Command) -> Command:
-        """What each consumer of a group (or the one named) says of its offsets; silent ones are left out."""
+        """What each consumer of a group (or the one named) says of its offsets; silent ones, and those that
+        leave unread what they are sent, are left out."""
         topic, group = need(request.ext, "topic"), need(request.ext, "group")
+        if len(topic) > ASKED_NAME_CHARS_MAX:
+            raise Refused("no topic has so long a name", Response.INVALID_PARAMETER)
         named = (request.ext.get("clientAddr") or "").strip()
         online = self._context.clients.consumers.get(group)
         members = list(online.members.values()) if online is not None else []
         if not members:
             raise Refused(f"No Any Consumer online in the consumer group: [{group}]", Response.SYSTEM_ERROR)
         asked = [member for member in members if not named or member.client_id == named]
-        asking: list[asyncio.Task[Any]] = []
-        for member in asked:
-            asking.append(self._tasks.spawn(self._ask(member, topic, group), name=member.client_id))
-            if len(asking) % ASKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        answers = await asyncio.gather(*asking)
-        table = {
-            member.client_id: answer
-            for member, answer in zip(asked, answers, strict=True)
-            if answer is not None
-        }
-        async with self._context.turns.take(connection) as turn:
-            return request.reply(body=await dialect(turn, {"consumerTable": table}))
-
-    async def _ask(self, member: Client, topic: str, group: str) -> Any:
-        question = Command(int(Request.GET_CONSUMER_STATUS_FROM_CLIENT), {"topic": topic, "group": group})
+        if self._questions >= QUESTIONS_MAX:
+            raise Refused(f"{QUESTIONS_MAX} groups are being asked: ask again", Response.SYSTEM_BUSY)
+        self._questions += 1
+        said: dict[str, bytes] = {}
         try:
-            answer = await member.connection.call(question, timeout_s=CLIENT_CALL_S)
-            return (
-                bodies.loads_object(answer.body, STATUS).get("messageQueueTable")
-                if answer.code == 0
-                else None
+            await self._ask_all(
+                asked,
+                Command(int(Request.GET_CONSUMER_STATUS_FROM_CLIENT), {"topic": topic, "group": group}),
+                said,
             )
-        except (Unknown, ConnectionError, MqError):
-            return None
+            async with self._context.turns.take(connection) as turn:
+                table = {}
+                for client_id, body in said.items():
+                    table[client_id] = _positions(body)
+                    await turn.pause()
+                found = {client_id: places for client_id, places in table.items() if places is not None}
+                return request.reply(body=await dialect(turn, {"consumerTable": found}))
+        finally:
+            self._questions -= 1
+            self._said_bytes -= sum(map(len, said.values()))
+
+    async def _ask_all(self, members: list[Client], question: Command, said: dict[str, bytes]) -> None:
+        """Ask ``members``, a few at once; what each answered is put into ``said``, and counted.
+
+        Raises Refused when all that is said has too many bytes."""
+        left = iter(members)
+        too_much = False
+
+        async def ask_some() -> None:
+            nonlocal too_much
+            for member in left:
+                body = await _asked(member, question)
+                too_much = too_much or self._said_bytes + len(body or b"") > SAID_BYTES_MAX
+                if too_much:
+                    return
+                if body is not None:
+                    self._said_bytes += len(body) - len(said.get(member.client_id, b""))
+                    said[member.client_id] = body
+
+        few = range(min(ASKED_AT_ONCE, len(members)))
+        await asyncio.gather(*(self._tasks.spawn(ask_some(), name="some") for _ in few))
+        if too_much:
+            raise Refused(
+                f"consumers say more than {SAID_BYTES_MAX} bytes: ask one of them (clientAddr)",
+                Response.SYSTEM_ERROR,
+            )
 
     async def stats_of(self, connection: Connection, request: Command) -> Command:
         """Sum and rate of one counter over the last minute, hour and day."""
@@ -209,3 +251,20 @@ class InspectionProcessor:
             raise Refused(f"The stats <{name}> <{key}> not exist", Response.SYSTEM_ERROR)
         minute, hour, day = ({"avgpt": 0.0, "sum": span.sum, "tps": round(span.tps, 2)} for span in found)
         return request.reply(body=bodies.dumps({"statsDay": day, "statsHour": hour, "statsMinute": minute}))
+
+
+async def _asked(member: Client, question: Command) -> bytes | None:
+    """What a consumer answers; None when it does not, or with too much."""
+    try:
+        member.connection.need_room(QUESTION_BYTES)
+        answer = await member.connection.call(question, timeout_s=CLIENT_CALL_S)
+    except (Unknown, ConnectionError, MqError):
+        return None
+    return answer.body if answer.code == 0 and len(answer.body) <= STATUS_BYTES_MAX else None
+
+
+def _positions(body: bytes) -> Any:
+    try:
+        return bodies.loads_object(body, STATUS).get("messageQueueTable")
+    except MqError:
+        return None

@@ -136,6 +136,21 @@ async def test_nameservers_that_the_configuration_names_now_are_told_and_others_
         await until(lambda: (UNREGISTER, "1") in one.ids())
 
 
+async def test_a_nameserver_that_is_named_often_is_one_and_can_be_left() -> None:
+    async with FakeNameServer() as server, Broker(server.address, server.address) as broker:
+        tasks = broker.registration._tasks._tasks
+        await until(lambda: broker.registration.status() == {server.address: 1})
+        assert len(tasks) == 1
+        for named in (";".join([server.address] * 3), server.address):
+            broker.config.namesrv_addr = named
+            broker.registration.reconfigure()
+            assert len(tasks) == 1
+        broker.config.namesrv_addr = ""
+        broker.registration.reconfigure()
+        await until(lambda: not tasks)
+        assert server.ids()[-1] == (UNREGISTER, "1")
+
+
 async def test_a_change_of_role_is_told_at_once_and_a_stop_unregisters() -> None:
     async with FakeNameServer() as server:
         async with Broker(server.address) as broker:

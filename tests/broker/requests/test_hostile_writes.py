@@ -299,3 +299,17 @@ async def test_a_connection_holds_only_so_many_pulls(tmp_path: Path) -> None:
 def test_the_bounds_stand_in_the_configuration() -> None:
     config = config_for(Path("/nowhere"), maxMessagesInBatch="7")
     assert config.batch_messages_max == 7
+
+
+async def test_a_field_that_is_too_long_is_refused_before_it_is_taken_apart(tmp_path: Path) -> None:
+    many = "A\x01B\x02" * 20_000  # taken apart, it is one property
+    async with running(tmp_path, recallMessageEnable="true") as broker, client_of(broker) as client:
+        for special in ("", "TRACE_ON\x01true\x02", "TIMER_DELAY_MS\x0160000\x02"):
+            assert (await client.send("T", properties=special + many)).code == 13
+            reply = SendHeader("pg", "T", 0, 0, properties=f"REPLY_TO_CLIENT\x01nobody\x02{special}{many}")
+            answer = await client.call(Request.SEND_REPLY_MESSAGE_V2, reply.to_ext(), b"reply")
+            assert answer.code == 13
+        groups = {"topic": "T", "compareGroup": "g", "filterGroups": "," * (256 << 10)}
+        assert (await client.call(Request.QUERY_CORRECTION_OFFSET, groups)).code == 0
+        groups["filterGroups"] += ","
+        assert (await client.call(Request.QUERY_CORRECTION_OFFSET, groups)).code == 29

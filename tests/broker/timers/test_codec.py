@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 
 import pytest
@@ -71,7 +72,10 @@ def test_a_recall_handle_is_the_originals() -> None:
     assert RecallHandle.decode(text, 604) == handle
 
 
-@pytest.mark.parametrize("text", ["", "%", "djE", "djIgYSBiIGMgZA==", "\u00e4"])
+BLANKS = base64.urlsafe_b64encode(b"v1 topic broker-0 1713700000000 0A1B" + b" " * 50_000).decode()
+
+
+@pytest.mark.parametrize("text", ["", "%", "djE", "djIgYSBiIGMgZA==", "\u00e4", BLANKS])
 def test_what_is_no_recall_handle_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="recall handle is invalid") as refused:
         RecallHandle.decode(text, 604)

@@ -3,6 +3,7 @@ then on and after the next start, and any other is refused with the reason."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from broker.membership.controllers import Controllers
 from broker.requests.operators.configuration import RULES
 from model.codes import Request
 from model.config import BrokerConfig
+from model.errors import ConfigError
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import Client, client_of, elected, running
@@ -90,12 +92,64 @@ async def test_a_file_that_cannot_be_written_is_told_and_tried_again_with_the_ne
 
     async with running(tmp_path) as broker, client_of(broker) as client:
         broker.processors.configuration.keep = keep_later
-        assert await change(client, "fileReservedTime=24") == (0, "")
-        assert "fileReservedTime: changed until this broker ends only: Read-only file system" in caplog.text
+        told = "fileReservedTime: changed until this broker ends only: Read-only file system"
+        assert await change(client, "fileReservedTime=24") == (0, told)
+        assert told in caplog.text
         assert await change(client, "deleteWhen=05") == (0, "")
         assert await change(client, "deleteWhen=06") == (0, "")
     both = {"fileReservedTime": "24", "deleteWhen": "05"}
     assert written == [{"fileReservedTime": "24"}, both, {"deleteWhen": "06"}]
+
+
+async def test_a_key_that_cannot_be_kept_keeps_no_other_out_of_the_file(tmp_path: Path) -> None:
+    kept: dict[str, str] = {}
+
+    def keep_all_but_one(changes: Mapping[str, str]) -> None:
+        if "deleteWhen" in changes:
+            raise ConfigError("no room")
+        kept.update(changes)
+
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        broker.processors.configuration.keep = keep_all_but_one
+        told = "deleteWhen: changed until this broker ends only: no room"
+        assert await change(client, "deleteWhen=05", "fileReservedTime=24") == (0, told)
+        assert await change(client, "maxMessageSize=1024") == (0, told)
+    assert kept == {"fileReservedTime": "24", "maxMessageSize": "1024"}
+
+
+async def test_a_value_that_no_file_holds_is_refused_and_a_file_that_is_no_text_is_told(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('# one\u2028\u0085line\nbrokerName = "broker-t"\n', encoding="utf-8")
+    async with running(tmp_path / "store") as broker, client_of(broker) as client:
+        broker.processors.configuration.keep = partial(keep, file)
+        for character in ("\x7f", "\x01", "\u2066"):
+            code, _ = await change(client, f"namesrvAddr=a{character}:1", "fileReservedTime=24")
+            assert (code, broker.config.file_reserved_hours) == (29, 72)
+        assert await change(client, "fileReservedTime=24") == (0, "")
+        text = '# one\u2028\u0085line\nbrokerName = "broker-t"\nfileReservedTime = "24"\n'
+        assert file.read_text(encoding="utf-8") == text
+        file.write_bytes(b"# caf\xe9\n")
+        code, told = await change(client, "fileReservedTime=25")
+        assert (code, "until this broker ends only" in told) == (0, True)
+
+
+async def test_numbers_as_great_as_any_of_rocketmq_are_taken_and_served_with(tmp_path: Path) -> None:
+    greatest = {
+        name: str(2**63 - 1) for name in ("transactionCheckInterval", "reviveInterval", "slaveTimeout")
+    }
+    async with running(tmp_path, **greatest) as broker, client_of(broker) as client:
+        assert (await client.send("T")).code == 0
+        fields = BrokerConfig.keys()
+        numbers = [name for name in sorted(RULES.live) if type(fields[name].default) is int]
+        lines = [f"{name}={fields[name].metadata['most']}" for name in numbers]
+        assert await change(client, *lines, "minInSyncReplicas=1") == (0, "")
+        assert (await client.send("T")).code == 0
+        await asyncio.sleep(0.05)
+        assert broker.health() is None
+        for name in numbers:
+            assert (await change(client, f"{name}={2**63}"))[0] == 29
 
 
 async def test_the_originals_black_list_is_refused_whatever_the_value(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ dashboard asks get what the original gives."""
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from broker.requests.operators import inspection
 from broker.requests.operators.admin import bytes_text
 from broker.state.counters import SPANS, Counters, Span
 from broker.state.pulled import Pulled
@@ -112,6 +114,41 @@ async def test_consumers_say_where_they_are(tmp_path: Path) -> None:
             Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {**asked, "clientAddr": "another"}
         )
         assert bodies.loads(other.body)["consumerTable"] == {}
+
+
+async def test_what_all_consumers_say_is_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = bodies.dumps_dialect({"messageQueueTable": {queue_key("T", "broker-t", 0): 7}})
+    heard: list[str] = []
+
+    async def answering(connection: Connection, request: Command) -> Command:
+        if request.code == Request.GET_CONSUMER_STATUS_FROM_CLIENT:
+            heard.append(request.ext["topic"])
+        return request.reply(body=said)
+
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(running(tmp_path))
+        for number in range(4):
+            client = await stack.enter_async_context(client_of(broker, answering))
+            await client.call(Request.HEART_BEAT, {}, heartbeat(f"c{number}", "cg", "T"))
+        asked = {"topic": "T", "group": "cg"}
+        for most, code in ((3, 1), (4, 0), (4, 0)):  # what was said once is counted no longer
+            monkeypatch.setattr(inspection, "SAID_BYTES_MAX", most * len(said))
+            assert (await client.call(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)).code == code
+        monkeypatch.setattr(inspection, "STATUS_BYTES_MAX", len(said) - 1)
+        answer = await client.call(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        assert bodies.loads(answer.body)["consumerTable"] == {}, "each says too much"
+        heard.clear()
+        long = await client.call(
+            Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {**asked, "topic": "t" * 100_000}
+        )
+        assert (long.code, heard) == (29, [])
+        monkeypatch.setattr(inspection, "QUESTION_BYTES", 1 << 30)
+        answer = await client.call(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        assert (bodies.loads(answer.body)["consumerTable"], heard) == ({}, []), "they do not read"
+        monkeypatch.setattr(inspection, "QUESTIONS_MAX", 0)
+        assert (await client.call(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)).code == 2
 
 
 async def test_counters_of_minute_hour_and_day(tmp_path: Path) -> None:
