@@ -9,6 +9,7 @@ connection in one write.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -24,6 +25,10 @@ FLUSH_DISK_TIMEOUT: Final = 10
 FLUSH_SLAVE_TIMEOUT: Final = 12
 PENDING_BYTES_MAX: Final = 1 << 20
 """Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
+LATE_BYTES: Final = 64 << 10
+"""Of answers whose time is over so many are written anew in one turn of the loop."""
+GONE_BYTES_MAX: Final = 8 << 20
+"""Answers to connections that ended; beyond, all that wait are looked through for them."""
 _FRAME_BYTES_MAX: Final = 1 << 30
 _SENDS: Final = "SEND_MESSAGE"
 """What slow ones are told as: the codes of a read's sends are not kept beside their answers."""
@@ -33,20 +38,42 @@ Answered = Sequence[tuple[Connection, bytes]]
 """Connections, and the answers to what came over them."""
 
 
+class _Tally:
+    """So many reads, and the bytes of their answers."""
+
+    __slots__ = ("count", "size")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+
+
+class _Account(_Tally):
+    """What waits for one connection. ``gone``: it ended, and they leave as their turn comes, to nobody."""
+
+    __slots__ = ("connection", "gone", "paused")
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self.connection = connection
+        self.paused = False
+        self.gone = False
+
+
 class _PendingAck:
     """The answers of one read: they wait together for the end of its last record."""
 
-    __slots__ = ("answers", "connection", "disk_deadline_ms", "end", "slave_deadline_ms")
+    __slots__ = ("account", "answers", "disk_deadline_ms", "end", "slave_deadline_ms")
 
     def __init__(
         self,
-        connection: Connection,
+        account: _Account,
         answers: bytes,
         end: int,
         slave_deadline_ms: float,
         disk_deadline_ms: float,
     ) -> None:
-        self.connection = connection
+        self.account = account
         self.answers = answers
         self.end = end
         self.slave_deadline_ms = slave_deadline_ms
@@ -80,15 +107,15 @@ class PendingAcks:
         self._bytes_max = pending_bytes_max
         self._slaves: deque[_PendingAck] = deque()  # waiting for replication (and then for the disk)
         self._disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
-        self._bytes: dict[Connection, int] = {}
-        self._paused: set[Connection] = set()
+        self._accounts: dict[Connection, _Account] = {}
+        self._gone = _Tally()
         self._timer: asyncio.TimerHandle | None = None
         self.waits = PutTimes()
         """How long the answers to a read's sends waited for copies and the disk."""
         self.slow: SlowRequests | None = None
 
     def __len__(self) -> int:
-        return len(self._slaves) + len(self._disk)
+        return len(self._slaves) + len(self._disk) - self._gone.count
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """``slaveTimeout`` and ``syncFlushTimeout`` may have changed: they hold for what begins to wait."""
@@ -140,15 +167,19 @@ class PendingAcks:
     def _wait(
         self, connection: Connection, answers: bytes, end: int, now_ms: float, queue: deque[_PendingAck]
     ) -> None:
+        account = self._accounts.get(connection)
+        if account is None:
+            account = self._accounts[connection] = _Account(connection)
         queue.append(
             _PendingAck(
-                connection, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
+                account, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
             )
         )
-        size = self._bytes[connection] = self._bytes.get(connection, 0) + len(answers)
-        if size > self._bytes_max and connection not in self._paused:
+        account.count += 1
+        account.size += len(answers)
+        if account.size > self._bytes_max and not account.paused:
             # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
-            self._paused.add(connection)
+            account.paused = True
             connection.hold(True)
 
     def on_replicated(self, offset: int) -> None:
@@ -161,21 +192,21 @@ class PendingAcks:
                 self._disk.append(slaves.popleft())
             self.on_flushed(self._flushed())
             return
-        out: dict[Connection, list[bytes]] = {}
+        out: dict[_Account, list[bytes]] = {}
         while slaves and slaves[0].end <= offset:
             pending = slaves.popleft()
-            out.setdefault(pending.connection, []).append(pending.answers)
-            self._waited(pending)
+            if self._leaves(pending):
+                out.setdefault(pending.account, []).append(pending.answers)
         self._write(out)
 
     def on_flushed(self, offset: int) -> None:
         """Our own disk has the log up to ``offset``."""
         disk = self._disk
-        out: dict[Connection, list[bytes]] = {}
+        out: dict[_Account, list[bytes]] = {}
         while disk and disk[0].end <= offset:
             pending = disk.popleft()
-            out.setdefault(pending.connection, []).append(pending.answers)
-            self._waited(pending)
+            if self._leaves(pending):
+                out.setdefault(pending.account, []).append(pending.answers)
         if out:
             self._write(out)
 
@@ -185,7 +216,7 @@ class PendingAcks:
             pending.slave_deadline_ms = pending.disk_deadline_ms = float("-inf")
         if self._timer is not None:
             self._timer.cancel()
-            self._expire()
+            self._expire(sys.maxsize)
 
     def drop(self) -> None:
         """Give up on everything pending and close its connections.
@@ -196,34 +227,53 @@ class PendingAcks:
         waiting = [*self._disk, *self._slaves]
         self._slaves.clear()
         self._disk.clear()
-        self._bytes.clear()
-        self._paused.clear()
+        self._accounts.clear()
+        self._gone = _Tally()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for connection in dict.fromkeys(pending.connection for pending in waiting):
+        for connection in dict.fromkeys(
+            pending.account.connection for pending in waiting if not pending.account.gone
+        ):
             connection.close()
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone; its answers have nobody to go to."""
-        if self._bytes.pop(connection, None) is None:
+        """The connection is gone; its answers have nobody to go to. Those of all others are not looked
+        through for them: thousands of connections may end at once."""
+        account = self._accounts.pop(connection, None)
+        if account is None:
             return
-        self._paused.discard(connection)
-        self._slaves = deque(p for p in self._slaves if p.connection is not connection)
-        self._disk = deque(p for p in self._disk if p.connection is not connection)
+        account.gone = True
+        self._gone.count += account.count
+        self._gone.size += account.size
+        if self._gone.size > GONE_BYTES_MAX:
+            self._slaves = deque(pending for pending in self._slaves if not pending.account.gone)
+            self._disk = deque(pending for pending in self._disk if not pending.account.gone)
+            self._gone = _Tally()
 
-    def _write(self, out: dict[Connection, list[bytes]]) -> None:
-        for connection, answers in out.items():
-            data = answers[0] if len(answers) == 1 else b"".join(answers)
-            left = self._bytes.get(connection, 0) - len(data)
-            if left > 0:
-                self._bytes[connection] = left
-            else:
-                self._bytes.pop(connection, None)
-            connection.write_now(data)
-            if connection in self._paused and left <= self._bytes_max // 2:
-                self._paused.discard(connection)
-                connection.hold(False)
+    def _leaves(self, pending: _PendingAck) -> bool:
+        """Take what no longer waits out of the account; whether there is anybody that it can go to."""
+        account = pending.account
+        if account.gone:
+            self._gone.count -= 1
+            self._gone.size -= len(pending.answers)
+            return False
+        account.count -= 1
+        account.size -= len(pending.answers)
+        if not account.count:
+            del self._accounts[account.connection]
+        self._waited(pending)
+        return True
+
+    def _write(self, out: dict[_Account, list[bytes]]) -> None:
+        for account, answers in out.items():
+            account.connection.write_now(answers[0] if len(answers) == 1 else b"".join(answers))
+            self._read_again(account)
+
+    def _read_again(self, account: _Account) -> None:
+        if account.paused and account.size <= self._bytes_max // 2:
+            account.paused = False
+            account.connection.hold(False)
 
     def _arm(self, now_ms: float) -> None:
         first = min(
@@ -236,27 +286,44 @@ class PendingAcks:
         delay_s = max(first - now_ms, 1.0) / 1000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
-    def _expire(self) -> None:
+    def _expire(self, most: int | None = None) -> None:
+        """Answer what is late, about ``most`` bytes of it; the rest in a later turn of the loop."""
+        most = LATE_BYTES if most is None else most
         now_ms = self._env.monotonic_ms()
-        out: dict[Connection, list[bytes]] = {}
-        late: list[tuple[_PendingAck, int, str]] = []
-        while self._slaves and self._slaves[0].slave_deadline_ms <= now_ms:
-            pending = self._slaves.popleft()
-            late.append((pending, FLUSH_SLAVE_TIMEOUT, "the slaves did not acknowledge the message in time"))
-        while self._disk and self._disk[0].disk_deadline_ms <= now_ms:
-            pending = self._disk.popleft()
-            late.append((pending, FLUSH_DISK_TIMEOUT, "the disk did not flush the message in time"))
-        for pending, code, remark in late:
-            # The pending bytes leave their account before the answers, which are longer, take their place.
-            self._account(pending)
-            self._waited(pending)
-            out.setdefault(pending.connection, []).append(with_code(pending.answers, code, remark))
-        for connection, answers in out.items():
-            connection.write(b"".join(answers))
-            if connection in self._paused and self._bytes.get(connection, 0) <= self._bytes_max // 2:
-                self._paused.discard(connection)
-                connection.hold(False)
+        out: dict[_Account, list[bytes]] = {}
+        while most > 0 and self._slaves and self._slaves[0].slave_deadline_ms <= now_ms:
+            text = "the slaves did not acknowledge the message in time"
+            most -= self._late(self._slaves, FLUSH_SLAVE_TIMEOUT, text, most, out)
+        while most > 0 and self._disk and self._disk[0].disk_deadline_ms <= now_ms:
+            text = "the disk did not flush the message in time"
+            most -= self._late(self._disk, FLUSH_DISK_TIMEOUT, text, most, out)
+        for account, answers in out.items():
+            account.connection.write(b"".join(answers))
+            self._read_again(account)
         self._arm(now_ms)
+
+    def _late(
+        self,
+        queue: deque[_PendingAck],
+        code: int,
+        remark: str,
+        most: int,
+        out: dict[_Account, list[bytes]],
+    ) -> int:
+        """Put the first of ``queue``, or its first ``most`` bytes, into ``out``; how many it were."""
+        pending = queue[0]
+        answers, account = pending.answers, pending.account
+        if len(answers) > most and not account.gone:
+            size = _whole_frames(answers, most)
+            if size < len(answers):
+                pending.answers = answers[size:]
+                account.size -= size
+                out.setdefault(account, []).append(with_code(answers[:size], code, remark))
+                return size
+        queue.popleft()
+        if self._leaves(pending):
+            out.setdefault(account, []).append(with_code(answers, code, remark))
+        return len(answers)
 
     def _waited(self, pending: _PendingAck) -> None:
         if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
@@ -264,14 +331,15 @@ class PendingAcks:
             took_ms = self._env.monotonic_ms() - begun_ms
             self.waits.waited(took_ms)
             if self.slow is not None and took_ms >= self.slow.least_ms:
-                self.slow.note(_SENDS, pending.connection.remote, took_ms)
+                self.slow.note(_SENDS, pending.account.connection.remote, took_ms)
 
-    def _account(self, pending: _PendingAck) -> None:
-        left = self._bytes.get(pending.connection, 0) - len(pending.answers)
-        if left > 0:
-            self._bytes[pending.connection] = left
-        else:
-            self._bytes.pop(pending.connection, None)
+
+def _whole_frames(answers: bytes, least: int) -> int:
+    """Where the frame ends that passes ``least`` bytes."""
+    at = 0
+    while at < least and (end := codec.frame_end(answers, at, len(answers), _FRAME_BYTES_MAX)):
+        at = end
+    return at
 
 
 def with_code(answers: bytes, code: int, remark: str) -> bytes:

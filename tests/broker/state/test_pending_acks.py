@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.state import pending_acks as pending_acks_module
 from broker.state.pending_acks import PendingAcks, with_code
 from model.config import BrokerConfig
 from remoting import codec
@@ -201,6 +203,68 @@ def test_a_connection_that_ended_leaves_nothing_behind() -> None:
         pending_acks.on_replicated(20)
         assert gone.written == []
         assert [a.opaque for a in answers_in(stays.data)] == [2]
+
+    run(body)
+
+
+def test_a_connection_that_ends_looks_through_the_answers_of_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1,000 that ended together looked through 100,000 answers each."""
+    monkeypatch.setattr(pending_acks_module, "GONE_BYTES_MAX", 60 * len(answer(100)))
+
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks)
+        connections = [FakeConnection(f"127.0.0.1:{40000 + i}") for i in range(100)]
+        for at, connection in enumerate(connections):
+            pending_acks.add(conn(connection), answer(100 + at), 10 * (at + 1))
+        waiting = pending_acks._slaves
+        for count, connection in enumerate(connections[:60], 1):
+            pending_acks.forget(conn(connection))
+            assert pending_acks._slaves is waiting, "nothing was looked through"
+            assert len(pending_acks) == 100 - count
+        pending_acks.forget(conn(connections[60]))
+        assert len(pending_acks._slaves) == len(pending_acks) == 39, "too much waits for nobody"
+        pending_acks.forget(conn(connections[61]))
+        marks.replicated = 1000
+        pending_acks.on_replicated(1000)
+        assert [len(c.written) for c in connections] == [0] * 62 + [1] * 38
+        assert (
+            len(pending_acks)
+            == pending_acks._gone.size
+            == pending_acks._gone.count
+            == len(pending_acks._accounts)
+            == 0
+        )
+
+    run(body)
+
+
+def test_answers_that_are_late_together_are_written_anew_a_part_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also those of one read, in order; what becomes safe meanwhile is answered as safe."""
+    monkeypatch.setattr(pending_acks_module, "LATE_BYTES", 3 * len(answer(1)) - 1)
+
+    def body() -> None:
+        marks = Marks()
+        pending_acks = parking_of(marks)
+        one, other = FakeConnection(), FakeConnection("127.0.0.1:40001")
+        pending_acks.add(conn(one), b"".join(answer(number) for number in range(8)), 10)
+        pending_acks.add(conn(other), answer(8), 20)
+        for pending in pending_acks._slaves:
+            pending.slave_deadline_ms = float("-inf")
+        pending_acks._expire()
+        assert [(a.opaque, a.code) for a in answers_in(one.data)] == [(0, 12), (1, 12), (2, 12)]
+        pending_acks._expire()
+        marks.replicated = 10
+        pending_acks.on_replicated(10)
+        assert [a.opaque for a in answers_in(one.data)] == list(range(8))
+        assert [a.code for a in answers_in(one.data)] == [12] * 6 + [0] * 2
+        pending_acks._expire()
+        assert [(a.opaque, a.code) for a in answers_in(other.data)] == [(8, 12)]
+        assert len(pending_acks) == len(pending_acks._accounts) == 0
 
     run(body)
 
