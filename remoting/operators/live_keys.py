@@ -17,6 +17,7 @@ from model.settings import HIDDEN, Config, properties_of
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.env import Env
+from runtime.report.complaints import Complaints
 from runtime.tasks import SerialCalls
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class LiveKeys:
         self._rules = rules
         self._unkept: dict[str, str] = {}
         self._writes = SerialCalls(env.offload)
+        self._told = Complaints(log, lambda: env.monotonic_ms() / 1000)
 
     async def update(self, connection: Connection, request: Command) -> Command:
         """Set live keys, all of them or none, also for the next start."""
@@ -59,7 +61,7 @@ class LiveKeys:
         if ignored:
             log.info("%s: keys of RocketMQ that keelmq has no use for, ignored: %s", role, ", ".join(ignored))
         if changed:
-            log.warning("%s: configuration changed by %s: %.2000s", role, connection.remote, changed)
+            self._told.warn("%s: configuration changed by %s: %.2000s", role, connection.remote, str(changed))
             for hook in self.on_change:
                 hook()
         self._unkept |= changed

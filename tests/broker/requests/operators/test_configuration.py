@@ -54,6 +54,15 @@ async def test_copies_that_an_ok_means_change_while_a_broker_leads(tmp_path: Pat
         assert (await client.send("T")).code == 0
 
 
+async def test_changes_by_the_hundred_make_a_few_lines_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for number in range(100):
+            assert await change(client, f"fileReservedTime={number + 100}") == (0, "")
+    assert 0 < caplog.text.count("configuration changed by") < 50
+
+
 async def test_how_long_an_answer_waits_for_slaves_changes(tmp_path: Path) -> None:
     async with running(tmp_path, slaveTimeout="600000") as broker, client_of(broker) as client:
         await broker.lead(elected(1, 1, {1, 2}, 1))
