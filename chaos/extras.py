@@ -244,19 +244,19 @@ class Extras:
 
     # Was it kept?
 
-    async def look(self) -> list[str]:
+    async def look(self, *, tables_only: bool = False) -> list[str]:
         """What was answered and does not show, in words; ``broken`` says so, too, also that nothing could be
-        read."""
+        read. ``tables_only``: messages may be lost, topics and groups not."""
         try:
-            self.sight = Sight(await self._missing())
+            self.sight = Sight(await self._missing(tables_only=tables_only))
         except (MqError, OSError) as error:
             self.sight = Sight(unread=f"cannot be read back: {error}")
         return self.sight.told()
 
-    async def _missing(self) -> list[str]:
+    async def _missing(self, *, tables_only: bool) -> list[str]:
         """Of TOPIC only where its making was answered: what no broker has cannot be read back. Raises
         MqError, OSError."""
-        if TOPIC not in self.shown["topics"]:
+        if tables_only or TOPIC not in self.shown["topics"]:
             return [*self._unlike(await self._site.tables())]
         seen = await self._stored(TOPIC)
         again = await self._stored(RETRY) if self.shown["retries"] else {}

@@ -85,6 +85,14 @@ def _members_alone(original: Any) -> Any:
     return among_survivors
 
 
+def _furthest_survivor(original: Any) -> Any:
+    def among_survivors(ballot: Ballot) -> int | None:
+        heard = [b for b in ballot.voters if b in ballot.answered]
+        return ballot.best(heard) if len(heard) == len(ballot.voters) else None
+
+    return among_survivors
+
+
 def _epoch_believed(original: Any) -> Any:
     def peers(self: Group, command: Any) -> list[int]:
         had = self.members if command.log_epoch >= self.epoch else self.before
@@ -315,6 +323,13 @@ PLANTS: Final[Mapping[str, Plant]] = {
         owner=elect,
         name="_among_survivors",
         replacement=_members_alone,
+    ),
+    "outsider_of_equal_log": Plant(
+        "of suspects with equal logs one leads that was no member and lacks a table",
+        Setting(start="alone", budget=Budget(0, 1, powers=1, leases=1, changes=1)),
+        owner=elect,
+        name="_among_survivors",
+        replacement=_furthest_survivor,
     ),
     "suspect_believed": Plant(
         "a suspect master's old log epoch is believed when it comes back",

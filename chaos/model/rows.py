@@ -13,6 +13,9 @@ SMALL: Final[Mapping[str, Setting]] = {
     "all, alone, a proposal and a lease": Setting(start="alone", budget=Budget(1, 1, proposals=1, leases=1)),
     "all, a wiped log": Setting(budget=Budget(1, 1, wipes=1)),
     "all, a change of a table": Setting(start="alone", budget=Budget(0, 1, proposals=1, leases=1, changes=1)),
+    "all, alone, a change of a table and a power loss": Setting(
+        start="alone", budget=Budget(0, 1, powers=1, leases=1, changes=1)
+    ),
     "all, two brokers, kill and power loss": Setting(brokers=2, budget=Budget(1, 2, kills=1, powers=1)),
     "all, two copies at least": Setting(copies_min=2, budget=Budget(1, 0, proposals=2, leases=1)),
     "all, late views": Setting(start="two", budget=Budget(1, 1, proposals=1, views=1)),

@@ -47,11 +47,12 @@ class SimExtras(Extras):
     def begin(self) -> asyncio.Task[None]:
         return self._cluster.inside(self._node, self.run(), name="extras")
 
-    async def settle(self) -> None:
-        """Wait until the healed cluster shows all that was answered, or long enough."""
+    async def settle(self, *, tables_only: bool) -> None:
+        """Wait until the healed cluster shows all that was answered, or long enough. ``tables_only``: but for
+        messages, which may be lost."""
         loop = self._cluster.loop
         until_s = loop.time() + SHOWN_S
-        while await self._cluster.inside(self._node, self.look(), name="extras-look"):
+        while await self._cluster.inside(self._node, self.look(tables_only=tables_only), name="extras-look"):
             if loop.time() > until_s:
                 return
             await asyncio.sleep(0.5)

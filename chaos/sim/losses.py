@@ -76,7 +76,7 @@ class Losses:
     ) -> None:
         self._cluster = cluster
         self._synced = synced
-        self._powerless = False
+        self._powerless = self._wiped = False
         self._tolerates = tolerates
         self._unclean = unclean
         self._unclean_seen = 0
@@ -98,6 +98,7 @@ class Losses:
             self._hit.add(name)
         if isinstance(fault, PowerFail):
             self._powerless = True
+        self._wiped |= isinstance(fault, Wipe)
         if isinstance(fault, Wipe | PowerFail):
             self._bytes_gone.append((cluster.clock(), cluster.nodes[name].host))
         if isinstance(fault, Wipe) or (isinstance(fault, PowerFail) and not self._synced):
@@ -144,6 +145,13 @@ class Losses:
         """Whether something may have been lost that was answered."""
         beyond = self._tolerates is not None and len(self._hit) >= self._tolerates
         return bool(self._moments) or beyond or self.gave_up
+
+    @property
+    def of_tables_allowed(self) -> bool:
+        """Whether a topic or a group may have been lost that was answered: on a disk that was wiped, by an
+        unclean election, or where brokers that all lost bytes elect one from outside of the set, as its log
+        is longer (docs/replication-modes.md). Each member has them, however many messages a mode may cost."""
+        return self.gave_up or self._wiped or (self._powerless and not self._synced)
 
     @property
     def bytes_may_be_missing(self) -> bool:

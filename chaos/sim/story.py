@@ -186,8 +186,8 @@ class Story:
         await self._heal(own, producers, reader, tasks)
         await self._last_sends(producers)
         await cluster.until(cluster.converged, 5.0)
-        if self.extras is not None and not self.losses.any_allowed:
-            await self.extras.settle()
+        if self.extras is not None and not self.losses.of_tables_allowed:
+            await self.extras.settle(tables_only=self.losses.any_allowed)
             self.found += self.extras.broken()
         if self.neighbour is not None:
             await self.neighbour.settle()

@@ -123,7 +123,8 @@ def longer_than(broker_id: int, others: Collection[int], ends: Mapping[int, End]
 def _by_membership(ballot: Ballot) -> int | None:
     """A living member that forgot nothing has all that was acknowledged. Where every member is needed for an
     acknowledgement, one that answered wins over one with a longer log that may have just died."""
-    sound = [b for b in ballot.members if b in ballot.alive and b not in ballot.suspect]
+    able = set(ballot.members).intersection(ballot.voters)
+    sound = [b for b in ballot.members if b in able and b in ballot.alive and b not in ballot.suspect]
     if not sound:
         # Without members nobody ever led, or an operator removed them all.
         return _among_survivors(ballot) if ballot.members else None
@@ -156,13 +157,24 @@ def _among_survivors(ballot: Ballot) -> int | None:
 
     Members alone will not do: the master's machine loses power just after its slaves were killed and left the
     set; it comes back with a short log as the only member, leads, and cuts the slaves, which have everything.
+    But of equal logs a member's leads: every change of a table that was answered is on its disk.
+
+    A member that became a learner may have what nobody else has. It is waited for, and leads no more.
     """
     heard = _heard(ballot)
+    learners = set(ballot.members).difference(ballot.voters)
     # In majority mode there may be replicas that are not even registered.
-    if len(heard) < max(len(ballot.voters), ballot.majority_of):
+    if len(heard) < max(len(ballot.voters), ballot.majority_of) or learners.difference(_said(ballot)):
         return None
-    return ballot.best(with_longest_log(heard, ballot.ends))
+    furthest = with_longest_log({*heard, *learners}, ballot.ends)
+    for has_tables in (ballot.members, ballot.quorum_members):
+        furthest = [b for b in furthest if b in has_tables] or furthest
+    return ballot.best([b for b in furthest if b in ballot.voters])
 
 
 def _heard(ballot: Ballot) -> list[int]:
-    return sorted(b for b in ballot.voters if b in ballot.alive and b in ballot.answered)
+    return sorted(_said(ballot).intersection(ballot.voters))
+
+
+def _said(ballot: Ballot) -> set[int]:
+    return set(ballot.alive).intersection(ballot.answered)

@@ -280,6 +280,8 @@ class ReplicaTable:
         if group.master not in members:
             return Answer(ALTER_FAILED, f"{members} lacks the master {group.master} of {name}")
         for member in set(members) - set(group.members):
+            if group.replicas[member].learner:
+                return Answer(INVALID_REPLICAS, f"broker {member} of {name} is a learner")
             now = group.replicas[member].incarnation
             # Level it was, before it forgot once more. A real master says nothing: the epoch has to do.
             if command.incarnations.get(member, now) != now:
@@ -389,6 +391,8 @@ class ReplicaTable:
         replica = None if group is None else group.replicas.get(command.broker_id)
         if group is None or replica is None:
             return Answer(NEED_TO_BE_REGISTERED, f"broker {command.broker_id} has no id in {name}")
+        if command.learner and command.broker_id in group.members:
+            return _no_learner_yet(name, command.broker_id, group)
         before = msgspec.structs.astuple(replica)
         replica.address = command.address or replica.address
         replica.ha_address = command.ha_address or replica.ha_address
@@ -408,16 +412,7 @@ class ReplicaTable:
         if group.changes_mode(command.broker_id):
             group.depose()
         changed |= before != msgspec.structs.astuple(replica)
-        ext = {
-            "clusterName": group.cluster,
-            "brokerName": name,
-            "masterEpoch": str(group.epoch),
-            "syncStateSetEpoch": str(group.members_epoch),
-        }
-        master = group.master
-        if master is not None and (master in command.alive or master in command.within_grace):
-            ext |= {"masterBrokerId": str(master), "masterAddress": group.address(master) or ""}
-        return Answer(ext=ext | _ours_of(group), body=_set_body(group), changed=changed)
+        return _registered(group, command, changed=changed)
 
     @staticmethod
     def _leaves_the_set(group: Group, command: RegisterBroker) -> bool:
@@ -470,6 +465,25 @@ class ReplicaTable:
             del self.groups[name]
             self._retired[name] = _Retired(group.next_id, group.epoch, group.members_epoch)
         return Answer(changed=True)
+
+
+def _registered(group: Group, command: RegisterBroker, *, changed: bool) -> Answer:
+    ext = {
+        "clusterName": group.cluster,
+        "brokerName": command.group,
+        "masterEpoch": str(group.epoch),
+        "syncStateSetEpoch": str(group.members_epoch),
+    }
+    master = group.master
+    if master is not None and (master in command.alive or master in command.within_grace):
+        ext |= {"masterBrokerId": str(master), "masterAddress": group.address(master) or ""}
+    return Answer(ext=ext | _ours_of(group), body=_set_body(group), changed=changed)
+
+
+def _no_learner_yet(name: str, broker_id: int, group: Group) -> Answer:
+    """Nobody elects a learner, and a member may have what no other broker has. A master lets it go first."""
+    text = f"broker {broker_id} is in the SyncStateSet {group.members} of {name}"
+    return Answer(INVALID_REQUEST, f"{text}: it may become a learner when it has left that")
 
 
 def _not_cleanable(group: Group, command: CleanBrokers) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.bugs import planted
 from chaos.drills.simulated.run import run_plan
-from chaos.faults import FAULTS, Cut, Fault, HandOver, Heal, Look, PowerFail, ResetLinks, Restart, Step
+from chaos.faults import FAULTS, Cut, Fault, HandOver, Heal, Look, PowerFail, ResetLinks, Restart, Step, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.scenarios import Plan
 from chaos.scenarios.swarm import MODES
@@ -153,3 +153,15 @@ def test_what_costs_no_copy_beside_one_death_hides_no_answer_before_replication(
 
     assert any("lost" in run(seed, "ack_before_replication") for seed in range(8))
     assert run(0, None) == set()
+
+
+def test_topics_and_groups_are_judged_where_a_mode_may_cost_messages_but_no_disk_lost_any() -> None:
+    brokers = Brokers()
+    found = losses(brokers, tolerates=1)
+    found.struck(Cut("b1", "b2"), "b1")
+    assert found.any_allowed
+    assert not found.of_tables_allowed, "each member has them"
+    for fault in (PowerFail("b1"), Wipe("b1")):
+        found = losses(brokers)
+        found.struck(fault, "b1")
+        assert found.of_tables_allowed, "an outsider with more of the log may lead, and lack them"

@@ -27,6 +27,14 @@ pytestmark = pytest.mark.sim
 
 COPY_LATE_S = 1.0
 GROUP = bodies.dumps({"groupName": "G1", "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 7})
+TOPIC = {
+    "topic": "T1",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "defaultTopic": "TBW102",
+}
 COMMIT = {"consumerGroup": "readers", "topic": "TBW102", "queueId": "0"}
 
 
@@ -172,3 +180,33 @@ def test_in_majority_mode_an_outsider_with_a_longer_log_and_without_the_group_do
         assert "G1" in world.broker(other).groups.table
 
     world.run(main)
+
+
+@simulated(lambda: Group(0))
+async def test_after_a_power_failure_of_the_only_member_an_outsider_with_an_equal_log_does_not_lead(
+    world: Group,
+) -> None:
+    """The outsider's id is smaller, and the topic is on the member's disk alone."""
+    cluster = world.cluster
+    first = cluster.master()
+    assert first is not None
+    cluster.kill(first)
+    assert await cluster.until(lambda: None if cluster.master() not in (None, first) else "none", 10) is None
+    cluster.start(first)
+    assert await cluster.until(cluster.converged, 20) is None
+    await world.begin()
+    assert min(world.others) < world.master
+    for other in world.others:
+        cluster.kill(other)
+    await world.members_are(world.master)
+    assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
+    assert await world.ask(Request.UPDATE_AND_CREATE_TOPIC, TOPIC) == Response.SUCCESS
+    cluster.power_fail(world.master)
+    cluster.power_on(world.master)
+    for node in cluster.of("broker"):
+        cluster.start(node.name)
+    assert await cluster.until(cluster.converged, 25) is None
+    assert cluster.master() == world.master
+    for node in cluster.of("broker"):
+        assert "G1" in world.broker(node.name).groups.table
+        assert "T1" in world.broker(node.name).topics.table
