@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from model.codes import Response, name_of
@@ -17,6 +17,8 @@ PIECE_BYTES: Final = 1 << 20
 """So much is handed to the system in one go. It copies what it takes, and the transport what is left: of
 35 MB that took 30 ms."""
 _OPAQUE_MAX: Final = 2**31 - 1
+FAILED_A_TURN: Final = 256
+"""Calls that are told of the end of their connection in one turn of the loop."""
 SILENT_S: Final = 0.5
 """A call that waited less, because its caller had no more time, says nothing of its connection."""
 
@@ -71,10 +73,19 @@ class Calls:
     def fail(self, why: str) -> None:
         """The connection ended before the answers."""
         answers, self._answers = self._answers, {}
-        for answer, alarm in answers.values():
+        self._fail_some(iter(answers.values()), why)
+
+    def _fail_some(
+        self, answers: Iterator[tuple[asyncio.Future[Command], asyncio.TimerHandle]], why: str
+    ) -> None:
+        """Thousands may have waited: what each does next is a step of the loop."""
+        for count, (answer, alarm) in enumerate(answers, 1):
             alarm.cancel()
             if not answer.done():
                 answer.set_exception(Unknown(why))
+            if count == FAILED_A_TURN:
+                answer.get_loop().call_soon(self._fail_some, answers, why)
+                return
 
     def _late(
         self, answer: asyncio.Future[Command], code: int, sent_at: float, timeout_s: float, remote: str
