@@ -65,7 +65,8 @@ class Conditions:
     keeps_set: Callable[[], bool] = lambda: False
     """See ``SyncSet.keeps_set``."""
     before_reseed: Callable[[], Awaitable[None]] = _nothing_before
-    """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
+    """Awaited before a log is put aside (``autoReseed``), or cut that may be counted on. Raises MqError,
+    OSError: not now."""
 
     @classmethod
     def of(cls, *, controllers: bool) -> Conditions:

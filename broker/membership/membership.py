@@ -108,8 +108,9 @@ class Membership:
                 await self.forget_suspicion()
 
     async def before_reseed(self) -> None:
-        """The log is about to be put aside (``autoReseed``): until it is copied anew, what it acknowledged is
-        not here. The Controllers hear that first, or an election could count this broker as one that has it.
+        """The log is about to be put aside (``autoReseed``), or cut where it may be counted on: until it is
+        copied anew, what it acknowledged is not here. The Controllers hear that first, or an election could
+        count this broker as one that has it.
 
         Raises OSError, and what registering raises: then the log must stay.
         """

@@ -70,9 +70,9 @@ def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
 class UncleanRebootDetector:
     """Whether this broker is suspect.
 
-    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside,
-    ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however often the
-    process or the machine dies.
+    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside or
+    cut, ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however
+    often the process or the machine dies.
     """
 
     def __init__(self, env: Env, directory: str) -> None:

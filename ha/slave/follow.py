@@ -77,7 +77,8 @@ class Truncate(NamedTuple):
     to: PhysicalOffset
     why: str
     harmless: bool = False
-    """What is truncated of the confirmed part is in the master's log, and is copied again."""
+    """What is truncated of the confirmed part is in the master's log, and is copied again. Until then it is
+    not here: the Controllers hear that first."""
 
 
 class ForgetEpochs(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ha.slave.follow import Master
 from ha.slave.master_link import Dialect, MasterLink
-from ha.slave.own_log import CannotGoOnError, forget_epochs
+from ha.slave.own_log import CannotGoOnError, UntoldCutError, forget_epochs
 from ha.slave.parts import Parts
 from ha.slave.reseeds import Reseeds
 from ha.wire.codec import SlaveHandshake
@@ -146,6 +146,9 @@ class Follower:
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
     may be older than ours although it was elected after all we know of: the Controllers' word counts then.
 
+    Before a log is cut that may be counted on, as before one is put aside, the Controllers hear that this
+    broker is suspect.
+
     With a secret both ends prove themselves first (``ha.wire.proof``). A master that does not is not
     followed; with ``trustPeers`` one that says it has no secret is. A master that may be RocketMQ is then
     asked for no proof unless it asks for ours.
@@ -167,6 +170,8 @@ class Follower:
         self.broker_id = broker_id
         self.master = Master(NO_EPOCH)
         self.on_agree: list[Callable[[], None]] = []
+        self.cut_told = False
+        """The Controllers know that this log loses what was acknowledged, and no link has worked since."""
         self.reseeds = Reseeds(parts, before_reseed)
         self._parts = parts
         self._situation = _Situation(State.NO_MASTER, lost_ms=parts.env.monotonic_ms())
@@ -272,7 +277,7 @@ class Follower:
         """Our log goes on in the master's."""
         session = self._session
         if session is not None and not session.agreed:
-            session.agreed = True
+            session.agreed, self.cut_told = True, False
             for hook in self.on_agree:
                 hook()
 
@@ -316,6 +321,8 @@ class Follower:
         except CannotGoOnError as error:
             if not await self._reseed(error):
                 raise
+        except UntoldCutError as error:
+            await self._tell_cut(address, error)
         except Exception as error:
             if not isinstance(error, EXPECTED):
                 # Our own mistake, and the status must not hide that this replica follows no more.
@@ -335,6 +342,15 @@ class Follower:
             case _:
                 broken = self._parts.store.why_not_writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
+
+    async def _tell_cut(self, address: str, cut: UntoldCutError) -> None:
+        """Raises MqError: not now."""
+        try:
+            await self.reseeds.before()
+        except (MqError, OSError) as problem:
+            raise MqError(f"{cut}; not cut yet: {problem}") from problem
+        # Another master may not want the cut; then it is told once more if it does.
+        self.cut_told = address == self.address
 
     async def _reseed(self, error: CannotGoOnError) -> bool:
         """Whether there is an empty log to go on with."""

@@ -38,6 +38,10 @@ class Owner(Protocol):
     def master(self) -> Master:
         """As of now: the master may be elected again while the link lives."""
 
+    @property
+    def cut_told(self) -> bool:
+        """Whether the Controllers know that the log loses what was acknowledged."""
+
     def on_connected(self) -> None: ...
     def on_agreed(self) -> None:
         """Our log goes on in the master's."""
@@ -97,7 +101,7 @@ class MasterLink(asyncio.BufferedProtocol):
         """``initiator``: prove ourselves with it, and have the master do so, before anything else."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._env, self._store, self._config = parts
-        self._log = LogKeeper(parts.store)
+        self._log = LogKeeper(parts.store, lambda: owner.cut_told)
         self._owner = owner
         self._dialect = dialect
         self._initiator = initiator  # None: the master has proven itself, or need not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ha.slave.follow import (
@@ -43,6 +43,11 @@ class CannotGoOnError(MqError):
         self.lacks_confirmed = lacks_confirmed
 
 
+class UntoldCutError(MqError):
+    """What this broker acknowledged, and may be counted on to have, is to be cut off. The Controllers hear
+    that first, or an election could count it as a holder. The cut and what follows were not carried out."""
+
+
 def own_log(store: MessageStore) -> OwnLog:
     epochs = store.epochs
     return OwnLog(
@@ -72,8 +77,10 @@ def forget_epochs(store: MessageStore, offset: PhysicalOffset) -> None:
 class LogKeeper:
     """Carries out what ``ha.slave.follow`` decided."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, told: Callable[[], bool] = lambda: False) -> None:
+        """``told``: whether the Controllers know that this log loses what was acknowledged."""
         self._store = store
+        self._told = told
 
     def read(self, offset: PhysicalOffset, size: int) -> bytes | None:
         """See ``follow.ReadOwn``."""
@@ -82,7 +89,8 @@ class LogKeeper:
         return self._store.log.read(offset, size)
 
     def carry_out(self, actions: Iterable[Action], master_end: PhysicalOffset) -> bool:
-        """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError."""
+        """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError,
+        UntoldCutError."""
         store, agreed = self._store, False
         for action in actions:
             match action:
@@ -111,6 +119,10 @@ class LogKeeper:
         store, to = self._store, truncate.to
         if to >= store.log.end:
             return
+        # Not only what is confirmed may be counted on: a cut for want of epochs takes also what the master
+        # answered since it told the last time what is confirmed.
+        if (truncate.harmless or to < store.confirmed_records_end) and not self._told():
+            raise UntoldCutError(f"the log is to be cut from {store.log.end} to {to}: {truncate.why}")
         if to < store.confirmed_records_end and not truncate.harmless:
             log.error(
                 "log cut from %d to %d, below %d that a master confirmed: %s",

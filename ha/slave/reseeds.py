@@ -25,7 +25,8 @@ class Reseeds:
     """Puts logs aside that cannot be continued (``autoReseed``): how many in a row, and when the next one."""
 
     def __init__(self, parts: Parts, before: Callable[[], Awaitable[None]]) -> None:
-        """``before`` returns when a log may be put aside. Raises MqError, OSError: not now."""
+        """``before`` returns when a log may be put aside, or cut that may be counted on. Raises MqError,
+        OSError: not now."""
         self.aside: list[str] = []
         """Where logs went that could not be continued, in the life of this process."""
         self.before = before

@@ -171,6 +171,49 @@ async def test_an_orderly_stop_hands_on_what_consumers_committed(tmp_path: Path)
         assert two.offsets.get("cg", "T", 0) == 2
 
 
+async def test_a_commit_that_comes_while_a_master_drains_is_not_answered_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is handed on is settled by then: it waits for the outcome."""
+    async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+        one.groups.find("cg")
+        for number in range(3):
+            await client.send("T", b"m%d" % number)
+        await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
+        drained, late = one.roles.drained, list[asyncio.Future[Any]]()
+
+        def commit(offset: int) -> Any:
+            ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
+            return client.call(Request.UPDATE_CONSUMER_OFFSET, ext)
+
+        async def draining(transfer_target: BrokerId | None, timeout_s: float) -> bool:
+            done = await drained(transfer_target, timeout_s)
+            late.append(asyncio.ensure_future(commit(2)))
+            await asyncio.sleep(0.05)
+            assert not late[0].done()
+            return done
+
+        monkeypatch.setattr(one.roles, "drained", draining)
+        assert (await commit(1)).code == 0
+        await one.stop()
+        assert two.offsets.get("cg", "T", 0) == 1
+        assert (await late[0]).code != 0
+
+
+async def test_a_commit_during_a_handover_that_comes_to_nothing_is_taken_after_it(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, _), client_of(one) as client:
+        one.groups.find("cg")
+        await client.send("T", b"m")
+        assert await one.roles.drain(BrokerId(2), 1.0)
+        ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        commit = asyncio.ensure_future(client.call(Request.UPDATE_CONSUMER_OFFSET, ext))
+        await asyncio.sleep(0.05)
+        assert not commit.done()
+        one.roles.resume()
+        assert (await commit).code == 0
+        assert one.offsets.get("cg", "T", 0) == 1
+
+
 async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

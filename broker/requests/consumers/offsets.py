@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.context import BrokerContext
 from broker.requests.answers import dialect
+from broker.state.current_role import HANDING_OVER
 from broker.upkeep.acting import ONLY_FORWARD
 from model.codes import Request, Response
 from model.errors import Refused
@@ -50,6 +51,10 @@ class OffsetProcessor:
         header = OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, request.ext)
         context = self._context
         need_own_group(header.group)
+        # What is answered OK once a master hands over would not be handed on: it waits for the outcome.
+        await context.role_state.handed_over(request)
+        if context.role_state.handing_over:
+            raise Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE)
         if not context.role_state.keeps_offsets:
             # Offsets live at the master and come to slaves from there; kept here they would be overwritten.
             raise Refused("this broker is not the master: commit offsets there", Response.SYSTEM_ERROR)
