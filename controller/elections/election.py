@@ -364,11 +364,8 @@ class ElectionDecider:
         request, group = election.request, self._table.groups.get(name)
         election.phase, election.asked_ms = Phase.ASKING, self._now_ms
         asked = [] if group is None else self._preview.to_ask(name, group, request, self._now_ms)
-        beats = [self._live.newest(name, broker_id) for broker_id in asked]
         until_dead = group is not None and election.ticket is None and self._preview.asks_every_living(group)
-        longest_s = longest_wait_s(
-            (beat.timeout_ms for beat in beats if beat is not None), until_dead=until_dead
-        )
+        longest_s = longest_wait_s(self._live.timeouts_ms(name, asked), until_dead=until_dead)
         self._inquiries += 1
         election.inquiry = Inquiry(self._inquiries, asked, longest_s, self._now_ms)
         if asked:

@@ -221,6 +221,11 @@ class Liveness:
         """Those of ``broker_ids`` that must not be taken for dead, sorted."""
         return sorted(i for i in broker_ids if self.is_presumed_alive(group, i, now_ms))
 
+    def timeouts_ms(self, group: str, broker_ids: Iterable[int]) -> list[int]:
+        """The heartbeat timeouts of those of ``broker_ids`` that were ever heard."""
+        beats = (self.newest(group, broker_id) for broker_id in broker_ids)
+        return [beat.timeout_ms for beat in beats if beat is not None]
+
     def newest(self, group: str, broker_id: int) -> Heartbeat | None:
         return self._beats.get((group, broker_id))
 
