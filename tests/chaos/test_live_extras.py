@@ -90,7 +90,7 @@ async def test_what_does_not_show_in_time_is_a_violation(
     monkeypatch.setattr(live, "LOOK_S", 0.0)
     said: list[Any] = [Unknown("no answer"), ["late"], []]
 
-    async def missing() -> list[str]:
+    async def missing(**_: bool) -> list[str]:
         now = said.pop(0)
         if isinstance(now, Exception):
             raise now

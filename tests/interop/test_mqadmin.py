@@ -101,7 +101,7 @@ def test_a_key_is_changed_on_every_controller_and_its_members_on_none(cluster: C
     assert _settings(after) == {
         address: {**keys, "electMasterMaxRetryCount": "7"} for address, keys in found.items()
     }
-    assert "controllerDLegerPeers cannot be changed while the Controller runs" in refused, refused
+    assert "controllerDLegerPeers cannot be changed while the controller serves" in refused, refused
     assert "update controller config success!" in back, back
     assert _settings(last) == found
 

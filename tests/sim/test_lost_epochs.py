@@ -23,10 +23,10 @@ async def test_a_slave_that_cuts_its_log_for_want_of_epochs_is_not_counted_as_on
     cuts: list[int] = []
     carried_out = LogKeeper._truncate
 
-    def truncate(keeper: LogKeeper, *arguments: object) -> None:
-        before = keeper._store.log.end
-        carried_out(keeper, *arguments)  # type: ignore[arg-type]
-        cuts.append(before - keeper._store.log.end)
+    def truncate(holder: LogKeeper, *arguments: object) -> None:
+        before = holder._store.log.end
+        carried_out(holder, *arguments)  # type: ignore[arg-type]
+        cuts.append(before - holder._store.log.end)
 
     monkeypatch.setattr(LogKeeper, "_truncate", truncate)
     world.send_on(every_s=0.004)
