@@ -76,6 +76,7 @@ class Processors:
             copies=context.copies,
             repair=upkeep.repair,
             compare=upkeep.compare,
+            sources=upkeep.table_sources,
             role_changed=role_changed,
         )
         self.handlers |= self.pops.handlers(client)

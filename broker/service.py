@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from broker import stopping
@@ -15,6 +16,7 @@ from broker.acl.signed_path import SignedPath
 from broker.context import BrokerContext, Trust
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration, changes_of
+from broker.membership.view import TableSource
 from broker.processors import Processors
 from broker.requests.consumers.fast_pull import FastReads
 from broker.requests.consumers.pull import CHECK_S
@@ -224,6 +226,9 @@ class Broker:
     async def lead(self, elected: Elected) -> None:
         await self.roles.lead(elected)
         self.check_invariants()
+
+    async def take_tables(self, broker_id: BrokerId, epoch: Epoch, sources: Sequence[TableSource]) -> None:
+        await self.roles.take_tables(broker_id, epoch, sources)
 
     def announce(self, epoch: Epoch) -> None:
         self.roles.announce(epoch)

@@ -180,6 +180,7 @@ class Request(IntEnum):
     READ_LOG_RANGE = 7701
     KEELMQ_COPY_TABLES = 7702
     KEELMQ_LOG_DIGESTS = 7703
+    KEELMQ_GIVE_TABLES = 7704
     KEELMQ_TRANSFER_LEADERSHIP = 7710  # to the Controllers' leader
     KEELMQ_REPLACE_CONTROLLER = 7711  # to the Controllers' leader
     KEELMQ_SET_MAINTENANCE = 7712  # to the Controllers' leader

@@ -71,6 +71,7 @@ AMONG_PEERS: Final = frozenset(
         Request.READ_LOG_RANGE,
         Request.KEELMQ_COPY_TABLES,
         Request.KEELMQ_LOG_DIGESTS,
+        Request.KEELMQ_GIVE_TABLES,
     }
 )
 """What servers ask of each other, and nobody else."""

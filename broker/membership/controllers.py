@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.membership.view import View
+from broker.membership.view import TableSource, View
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown
@@ -407,6 +407,7 @@ def view_of(answer: Command, asked_ms: float) -> View:
         incarnations=_incarnations(ext.get("incarnations", "")),
         registered_at=ext.get("registeredAddress"),
         needs_lease=ext.get("electsOutsiders") == "true",
+        table_sources=_table_sources(ext.get("tablesAt", "")),
     )
 
 
@@ -419,3 +420,16 @@ def _incarnations(text: str) -> dict[BrokerId, int]:
     """Of ``2:1;3:4``; anything else is ignored."""
     pairs = (pair.partition(":") for pair in text.split(";"))
     return {BrokerId(int(i)): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}
+
+
+def _table_sources(text: str) -> tuple[TableSource, ...]:
+    """Of ``6@1=127.0.0.1:10911,3=127.0.0.1:10931;7@2=127.0.0.1:10921``. Raises PeerError."""
+    found = []
+    for source in text.split(";") if text else ():
+        epoch, _, brokers = source.partition("@")
+        pairs = [pair.partition("=") for pair in brokers.split(",")]
+        if not epoch.isdecimal() or not all(i.isdecimal() and address for i, _, address in pairs):
+            raise PeerError(f"not where to take tables from: {text[:200]!r}")
+        addresses = {BrokerId(int(i)): address for i, _, address in pairs}
+        found.append(TableSource(Epoch(int(epoch)), addresses))
+    return tuple(found)

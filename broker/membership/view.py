@@ -9,6 +9,15 @@ from model.ids import BrokerId, Epoch
 
 
 @dataclass(frozen=True, slots=True)
+class TableSource:
+    """Brokers, and their addresses, each of which has every change of the tables that was answered before
+    ``epoch``. That epoch's master was elected from outside of them."""
+
+    epoch: Epoch
+    brokers: Mapping[BrokerId, str]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """One answer of the Controllers. ``master_ha_address`` only keelmq's send."""
 
@@ -25,3 +34,4 @@ class View:
     registered_at: str | None = None
     """Where the asker is registered, as keelmq's Controllers say when asked for a view; "" = nowhere."""
     needs_lease: bool = False  # a broker from outside of the set may be elected: members' word is not enough
+    table_sources: tuple[TableSource, ...] = ()  # where the master takes tables from first, the newest last

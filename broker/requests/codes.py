@@ -22,6 +22,7 @@ from broker.tables.copies import Copies
 from broker.timers.requests import TimerProcessor
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
+from broker.upkeep.table_sources import TableSources
 from model.codes import Request
 from remoting.service import Handler
 
@@ -48,6 +49,7 @@ def handlers(
     copies: Copies,
     repair: LogRepair,
     compare: LogCompare,
+    sources: TableSources,
     role_changed: Handler,
 ) -> dict[int, Handler]:
     """Request code -> what answers it."""
@@ -143,5 +145,6 @@ def handlers(
         Request.READ_LOG_RANGE: repair.read,
         Request.KEELMQ_LOG_DIGESTS: compare.digests,
         Request.KEELMQ_COPY_TABLES: copies.question,
+        Request.KEELMQ_GIVE_TABLES: sources.give,
     }
     return {int(code): handler for code, handler in found.items()}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
+from broker.membership.view import TableSource
 from broker.processors import Processors
 from broker.role.host import Elected
 from broker.state.role_state import Role, RoleState
@@ -103,6 +104,10 @@ class RoleChanges:
             await self._group_address.open()
         else:
             self._group_address.hold(False)  # what a handover in the former epoch held back
+
+    async def take_tables(self, broker_id: BrokerId, epoch: Epoch, sources: Sequence[TableSource]) -> None:
+        """See ``RoleHost``."""
+        await self._upkeep.table_sources.take(broker_id, epoch, sources)
 
     def announce(self, epoch: Epoch) -> None:
         """See ``RoleHost``."""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.membership.view import TableSource
 from ha.master.proposals import Propose
 from model.ids import BrokerId, Epoch
 
@@ -41,6 +43,10 @@ class RoleHost(Protocol):
         may still catch up. A crash in between leaves an epoch without bytes at worst, and the next start
         makes queue offsets anew. When called, nothing is copied from a former master any more.
         """
+
+    async def take_tables(self, broker_id: BrokerId, epoch: Epoch, sources: Sequence[TableSource]) -> None:
+        """Take over the tables that others have, and this broker lacks, before it leads ``epoch``. Raises
+        MqError when it cannot: nothing is served without them."""
 
     def announce(self, epoch: Epoch) -> None:
         """NameServers shall hear now that this broker is master of ``epoch``; ``lead`` follows, nothing is

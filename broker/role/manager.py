@@ -397,6 +397,7 @@ class RoleManager:
     async def _lead(self, broker_id: BrokerId, view: View, *, announce: bool) -> None:
         if not self.machine.is_master:
             await self._parts.ha.become_fenced()
+        await self._host.take_tables(broker_id, view.epoch, view.table_sources)
         label_log(self._parts.store, view.epoch)
         self.machine.on_announced(announce)
         try:

@@ -9,6 +9,7 @@ from broker.upkeep.acting import Acting
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from broker.upkeep.sampling import Sampling
+from broker.upkeep.table_sources import TableSources
 from broker.upkeep.table_sync import MetadataSync
 from remoting.service import RemotingClient
 from runtime.tasks import Tasks
@@ -26,6 +27,7 @@ class Upkeep:
     ) -> None:
         ha = context.ha
         self.metadata = MetadataSync(context, tables, client)
+        self.table_sources = TableSources(context, tables, client, self.metadata)
         self.acting = Acting(context, client, registration.member_ids, lambda: ha.follows)
         self.repair = LogRepair(context, client, registration.members)
         self.compare = LogCompare(context, client, self.repair)

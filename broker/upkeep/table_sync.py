@@ -150,6 +150,11 @@ class MetadataSync:
         if self._run_seen == (run, seen):
             self._run_seen = told
 
+    async def adopt(self, body: dict[str, Any]) -> None:
+        """Take over these tables, whoever gave them. Raises PeerError for what is none."""
+        await self._parse(body)
+        self._adopt_all(body)
+
     async def _parse(self, body: dict[str, Any]) -> None:
         """Parse long tables in slices: 20,000 entries take half a second, and the master hears nothing
         meanwhile. What is none is left for ``_adopt`` to refuse."""

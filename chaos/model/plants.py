@@ -202,8 +202,8 @@ def _last_master_alone(original: Any) -> Any:
 
 
 def _members_had_all(original: Any) -> Any:
-    def elected(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool = False) -> None:
-        original(self, chosen, had_all, needs_lease=needs_lease)
+    def elected(self: Group, chosen: int, had_all: list[int], **told: bool) -> None:
+        original(self, chosen, had_all, **told)
         self.before = [broker_id for broker_id in had_all if broker_id != chosen]
 
     return elected
@@ -218,8 +218,8 @@ def _largest_registered(original: Any) -> Any:
 
 
 def _majority_at_once(original: Any) -> Any:
-    def elected(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool = False) -> None:
-        original(self, chosen, had_all, needs_lease=needs_lease)
+    def elected(self: Group, chosen: int, had_all: list[int], **told: bool) -> None:
+        original(self, chosen, had_all, **told)
         self.rule, self.majority_next = self.replicas[chosen].rule, 0
 
     return elected
@@ -327,9 +327,15 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "outsider_of_equal_log": Plant(
         "of suspects with equal logs one leads that was no member and lacks a table",
         Setting(start="alone", budget=Budget(0, 1, powers=1, leases=1, changes=1)),
+        Rules(tables_are_taken=False),
         owner=elect,
         name="_among_survivors",
         replacement=_furthest_survivor,
+    ),
+    "outsider_takes_no_tables": Plant(
+        "a master from outside of the set, with a longer log than any member, leads without a table",
+        Setting(start="alone", budget=Budget(1, 1, powers=1, leases=1, changes=1)),
+        Rules(tables_are_taken=False),
     ),
     "suspect_believed": Plant(
         "a suspect master's old log epoch is believed when it comes back",
@@ -449,6 +455,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "outsider_without_tables": Plant(
         "in majority mode the furthest of all leads, though it was no member and lacks a table",
         Setting(wait="majority", start="two", budget=Budget(0, 1, leases=1, changes=1)),
+        Rules(tables_are_taken=False),
         owner=elect,
         name="_by_majority",
         replacement=_furthest_of_all,
@@ -493,7 +500,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "change_answered_by_minority": Plant(
         "in majority mode a change of the tables is answered while the set is no majority",
         Setting(wait="majority", start="alone", budget=Budget(0, 1, leases=1, changes=1)),
-        Rules(changes_need_a_majority=False),
+        Rules(changes_need_a_majority=False, tables_are_taken=False),
     ),
     "registration_changes_rule": Plant(
         "one broker that is restarted with majorityAck changes how its group elects",

@@ -181,6 +181,9 @@ LARGE: Final[Mapping[str, Setting]] = {
     "unclean, a handover": Setting(
         unclean=True, start="two", budget=Budget(1, 1, proposals=1, leases=1, handovers=1)
     ),
+    "all, alone, tables, a power loss": Setting(
+        start="alone", budget=Budget(1, 2, powers=1, leases=1, changes=1)
+    ),
     "all, tables, kill, two elections": Setting(
         budget=Budget(0, 2, kills=1, proposals=1, leases=1, changes=2)
     ),

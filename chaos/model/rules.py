@@ -68,5 +68,8 @@ class Rules(NamedTuple):
     changes_need_a_majority: bool = True
     """In majority mode a change of the tables is answered only while the set is a majority."""
 
+    tables_are_taken: bool = True
+    """A master elected from outside of the SyncStateSet takes the tables of that before it serves."""
+
 
 AS_KEELMQ: Final = Rules()

@@ -97,7 +97,8 @@ class Lead(NamedTuple):
 class Broker(NamedTuple):
     """``follows``: the master its HA link goes to, 0 = none. ``lease``: the epoch its lease is for, 0 = none.
     ``leased``: it knows that in its epoch its members' word is not enough.
-    ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has.
+    ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has;
+    ``tables_epoch``: of the last master that served with these.
     ``mode``: which of the setting's modes its configuration says. ``hands``: as master it takes no writes,
     another is to lead. What names other brokers comes last."""
 
@@ -111,6 +112,7 @@ class Broker(NamedTuple):
     lease: int = 0
     leased: bool = False
     tables: frozenset[Change] = frozenset()
+    tables_epoch: int = 1
     mode: int = 0
     hands: bool = False
     follows: int = 0

@@ -37,6 +37,14 @@ class Replica(msgspec.Struct):
         return Rule(self.all_ack, self.majority_of, self.timeout_ms)
 
 
+class TableSource(msgspec.Struct):
+    """These brokers have every change of the tables (topics, groups, users, offsets that an operator set)
+    that was answered before ``epoch``. Its master was elected from outside of them."""
+
+    epoch: int
+    brokers: list[int]
+
+
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other brokers that had all that was acknowledged when ``master`` was elected, the former
@@ -57,7 +65,9 @@ class Group(msgspec.Struct):
     ``unaware``: former masters that went by the word of their members, and may still read what these said
     before they followed another one. ``maintenance``: brokers that an operator wants not to lead.
     ``left_unasked``: those that the Controllers took out of the set as they had forgotten; no master was
-    asked whether the others have all."""
+    asked whether the others have all.
+    ``table_sources``: where the master takes tables from before it serves, the newest last; none once a
+    master of ours has changed the set, as it has taken them."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -81,6 +91,7 @@ class Group(msgspec.Struct):
     unaware: list[int] = []
     maintenance: list[int] = []
     left_unasked: list[int] = []
+    table_sources: list[TableSource] = []
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -205,9 +216,12 @@ class Group(msgspec.Struct):
         )
         return choose(ballot)
 
-    def elected(self, chosen: int, had_all: list[int], *, needs_lease: bool = False) -> None:
+    def elected(
+        self, chosen: int, had_all: list[int], *, needs_lease: bool = False, unclean: bool = False
+    ) -> None:
         """``chosen`` leads a new epoch. ``had_all``: the brokers that have all that was acknowledged so far.
-        ``needs_lease``: it hears with the news that its members' word is not enough.
+        ``needs_lease``: it hears with the news that its members' word is not enough. ``unclean``: it begins
+        with what it has, whatever others have.
 
         The rule of the new epoch is what ``chosen`` registered. A majority cannot decide yet when another
         rule was in force: what was acknowledged until now is at ``chosen``, and perhaps nowhere else (mode
@@ -215,6 +229,7 @@ class Group(msgspec.Struct):
         is in its set the members decide; nothing is acknowledged meanwhile.
         """
         rule = self.replicas[chosen].rule
+        self._note_table_sources(chosen, had_all, unclean=unclean)
         self.unaware = _without(self.may_go_on, {chosen})
         if self.rule is not None and self.rule.all_ack is False and rule.all_ack is True:
             had_all = []  # fewer than all acknowledged: its members are none that it may give way to
@@ -234,6 +249,18 @@ class Group(msgspec.Struct):
         if chosen in self.suspect:
             self.suspect.remove(chosen)  # from now on what it has is what the group has
 
+    def _note_table_sources(self, chosen: int, had_all: list[int], *, unclean: bool) -> None:
+        """Where every member lost the end of its log, an outsider's may reach further. What was answered of
+        the tables is on the members' disks all the same."""
+        if unclean:
+            self.table_sources = []
+            return
+        by_majority = self.rule is not None and self.rule.majority_of
+        # No change is answered under a set that is no majority.
+        members = self.quorum_members if by_majority else had_all
+        if members and chosen not in members:
+            self.table_sources = [*self.table_sources, TableSource(self.epoch + 1, list(members))]
+
     def starts_anew(self, broker_id: int) -> None:
         """Its process is another one than that which led, and leads in a newer epoch at best. What members
         said to the old one ended with it."""
@@ -248,6 +275,7 @@ class Group(msgspec.Struct):
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in joined]
         self.members, self.members_epoch = members, self.members_epoch + 1
         self.left_unasked = _without(self.left_unasked, joined)
+        self.table_sources = []  # the master serves, so it has taken them
         counted = len(set(members) & set(self.voters))
         # As its master counts: it may know of fewer than are registered, and answers with most of those.
         if self.majority_next and counted > self.majority_next // 2:
@@ -298,6 +326,8 @@ class Group(msgspec.Struct):
         self.quorum_members = _without(self.quorum_members, gone)
         self.unaware = _without(self.unaware, gone)
         self.maintenance = _without(self.maintenance, gone)
+        left = [TableSource(source.epoch, _without(source.brokers, gone)) for source in self.table_sources]
+        self.table_sources = [source for source in left if source.brokers]
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))

@@ -314,9 +314,10 @@ class ReplicaTable:
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
         known = [*group.peers_of_restarted(command), asks] if restarted else group.members
-        if not group.virgin and group.choice(msgspec.structs.replace(command, unclean=False)) != chosen:
-            group.unclean_elections += 1
-        group.elected(chosen, known, needs_lease=command.unclean)
+        clean = msgspec.structs.replace(command, unclean=False)
+        unclean = not group.virgin and group.choice(clean) != chosen
+        group.unclean_elections += unclean
+        group.elected(chosen, known, needs_lease=command.unclean, unclean=unclean)
         return self._elected(name, group, SUCCESS, None)
 
     def _keep_to_leases(self, command: KeepToLeases) -> Answer:
@@ -527,8 +528,8 @@ def _set_body(group: Group) -> dict[str, Any]:
 
 
 def _ours_of(group: Group) -> dict[str, str]:
-    """For the brokers: whose log may lack its end, how often each forgot, and whether the master needs a
-    lease whatever its members say."""
+    """For the brokers: whose log may lack its end, how often each forgot, whether the master needs a lease
+    whatever its members say, and whose tables it takes over first: ``EPOCH@ID=ADDRESS,ID=ADDRESS;...``."""
     incarnations = {
         i: replica.incarnation for i, replica in sorted(group.replicas.items()) if replica.incarnation
     }
@@ -537,6 +538,11 @@ def _ours_of(group: Group) -> dict[str, str]:
         told["doubtful"] = ";".join(map(str, sorted(group.suspect)))
     if group.needs_lease:
         told["electsOutsiders"] = "true"
+    if group.table_sources:
+        told["tablesAt"] = ";".join(
+            f"{source.epoch}@" + ",".join(f"{i}={group.address(i)}" for i in source.brokers)
+            for source in group.table_sources
+        )
     if group.maintenance:
         told["maintenance"] = ";".join(map(str, group.maintenance))
     if incarnations:

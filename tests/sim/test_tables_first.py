@@ -35,6 +35,7 @@ TOPIC = {
     "topicFilterType": "SINGLE_TAG",
     "defaultTopic": "TBW102",
 }
+FLUSHES_SELDOM = {"flushIntervalCommitLog": "60000"}
 COMMIT = {"consumerGroup": "readers", "topic": "TBW102", "queueId": "0"}
 
 
@@ -114,6 +115,46 @@ async def test_a_group_answered_ok_is_known_to_whoever_joins_and_is_elected(
     cluster.kill(world.master)
     assert await cluster.until(lambda: None if cluster.master() == late else "no master", 10) is None
     assert "G1" in world.broker(late).groups.table
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@simulated(lambda restarted: Group(7, FLUSHES_SELDOM))
+async def test_an_outsider_that_leads_as_every_member_lost_its_end_takes_the_tables_first(
+    world: Group, restarted: bool
+) -> None:
+    """The master alone is the set, and answers. Then it loses power, and with it records that both slaves
+    have: one of these leads, without what was answered."""
+    cluster = world.cluster
+    await world.begin()
+    was = world.master
+    world.send_to(was)
+    log = world.broker(was).store.log
+    await world.reached(
+        lambda: log.end - log.flushed > 600 and all(world.end(name) == log.end for name in world.others)
+    )
+    for name in world.others:
+        cluster.kill(name)
+    await world.members_are(was)
+    assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
+    assert await world.ask(Request.UPDATE_AND_CREATE_TOPIC, TOPIC) == Response.SUCCESS
+    cluster.power_fail(was)
+    await asyncio.sleep(2)
+    cluster.power_on(was)
+    for node in cluster.of("broker"):
+        cluster.start(node.name)
+    assert await cluster.until(cluster.converged, 25) is None
+    now = cluster.master()
+    assert now in world.others, "the one whose log reaches further leads"
+    if restarted:
+        # It asks nobody twice: what it took is its own by now.
+        cluster.kill(was)
+        cluster.kill(now)
+        cluster.start(now)
+        assert await cluster.until(lambda: None if cluster.master() else "no master", 25) is None
+    for node in cluster.of("broker"):
+        if node.server is not None:
+            assert "G1" in world.broker(node.name).groups.table
+            assert "T1" in world.broker(node.name).topics.table
 
 
 @simulated(lambda: Group(4))

@@ -93,6 +93,7 @@ def _ids_of(group: Group) -> tuple[list[int], ...]:
         group.quorum_members,
         group.unaware,
         group.left_unasked,
+        *(source.brokers for source in group.table_sources),
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chaos.model.parts.controllers import group_of, incarnations
 from chaos.model.rules import Rules
-from chaos.model.world import Lead, Mode, Open, Phase, Request, Setting, World, put
+from chaos.model.world import Broker, Lead, Mode, Open, Phase, Request, Setting, World, put
+from controller.groups.group import Group
 from ha.master.ack_policy import AckPolicy, Wait
 from model.ids import PhysicalOffset
 
@@ -157,9 +160,34 @@ def forgotten(rules: Rules, world: World, broker_id: int, proposal: Open) -> Wor
     return world._replace(requests=rest).with_broker(broker_id, broker._replace(lead=lead))
 
 
-def took_over(setting: Setting, rules: Rules, world: World, broker_id: int, view: bytes) -> World:
-    """The broker elected by ``view`` begins its epoch: what it has is what the group has."""
-    group, broker = group_of(view), world.broker(broker_id)
+def with_tables(world: World, broker_id: int, group: Group) -> list[Broker]:
+    """What the broker may be when it has taken tables, before it leads (``broker.upkeep.table_sources``);
+    nothing: it waits for one that has them. Whoever lives may be the first to answer."""
+    broker = world.broker(broker_id)
+    lacking = [source for source in group.table_sources if source.epoch > broker.tables_epoch]
+    taken: list[Broker] = []
+    while lacking:
+        source = lacking.pop()
+        if broker_id in source.brokers:
+            continue
+        living = [world.broker(i) for i in source.brokers if world.broker(i).up]
+        served = [b for b in living if not lacking or b.tables_epoch >= lacking[-1].epoch]
+        taken += [broker._replace(tables=b.tables) for b in served]
+        if len(served) == len(living):
+            return taken
+    return [*taken, broker]
+
+
+def took_over(setting: Setting, rules: Rules, world: World, broker_id: int, view: bytes) -> Iterator[World]:
+    """The broker elected by ``view`` begins its epoch: what it has is what the group has. With each tables
+    it may have taken; none: it lacks some, and nobody lives who has them."""
+    group, before = group_of(view), world.broker(broker_id)
+    for broker in with_tables(world, broker_id, group) if rules.tables_are_taken else [before]:
+        yield _began(setting, rules, world.with_broker(broker_id, broker), broker_id, group)
+
+
+def _began(setting: Setting, rules: Rules, world: World, broker_id: int, group: Group) -> World:
+    broker = world.broker(broker_id)
     epochs = broker.epochs
     if not epochs or epochs[-1][0] < group.epoch:
         if epochs and epochs[-1][1] == len(broker.log):
@@ -194,6 +222,7 @@ def took_over(setting: Setting, rules: Rules, world: World, broker_id: int, view
         follows=0,
         lease=0,
         leased=group.needs_lease and rules.news_tell_of_outsiders,
+        tables_epoch=group.epoch if setting.budget.changes else broker.tables_epoch,
         hands=False,
         lead=lead,
     )

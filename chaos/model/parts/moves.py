@@ -93,8 +93,8 @@ def _told_to_lead(
     elif broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
         yield from _asks_anew(setting, rules, world, broker_id, broker, view)
     else:
-        after = masters.took_over(setting, rules, world, broker_id, view)
-        yield Move(f"{broker_id} leads epoch {group.epoch}", after, broker_id)
+        for began in masters.took_over(setting, rules, world, broker_id, view):
+            yield Move(f"{broker_id} leads epoch {group.epoch}", began, broker_id)
 
 
 def _asks_anew(

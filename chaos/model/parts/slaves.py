@@ -109,5 +109,6 @@ def took_tables(world: World, broker_id: int) -> World | None:
     broker = world.broker(broker_id)
     if not broker.follows or world.broker(broker.follows).phase is not Phase.MASTER:
         return None
-    tables = world.broker(broker.follows).tables
-    return None if tables == broker.tables else world.with_broker(broker_id, broker._replace(tables=tables))
+    master = world.broker(broker.follows)
+    copied = broker._replace(tables=master.tables, tables_epoch=master.tables_epoch)
+    return None if copied == broker else world.with_broker(broker_id, copied)

@@ -213,7 +213,7 @@ def test_a_command_that_would_break_a_promise_is_refused_and_changes_nothing(
     table = started(ALL)
     before = table.snapshot()
 
-    def two_masters(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool) -> None:
+    def two_masters(self: Group, chosen: int, had_all: list[int], **told: bool) -> None:
         self.master = chosen
 
     monkeypatch.setattr(Group, "elected", two_masters)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from broker.membership.view import TableSource
 from broker.role.host import Elected
 from broker.role.manager import RoleManager
 from broker.role.parts import RoleParts
@@ -201,6 +202,10 @@ class FakeHost:
             self._store.epochs.append(epoch, self._store.log.end)
         self.propose = elected.propose
         self.calls.append(("lead", elected.broker_id, epoch))
+
+    async def take_tables(self, broker_id: int, epoch: int, sources: Sequence[TableSource]) -> None:
+        if sources:
+            self.calls.append(("take tables", epoch))
 
     def announce(self, epoch: int) -> None:
         self.calls.append(("announce", epoch))

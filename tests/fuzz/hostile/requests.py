@@ -401,6 +401,7 @@ DRAWS: Final[dict[Request, Draw]] = {
     Request.GET_TOPICS_BY_CLUSTER: _fields("cluster"),
     Request.KEELMQ_COPY_TABLES: _fields("#topics", "#groups", "#offsets", "names"),
     Request.KEELMQ_LOG_DIGESTS: _fields("#offset", "#end", "#size"),
+    Request.KEELMQ_GIVE_TABLES: _fields(),
     Request.KEELMQ_TRANSFER_LEADERSHIP: _fields("target"),
     Request.KEELMQ_SET_MAINTENANCE: _fields("brokerName", "#brokerId", "maintenance"),
     Request.KEELMQ_REPLACE_CONTROLLER: _fields("id", "address", "raftAddress", "#incarnation"),

@@ -1,0 +1,109 @@
+"""What was answered of the tables outlives an election from outside of the SyncStateSet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.membership.controllers import view_of
+from broker.membership.view import TableSource
+from broker.upkeep.table_sources import TableSources
+from model.codes import Request, Response
+from model.errors import MqError, PeerError
+from model.ids import BrokerId, Epoch
+from remoting.bodies import dumps
+from remoting.codec import Command
+from tests.broker.helpers import client_of, running, topic
+
+
+class Asked:
+    """Answers for brokers: the epoch of its tables for one that lives, None for one that does not know the
+    question; one that is not named is dead."""
+
+    def __init__(self, **epochs: int | None) -> None:
+        self._epochs = epochs
+        self.asked: list[str] = []
+
+    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+        self.asked.append(address)
+        if address not in self._epochs:
+            raise ConnectionRefusedError("nobody listens")
+        epoch = self._epochs[address]
+        if epoch is None:
+            return command.reply(Response.REQUEST_CODE_NOT_SUPPORTED)
+        version = {"stateVersion": epoch, "timestamp": 1, "counter": 1}
+        answer = command.reply()
+        answer.body = dumps(
+            {"topics": {"dataVersion": version}, "groups": {"dataVersion": version}, "of": address}
+        )
+        return answer
+
+
+def source(epoch: int, *ids: int) -> TableSource:
+    return TableSource(Epoch(epoch), {BrokerId(i): f"b{i}" for i in ids})
+
+
+async def taken(mine: int, client: Asked, *sources: TableSource) -> str | None:
+    """Whose tables broker 9 takes, which has served last in epoch ``mine``."""
+    nothing = cast(Any, SimpleNamespace())
+    found = await TableSources(nothing, nothing, cast(Any, client), nothing)._newest(
+        BrokerId(9), mine, sources
+    )
+    return found[0][1]["of"] if found else None
+
+
+@pytest.mark.parametrize(
+    ("mine", "sources", "epochs", "expected"),
+    [
+        (5, [source(6, 1, 2)], {"b2": 5}, "b2"),  # one that has them is enough
+        (6, [source(6, 1, 2)], {}, None),  # it took them before
+        (5, [source(6, 1), source(7, 2)], {"b1": 5, "b2": 6}, "b2"),  # 2 took those of 1, and served
+        (5, [source(6, 1), source(7, 2)], {"b1": 5, "b2": 4}, "b1"),  # 2 never served
+        (5, [source(6, 9), source(7, 2)], {"b2": 4}, None),  # its own are the last that were served with
+        (5, [source(6, 1), source(7, 9)], {"b1": 5}, "b1"),  # it was elected once, and never served
+        (5, [source(6, 1)], {"b1": None}, None),  # a RocketMQ broker says nothing
+    ],
+)
+async def test_the_last_tables_that_a_master_served_with_are_taken(
+    mine: int, sources: list[TableSource], epochs: dict[str, int | None], expected: str | None
+) -> None:
+    assert await taken(mine, Asked(**epochs), *sources) == expected
+
+
+async def test_nothing_is_served_while_nobody_answers_who_has_the_tables() -> None:
+    with pytest.raises(MqError, match=r"b1: nobody listens.*keelmq group forget"):
+        await taken(5, Asked(b3=5), source(6, 1, 2))
+
+
+async def test_any_role_gives_its_tables_whole(tmp_path: Path) -> None:
+    async with running(tmp_path / "1") as broker, client_of(broker) as client:
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        await broker.fence()
+        address = f"127.0.0.1:{broker.port}"
+        async with running(tmp_path / "2") as other:
+            await other.take_tables(BrokerId(2), Epoch(6), [TableSource(Epoch(6), {BrokerId(1): address})])
+            assert other.topics.get("T") is not None
+            assert other.topics.version.state_version == 6, "it is asked for no more"
+
+
+async def test_a_broker_without_its_tables_gives_none(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        broker.tables.files["groups"].lost = "subscriptionGroup.json: neither copy can be read"
+        answer = await client.call(Request.KEELMQ_GIVE_TABLES, {})
+        assert (answer.code, "neither copy" in (answer.remark or "")) == (Response.SYSTEM_ERROR, True)
+
+
+def test_where_to_take_tables_from_is_read_as_the_controllers_write_it() -> None:
+    def told(text: str) -> tuple[TableSource, ...]:
+        return view_of(Command(1, {"masterEpoch": "7", "tablesAt": text}, b""), 0.0).table_sources
+
+    assert told("6@1=h1:1,3=h3:1;7@2=h2:1") == (
+        TableSource(Epoch(6), {BrokerId(1): "h1:1", BrokerId(3): "h3:1"}),
+        TableSource(Epoch(7), {BrokerId(2): "h2:1"}),
+    )
+    for text in ("6", "6@", "x@1=h", "6@1", "6@1=", ";"):
+        with pytest.raises(PeerError, match="tables"):
+            told(text)
