@@ -8,6 +8,7 @@ LOCK := uv pip compile pyproject.toml -c constraints.txt --generate-hashes --uni
     --no-header --no-emit-index-url --no-emit-find-links --quiet
 BUILT_BY := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 BENCH ?= send
+TESTS ?= tests
 EXECUTIONS ?= 1000000
 SECONDS ?= 600
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
@@ -20,7 +21,7 @@ PROMTOOL := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 
-.PHONY: setup docs demo test interop quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool helm secrets clean
+.PHONY: setup docs demo test interop jitter quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool helm secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -51,6 +52,11 @@ interop: setup
 	-@$(MAKE) --no-print-directory promtool helm
 	KEELMQ_INTEROP=all $(BIN)/pytest -n $(JOBS) -m "interop or more" --junitxml=.interop.xml; ended=$$?; \
 	    $(BIN)/python -m tests.interop.compatibility --junit .interop.xml && exit $$ended
+
+# What waits in real time, on a machine made to stand still now and then. KEELMQ_JITTER=17: the same again.
+jitter: setup
+	$(BIN)/pytest -p tests.jitter -n $$(($(JOBS) + 4)) --at-once $$(($(JOBS) + 2)) \
+	    -m "not sim and not live and not interop and not spark and not slow" $(TESTS)
 
 quick: setup
 	$(BIN)/pytest -n $(JOBS) -m quick

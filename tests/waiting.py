@@ -7,10 +7,18 @@ from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object], what: str = "", timeout_s: float = 10.0) -> None:
-    """Wait for ``condition``; fail with ``what`` when it does not come."""
+    """Wait for ``condition``; fail with ``what`` when it does not come.
+
+    Wait for what is asserted next, not for what comes a turn before it: ``make jitter`` tells them apart.
+    """
     try:
         async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.002)
+            await brought_about(condition)
     except TimeoutError:
         raise AssertionError(f"did not happen: {what or condition}") from None
+
+
+async def brought_about(condition: Callable[[], object]) -> None:
+    """``tests/jitter.py`` has one that looks at other times."""
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0.002)

@@ -493,6 +493,7 @@ class RoleManager:
             self._controllers.hang_up()
             self._wake.set()
             reason = f"{what}: {str(error) or type(error).__name__}"
+            self._note(reason)  # at once: a change that is being made may last
             self._tasks.spawn(self._fence(reason), name="fence")
 
     async def _fence(self, reason: str) -> None:

@@ -364,6 +364,7 @@ async def test_a_broken_store_ends_the_life_of_a_master_for_the_controllers_at_o
         await until(lambda: 1 in controllers.alive)
         for hook in life.store.on_broken:
             hook(OSError("fsync failed"))
+        assert life.role.reason == "the store is broken: fsync failed", "said at once"
         await life.becomes("fenced")
         await until(lambda: not controllers.alive, "its connection ended")
         beats = len(controllers.beats)
