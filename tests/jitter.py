@@ -5,6 +5,7 @@ From one seed (``KEELMQ_JITTER``, else by chance), and where time is real: simul
 - A turn of an event loop begins late now and then, and so does, or ends, what a thread does for it.
 - ``until`` sees what it waits for as soon as it is so, between any two turns, or some turns later. A test
   that waits for one thing and asserts another, which comes a turn after, fails here.
+- The tests come in another order: one that leaves something behind is found by those after it.
 
 It costs no computing: what stands still sleeps. Callbacks keep their order, as asyncio promises it.
 """
@@ -24,6 +25,7 @@ from typing import Any, Final
 import pytest
 
 from tests import waiting
+from tests.in_turn import scope_of
 
 SEED: Final = "KEELMQ_JITTER"
 TURNS_LATE: Final = 0.02
@@ -147,6 +149,13 @@ class Plugin:
             await (self._turns.next() if eager else asyncio.sleep(LOOK_S))
         for _ in range(later):
             await asyncio.sleep(0)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Files that share a cluster or a Spark session stay together (``tests/in_turn.py``)."""
+        random.Random(self._seed).shuffle(items)
+        at = {scope: place for place, scope in enumerate(scope_of(item.nodeid) for item in items)}
+        items.sort(key=lambda item: at[scope_of(item.nodeid)])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -4,13 +4,22 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from admin import ending
 from admin.local import processes
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_ignored() -> Iterator[None]:
+    """Under nohup, or in the background of a script, some signals are."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ending.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def interrupted(work: Callable[[], None]) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 import aiohttp
 import pytest
 
-from admin.host import visitors
+from admin.host import door, visitors
 from admin.host.endpoint import Endpoint
 from admin.host.serve import bind
 from tests.admin.statuses import BROKER, Server
@@ -59,7 +60,7 @@ async def test_of_too_many_the_oldest_gives_way_and_others_are_answered() -> Non
 
 
 async def test_a_request_that_does_not_become_whole_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors.Visitors.__init__, "__defaults__", (2.0, visitors.VISITORS_MAX))
+    monkeypatch.setattr(door, "Visitors", partial(visitors.Visitors, quiet_s=2.0))
     async with port_of_one() as (port, there):
         reader, writer = await begun(port)
         for _ in range(2):
@@ -71,7 +72,7 @@ async def test_a_request_that_does_not_become_whole_ends(monkeypatch: pytest.Mon
 
 
 async def test_who_asks_again_in_time_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors.Visitors.__init__, "__defaults__", (3.0, visitors.VISITORS_MAX))
+    monkeypatch.setattr(door, "Visitors", partial(visitors.Visitors, quiet_s=3.0))
     async with port_of_one() as (port, there):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(6):  # longer than the bound in all, and a fifth of it each: a machine may stall
