@@ -70,9 +70,9 @@ class Broker:
         self.context = _context(env, config)
         self.started = False
         self.port = 0
-        self.tasks = Tasks(f"broker {config.broker_name}")
-        credentials, signing = own_credentials(env, config)
         name = f"broker {config.broker_name}"
+        self.tasks = Tasks(name)
+        credentials, signing = own_credentials(env, config)
         guard = _guard_of(env, config, self.pending_acks)
         self.acl = access_of(env, config, guard, credentials)
         self.context.trust = Trust(credentials, self.acl.directory, self.acl.gate)
@@ -93,9 +93,10 @@ class Broker:
         )
         delays, timed = DelayOffsets(env.now_ms), TimerProgress(env.now_ms)
         self.processors = Processors(self.context, delays, timed)
+        guard.starts.bodies.need_message = self.processors.sender.need_body
         self.tables = TableFiles(self.context, delays, timed)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
-        acl = AclProcessor(self.context, self.acl, self.client)
+        context, acl = self.context, AclProcessor(self.context, self.acl, self.client)
         self.processors.answer(self.upkeep, self._role_changed, acl, self.client)
 
         def make_server(server_name: str) -> RemotingServer:
@@ -109,9 +110,8 @@ class Broker:
                 guard=guard,
             )
 
-        context = self.context
         fast = FastPath(
-            config, context.store, context.topics, context.pending_acks, context.stats, self._refuse_fast
+            config, self.store, self.topics, self.pending_acks, self.context.stats, self._refuse_fast
         )
         self.processors.configuration.on_change += [fast.forget_routes, self._reconfigure]
         self.server = make_server(name)
@@ -312,6 +312,7 @@ class Broker:
 
     def _closed(self, connection: Connection) -> None:
         self.pending_acks.forget(connection)
+        self.context.turns.forget(connection)
         self.processors.clients.closed(connection)
 
     async def _tick(self) -> None:

@@ -1,8 +1,8 @@
 """How much may the clients of one server take, and which connection ends beyond that?
 
-One ``Guard`` stands for all ports of a server. It counts connections, bytes of frames that have begun, and
-bytes of answers that nobody reads. Beyond a cap the connection that has most of it ends, with one line in the
-log as far as the rate limit lets it; everybody else goes on.
+One ``Guard`` stands for all ports of a server. It counts connections, bytes of frames from their begin until
+their requests are answered, and bytes of answers that nobody reads. Beyond a cap the connection that has most
+of it ends, with one line in the log as far as the rate limit lets it; everybody else goes on.
 
 Peers (brokers, Controllers, NameServers, operators) do not count: a connection is a peer's once it has signed
 a request with this server's key. Without a key nothing is proven: who asks for something that only peers ask
@@ -33,7 +33,7 @@ from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.keys import Signer
 from remoting.transport.inbox import Lines
-from remoting.transport.starts import Starts
+from remoting.transport.starts import Reads, Starts
 from runtime.descriptors import SPARE
 from runtime.report.complaints import Complaints
 from runtime.report.slow_turns import SlowTurns
@@ -116,12 +116,16 @@ _SETTLED: Final = (Standing.OWN, Standing.PEER, Standing.CLAIMED, Standing.GONE)
 
 
 class Share:
-    """What one connection takes of its server. Changed by the guard alone."""
+    """What one connection takes of its server. Changed by the guard alone. ``reads``: what is read of all
+    that are read with it in one turn of the loop; None: it does not count. ``behind``: where requests count
+    that it left."""
 
-    __slots__ = ("ended", "host", "since_ms", "standing", "told_unsigned")
+    __slots__ = ("behind", "ended", "host", "reads", "since_ms", "standing", "told_unsigned")
 
     def __init__(self) -> None:
         self.ended = False
+        self.reads: Reads | None = None
+        self.behind: Tally | None = None
         self.since_ms = 0.0
         self.standing = Standing.OWN
         self.host = ""
@@ -150,13 +154,15 @@ class Weighed(Guarded, Peer, Protocol):
 
 
 class Tally:
-    """Bytes by connection, and all of them; pure.
+    """Bytes by connection, and all of them; pure. ``behind``: those of requests that are under way though
+    their connections have ended.
 
     Holds: ``total`` is the sum of what ``by`` has, and nobody has 0.
     """
 
     def __init__(self, most: int) -> None:
         self.total = 0
+        self.behind = 0
         self.by: dict[Guarded, int] = {}
         self._most = most
 
@@ -176,16 +182,32 @@ class Tally:
         """The connection with most, when the total is over the limit."""
         return max(self.by, key=self.by.__getitem__) if self.total > self._most else None
 
+    @property
+    def is_half_full(self) -> bool:
+        """With what others left behind. That ends nobody: who is there cannot help it."""
+        return 2 * (self.total + self.behind) > self._most
+
+    def leave(self, size: int) -> None:
+        """A connection ended, and has ``size`` bytes under way."""
+        self.behind += size
+
+    def done(self, size: int) -> None:
+        """Of these, ``size`` bytes are not under way any more."""
+        self.behind -= size
+
     def check_invariants(self) -> None:
+        assert self.behind >= 0, "nothing ends twice"
         assert self.total == sum(self.by.values()), "the total is the sum"
         assert all(size > 0 for size in self.by.values()), "a connection without bytes is not listed"
 
 
 class Tallies:
-    """Of those whose bytes count alike. Not of one that has ended: a broken frame ends its connection while
+    """Of those whose bytes count alike. ``begun``: frames, from their begin until their requests have an
+    answer. Not of one that has ended: a broken frame ends its connection while
     it is read, and what is noted after that is never taken back."""
 
-    def __init__(self, limits: Limits, times: int) -> None:
+    def __init__(self, limits: Limits, times: int, now_ms: Callable[[], float]) -> None:
+        self.reads = Reads(now_ms)
         self.begun = Tally(limits.begun_bytes_max * times)
         self.unread = Tally(limits.unread_bytes_max * times)
 
@@ -239,7 +261,7 @@ class Guard:
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
-        clients, claimed = Tallies(limits, 1), Tallies(limits, 2)
+        clients, claimed = Tallies(limits, 1, now_ms), Tallies(limits, 2, now_ms)
         self.tallies = {
             Standing.CLIENT: clients,
             Standing.PROBATION: clients,
@@ -314,18 +336,34 @@ class Guard:
             log.log(level, "%s: refused %s: %s", self._name, connection.remote, refused)
             raise
 
-    def on_end(self, connection: Guarded) -> None:
-        """It takes nothing any more."""
-        connection.share.ended = True
+    def on_end(self, connection: Guarded, asked: int = 0) -> None:
+        """It takes nothing any more, but for ``asked`` bytes of requests under way."""
+        share = connection.share
+        tallies = self.tallies.get(share.standing)
+        share.ended = True
         self._drop(connection)
+        if tallies is not None and asked:
+            share.behind = tallies.begun
+            tallies.begun.leave(asked)
 
-    def on_begun(self, connection: Guarded, size: int) -> None:
-        """Its begun frame takes ``size`` bytes. May end the connection whose frame takes most."""
+    def on_done(self, connection: Guarded, size: int) -> None:
+        """A request of ``size`` bytes is not under way any more, whose connection has ended."""
+        if connection.share.behind is not None:
+            connection.share.behind.done(size)
+
+    def is_crowded(self, connection: Guarded) -> bool:
+        """Whether it is to keep little under way: half of what all may have is taken."""
+        tallies = self.tallies.get(connection.share.standing)
+        return tallies is not None and tallies.begun.is_half_full
+
+    def on_frames(self, connection: Guarded, size: int) -> None:
+        """Its begun frame, and those without an answer, take ``size`` bytes. May end the connection whose
+        frames take most."""
         tallies = self.tallies.get(connection.share.standing)
         if tallies is not None:
             worst = tallies.begun.note(connection, size)
             if worst is not None:
-                text = f"its begun frame takes {tallies.begun.by[worst]} bytes"
+                text = f"its frames take {tallies.begun.by[worst]} bytes"
                 self._end(worst, "maxBegunFrameBytes", text)
 
     def on_unread(self, connection: Guarded, size: int) -> None:
@@ -368,7 +406,7 @@ class Guard:
         return {
             "clients": len(self._places[Standing.CLIENT]),
             "peers": len(self._places[Standing.PEER]) + len(self._places[Standing.CLAIMED]),
-            "begunBytes": sum(tallies.begun.total for tallies in self._each()),
+            "begunBytes": sum(tallies.begun.total + tallies.begun.behind for tallies in self._each()),
             "unreadBytes": sum(tallies.unread.total for tallies in self._each()),
             "refused": dict(sorted(self.refused.items())),
             "audit": self.audit.status(),
@@ -426,6 +464,8 @@ class Guard:
 
     def _enter(self, share: Share, standing: Standing) -> None:
         share.standing = standing
+        tallies = self.tallies.get(standing)
+        share.reads = None if tallies is None else tallies.reads
         self._places[standing].add(share)
         if standing is Standing.CLIENT:
             self._clients[share.host] += 1

@@ -4,13 +4,15 @@ Whoever names a key makes the server compute a MAC over the whole body, before a
 that is longer than any request of its code is refused first, and the MAC over more than ``SLICED_BYTES`` is
 computed in slices, one body after the other: those of connections that proved a key before wait for each
 other alone. What is found is kept with the request (``auth.is_signed``): who asks again has it for nothing.
+
+A message that is too long is refused here, too, signed or not: it is to wait for nothing, and nobody for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from model.codes import Request, Response, name_of
@@ -35,13 +37,14 @@ _MESSAGES: Final = frozenset(
         Request.SEND_REPLY_MESSAGE_V2,
     }
 )
-"""Their bodies are messages: maxMessageSize bounds them once it is known who sends."""
+"""Their bodies are messages: maxMessageSize bounds them (``need_message``)."""
 
 
 class LongBodies:
-    """Of one server."""
+    """Of one server. ``need_message``: raises Refused for a message with a body of so many bytes."""
 
     def __init__(self) -> None:
+        self.need_message: Callable[[int], None] = lambda size: None
         self._busy = {proven: asyncio.Lock() for proven in (False, True)}
 
     async def weigh(
@@ -49,6 +52,8 @@ class LongBodies:
     ) -> None:
         """Look at a long body before its signature is: ``secrets`` are those it may be signed with. Raises
         Refused, and PeerLeft."""
+        if request.code in _MESSAGES:
+            self.need_message(len(request.body))
         if secrets:
             self.need_bounded(request)
             await self.prepare(peer, request, secrets, proven=proven)

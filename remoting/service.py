@@ -11,7 +11,8 @@ from remoting.codec import Command
 from remoting.guard import Guard, Limits
 from remoting.keys import Signer
 from remoting.transport.calls import unsupported
-from remoting.transport.connection import BufferHandler, Connection, Endpoint, Handler
+from remoting.transport.connection import BufferHandler, Connection, Handler
+from remoting.transport.endpoint import Endpoint
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
@@ -51,7 +52,7 @@ class RemotingServer:
         guard: Guard | None = None,
     ) -> None:
         self._env = env
-        self._endpoint = Endpoint(
+        self._endpoint = Endpoint[Connection](
             name,
             handler,
             guard or Guard(name, Limits(), env.monotonic_ms),
@@ -154,7 +155,9 @@ class RemotingClient:
         self._on_close = on_close
         self._connect_timeout_s = connect_timeout_s
         guard = Guard(name, limits or Limits(), env.monotonic_ms)
-        self._endpoint = Endpoint(name, handler, guard, on_close=self._lost, credentials=credentials)
+        self._endpoint = Endpoint[Connection](
+            name, handler, guard, on_close=self._lost, credentials=credentials
+        )
         self._endpoint.signs = True
         self.guard = guard
         self._timers = Tasks(name)
@@ -280,7 +283,7 @@ class RemotingClient:
             self._on_close(connection)
 
 
-async def _sweep(endpoint: Endpoint) -> None:
+async def _sweep(endpoint: Endpoint[Connection]) -> None:
     loop = asyncio.get_running_loop()
     await every(
         SWEEP_S, lambda: endpoint.sweep(loop.time()), what=f"{endpoint.name}: closing silent connections"

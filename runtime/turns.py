@@ -125,14 +125,22 @@ class Turns:
         if not self._taken:
             self._taken = True
             return
+        if peer.closed:
+            raise PeerLeft
         mine = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(peer, deque()).append(mine)
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
+            if mine.done() and not mine.cancelled() and mine.exception() is None:
                 self._leave()  # the turn came in the same moment
             raise
+
+    def forget(self, peer: Peer) -> None:
+        """It has left: what of it waits ends now, and keeps no body."""
+        for mine in self._waiting.pop(peer, ()):
+            if not mine.done():
+                mine.set_exception(PeerLeft())
 
     def _leave(self) -> None:
         """Hand the turn to the next connection's first request."""

@@ -257,12 +257,18 @@ class SendProcessor:
         """The rest of it. Raises Refused 13 or 14; then nothing was stored."""
         return self._stored(lambda: self._context.store.put_prepared(messages, stored_before=True))
 
-    def _need_short(self, message: NewMessage, stored_before: bool = False) -> None:
+    def need_body(self, size: int) -> None:
+        """Raises Refused for a message, or a batch, whose body has so many bytes. Asked before it waits for
+        anything (``remoting/long_bodies``), and when it is stored: the configuration may change."""
         longest = self._config.message_bytes_max
-        if (len(message.body) > longest and not stored_before) or len(
-            message.properties.encode()
-        ) > PROPERTIES_BYTES_MAX:
+        if size > longest:
             raise Refused(TOO_LONG.format(body=longest), Response.MESSAGE_ILLEGAL)
+
+    def _need_short(self, message: NewMessage, stored_before: bool = False) -> None:
+        if not stored_before:
+            self.need_body(len(message.body))
+        if len(message.properties.encode()) > PROPERTIES_BYTES_MAX:
+            raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
 
     def _stored(self, put: Callable[[], list[Put]]) -> list[Put]:
         try:
@@ -384,8 +390,7 @@ class SendProcessor:
         late = (int_property(header.properties, DELAY) or 0) > 0 or is_timer(header.properties)
         if header.sys_flag & TRANSACTION_MASK or late:
             raise Refused("a batch can be neither delayed nor transactional", Response.MESSAGE_ILLEGAL)
-        if len(body) > self._config.message_bytes_max:
-            raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
+        self.need_body(len(body))
         context = self._context
         writer = context.store.writer
         name = header.topic

@@ -40,7 +40,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     ),
     "runtime.report.slow_turns.SlowTurns": ("note",),
     "remoting.guard.Guard": ("_enter", "_leave"),
-    "remoting.guard.Tally": ("note",),
+    "remoting.guard.Tally": ("note", "leave", "done"),
     "remoting.guard.Tallies": ("forget", "recount"),
     "controller.raft.node.Node": ("up", "down", "propose", "read", "replace", "transfer_leadership"),
     "controller.groups.table.ReplicaTable": ("apply", "apply_bytes", "restore"),

@@ -14,23 +14,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, TypeAlias, cast
 
 from model.acl.addresses import address_of
 from model.codes import Response, label_of
 from model.errors import PeerError, Refused
-from remoting.auth import ACCESS_KEY
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end, head_of
-from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard, Share, Standing
-from remoting.keys import Signer
+from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Share, Standing
 from remoting.transport.answering import answer_to
 from remoting.transport.calls import Calls, Flush, Outbox
-from remoting.transport.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
+from remoting.transport.endpoint import CLOSING_S, Buffers, Endpoint
+from remoting.transport.inbox import ASKED_BYTES_LEAST, ASKED_BYTES_MAX, REQUESTS_MAX, Inbox, ReadGate
 from remoting.transport.state import ORDER, State
 from runtime.direct import descriptor_of, handed, take
 from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
-from runtime.tasks import Tasks
 from runtime.tls.words import alert
 
 log = logging.getLogger(__name__)
@@ -40,111 +38,21 @@ APART_BYTES: Final = 4 * 1024
 """A longer body is not joined with its header."""
 AT_ONCE_BYTES: Final = 64 * 1024
 """So much is handed to the socket at once; more is left to the transport, as all that follows it."""
-CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
+FIRST_BYTES: Final = 4 * 1024
+MUCH_BYTES: Final = 64 * 1024
 HANDED_PART: Final = 8  # of what a client may leave unread others may fill this part: of 64 MiB, 8
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
+BufferHandler: TypeAlias = Buffers["Connection"]
 
 _CLOSED, _PROBATION = State.CLOSED, Standing.PROBATION  # looked at for each answer
 _NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
 
 
-class BufferHandler(Protocol):
-    """Handles the frequent requests of a whole read buffer in one call."""
-
-    def process(
-        self, connection: Connection, buffer: bytearray, start: int, end: int
-    ) -> tuple[int, list[bytes]]:
-        """Handle the whole frames in ``buffer[start:end]``; where the first one that is not whole begins, and
-        copies of those left to the handler, in order. ``buffer`` is the server's own and is overwritten after
-        the call: keep copies, no views. Answers go through ``connection.write``, now or later. Raises
-        PeerError to end the connection.
-        """
-
-
-class Endpoint:
-    """What the connections of one port or client have in common: the handler, the guard, and the tasks."""
-
-    def __init__(
-        self,
-        name: str,
-        handler: Handler | None,
-        guard: Guard,
-        *,
-        fast: BufferHandler | None = None,
-        on_open: Callable[[Connection], object] | None = None,
-        on_close: Callable[[Connection], object] | None = None,
-        credentials: Signer | None = None,
-    ) -> None:
-        self.name = name
-        self.handler = handler
-        self.guard = guard
-        self.fast = fast
-        self.on_open = on_open
-        self.on_close = on_close
-        self.credentials = credentials
-        self.signs = False  # what this side asks for
-        self.going_away = False
-        self.held = False
-        self.stopped = False
-        self.tasks = Tasks(name)
-        self.scratch = scratch()
-        self.connections: dict[Connection, None] = {}  # in order of arrival
-        self.emptied = asyncio.Event()
-
-    def outgoing(self, request: Command) -> Command:
-        """``request`` as it is sent: signed, where this side signs."""
-        if not self.signs or self.credentials is None or ACCESS_KEY in request.ext:
-            return request  # one that is handed on has the signature of who asked first
-        return self.credentials.signed(request)
-
-    def sweep(self, now: float) -> None:
-        """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
-        for connection in list(self.connections):
-            connection.enforce_limits(now)
-        self.guard.sweep()
-        if self.credentials is not None:
-            self.credentials.look()
-
-    def hold(self, held: bool) -> None:
-        """Read nothing more from any connection while ``held``."""
-        self.held = held
-        for connection in self.connections:
-            connection.regulate()
-
-    def dismiss(self, quiet_s: float) -> float | None:
-        """Close the connections that were silent for ``quiet_s`` and have nothing under way; when to look
-        again (the loop's clock), None when all are closed."""
-        now = asyncio.get_running_loop().time()
-        again: list[float] = []
-        for connection in [c for c in self.connections if not c.closed]:
-            until = now + quiet_s if connection.handling else connection.last_io + quiet_s
-            if until > now:
-                again.append(until)
-            else:
-                connection.close()
-        return min(again, default=None)
-
-    async def stop(self) -> None:
-        """Send what is written, end all connections and requests; takes at most ``CLOSING_S``."""
-        self.stopped = True
-        for connection in list(self.connections):
-            connection.close()
-        await self.tasks.cancel()
-        if self.connections:
-            self.emptied.clear()
-            try:
-                async with asyncio.timeout(CLOSING_S):
-                    await self.emptied.wait()
-            except TimeoutError:
-                for connection in list(self.connections):
-                    connection.abort()
-
-
 class Connection(asyncio.BufferedProtocol):
     """One end of a connection. ``attributes`` is for whoever handles its commands."""
 
-    def __init__(self, endpoint: Endpoint, address: str = "") -> None:
+    def __init__(self, endpoint: Endpoint[Connection], address: str = "") -> None:
         self.address = address  # what a client dialled; empty at a server
         self.remote = address
         self.attributes: dict[str, Any] = {}
@@ -235,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin(frame)
         except PeerError as error:
             self.fail(error)
+        self._count()
 
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
@@ -251,6 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         opaque, answer = self._calls.begin(command.code, timeout_s, self.remote)
         try:
             self.send(self._endpoint.outgoing(command).numbered(opaque))
+            if self._gate.paused:
+                self.regulate()  # what it asked for may wait for its own answer
             return await answer
         finally:
             self._calls.end(opaque)
@@ -320,7 +231,8 @@ class Connection(asyncio.BufferedProtocol):
             self._closed_at = self._loop.time()
             self._outbox.take()
             self._outbox.on_emptied()
-            self._endpoint.guard.on_end(self)
+            self._gate.drop_later()
+            self._endpoint.guard.on_end(self, self._gate.asked)
 
     def fail(self, why: object) -> None:
         """End it with the one line a broken peer gets in the log."""
@@ -372,7 +284,10 @@ class Connection(asyncio.BufferedProtocol):
             self._endpoint.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        inbox = self._inbox
+        inbox, reads = self._inbox, self.share.reads
+        if reads is not None and reads.left <= 0 and not inbox.is_long:
+            # The loop reads something; what follows waits in the system. First bytes may show a peer.
+            return inbox.room()[: 1 if self._calls.heard_at else FIRST_BYTES]
         return inbox.whole if inbox.begun_at is None else inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -383,6 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         inbox.end += nbytes
         outbox, gate = self._outbox, self._gate
+        self._spend(nbytes)
         outbox.flush = _AFTER_READ
         try:
             if inbox.begun_at is None or inbox.is_ready() or self._long_frame():
@@ -397,23 +313,41 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
         else:
             outbox.flush = _NOT_DUE
-        if inbox.begun_at is not None or inbox.counted:
-            self._count_begun()
+        if inbox.begun_at is not None or inbox.counted or gate.asked:
+            self._count()
         if gate.handling >= REQUESTS_MAX or gate.later or gate.queued:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000
         if took_ms >= SLOW_MS:
             self._endpoint.guard.slow.note(took_ms, "one read", self.remote)
 
-    def _count_begun(self) -> None:
-        """Of a frame that is not whole: what it takes, and whether there may be more of it to read."""
-        inbox, guard = self._inbox, self._endpoint.guard
-        if inbox.owned != inbox.counted:
-            inbox.counted = inbox.owned
-            guard.on_begun(self, inbox.counted)
+    def _spend(self, nbytes: int) -> None:
+        """Count what was read, but for parts of a long frame; is it the last of clients in this turn?"""
+        inbox, reads = self._inbox, self.share.reads
+        if reads is None or (inbox.begun_at is not None and inbox.is_long):
+            return
+        late, gate, line = reads.left <= 0, self._gate, self._endpoint.guard.lines.reads
+        reads.left -= nbytes
+        # Who had much waits behind those that wait, also when it left a rest.
+        if (reads.left < reads.low and reads.is_spent(nbytes)) or (nbytes >= MUCH_BYTES and line.waiting):
+            line.wait(self, in_vain=late and gate.woken)
+            gate.on_spent()
+        gate.woken = False
+
+    def _count(self) -> None:
+        """What the frame that is not whole and those without an answer take, and whether more is read."""
+        inbox, gate, guard = self._inbox, self._gate, self._endpoint.guard
+        if self._state is _CLOSED:
+            return
+        size = inbox.owned + gate.asked
+        if size != inbox.counted:
+            inbox.counted = size
+            guard.on_frames(self, size)
         if inbox.part_is_full:
-            self._gate.queued = True
+            gate.queued = True
             guard.lines.reads.wait(self)
+        if gate.asked > ASKED_BYTES_LEAST:
+            self.regulate()
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself
@@ -469,46 +403,58 @@ class Connection(asyncio.BufferedProtocol):
 
     def _long_frame(self) -> bool:
         """Begin the request in a long frame that is whole; whether there is anything behind it."""
+        size = self._inbox.owned
         found = self._inbox.long_frame(self._endpoint.guard.limits.frame_bytes_max)
         if found is not None:
-            self._begin(found)
+            self._begin(found, size)
         return found is not None and self._inbox.end > 0
 
-    def _begin(self, frame: bytes | memoryview | Command) -> None:
-        """Begin the request in a frame, in this turn or a later one; what a client hears never waits."""
-        later, starts = self._gate.later, self._endpoint.guard.starts
+    def _begin(self, frame: bytes | memoryview | Command, size: int = 0) -> None:
+        """Begin the request in a frame, in this turn or a later one; what a client hears never waits.
+        ``size``: of the frame's bytes, where it has been taken apart."""
+        gate, starts = self._gate, self._endpoint.guard.starts
+        later = gate.later
+        if not isinstance(frame, Command):
+            size = len(frame)
         if self.address or (not later and starts.take()):
-            self._dispatch(decoded(frame))
+            self._dispatch(decoded(frame), size)
+            return
+        if self._state is _CLOSED:
             return
         if not later:
             starts.wait(self)
-        later.append(frame if isinstance(frame, Command) else bytes(frame))
+        gate.asked += size
+        later.append((frame if isinstance(frame, Command) else bytes(frame), size))
 
     def go_on(self) -> bool:
         """See ``starts.Waiting``."""
-        later = self._gate.later
+        gate = self._gate
         if self._state is _CLOSED:
-            later.clear()
             return False
-        if self._gate.blocked:
+        if gate.blocked:
             return False  # back in line when the peer has read
+        frame, size = gate.later.popleft()
+        gate.asked -= size
         try:
-            self._dispatch(decoded(later.popleft()))
+            self._dispatch(decoded(frame), size)
         except PeerError as error:
-            later.clear()
             self.fail(error)
-        if not later:
+        if not gate.later:
             self.regulate()
-        return bool(later)
+        return bool(gate.later)
 
-    def _dispatch(self, command: Command) -> None:
+    def _dispatch(self, command: Command, size: int) -> None:
         if command.flag & FLAG_RESPONSE:
             self._calls.on_answer(command)
             return
-        self._gate.handling += 1
-        self._endpoint.tasks.spawn(self._handle(command), name=f"request.{command.code}")
+        gate = self._gate
+        if self.address or self._state is _CLOSED:
+            size = 0  # what this side's own servers ask counts for nobody, nor what comes too late
+        gate.handling += 1
+        gate.asked += size
+        self._endpoint.tasks.spawn(self._handle(command, size), name=f"request.{command.code}")
 
-    async def _handle(self, request: Command) -> None:
+    async def _handle(self, request: Command, size: int) -> None:
         began = self._loop.time()
         try:
             if self.untaken > UNSENT_BYTES_HIGH:
@@ -532,8 +478,20 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
         finally:
             self._gate.handling -= 1
+            if size:
+                self._done(size)
             if self._gate.paused:
+                if self.share.reads is None:
+                    self._gate.queued = False  # it showed itself a peer's, and waits behind no client
                 self.regulate()
+
+    def _done(self, size: int) -> None:
+        """A request of so many bytes is not under way any more."""
+        self._gate.asked -= size
+        if self._state is _CLOSED:
+            self._endpoint.guard.on_done(self, size)
+        else:
+            self._count()
 
     async def _taken(self) -> None:
         """Wait until the peer has read what it was sent; meanwhile none of its frames begins."""
@@ -549,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def read_on(self) -> None:
         """See ``inbox.Lined``."""
-        self._gate.queued = False
+        self._gate.queued, self._gate.woken = False, True
         self.regulate()
 
     # writing
@@ -590,8 +548,15 @@ class Connection(asyncio.BufferedProtocol):
             self.regulate()
 
     def regulate(self) -> None:
-        """Read from the peer only while it reads what it is sent and has not too much under way."""
+        """Read from the peer only while it reads what it is sent and has not too much under way, or owes an
+        answer to this side: what it has under way may wait for that."""
         if self._state is _CLOSED or self._transport is None:
             return
-        if self._gate.move(self._transport, all_held=self._endpoint.held):
+        gate, asked_max = self._gate, ASKED_BYTES_MAX
+        if gate.asked > ASKED_BYTES_LEAST:
+            if len(self._calls):
+                asked_max = gate.asked
+            elif self._endpoint.guard.is_crowded(self):
+                asked_max = ASKED_BYTES_LEAST
+        if gate.move(self._transport, all_held=self._endpoint.held, asked_max=asked_max):
             self._inbox.begin_anew(self._loop.time())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Protocol
 
 from remoting.codec import Command, body_start, command_of, frame_end
@@ -24,6 +24,10 @@ PIECES_A_TURN: Final = 6
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
+ASKED_BYTES_MAX: Final = 8 << 20
+"""Of these, the bytes of their frames: beyond, the connection is read no further until some are answered."""
+ASKED_BYTES_LEAST: Final = 256 << 10
+"""So many while all clients together have half of what they may: who keeps few is read as ever."""
 
 
 def scratch() -> bytearray:
@@ -60,7 +64,7 @@ class Inbox:
         self.start = 0
         self.end = 0
         self.begun_at: float | None = None
-        self.counted = 0  # of ``owned``, what the server's guard knows of
+        self.counted = 0  # of ``owned`` and of requests without an answer, what the server's guard knows of
         self._kept: bytearray | None = None
         self._parts: list[bytearray] = []
         """While a frame is collected: all of it before ``buffer``."""
@@ -72,6 +76,12 @@ class Inbox:
         if self._parts:
             return self._parts_bytes + len(self.buffer)
         return 0 if self._kept is None else len(self._kept)
+
+    @property
+    def is_long(self) -> bool:
+        """What has begun is longer than a read: its parts are read a few a turn. A short frame may be
+        collected in parts, too, when it comes byte by byte."""
+        return bool(self._parts) and _length(self._parts[0]) > READ_BYTES_USUAL
 
     @property
     def part_is_full(self) -> bool:
@@ -200,23 +210,45 @@ def _length(frame: bytearray) -> int:
 class ReadGate:
     """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: what it asked
     for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
-    has read. ``later``: frames whose requests begin in a later turn. ``queued``: the next part of its frame
-    is read in a later turn. ``sending``: not all that is written for it was handed over. ``paused``: nothing
-    is read."""
+    has read. ``later``: frames whose requests begin in a later turn, with their sizes. ``asked``: bytes of
+    the frames of both. ``queued``: it is read on in a later turn. ``woken``: that turn has come, and nothing
+    was read since. ``sending``: not all that is written for it was handed over. ``paused``: nothing is read.
+    """
 
-    __slots__ = ("_ours", "blocked", "handling", "held", "later", "paused", "queued", "sending", "unread")
+    __slots__ = (
+        "_ours",
+        "asked",
+        "blocked",
+        "handling",
+        "held",
+        "later",
+        "paused",
+        "queued",
+        "sending",
+        "unread",
+        "woken",
+    )
 
     def __init__(self) -> None:
-        self.unread = self.held = self.paused = self.queued = self.sending = False
+        self.unread = self.held = self.paused = self.queued = self.woken = self.sending = False
         self._ours = False  # the pause has another reason than ``queued``
-        self.handling = self.blocked = 0
-        self.later: deque[bytes | Command] = deque()
+        self.handling = self.blocked = self.asked = 0
+        self.later: deque[tuple[bytes | Command, int]] = deque()
 
-    def move(self, transport: asyncio.Transport, *, all_held: bool) -> bool:
-        """Pause or resume reading, ``all_held`` of all connections; whether it is resumed, and the peer could
-        do nothing about the pause."""
+    def on_spent(self) -> None:
+        """Others were read in this turn: it is read on in a later one, and could do nothing about that."""
+        self.queued = self._ours = True
+
+    def drop_later(self) -> None:
+        """What has not begun does not begin any more."""
+        self.asked -= sum(size for _, size in self.later)
+        self.later.clear()
+
+    def move(self, transport: asyncio.Transport, *, all_held: bool, asked_max: int) -> bool:
+        """Pause or resume reading, ``all_held`` of all connections, beyond ``asked_max`` of this one; whether
+        it is resumed, and the peer could do nothing about the pause."""
         ours = self.unread or self.sending or self.held or all_held
-        ours = ours or self.handling >= REQUESTS_MAX or bool(self.later)
+        ours = ours or self.handling >= REQUESTS_MAX or bool(self.later) or self.asked > asked_max
         self._ours |= ours
         pause = ours or self.queued
         before, self.paused = self.paused, pause
@@ -230,10 +262,10 @@ class ReadGate:
 
 
 class Lined(Protocol):
-    """A connection in the middle of a long frame."""
+    """A connection in the middle of a long frame, or one that found the share of a turn read."""
 
     def read_on(self) -> None:
-        """Read the next part."""
+        """Read on: the next part, or whatever there is."""
 
     def write_on(self) -> None:
         """Hand over the next piece."""
@@ -250,27 +282,34 @@ class Line:
         self._most = most
         self._go_on = go_on
         self._line: dict[Lined, None] = {}  # in order of arrival
+        self._first: dict[Lined, None] = {}
         self._armed = False
 
-    def wait(self, connection: Lined) -> None:
-        """It goes on in a later turn; one that waits already keeps its place."""
-        self._line.setdefault(connection)
+    @property
+    def waiting(self) -> int:
+        return len(self._line) + len(self._first)
+
+    def wait(self, connection: Lined, *, in_vain: bool = False) -> None:
+        """It goes on in a later turn; one that waits already keeps its place. ``in_vain``: its turn came, and
+        others took all of it: it is before them in the next."""
+        (self._first if in_vain else self._line).setdefault(connection)
         if not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        line, self._armed = self._line, False
-        for connection in list(islice(line, self._most)):
-            del line[connection]
+        line, first, self._armed = self._line, self._first, False
+        for connection in list(islice(chain(first, line), self._most)):
+            first.pop(connection, None)
+            line.pop(connection, None)
             self._go_on(connection)
-        if line and not self._armed:
+        if (line or first) and not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_soon(self._turn)
 
 
 class Lines:
-    """Those of one server: parts of long frames that are read, and pieces that are written."""
+    """Those of one server: who is read on, mostly parts of long frames, and pieces that are written."""
 
     def __init__(self) -> None:
         self.reads = Line(PARTS_A_TURN, lambda connection: connection.read_on())

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import Guard, Limits
 from remoting.transport import inbox as module
-from remoting.transport.connection import BufferHandler, Connection, Endpoint, Handler
+from remoting.transport.connection import BufferHandler, Connection, Handler
+from remoting.transport.endpoint import Endpoint
 
 
 class Transport(asyncio.Transport):
@@ -45,9 +46,9 @@ class Transport(asyncio.Transport):
 
 def endpoint_of(
     handler: Handler | None, frame_bytes_max: int = 2000, fast: BufferHandler | None = None
-) -> Endpoint:
+) -> Endpoint[Connection]:
     limits = Limits(frame_bytes_max=frame_bytes_max, idle_s=60)
-    return Endpoint("test", handler, Guard("test", limits, lambda: 0.0), fast=fast)
+    return Endpoint[Connection]("test", handler, Guard("test", limits, lambda: 0.0), fast=fast)
 
 
 class Fast:

@@ -12,7 +12,8 @@ import uvloop
 
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits
-from remoting.transport.connection import APART_BYTES, AT_ONCE_BYTES, Connection, Endpoint
+from remoting.transport.connection import APART_BYTES, AT_ONCE_BYTES, Connection
+from remoting.transport.endpoint import Endpoint
 from runtime.direct import NO_DESCRIPTOR, PARTS_MAX, descriptor_of, handed
 from runtime.env import Buffer
 
@@ -26,7 +27,7 @@ def answer(opaque: int, size: int) -> bytes:
 async def linked() -> tuple[Connection, socket.socket]:
     """A connection, and the other end of it, of which nobody reads."""
     ours, theirs = socket.socketpair()
-    endpoint = Endpoint("test", None, Guard("test", Limits(), lambda: 0.0))
+    endpoint = Endpoint[Connection]("test", None, Guard("test", Limits(), lambda: 0.0))
     loop = asyncio.get_running_loop()
     connection = Connection(endpoint)
     await loop.create_connection(lambda: connection, sock=ours)

@@ -16,7 +16,8 @@ from chaos.sim.loop import SimLoop
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits
 from remoting.transport import starts
-from remoting.transport.connection import Connection, Endpoint
+from remoting.transport.connection import Connection
+from remoting.transport.endpoint import Endpoint
 
 COST_S = 0.001
 CONNECTIONS = 40
@@ -73,7 +74,7 @@ def flooded(loop: SimLoop) -> tuple[list[float], int]:
 
     async def work() -> list[float]:
         guard = Guard("test", Limits(), lambda: loop.time() * 1000)
-        endpoint = Endpoint("test", handle, guard)
+        endpoint = Endpoint[Connection]("test", handle, guard)
         frames = b"".join(encode(Command(105, {}, opaque=n)) for n in range(REQUESTS))
         late = []
         for n in range(CONNECTIONS):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remoting.service import RemotingClient
-from remoting.transport import connection
+from remoting.transport import endpoint
 from runtime.os_env import OsEnv
 from tests.remoting.support import serving
 from tests.tls.site import LOOPS, run_on
@@ -18,7 +18,7 @@ def test_a_dial_that_is_given_up_when_it_has_just_succeeded_leaves_nothing(
     loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop closes the transport of such a dial without a word to its protocol."""
-    monkeypatch.setattr(connection, "CLOSING_S", 60.0)
+    monkeypatch.setattr(endpoint, "CLOSING_S", 60.0)
 
     async def work() -> None:
         async with serving() as (_, address):

@@ -10,6 +10,7 @@ import pytest
 
 from model.codes import Request, Response
 from model.config import NamesrvConfig
+from model.errors import Refused
 from remoting import long_bodies
 from remoting.acl.gate import Gate
 from remoting.auth import Credentials, kept_as
@@ -112,3 +113,17 @@ async def test_the_longest_body_is_looked_at_in_slices_and_the_right_signature_p
         assert answer.code == 0
         assert len(answer.body) == meter.size == SLICED_BYTES + STEP_BYTES
         assert calls[0] >= SLICED_BYTES // STEP_BYTES, "the loop went round between the steps"
+
+
+async def test_a_message_that_is_too_long_is_refused_before_anything_of_it_is_computed(meter: Meter) -> None:
+    def need(size: int) -> None:
+        if size > MIB:
+            raise Refused(f"{size} bytes", Response.MESSAGE_ILLEGAL)
+
+    async with serving(credentials=KEY) as (server, address), client_of() as client:
+        behind_a_gate(server)
+        server.guard.starts.bodies.need_message = need
+        signed = WRONG.signed(Command(Request.SEND_MESSAGE_V2, {}, bytes(SLICED_BYTES + 1)))
+        meter.size = 0
+        answer = await client.call(address, signed)
+        assert (answer.code, meter.size) == (Response.MESSAGE_ILLEGAL, 0)

@@ -13,7 +13,8 @@ from remoting.guard import Guard, Limits
 from remoting.slices import CHARS_A_PART, joined
 from remoting.transport import calls
 from remoting.transport import connection as module
-from remoting.transport.connection import Connection, Endpoint
+from remoting.transport.connection import Connection
+from remoting.transport.endpoint import Endpoint
 from remoting.transport.inbox import PIECES_A_TURN
 from runtime.turns import Slice
 
@@ -88,9 +89,9 @@ def answers(data: bytes) -> list[Command]:
     return found
 
 
-def linked(endpoint: Endpoint | None = None, **limits: int) -> tuple[Connection, Wire]:
+def linked(endpoint: Endpoint[Connection] | None = None, **limits: int) -> tuple[Connection, Wire]:
     guard = Guard("test", Limits(**limits), lambda: 0.0)
-    connection, wire = Connection(endpoint or Endpoint("test", None, guard)), Wire()
+    connection, wire = Connection(endpoint or Endpoint[Connection]("test", None, guard)), Wire()
     connection.connection_made(wire)
     wire.protocol = connection
     return connection, wire

@@ -115,3 +115,30 @@ async def test_one_that_is_cancelled_passes_its_turn_on(granted: bool) -> None:
         await reached.wait()
         await second
     assert turns.waiting == 0
+
+
+async def test_what_waits_of_a_peer_that_left_ends_at_once_and_nothing_more_of_it_waits() -> None:
+    turns, gone, other = Turns(Clock()), Peer(), Peer()
+    ended: list[str] = []
+
+    async def ask(peer: Peer, name: str) -> None:
+        try:
+            async with turns.take(peer):
+                ended.append(name)
+        except PeerLeft:
+            ended.append(f"{name} left")
+
+    async with turns.take(Peer()):
+        tasks = [asyncio.create_task(ask(gone, f"gone {n}")) for n in range(2)]
+        tasks.append(asyncio.create_task(ask(other, "other")))
+        await asyncio.sleep(0)
+        gone.closed = True
+        turns.forget(gone)
+        tasks.append(asyncio.create_task(ask(gone, "late")))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert sorted(ended) == ["gone 0 left", "gone 1 left", "late left"]
+        assert turns.waiting == 1
+    await asyncio.gather(*tasks)
+    assert ended[-1] == "other"
+    assert not turns.is_taken

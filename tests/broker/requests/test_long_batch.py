@@ -188,3 +188,20 @@ async def test_with_light_queues_a_batch_is_sliced_too_and_names_only_so_many(
             assert answer.code == code, answer.remark
         assert broker.store.next_offset("%LMQ%a", 0) == LIGHT_MESSAGES_MAX
         assert len(log_records(broker)) == 1 + MOST + 300 + LIGHT_MESSAGES_MAX, "the other one left nothing"
+
+
+async def test_a_message_that_is_too_long_is_refused_before_it_waits(tmp_path: Path) -> None:
+    """It comes behind a long batch of its connection, which waits for its turn."""
+    most = 128 << 10
+    async with running(tmp_path, maxMessageSize=most, **ROOM) as broker, client_of(broker) as client:
+        await client.send("T")
+        turns = broker.context.turns
+        async with turns.take(await client.connection()):
+            batch = asyncio.create_task(send_batch(client, READ_MESSAGES_MAX + 1))
+            await eventually(lambda: turns.waiting == 1, "the batch waits")
+            for code in (Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.SEND_REPLY_MESSAGE_V2):
+                answer = await client.call(code, ext_of(), bytes(most + 1))
+                assert answer.code == Response.MESSAGE_ILLEGAL
+                assert f"limit {most} B" in (answer.remark or "")
+            assert not batch.done()
+        assert (await batch).code == 0

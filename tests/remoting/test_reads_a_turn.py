@@ -1,0 +1,219 @@
+"""The promise to everybody else: however much lies in the sockets of however many, little is read a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter, defaultdict
+from typing import cast
+
+import pytest
+
+from remoting.codec import Command, decode, encode, frame_end
+from remoting.guard import Guard, Limits, Standing
+from remoting.transport import starts
+from remoting.transport.connection import Connection
+from remoting.transport.endpoint import Endpoint
+from remoting.transport.inbox import PARTS_A_TURN, READ_BYTES_USUAL
+from remoting.transport.starts import (
+    APART_MS,
+    READ_BYTES_A_TURN,
+    READ_BYTES_LEAST,
+    TURN_MS,
+    Reads,
+)
+from tests.remoting.support import HOST, serving
+from tests.remoting.test_flooded_lease import Wire
+from tests.remoting.test_guard import KEY, PEER
+from tests.tls.site import LOOPS, run_on
+from tests.waiting import until
+
+CONNECTIONS = 30
+FRAMES = 1500
+
+
+class Taking:
+    """Takes every frame. ``turn`` is told from outside."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.taken: Counter[int] = Counter()
+        self.seen: dict[str, list[int]] = defaultdict(list)
+
+    def process(
+        self, connection: Connection, buffer: bytearray, start: int, end: int
+    ) -> tuple[int, list[bytes]]:
+        begin = start
+        while stop := frame_end(buffer, start, end):
+            self.seen[connection.remote].append(decode(bytes(buffer[start:stop])).opaque)
+            start = stop
+        self.taken[self.turn] += start - begin
+        return start, []
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_many_connections_sent_is_taken_a_share_a_turn_whole_and_in_order(loop: str) -> None:
+    async def work() -> None:
+        fast, load = Taking(), b"".join(encode(Command(10, {}, bytes(60), opaque=n)) for n in range(FRAMES))
+
+        def count() -> None:
+            fast.turn += 1
+            ticking[0] = asyncio.get_running_loop().call_soon(count)
+
+        ticking = [asyncio.get_running_loop().call_soon(count)]
+        async with serving(fast=fast) as (server, address):
+            sockets = [
+                socket.create_connection((HOST, int(address.rpartition(":")[2]))) for _ in range(CONNECTIONS)
+            ]
+            await until(lambda: len(server.connections) == CONNECTIONS)
+            for one in sockets:
+                one.setblocking(False)
+                assert one.send(load) == len(load), "before the loop looks"
+            await until(lambda: sum(map(len, fast.seen.values())) == CONNECTIONS * FRAMES)
+            for one in sockets:
+                one.close()
+        ticking[0].cancel()
+        assert sum(fast.taken.values()) == CONNECTIONS * len(load) > 4 * READ_BYTES_A_TURN
+        assert max(fast.taken.values()) <= READ_BYTES_A_TURN + READ_BYTES_USUAL
+        assert list(fast.seen.values()) == [list(range(FRAMES))] * CONNECTIONS
+
+    run_on(loop, work)
+
+
+def linked(guard: Guard, port: int, fast: Taking | None = None) -> Connection:
+    connection = Connection(Endpoint[Connection]("test", None, guard, fast=fast))
+    connection.connection_made(Wire(port))
+    return connection
+
+
+async def test_peers_are_read_whatever_clients_sent_and_who_claims_to_be_one_beside_them() -> None:
+    guard = Guard("test", Limits(), lambda: 0.0)
+    client, peer, claimed = (linked(guard, port) for port in (1, 2, 3))
+    for one in (client, claimed):
+        one.get_buffer(-1)
+        one.buffer_updated(0)
+    guard.on_request(peer, KEY.signed(PEER), KEY)
+    guard.on_request(claimed, PEER, None)
+    assert client.share.reads is not None
+    client.share.reads.left = 0
+    assert [len(one.get_buffer(-1)) for one in (client, peer, claimed)] == [
+        1,
+        READ_BYTES_USUAL,
+        READ_BYTES_USUAL,
+    ]
+    assert claimed.share.reads is not None
+    claimed.share.reads.left = 0
+    assert [len(one.get_buffer(-1)) for one in (peer, claimed)] == [READ_BYTES_USUAL, 1]
+
+
+async def test_reads_that_leave_half_of_a_share_cost_a_subtraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(starts.Reads, "is_spent", lambda reads, size: asked.append(size))
+    guard = Guard("test", Limits(), lambda: 0.0)
+    connection = Connection(Endpoint[Connection]("test", None, guard, fast=Taking()))
+    connection.connection_made(Wire(1))
+    frame = encode(Command(10, {}, bytes(900)))
+    for _ in range(READ_BYTES_A_TURN // 2 // len(frame)):
+        connection.get_buffer(-1)[: len(frame)] = frame
+        connection.buffer_updated(len(frame))
+    assert not asked
+    connection.get_buffer(-1)[: len(frame)] = frame
+    connection.buffer_updated(len(frame))
+    assert len(asked) == 1
+
+
+async def test_a_share_is_whole_in_the_next_turn_and_smaller_after_a_long_one() -> None:
+    now = [0.0]
+    reads, shares = Reads(lambda: now[0]), []
+    for took_ms in [TURN_MS * 2] * 5 + [1.0] * 9:
+        reads.left = 0
+        assert reads.is_spent(1)
+        assert reads.is_spent(1)
+        now[0] += took_ms
+        await asyncio.sleep(0)
+        shares.append(reads.left)
+    assert shares[:4] == [READ_BYTES_A_TURN // 2, READ_BYTES_A_TURN // 4, READ_BYTES_LEAST, READ_BYTES_LEAST]
+    assert shares[5] == 2 * READ_BYTES_LEAST
+    assert shares[-1] == READ_BYTES_A_TURN
+    reads.left = 1
+    assert not reads.is_spent(1)
+
+
+async def test_what_is_read_over_long_arms_nothing_so_that_simulated_schedules_stay_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, size = [0.0], READ_BYTES_A_TURN // 8
+    reads = Reads(lambda: now[0])
+    loop = asyncio.get_running_loop()
+    armed = []
+    monkeypatch.setattr(loop, "call_soon", lambda *given: armed.append(given))
+    for _ in range(40):
+        now[0] += APART_MS / 4
+        reads.left -= size
+        assert not (reads.left < reads.low and reads.is_spent(size))
+    assert not armed
+    for _ in range(10):
+        reads.left -= size
+        if reads.left < reads.low and reads.is_spent(size):
+            break
+    assert len(armed) == 1, "in one turn"
+    monkeypatch.undo()
+
+
+async def test_who_waits_for_its_share_gets_it_in_its_turn_and_its_begun_frame_is_not_late() -> None:
+    """Of those that are woken in one turn the last come too late: they are the first of the next."""
+    guard, count = Guard("test", Limits(), lambda: 0.0), 3 * PARTS_A_TURN
+    clients = [linked(guard, port, fast=Taking()) for port in range(1, 1 + count)]
+    frame, served = encode(Command(10, {}, bytes(900))), list[Connection]()
+    data, at = memoryview(frame * (3 * READ_BYTES_USUAL // len(frame))), Counter[Connection]()
+
+    def read(client: Connection, size: int = READ_BYTES_USUAL) -> None:
+        room = client.get_buffer(-1)
+        size = min(size, len(room))
+        room[:size] = data[at[client] : at[client] + size]
+        at[client] += size
+        if size > 1:
+            served.append(client)
+        client.buffer_updated(size)
+
+    for client in clients:  # all have sent before, and begun a frame
+        read(client, 1)
+    begun = clients[-1]
+    reads = guard.tallies[Standing.CLIENT].reads
+    reads.left = 0
+    for client in clients:
+        read(client)
+    served.clear()
+    begun._inbox.begun_at = asyncio.get_running_loop().time() - 60
+    while len(served) < count:
+        await asyncio.sleep(0)
+        begun.enforce_limits(asyncio.get_running_loop().time())
+        assert not begun.closed, "what waits for others is not late"
+        for client in [one for one in clients if cast(Wire, one._transport).reading]:
+            read(client)
+    assert len(set(served)) == count, "nobody twice before all had it once"
+
+
+async def test_a_new_connection_shows_itself_a_peers_at_once_whatever_clients_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guard, asked = Guard("test", Limits(), lambda: 0.0), list[int]()
+
+    async def handle(connection: Connection, request: Command) -> None:
+        asked.append(request.code)
+
+    endpoint = Endpoint[Connection]("test", handle, guard, credentials=KEY)
+    client, peer = Connection(endpoint), Connection(endpoint)
+    client.connection_made(Wire(1))
+    peer.connection_made(wire := Wire(2))
+    reads = client.share.reads
+    assert reads is not None
+    reads.left = 0
+    monkeypatch.setattr(guard.lines.reads, "wait", lambda connection, in_vain: None)  # its place is far back
+    frame = encode(KEY.signed(PEER))
+    room = peer.get_buffer(-1)
+    room[: len(frame)] = frame
+    peer.buffer_updated(len(frame))
+    assert not wire.reading
+    await asyncio.sleep(0)
+    assert (asked, wire.reading) == ([PEER.code], True)
