@@ -20,12 +20,14 @@ import time
 from asyncio import base_events, events
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
 from tests import waiting
 from tests.in_turn import scope_of
+
+T = TypeVar("T")
 
 SEED: Final = "KEELMQ_JITTER"
 TURNS_LATE: Final = 0.02
@@ -143,12 +145,14 @@ class Plugin:
         self._patches.setattr(ThreadPoolExecutor, "submit", late_submit)
         self._patches.setattr(waiting, "brought_about", self._brought_about)
 
-    async def _brought_about(self, condition: Callable[[], object]) -> None:
-        eager, later = (True, 0) if self._jitter is None else self._jitter.look()
-        while not condition():
-            await (self._turns.next() if eager else asyncio.sleep(LOOK_S))
+    async def _brought_about(self, condition: Callable[[], T], each_s: float = LOOK_S) -> T:
+        real = isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)
+        eager, later = self._jitter.look() if real and self._jitter is not None else (False, 0)
+        while not (value := condition()):
+            await (self._turns.next() if eager else asyncio.sleep(each_s))
         for _ in range(later):
             await asyncio.sleep(0)
+        return value
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 async def until(condition: Callable[[], object], what: str = "", timeout_s: float = 10.0) -> None:
@@ -18,7 +21,8 @@ async def until(condition: Callable[[], object], what: str = "", timeout_s: floa
         raise AssertionError(f"did not happen: {what or condition}") from None
 
 
-async def brought_about(condition: Callable[[], object]) -> None:
-    """``tests/jitter.py`` has one that looks at other times."""
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0.002)
+async def brought_about(condition: Callable[[], T], each_s: float = 0.002) -> T:
+    """The first true value of ``condition``. ``tests/jitter.py`` has one that looks at other times."""
+    while not (value := condition()):  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(each_s)
+    return value

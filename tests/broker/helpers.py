@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import struct
@@ -25,6 +24,7 @@ from store.files.record import Record, records_in, walk
 from tests import GOLDEN
 from tests.plain import broker_ids
 from tests.ports import free_port_of_broker
+from tests.waiting import until
 
 
 def config_for(path: Path, **keys: object) -> BrokerConfig:
@@ -146,12 +146,8 @@ def golden_exchanges(name: str) -> dict[str, tuple[bytes, Command, Command | Non
 
 
 async def eventually(condition: Any, what: str) -> None:
-    """Wait until ``condition()`` is true; fails after 10 s."""
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"not within 10 s: {what}")
+    """``until``, of which it is said what is waited for."""
+    await until(condition, what)
 
 
 def heartbeat(client_id: str, group: str, *topics: str, producer: str = "") -> bytes:

@@ -30,6 +30,7 @@ from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
+from tests.waiting import until
 
 
 class World:
@@ -83,7 +84,7 @@ async def test_a_bound_name_is_the_node_that_was_hit_then(tmp_path: Path) -> Non
     await world.do(faults.Kill("master"), "old")
     world.onlooker.views["broker-a-2"] = {"role": "master", "epoch": 3}
     await world.do(faults.Restart("=old"))
-    await asyncio.sleep(0.05)
+    await until(lambda: world.cluster.started)
     assert world.cluster.started == ["broker-a-1"]
     assert world.struck == [("broker-a-1", "kill"), ("broker-a-1", "restart")]
     await world.executor.stop()

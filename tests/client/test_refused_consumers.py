@@ -94,7 +94,8 @@ def test_refused_routes_and_offsets_are_a_warning_and_few(caplog: pytest.LogCapt
 
         broker.before = refuse
         async with PushConsumer(env, "g", nameserver.address, handle, subscriptions={"T": "*", "U": "*"}):
-            await asyncio.sleep(2.5)
+            await until(lambda: len([text for text in warnings(caplog) if "refused" in text]) >= 2)
+            await asyncio.sleep(2)
         told = warnings(caplog)
         assert len([text for text in told if "rebalance of T is refused" in text and DENIED in text]) == 1
         assert len([text for text in told if "offset of U at broker-a is refused" in text]) == 1

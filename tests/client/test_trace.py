@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from client.consuming.consumer import ConsumeOptions, PushConsumer
@@ -101,7 +100,7 @@ async def traces(servers: Pair) -> list[list[str]]:
     """The fields of all that the trace topic holds; each message has the ids it tells of as its keys."""
     found = []
     async with PullConsumer(servers.env, "looks", servers.namesrv) as consumer:
-        await asyncio.sleep(0.2)
+        await servers.broker.store.caught_up()
         for queue in (await consumer.session.routes.get(TRACE_TOPIC)).readable:
             offset = 0
             while messages := (await consumer.pull(queue, offset)).messages:

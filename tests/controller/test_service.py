@@ -91,9 +91,8 @@ def test_a_master_that_hangs_up_is_replaced_at_once_and_everybody_is_told(tmp_pa
     async def main(world: World) -> None:
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
         two.max_offset, three.max_offset = 100, 1 << 40
-        await two.beat_once()
-        await three.beat_once()
-        await asyncio.sleep(0.3)
+        await two.be_heard()
+        await three.be_heard()
         await one.die()
         await wait_for(lambda: three.notices and three.notices[-1].ext["masterBrokerId"] == "3")
         await wait_for(lambda: two.notices and two.notices[-1].ext["masterBrokerId"] == "3")
@@ -123,11 +122,10 @@ def test_candidates_are_asked_how_far_they_are_now_and_heartbeats_stand_in_for_t
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
         two.max_offset, three.max_offset = 2**31 - 1, 100
         three.end_now = 2**32 + 5  # more than 2 GiB ahead: as ints their difference would be negative
-        await two.beat_once()
-        await three.beat_once()
+        await two.be_heard()
+        await three.be_heard()
         two.freeze()
         three.freeze()
-        await asyncio.sleep(0.3)
         begun = asyncio.get_running_loop().time()
         await one.die()
         await wait_for(lambda: world.group()["master"] == 3)
@@ -141,9 +139,8 @@ def test_a_candidate_that_answers_nonsense_counts_with_its_heartbeat(tmp_path: P
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
         two.max_offset, two.end_now = 200, -1
         three.max_offset, three.end_now = 100, 2**64
-        await two.beat_once()
-        await three.beat_once()
-        await asyncio.sleep(0.3)
+        await two.be_heard()
+        await three.be_heard()
         await one.die()
         await wait_for(lambda: world.group()["master"] == 2)
 
@@ -192,8 +189,7 @@ def test_the_close_of_an_old_connection_elects_nobody(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         one, _, _ = await world.brokers_up(3)
         old, one.client = one.client, RemotingClient(OsEnv(), "again", handler=one.on_request)
-        await one.beat_once()
-        await asyncio.sleep(0.2)
+        await one.be_heard()
         await old.close()
         await asyncio.sleep(0.5)
         assert (world.group()["master"], world.group()["epoch"]) == (1, 1)

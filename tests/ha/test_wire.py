@@ -512,9 +512,13 @@ async def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
         await until(lambda: node.store.log.end == 30)
         master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
         await node.ha.become_slave(BrokerId(2), Epoch(2), f"127.0.0.1:{master.port}")
-        await asyncio.sleep(1)
         # Once more for the cut: the Controllers hear first that what is confirmed here goes.
-        assert master.connections == (3 if rocketmq_peer else 1)
+        connections = 3 if rocketmq_peer else 1
+        await until(lambda: master.connections == connections)
+        if rocketmq_peer:
+            await until(lambda: node.store.log.end == 30 and node.store.epochs.last == (2, 20))
+        await asyncio.sleep(0.6)
+        assert master.connections == connections, "and no more"
         assert told == ([30] if rocketmq_peer else [])
         assert node.store.epochs.entries == ([(1, 0), (2, 20)] if rocketmq_peer else [(1, 0)])
         assert bytes(node.store.log.data) == b"0123456789" * 3

@@ -97,6 +97,11 @@ class Broker:
             except ConnectionError:
                 continue  # that Controller is down
 
+    async def be_heard(self) -> None:
+        """A heartbeat that every Controller answers."""
+        for address in self.world.addresses.values():
+            assert (await self.client.call(address, self.heartbeat(), 10)).code == 0
+
     async def beat(self) -> None:
         while True:
             await self.beat_once()

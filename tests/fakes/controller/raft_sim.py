@@ -17,6 +17,7 @@ from controller.raft.calls import StateMachine
 from controller.raft.raft import Raft
 from controller.raft.timing import RaftConfig
 from model.errors import MqError
+from tests import waiting
 from tests.fakes.disk.refusing import Fault, RefusingDisk
 
 T = TypeVar("T")
@@ -213,12 +214,9 @@ class Group:
 
 async def wait_for(condition: Callable[[], T | None], timeout_s: float = 20.0) -> T:
     """The first true value of ``condition``. Raises TimeoutError."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_s
-    while not (value := condition()):
-        if loop.time() > until:
-            raise TimeoutError(f"not within {timeout_s} s")
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(timeout_s):
+        value = await waiting.brought_about(condition, 0.01)
+    assert value is not None, "it is true"
     return value
 
 

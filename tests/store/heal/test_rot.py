@@ -386,7 +386,7 @@ async def test_a_reader_that_meets_a_rotten_head_has_the_record_repaired(byte: i
         at = before[7].physical_offset
         node.cache[at + byte] ^= 64
         assert len(records_of(store)) == 19
-        await asyncio.sleep(0.01)
+        await until(lambda: store.damage.ranges)
         assert [(i.begin, i.until, i.kind) for i in store.damage.ranges] == [
             (at, at + before[7].size, "bytes_differ")
         ]
