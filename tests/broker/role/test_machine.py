@@ -346,6 +346,7 @@ async def test_an_illegal_event_fences_the_broker_with_one_line(
             f"{life.config.broker_name}: {expected}"
         ]
         assert life.role.registration_id == -1
+        await until(lambda: not controllers.alive, "its connection ended, and brought what was under way")
         beats = len(controllers.beats)
         await asyncio.sleep(0.15)
         assert len(controllers.beats) == beats, "the Controllers take it for dead"
