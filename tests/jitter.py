@@ -96,6 +96,8 @@ class Turns:
             await waiter
         finally:
             timer.cancel()
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
             self._looks += 1
 
 
