@@ -69,6 +69,7 @@ from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
+PROCESS_NAME_MAX: Final = 32
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 GROUP_MAX: Final = 1000
 """Brokers of one group: what is decided about a group looks at all of them in one go, 5 us each."""
@@ -484,6 +485,9 @@ class Controller:
                 learner=opt_bool(ext, "learner"),
                 all_ack=opt_bool(ext, ALL_ACK) if ALL_ACK in ext else None,
                 timeout_ms=_timeout_ms(ext, 0),
+                starts=opt_int(ext, "starts", 0, 0),
+                process=ext.get("process", "")[:PROCESS_NAME_MAX],
+                nth=opt_int(ext, "nth", 0, 0),
             )
         )
         return self._told_ha_address(name, answer)

@@ -59,6 +59,25 @@ class Granted:
     elects_outsiders: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Which registration this is: the ``nth`` of ``process``, the ``starts``'th start of this broker's
+    disk."""
+
+    starts: int
+    process: str
+    nth: int
+
+
+class Overtaken(MqError):
+    """The Controllers know of a later registration: of another ``process``, and of ``starts`` starts."""
+
+    def __init__(self, text: str, starts: int, process: str) -> None:
+        super().__init__(text)
+        self.starts = starts
+        self.process = process
+
+
 class Controllers:
     """The Controllers as one: calls go to their leader, wherever it is."""
 
@@ -197,9 +216,19 @@ class Controllers:
         answer = await self.call(Command(Request.CONTROLLER_APPLY_BROKER_ID, ext), also=[refused])
         return answer.code == Response.SUCCESS
 
-    async def register(self, broker_id: BrokerId, *, unclean: bool = False, suspect: bool = False) -> View:
+    async def register(
+        self,
+        broker_id: BrokerId,
+        start: Start | None = None,
+        *,
+        unclean: bool = False,
+        suspect: bool = False,
+    ) -> View:
         """``unclean``: this broker was not shut down in order; ``suspect``: its log may lack its end. Such a
-        one leaves the SyncStateSet, or is not elected, until it caught up. A real Controller ignores both."""
+        one leaves the SyncStateSet, or is not elected, until it caught up. A real Controller ignores these.
+
+        Raises Overtaken when the Controllers know of a later start of this broker.
+        """
         ext = self._group(
             brokerId=broker_id,
             brokerAddress=self._config.address,
@@ -213,8 +242,18 @@ class Controllers:
         # registered, not by a heartbeat that was sent before under another configuration.
         ext["allAckInSyncStateSet"] = flag(self._config.waits_for_every_member)
         ext["heartbeatTimeoutMills"] = str(self._config.controller_heartbeat_timeout_ms)
+        if start is not None:
+            ext |= {"starts": str(start.starts), "process": start.process, "nth": str(start.nth)}
         asked_ms = self._env.monotonic_ms()
-        return view_of(await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext)), asked_ms)
+        invalid = Response.CONTROLLER_BROKER_ID_INVALID
+        answer = await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext), also=[invalid])
+        if answer.code == invalid and "starts" in answer.ext:
+            raise Overtaken(
+                answer.remark or "", need_int(answer.ext, "starts", 0), answer.ext.get("process", "")
+            )
+        if answer.code == invalid:
+            raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
+        return view_of(answer, asked_ms)
 
     async def replica_info(self, broker_id: BrokerId) -> View:
         """``broker_id``: the asker's; keelmq's Controllers say where they have it registered."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from broker.membership.broker_id import BrokerIdAllocator
-from broker.membership.controllers import Controllers
+from broker.membership.controllers import Controllers, Overtaken, Start
 from broker.membership.identity import Identity
 from broker.membership.reboot import Found, UncleanRebootDetector
 from broker.membership.view import View
@@ -57,6 +57,8 @@ class Membership:
         self._allocator = BrokerIdAllocator(env, config, self._identity, controllers)
         self._reboot = UncleanRebootDetector(env, config.store_path)
         self._was_registered = False
+        self._process = f"{env.random.getrandbits(64):016x}"
+        self._registrations = 0
         self._suspect_since_ms = float("-inf")
         self._noting = asyncio.Lock()  # the suspicion: one is not ended while another is noted
 
@@ -167,10 +169,31 @@ class Membership:
 
     async def _register(self, broker_id: BrokerId) -> View:
         unclean = self.unclean and not self._was_registered
-        view = await self._controllers.register(broker_id, unclean=unclean, suspect=self.suspect)
+        while True:
+            self._registrations += 1
+            start = Start(self._reboot.starts, self._process, self._registrations)
+            try:
+                view = await self._controllers.register(
+                    broker_id, start, unclean=unclean, suspect=self.suspect
+                )
+                break
+            except Overtaken as overtaken:
+                if overtaken.process == self._process:
+                    raise  # by a later call of this one
+                await self._on_old_disk(overtaken)
         self.registered = self._was_registered = True
         self._refuse_to_be_a_double(broker_id, view)
         return view
+
+    async def _on_old_disk(self, overtaken: Overtaken) -> None:
+        """What a later start acknowledged is not on this disk."""
+        log.error(
+            "%s: %s; this broker is suspect, its log may lack what it acknowledged",
+            self._config.broker_name,
+            overtaken,
+        )
+        async with self._noting:
+            await self._env.offload(partial(self._reboot.on_old_disk, overtaken.starts))
 
     async def on_refused(self, refused: Refused, lacks: str | None) -> bool:
         """A Controller refused. If it does not know this broker, register or apply for the id again; whether

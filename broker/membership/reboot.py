@@ -9,6 +9,10 @@ so, at every start and in every mode. ``bootId.json`` in the store keeps it, a J
     doubtful  the log is suspect, and no master has taken the broker into its set since
     synced    the last run acknowledged nothing before its sync (SYNC_FLUSH)
     written   the log had bytes once; absent in files of older versions
+    starts    how often the store was opened
+
+A disk that was put back to an older state of itself (a snapshot, a backup) says nothing of that. But the
+Controllers know of a later start: ``on_old_disk``.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
     suspect: bool = msgspec.field(name="doubtful", default=False)
     synced: bool | None = None
     written: bool | None = None
+    starts: int = 0
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +99,13 @@ class UncleanRebootDetector:
         if reason is not None:
             log.warning("this broker is suspect, its log may lack its end: %s", reason)
         written = found.end > 0 or bool(noted and noted.written) or self.suspect
-        note = Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
+        note = Noted(
+            boot_id=boot_id,
+            suspect=self.suspect,
+            synced=found.synced,
+            written=written or None,
+            starts=1 + (noted.starts if noted else 0),
+        )
         try:
             self._write(note)
         except OSError as error:
@@ -120,6 +131,18 @@ class UncleanRebootDetector:
         """The log is about to go, and what it acknowledged with it. Blocks on syncs. Raises OSError."""
         self.suspect = True
         self._write(msgspec.structs.replace(self._noted, suspect=True, written=True))
+
+    @property
+    def starts(self) -> int:
+        """How often the store was opened, this time included; more where others know of more."""
+        return self._noted.starts
+
+    def on_old_disk(self, known_starts: int) -> None:
+        """The store was opened ``known_starts`` times: the disk is as it was before that. Blocks on syncs.
+        Raises OSError."""
+        self.suspect = True
+        starts = max(self.starts, known_starts) + 1
+        self._write(msgspec.structs.replace(self._noted, suspect=True, written=True, starts=starts))
 
     def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""

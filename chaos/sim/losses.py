@@ -148,10 +148,9 @@ class Losses:
 
     @property
     def of_tables_allowed(self) -> bool:
-        """Whether a topic or a group may have been lost that was answered: on a disk that was wiped, by an
-        unclean election, or where brokers that all lost bytes elect one from outside of the set, as its log
-        is longer (docs/replication-modes.md). Each member has them, however many messages a mode may cost."""
-        return self.gave_up or self._wiped or (self._powerless and not self._synced)
+        """Whether a topic or a group may have been lost that was answered: on a disk that was wiped, or by an
+        unclean election. Each member has them, however many messages a mode may cost."""
+        return self.gave_up or self._wiped
 
     @property
     def bytes_may_be_missing(self) -> bool:

@@ -83,7 +83,10 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     ``suspect``: its log may lack what it acknowledged. ``learner``: it copies and counts nowhere.
     As master it waits for a majority of ``majority_of`` replicas (0 = it does not), or for every member
     (``all_ack``), and its leases follow from ``timeout_ms``. None and 0: a broker that does not say, of an
-    older version or a RocketMQ broker."""
+    older version or a RocketMQ broker.
+
+    ``starts``: how often the broker was started, by its disk. ``process``: any name of this start's own;
+    ``nth``: its so many'th registration. What is older than the last one changes nothing."""
 
     cluster: str
     broker_id: int
@@ -95,6 +98,9 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     learner: bool = False
     all_ack: bool | None = None
     timeout_ms: int = 0
+    starts: int = 0
+    process: str = ""
+    nth: int = 0
 
 
 class ApplyBrokerId(_Command, frozen=True, kw_only=True, tag="apply_id"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controller.groups.commands import FIRST_ID, NOBODY, ElectMaster
+from controller.groups.commands import FIRST_ID, NOBODY, ElectMaster, RegisterBroker
 from controller.groups.elect import Ballot, choose
 
 
@@ -21,7 +21,8 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct):
-    """``incarnation``: how often it registered as a suspect, and so forgot what it had said before."""
+    """``incarnation``: how often it registered as a suspect, and so forgot what it had said before.
+    ``starts``, ``process``, ``nth``: of its last registration, see ``RegisterBroker``."""
 
     address: str
     check_code: str
@@ -31,10 +32,22 @@ class Replica(msgspec.Struct):
     incarnation: int = 0
     all_ack: bool | None = None
     timeout_ms: int = 0
+    starts: int = 0
+    process: str = ""
+    nth: int = 0
 
     @property
     def rule(self) -> Rule:
         return Rule(self.all_ack, self.majority_of, self.timeout_ms)
+
+    def is_newer_than(self, command: RegisterBroker) -> bool:
+        """Whether the last registration is newer than this one: that of a process that is gone came late, or
+        the broker's disk was put back to an older state of itself. One without a number is taken as it is."""
+        if not command.starts:
+            return False
+        if command.process == self.process:
+            return command.nth < self.nth
+        return command.starts <= self.starts
 
 
 class TableSource(msgspec.Struct):

@@ -392,8 +392,11 @@ class ReplicaTable:
         replica = None if group is None else group.replicas.get(command.broker_id)
         if group is None or replica is None:
             return Answer(NEED_TO_BE_REGISTERED, f"broker {command.broker_id} has no id in {name}")
+        if replica.is_newer_than(command):
+            return _overtaken(name, replica, command)
         if command.learner and command.broker_id in group.members:
             return _no_learner_yet(name, command.broker_id, group)
+        replica.starts, replica.process, replica.nth = command.starts, command.process, command.nth
         before = msgspec.structs.astuple(replica)
         replica.address = command.address or replica.address
         replica.ha_address = command.ha_address or replica.ha_address
@@ -479,6 +482,14 @@ def _registered(group: Group, command: RegisterBroker, *, changed: bool) -> Answ
     if master is not None and (master in command.alive or master in command.within_grace):
         ext |= {"masterBrokerId": str(master), "masterAddress": group.address(master) or ""}
     return Answer(ext=ext | _ours_of(group), body=_set_body(group), changed=changed)
+
+
+def _overtaken(name: str, replica: Replica, command: RegisterBroker) -> Answer:
+    text = (
+        f"broker {command.broker_id} of {name} registered as start {replica.starts} of its disk, this is"
+        f" start {command.starts}: it came late, or the disk was put back to an older state"
+    )
+    return Answer(BROKER_ID_INVALID, text, {"starts": str(replica.starts), "process": replica.process})
 
 
 def _no_learner_yet(name: str, broker_id: int, group: Group) -> Answer:

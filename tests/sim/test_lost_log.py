@@ -7,9 +7,8 @@ import pytest
 
 from broker.membership import reboot
 from chaos.sim.cluster import SimCluster
+from tests.sim.kept import ALL, MAJORITY, Kept
 from tests.sim.world import World, simulated
-
-MAJORITY = {"majorityAck": "true", "allAckInSyncStateSet": "false", "totalReplicas": "3"}
 
 
 def lose_the_log(cluster: SimCluster, broker: str) -> None:
@@ -145,3 +144,60 @@ async def test_a_start_that_fails_leaves_the_evidence_of_a_power_loss(
     cluster.start(slave)
     assert await cluster.until(cluster.converged, 20.0) is None
     assert suspects == ["the machine was reset since the log was written, and not all of it was synced"]
+
+
+class Snapshots(Kept):
+    """Disks that are put back as they were."""
+
+    def take(self, name: str) -> dict[str, bytes]:
+        machine = self.cluster.nodes[name].machine
+        return {path: machine.content(path) for path in machine.paths("")}
+
+    def put_back(self, name: str, files: dict[str, bytes]) -> None:
+        machine = self.cluster.nodes[name].machine
+        machine.wipe()
+        for path, content in files.items():
+            machine.makedirs(path.rpartition("/")[0])
+            file = machine.create(path)
+            file.write(content, 0)
+            file.sync()
+        machine.sync_tree("")
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("mode", [ALL, MAJORITY], ids=["all", "majority"])
+@simulated(lambda mode: Snapshots(1, mode))
+async def test_a_disk_put_back_to_an_older_state_of_itself_waits_for_those_that_have_more(
+    world: Snapshots, mode: dict[str, str]
+) -> None:
+    """The snapshot is of an orderly stop: all on it agrees. The Controllers know of a later start."""
+    cluster = world.cluster
+    master = cluster.master()
+    old, other = sorted(node.name for node in cluster.of("broker") if node.name != master)
+    assert master is not None
+    world.send_on(every_s=0.05)
+    await asyncio.sleep(1)
+    stopped = cluster.stop(old)
+    assert stopped is not None
+    await asyncio.wait([stopped], timeout=10)
+    snapshot = world.take(old)
+    world.start(old)
+    await world.serves(old)
+    assert await cluster.until(cluster.converged, 20) is None
+    cluster.kill(other)  # what is acknowledged from now on is at two
+    await asyncio.sleep(3)
+    world.quiet = True
+    await asyncio.sleep(0.5)
+    cluster.kill(old)
+    cluster.kill(master)
+    world.put_back(old, snapshot)
+    await asyncio.sleep(3)
+    world.start(old)
+    if mode:
+        world.start(other)
+    await asyncio.sleep(4)
+    assert cluster.master() is None
+    for name in (other, master):
+        if not cluster.nodes[name].running:
+            world.start(name)
+    await world.settled()

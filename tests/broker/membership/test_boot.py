@@ -204,3 +204,14 @@ def test_what_could_not_be_written_and_makes_nobody_less_suspect_goes_with_the_n
 
 def test_the_machine_tells_the_same_boot_twice() -> None:
     assert OsEnv().boot_id() == OsEnv().boot_id()
+
+
+def test_each_start_has_a_number_of_its_own_and_an_old_disk_goes_on_behind_the_last() -> None:
+    env = store()
+    assert started(env, "one").starts == 2
+    again = started(env, "one")
+    assert (again.starts, again.suspect) == (3, False)
+    again.on_old_disk(9)
+    assert (again.starts, again.suspect) == (10, True)
+    later = started(env, "one", clean=True)
+    assert (later.starts, later.suspect) == (11, True)

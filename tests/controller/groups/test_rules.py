@@ -12,6 +12,7 @@ from controller.elections.lease import DRIFT, Leases, matters
 from controller.elections.liveness import Heartbeat, Liveness
 from controller.elections.preview import ElectionPreview
 from controller.groups.commands import (
+    BROKER_ID_INVALID,
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokers,
@@ -465,3 +466,43 @@ def test_a_member_that_is_suspect_is_no_reason_not_to_wait_for_a_lease() -> None
     group.suspect = [2]
     assert not matters(None, group.sound_members, 3, group.rule)
     assert matters(None, group.sound_members, 2, group.rule)
+
+
+def registration(broker_id: int, starts: int, process: str, nth: int, **said: Any) -> RegisterBroker:
+    return RegisterBroker(
+        group=G, cluster="c", broker_id=broker_id, address="", starts=starts, process=process, nth=nth, **said
+    )
+
+
+def test_a_registration_of_a_process_that_is_gone_comes_late_and_changes_nothing() -> None:
+    table = started(ALL)
+    table.apply(registration(2, 1, "first", 1))
+    assert table.apply(registration(2, 2, "second", 1, majority_of=3, all_ack=False))["code"] == 0
+    kept = table.snapshot()
+    late = table.apply(registration(2, 1, "first", 2, suspect=True, learner=True, all_ack=True))
+    assert (late["code"], late["ext"]) == (BROKER_ID_INVALID, {"starts": "2", "process": "second"})
+    assert table.snapshot() == kept
+
+
+def test_of_one_process_the_last_registration_counts_and_may_be_repeated() -> None:
+    table = started(ALL)
+    table.apply(registration(2, 1, "first", 1, suspect=True))
+    table.apply(registration(2, 1, "first", 2))
+    assert table.apply(registration(2, 1, "first", 1, suspect=True))["code"] == BROKER_ID_INVALID
+    assert table.apply(registration(2, 1, "first", 2))["code"] == 0
+
+
+def test_a_disk_put_back_says_a_number_that_is_taken() -> None:
+    table = started(ALL)
+    table.apply(registration(2, 5, "before", 1))
+    assert table.apply(registration(2, 5, "after", 1))["code"] == BROKER_ID_INVALID
+    assert table.apply(registration(2, 6, "after", 2, suspect=True))["code"] == 0
+    assert table.groups[G].suspect == [2]
+
+
+def test_who_says_no_number_is_taken_at_its_word() -> None:
+    """A RocketMQ broker, or an older version."""
+    table = started(ALL)
+    table.apply(registration(2, 5, "before", 1))
+    assert table.apply(registration(2, 0, "", 0, all_ack=False))["code"] == 0
+    assert table.apply(registration(2, 6, "newer", 1))["code"] == 0
