@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 from broker.service import Broker
 from chaos.sim.cluster import BROKER_PORT, Node
 from chaos.sim.net import NetProfile
+from controller.service import Controller
 from model.codes import Request
 from model.errors import MqError
 from remoting.codec import Command
@@ -40,6 +41,15 @@ class Kept(World):
         self._keys.clear()
         self._keys.update(self.modes[name])
         self.cluster.start(name)
+
+    def rules(self) -> list[tuple[bool | None, int]]:
+        """By which the group is led, then what each broker registered: (all_ack, majority_of)."""
+        leader = self.cluster.leader()
+        assert leader is not None
+        controller: Controller = cast(Any, self.cluster.nodes[leader].server).controller
+        group = controller._table.groups["broker-a"]
+        found = [group.rule, *(replica.rule for replica in group.replicas.values())]
+        return [(rule.all_ack, rule.majority_of) for rule in found if rule is not None]
 
     async def serves(self, name: str, within_s: float = 10.0) -> None:
         node = self.cluster.nodes[name]

@@ -44,15 +44,16 @@ def test_a_rolling_change_of_mode_with_a_kill_in_the_middle_loses_nothing(seed: 
     """From all to majority to two of the members, and back to all."""
     chance = random.Random(f"modes:{seed}")
     world = Kept(seed, ALL)
-    steps = (MAJORITY, TWO, ALL)
+    steps = ((MAJORITY, (False, 3)), (TWO, (False, 0)), (ALL, (True, 0)))
     before: list[int] = []
 
     async def main() -> None:
         world.send_on()
         await asyncio.sleep(1)
-        for mode in steps:
+        for mode, rule in steps:
             await rolled(world, mode, chance, kill_at=chance.randrange(3))
             await asyncio.sleep(0.5)
+            assert set(world.rules()) == {rule}, f"to {mode}"
             before.append(len(world.acked))
         await asyncio.sleep(0.5)
         await world.settled()

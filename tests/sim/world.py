@@ -47,7 +47,10 @@ class World:
         brokers: int = 3,
     ) -> None:
         config = WorldConfig(
-            brokers=brokers, broker=broker or {}, network=network or NetProfile(), controller=controller or {}
+            brokers=brokers,
+            broker={} if broker is None else broker,  # ``Kept`` changes it between two starts
+            network=network or NetProfile(),
+            controller=controller or {},
         )
         self.cluster = SimCluster(seed, config, History())
         self.answers: list[tuple[float, int | None]] = []  # when asked, code; None = no answer
