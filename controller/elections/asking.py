@@ -38,13 +38,16 @@ class Inquiry:
         self.number = number
         self.asked = frozenset(asked)
         self.pending = set(asked)
+        self.heard: set[int] = set()  # answered, whatever it was
         self.answered: set[int] = set()  # said how far their logs are
         self.following: set[int] = set()  # still hear the master
         self._began_ms = now_ms
         self._until_ms = now_ms + longest_s * 1000
 
-    def on_answer(self, broker_id: int, *, told_end: bool, following: bool) -> None:
+    def on_answer(self, broker_id: int, *, told_end: bool, following: bool, reached: bool) -> None:
         self.pending.discard(broker_id)
+        if told_end or reached:
+            self.heard.add(broker_id)
         if told_end:
             self.answered.add(broker_id)
         if following:

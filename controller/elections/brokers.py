@@ -32,11 +32,13 @@ NOTICE_S: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class Said:
     """What a candidate answered: epoch and offset where its log ends (None = it does not say), whether it
-    still hears its master, and whether its disk takes no messages."""
+    still hears its master, and whether its disk takes no messages. ``reached``: it answered,
+    whatever it was."""
 
     end: tuple[int, int] | None = None
     following: bool = False
     full: bool = False
+    reached: bool = False
 
 
 class Brokers:
@@ -123,7 +125,8 @@ class Brokers:
         newest = epochs[-1] if isinstance(epochs, list) and epochs else None
         epoch = newest.get("epoch") if isinstance(newest, dict) else 0
         told = (epoch, end) if is_id(end) and is_id(epoch) else None
-        return Said(told, answer.ext.get("following") == "true", answer.ext.get("writable") == "false")
+        following, full = answer.ext.get("following") == "true", answer.ext.get("writable") == "false"
+        return Said(told, following, full, reached=True)
 
     def announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.

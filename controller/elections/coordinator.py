@@ -231,8 +231,9 @@ class ElectionCoordinator:
             said = await self._brokers.ask_end(action.group, broker_id, action.longest_s)
         except Exception as error:  # noqa: BLE001
             self._foreseen(error)
-        number = action.inquiry
-        self._feed(signals.Answered(action.group, number, broker_id, said.end, said.following, said.full))
+        name, number = action.group, action.inquiry
+        told = said.end, said.following, said.full, said.reached
+        self._feed(signals.Answered(name, number, broker_id, *told))
 
     async def _step_down(self, action: signals.AskStepDown) -> None:
         name, master = action.group, action.master

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from controller.elections.asking import Inquiry, longest_wait_s
+from controller.elections.asking import Inquiry
 from controller.elections.lease import Leases
 from controller.elections.liveness import Broker, Heartbeat, Liveness
 from controller.elections.preview import OWN, ElectionPreview, ElectionRequest
@@ -357,15 +357,14 @@ class ElectionDecider:
                 self._call_off(name, election)
 
     def _begin(self, name: str, election: Election) -> None:
-        election.back_until_ms = self._now_ms + BACK_MS
+        election.since_ms, election.back_until_ms = self._now_ms, self._now_ms + BACK_MS
         self._ask(name, election)
 
     def _ask(self, name: str, election: Election) -> None:
         request, group = election.request, self._table.groups.get(name)
         election.phase, election.asked_ms = Phase.ASKING, self._now_ms
         asked = [] if group is None else self._preview.to_ask(name, group, request, self._now_ms)
-        until_dead = group is not None and election.ticket is None and self._preview.asks_every_living(group)
-        longest_s = longest_wait_s(self._live.timeouts_ms(name, asked), until_dead=until_dead)
+        longest_s = self._preview.longest_wait_s(name, asked, ours=election.ticket is None)
         self._inquiries += 1
         election.inquiry = Inquiry(self._inquiries, asked, longest_s, self._now_ms)
         if asked:
@@ -379,7 +378,8 @@ class ElectionDecider:
             return  # too late
         if event.end is not None:
             self._live.told_end(event.group, event.broker_id, *event.end)
-        inquiry.on_answer(event.broker_id, told_end=event.end is not None, following=event.following)
+        told = event.end is not None
+        inquiry.on_answer(event.broker_id, told_end=told, following=event.following, reached=event.reached)
         election.full = election.full | {event.broker_id} if event.full else election.full
         self._look_at_answers(event.group, election)
 
@@ -392,7 +392,8 @@ class ElectionDecider:
             return
         if inquiry.pending:
             self._out.append(StopAsking(name))
-        election.answered, election.inquiry, election.due_ms = frozenset(inquiry.answered), None, NEVER
+        election.answered, election.heard = frozenset(inquiry.answered), frozenset(inquiry.heard)
+        election.inquiry, election.due_ms = None, NEVER
         if election.ticket is None:
             self._on_asked_for_ours(name, election, following=bool(inquiry.following))
         else:
@@ -438,6 +439,8 @@ class ElectionDecider:
         elif self._preview.is_in_vain(command):
             self._backoffs.add(name, self._now_ms)
             self._call_off(name, election)
+        elif self._preview.why_not_yet(command, election.heard, election.since_ms, self._now_ms):
+            election.phase, election.due_ms = Phase.AWAITING_RETURN, self._now_ms + RETRY_MS
         else:
             self._propose(election, command)
 
@@ -474,13 +477,8 @@ class ElectionDecider:
     def _why_not_now(self, name: str, request: ElectionRequest) -> str | None:
         if name in self.elections:
             return f"an election of {name} is under way"
-        group = self._table.groups.get(name)
-        named = request.broker_id if request.designate else None
-        # A master that ends names one in maintenance where there is no other.
-        by_operator = group is not None and not request.hands_over(group) and named != group.master
-        if group is not None and by_operator and named in group.maintenance:
-            return f"broker {named} of {name} is in maintenance"
-        return None if not request.steps_down else self._step_downs.why_not_now(name, self._now_ms)
+        why = self._preview.why_not_designated(name, request)
+        return why if why or not request.steps_down else self._step_downs.why_not_now(name, self._now_ms)
 
     def _on_stepped_down(self, event: SteppedDown) -> None:
         election = self.elections.get(event.group)
@@ -515,6 +513,8 @@ class ElectionDecider:
             why = self._preview.why_nobody(command)
         if why is None and election.request.steps_down:
             why = self._why_no_step_down(name, election, chosen)
+        if why is None and not election.handed_over:
+            why = self._preview.why_not_yet(command, election.heard, election.asked_ms, self._now_ms)
         if why is not None:
             self._refuse(name, election, Refused(why, ELECT_MASTER_FAILED))
             return

@@ -187,6 +187,13 @@ class Liveness:
             return True
         return (group, broker_id) not in self._closed and now_ms <= self.presumed_until_ms(group, broker_id)
 
+    def may_live(self, group: str, broker_id: int, now_ms: float) -> bool:
+        """Whether it was not silent for long enough to be dead: the end of a connection proves no death."""
+        beat = self._beats.get((group, broker_id))
+        if beat is not None and now_ms <= beat.until_ms:
+            return True
+        return now_ms <= self.presumed_until_ms(group, broker_id)
+
     def presumed_until_ms(self, group: str, broker_id: int) -> float:
         """Until when silence is no answer, because this leader has not listened for long."""
         if self._leading_since_ms is None:

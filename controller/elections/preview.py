@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from controller.elections.asking import longest_wait_s
 from controller.elections.lease import Leases, matters
 from controller.elections.liveness import Liveness
 from controller.groups.commands import (
@@ -142,6 +143,14 @@ class ElectionPreview:
         text = nobody(command.group, group, command)
         return text + held_back(group) if self._config.elect_unclean_master else text
 
+    def why_not_designated(self, name: str, request: ElectionRequest) -> str | None:
+        """Why the broker that an operator names may not lead, or None."""
+        group, named = self.group(name), request.broker_id
+        # A master that ends names one in maintenance where there is no other.
+        if group is None or not request.designate or request.hands_over(group) or named == group.master:
+            return None
+        return f"broker {named} of {name} is in maintenance" if named in group.maintenance else None
+
     def to_ask(self, name: str, group: Group, request: ElectionRequest, now_ms: float) -> list[int]:
         """The brokers whose logs an election would compare. A master that restarts or hands over confirms
         nothing any more, so its word counts like the others'."""
@@ -156,16 +165,53 @@ class ElectionPreview:
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]
 
-    def asks_every_living(self, group: Group) -> bool:
+    def longest_wait_s(self, name: str, asked: Collection[int], *, ours: bool) -> float:
+        """For how long the brokers ``asked`` are waited for at most. ``ours``: nobody asked for this one."""
+        group = self.group(name)
+        until_dead = ours and group is not None and self.asks_every_living(name, group)
+        return longest_wait_s(self._live.timeouts_ms(name, asked), until_dead=until_dead)
+
+    def asks_every_living(self, name: str, group: Group) -> bool:
         """Whether a silent member is waited for until it answers or counts as dead: where fewer than all
         acknowledge, it may be the only one that has the last of it."""
-        return not group.majority_of and group.rule is not None and group.rule.all_ack is False
+        all_ack = None if group.rule is None else group.rule.all_ack
+        if all_ack is None:  # not registered: by an older version, or a RocketMQ broker
+            led = group.last_master
+            beat = None if led is None else self._live.newest(name, led)
+            all_ack = beat is not None and beat.all_ack
+        return not group.majority_of and not all_ack
+
+    def why_not_yet(
+        self, command: ElectMaster, heard: Collection[int], since_ms: float, now_ms: float
+    ) -> str | None:
+        """Where every living member is asked: why nobody may be elected before one of them has answered, or
+        counts as dead. Its connection may have ended: that proves no death. ``since_ms``: asked since then.
+        """
+        name, group = command.group, self.group(command.group)
+        if group is None or not self.asks_every_living(name, group):
+            return None
+        restarted = command.restarted and command.broker_id == group.master
+        if not restarted and self.chosen(command) in (None, group.master):
+            return None  # nobody new leads
+        members = group.peers_of_restarted(command) if restarted else group.members
+        said = {*heard, group.master, *group.suspect}
+        for member in members:
+            beat = self._live.newest(name, member)
+            # What it beats counts instead when it was asked for long; of a RocketMQ broker, which is asked on
+            # a port that may be shut to us, at once.
+            told = beat is not None and beat.at_ms > since_ms
+            if beat is not None and beat.ha_address:
+                told = told and now_ms - since_ms >= beat.timeout_ms
+            if member not in said and not told and self._live.may_live(name, member, now_ms):
+                return f"broker {member} of {name} does not say how far its log is, and may be alive"
+        return None
 
     def is_decided(
         self, group: Group, command: ElectMaster, asked: Collection[int], answered: Collection[int]
     ) -> bool:
         """Whether these answers are enough; ``command`` counts with them."""
-        if self.asks_every_living(group) and not {*answered, group.master} >= {*asked} & {*command.alive}:
+        missing = ({*asked} & {*command.alive}).difference(answered, {group.master})
+        if missing and self.asks_every_living(command.group, group):
             return False
         # The silent count with their heartbeats; but of several that are, one may just have died.
         if not group.majority_of and not answered and len(asked) > 1:

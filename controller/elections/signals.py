@@ -66,7 +66,8 @@ class SessionsEnded:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A candidate answered ``Ask``, or did not (``end`` None): epoch and offset where its log ends, and
-    whether it still hears its master. ``full``: as master it could take no messages."""
+    whether it still hears its master. ``full``: as master it could take no messages. ``reached``: it
+    answered, whatever it was."""
 
     group: str
     inquiry: int
@@ -74,6 +75,7 @@ class Answered:
     end: tuple[int, int] | None = None
     following: bool = False
     full: bool = False
+    reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,9 @@ GROUPS_AT_ONCE: Final = 50
 class Phase(StrEnum):
     STEPPING_DOWN = "stepping down"  # the master was asked to hand over
     ASKING = "asking"
-    AWAITING_RETURN = "awaiting return"  # the master may be back in a moment; then candidates are asked again
+    AWAITING_RETURN = (
+        "awaiting return"  # of the master, or of a member that must answer; then all are asked again
+    )
     AWAITING_LEASE_END = "awaiting lease end"  # the former master's lease matters; then they are asked again
     PROPOSING = "proposing"
     RETRYING = "retrying"  # the proposal failed; then all of it once more
@@ -40,8 +42,9 @@ class Phase(StrEnum):
 @dataclass(slots=True)
 class Election:
     """One that is under way. ``ticket`` None: this Controller's own. ``asked_ms``: when the candidates were
-    asked for the last time. ``full``: said that they take no messages.
-    ``changed_meanwhile``: something happened meanwhile that may let another be elected."""
+    asked for the last time; ``since_ms``: for the first time, of our own. ``heard``: answered, whatever it
+    was. ``full``: said that they take no messages. ``changed_meanwhile``: something happened meanwhile that
+    may let another be elected."""
 
     request: ElectionRequest = OWN
     ticket: int | None = None
@@ -49,8 +52,10 @@ class Election:
     inquiry: Inquiry | None = None
     due_ms: float = NEVER
     asked_ms: float = 0.0
+    since_ms: float = 0.0
     back_until_ms: float = 0.0
     answered: frozenset[int] | None = None
+    heard: frozenset[int] = frozenset()
     full: frozenset[int] = frozenset()
     attempt: int = 0
     handed_over: bool = False

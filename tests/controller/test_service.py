@@ -16,7 +16,7 @@ from remoting.bodies import loads
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
-from tests.fakes.controller.live import Broker, G, World, run
+from tests.fakes.controller.live import WAITS_FOR_ALL, Broker, G, World, run
 from tests.fakes.controller.raft_sim import wait_for
 
 
@@ -89,7 +89,7 @@ def test_a_broker_with_the_identity_of_a_living_one_is_refused_and_takes_nothing
 
 def test_a_master_that_hangs_up_is_replaced_at_once_and_everybody_is_told(tmp_path: Path) -> None:
     async def main(world: World) -> None:
-        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         two.max_offset, three.max_offset = 100, 1 << 40
         await two.be_heard()
         await three.be_heard()
@@ -119,7 +119,7 @@ def test_candidates_are_asked_how_far_they_are_now_and_heartbeats_stand_in_for_t
     tmp_path: Path,
 ) -> None:
     async def main(world: World) -> None:
-        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         two.max_offset, three.max_offset = 2**31 - 1, 100
         three.end_now = 2**32 + 5  # more than 2 GiB ahead: as ints their difference would be negative
         await two.be_heard()

@@ -16,6 +16,66 @@ from tests.sim.kept import TWO, Kept
 pytestmark = pytest.mark.sim
 
 
+async def one_is_behind(world: Kept, after_s: float = 0.012) -> tuple[str, str, str]:
+    """The master, a member that lacks what was acknowledged last, and the only slave that has it."""
+    cluster, master = world.cluster, world.cluster.master()
+    assert master is not None
+    behind, furthest = sorted(node.name for node in cluster.of("broker") if node.name != master)
+    world.send_on(every_s=0.02)
+    await asyncio.sleep(1)
+    cluster.cut(master, behind, "out")  # it is a member for 1.5 s more
+    await asyncio.sleep(0.12)
+    world.quiet = True
+    await asyncio.sleep(after_s)
+    assert len(cluster.members()) == 3
+    assert set(world.acked) - world.stored_by_log(behind), "the one that is behind has everything"
+    return master, behind, furthest
+
+
+def test_a_master_that_lost_power_and_asks_for_its_epoch_leaves_out_no_silent_member() -> None:
+    """It is back as a suspect after 0.15 s, and asks; the furthest says nothing for a second."""
+    world = Kept(1, TWO)
+    cluster = world.cluster
+
+    async def main() -> None:
+        master, _, furthest = await one_is_behind(world)
+        cluster.pause(furthest)
+        cluster.power_fail(master)
+        cluster.fabric.heal_all()
+        await asyncio.sleep(0.15)
+        cluster.power_on(master)
+        world.start(master)
+        await asyncio.sleep(0.85)
+        cluster.resume(furthest)
+        await asyncio.sleep(4)
+        assert cluster.master() == furthest
+        await world.settled()
+
+    world.run(main)
+
+
+def test_the_end_of_a_connection_is_no_death_of_the_furthest() -> None:
+    world = Kept(1, TWO)
+    cluster = world.cluster
+
+    async def main() -> None:
+        master, _, furthest = await one_is_behind(world)
+        cluster.pause(furthest)
+        cluster.kill(master)
+        await asyncio.sleep(0.02)
+        for node in cluster.of("namesrv"):
+            cluster.fabric.reset(cluster.nodes[furthest].host, node.host)
+        await asyncio.sleep(1.18)
+        cluster.resume(furthest)
+        cluster.fabric.heal_all()
+        await asyncio.sleep(4)
+        assert cluster.master() == furthest
+        world.start(master)
+        await world.settled()
+
+    world.run(main)
+
+
 @pytest.mark.parametrize(
     ("pause_ms", "cut_s", "after_s"),
     # The last two: what the one that is behind said last is as old as what the furthest one said.

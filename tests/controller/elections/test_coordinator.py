@@ -16,7 +16,7 @@ from model.errors import Unknown
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
-from tests.fakes.controller.live import Broker, World, run
+from tests.fakes.controller.live import WAITS_FOR_ALL, Broker, World, run
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.sim import World as SimWorld
 from tests.fakes.controller.sim_brokers import Broker as SimBroker
@@ -60,7 +60,7 @@ def test_a_new_leader_tells_what_the_former_one_decided(
     """A leader that stands still between the commit of an election and its notices."""
 
     async def main(world: World) -> None:
-        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         leader = world.leader()
         assert leader is not None
         monkeypatch.setattr(leader._brokers, "announce", lambda _name: None)
@@ -80,7 +80,7 @@ def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_p
     its master, and by slaves that would say that they hear it. Nobody is elected by taking its mastership."""
 
     async def main(world: World) -> None:
-        one, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        one, two, _ = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         for broker in world.brokers:
             await broker.die()
             broker.client = RemotingClient(OsEnv(), "again", handler=broker.on_request)
@@ -98,7 +98,7 @@ def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_p
 def test_one_that_could_replace_it_ends_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(world: World) -> None:
         monkeypatch.setattr(election, "BACK_MS", 60_000.0)
-        _, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        _, two, _ = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         for broker in world.brokers:
             await broker.die()
         await wait_for(lambda: world.named("master_lost"))
@@ -146,7 +146,7 @@ def test_the_newest_connection_counts_until_it_ends() -> None:
 
 def test_a_group_made_anew_waits_for_the_lease_of_the_master_it_had(tmp_path: Path) -> None:
     async def main(world: World) -> None:
-        one, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        one, two, _ = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         for broker in world.brokers:
             broker.freeze()
         asked = one.heartbeat(leaseEpoch=1, leases="true", allAckInSyncStateSet="false")
@@ -172,7 +172,7 @@ def test_a_member_that_fell_silent_with_the_master_is_not_elected_while_another_
     been elected for its smaller id. The third has all that was acknowledged, and would have waited for it."""
 
     async def main(world: World) -> None:
-        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000, says=WAITS_FOR_ALL)
         two.freeze()
         answer = three.on_request
 

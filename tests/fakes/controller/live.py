@@ -16,6 +16,7 @@ from tests.fakes.controller.raft_sim import wait_for
 from tests.ports import free_ports
 
 G = "broker-a"
+WAITS_FOR_ALL = {"allAckInSyncStateSet": "true"}
 
 
 class Broker:
@@ -172,10 +173,13 @@ class World:
         controller.raft.abort()
         await controller.stop()
 
-    async def brokers_up(self, count: int = 3, timeout_ms: int = 3000) -> list[Broker]:
+    async def brokers_up(
+        self, count: int = 3, timeout_ms: int = 3000, says: dict[str, str] | None = None
+    ) -> list[Broker]:
         """A group with broker 1 as master and everybody in its SyncStateSet."""
         self.brokers = [Broker(self, i, timeout_ms) for i in range(1, count + 1)]
         for broker in self.brokers:
+            broker.says |= says or {}
             await broker.join()
         elected = await self.brokers[0].elect()
         assert elected.code == 0
