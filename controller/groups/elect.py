@@ -38,6 +38,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     a new Controllers' leader, which must not take them for dead: the master stays, nobody becomes it.
     ``answered``: said for this election how far their logs are. ``ends``: how far that is.
     ``holders``: where an acknowledged record of majority mode may be; it is on ``copies`` of them at least.
+    ``given_up``: those of them that an operator removed.
     ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
     replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
@@ -59,6 +60,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     majority_of: int = 0
     quorum_members: Collection[int] = ()
     holders: Collection[int] = ()
+    given_up: Collection[int] = ()
     copies: int = 1
     maintenance: Collection[int] = ()
     unclean: bool = False
@@ -160,11 +162,16 @@ def _among_survivors(ballot: Ballot) -> int | None:
     But of equal logs a member's leads: every change of a table that was answered is on its disk.
 
     A member that became a learner may have what nobody else has. It is waited for, and leads no more.
+
+    In majority mode there may be replicas that are not even registered, until the holders are known: then it
+    takes each of them that no operator gave up, learner or not.
     """
-    heard = _heard(ballot)
+    heard, needed = _heard(ballot), max(len(ballot.voters), ballot.majority_of)
     learners = set(ballot.members).difference(ballot.voters)
-    # In majority mode there may be replicas that are not even registered.
-    if len(heard) < max(len(ballot.voters), ballot.majority_of) or learners.difference(_said(ballot)):
+    if ballot.holders and len(heard) < needed:
+        needed = len(ballot.voters)
+        learners |= set(ballot.holders).difference(ballot.voters, ballot.given_up)
+    if len(heard) < needed or learners.difference(_said(ballot)):
         return None
     furthest = with_longest_log({*heard, *learners}, ballot.ends)
     for has_tables in (ballot.members, ballot.quorum_members):

@@ -182,6 +182,7 @@ class Group(msgspec.Struct):
             majority_of=self.majority_of,
             quorum_members=self.quorum_members,
             holders=self.holders,
+            given_up=[holder for holder in self.holders if holder not in self.replicas],
             copies=self._copies,
             maintenance=self.maintenance,
             unclean=command.unclean and self.outsiders_may_lead,

@@ -14,7 +14,7 @@ from controller.groups.commands import (
     RegisterBroker,
 )
 from controller.groups.elect import Ballot, End, choose, is_majority, with_longest_log
-from controller.groups.group import Group
+from controller.groups.group import Group, Rule
 from controller.groups.table import ReplicaTable
 
 G = "broker-a"
@@ -118,6 +118,50 @@ def test_one_that_was_taken_out_as_it_had_forgotten_is_a_holder_still_when_it_is
     table.elect((1, 2, 4), {1: 2, 2: 1, 4: 0})
     table.alter(1, (1, 2, 4))
     assert table.group.holders == [1, 2, 4], "what joined has its place"
+
+
+def test_when_all_but_one_are_given_up_that_one_leads_and_alone_when_its_number_is_lowered() -> None:
+    table = Table(3, 3)
+    table.elect((1, 2, 3), {}, broker_id=1)
+    table.alter(1, (1, 2, 3))
+    assert table.elect((3,), {3: 9}) is None
+    table.apply(CleanBrokers(group=G, broker_ids=(1,)))
+    assert table.elect((3,), {3: 9}) is None, "2 may be back: nobody gave it up"
+    table.apply(CleanBrokers(group=G, broker_ids=(2,)))
+    assert table.elect((3,), {3: 9}) == 3
+    table.register(3, (3,), 1)
+    assert table.elect((3,), {3: 9}) == 3
+    assert (table.group.rule, table.group.unclean_elections) == (Rule(False, 0, 1500), 0)
+
+
+def test_a_suspect_counts_when_every_replica_that_was_not_given_up_is_there() -> None:
+    """A group of three: 1 is gone for good, 2 lost power, and 3 forgot nothing but is behind."""
+    table = Table(3, 3)
+    table.elect((1, 2, 3), {}, broker_id=1)
+    table.alter(1, (1, 2, 3))
+    assert table.elect((), {}) is None
+    table.register(2, (3,), 3, suspect=True)
+    assert table.elect((2, 3), {2: 8, 3: 7}) is None
+    table.apply(CleanBrokers(group=G, broker_ids=(1,)))
+    assert table.elect((3,), {3: 7}) is None, "2 is silent"
+    assert table.elect((2,), {2: 8}) is None, "3 is silent"
+    assert table.elect((2, 3), {2: 8, 3: 7}) == 2
+
+
+def test_a_holder_that_became_a_learner_is_waited_for_until_it_is_given_up() -> None:
+    """It was taken out of the set as it had forgotten: no master was asked whether the others have all."""
+    table = Table(3, 3)
+    table.elect((1, 2, 3), {}, broker_id=1)
+    table.alter(1, (1, 2, 3))
+    table.register(3, (1, 2), 3, suspect=True)
+    table.register(3, (1, 2), 3, learner=True)
+    assert table.elect((), {}) is None
+    table.apply(CleanBrokers(group=G, broker_ids=(1,)))
+    table.register(2, (), 3, suspect=True)
+    assert table.elect((2,), {2: 8}) is None
+    assert table.elect((2, 3), {2: 8, 3: 9}) is None, "the learner has more"
+    table.apply(CleanBrokers(group=G, broker_ids=(3,)))
+    assert table.elect((2,), {2: 8}) == 2
 
 
 def test_a_minority_elects_nobody_unless_that_was_asked_for() -> None:
