@@ -27,7 +27,8 @@ from model.sql92.values import (
 __all__ = ["Filter", "SqlError", "Texts", "compile_filter", "is_compiled"]
 
 DEPTH_MAX: Final = 64
-"""Of brackets and signs in each other; the original ends with its stack."""
+"""Of conditions in brackets in each other, ``a OR (b AND (c OR ...``; brackets around the same have no bound
+of their own. The original ends with its stack."""
 EXPRESSION_CHARS_MAX: Final = 16 * 1024
 CHARS_MAX: Final = 128 * 1024
 CALLS_MAX: Final = 250
@@ -220,8 +221,9 @@ class _Parser:
             raise SqlError(f"at character {self._now.at + 1}: {kind} is expected, {found} is there")
         return self._take()
 
-    def either(self) -> Node:
-        first = self._all()
+    def either(self, read: Node | None = None) -> Node:
+        """``read``: its first primary, which was read before."""
+        first = self._all(read)
         if self._now.kind != "OR":
             return first
         parts = [_boolean(first)]
@@ -230,8 +232,8 @@ class _Parser:
             parts.append(_boolean(self._all()))
         return _settled_by(True, parts)
 
-    def _all(self) -> Node:
-        first = self._equality()
+    def _all(self, read: Node | None = None) -> Node:
+        first = self._equality(read)
         if self._now.kind != "AND":
             return first
         parts = [_boolean(first)]
@@ -240,8 +242,8 @@ class _Parser:
             parts.append(_boolean(self._equality()))
         return _settled_by(False, parts)
 
-    def _equality(self) -> Node:
-        left = self._comparison()
+    def _equality(self, read: Node | None = None) -> Node:
+        left = self._comparison(read)
         while self._now.kind in ("=", "<>", "IS"):
             sign = self._take().kind
             if sign != "IS":
@@ -255,8 +257,8 @@ class _Parser:
             left = _not(_is_null(left)) if negated else _is_null(left)
         return left
 
-    def _comparison(self) -> Node:
-        left = self._unary()
+    def _comparison(self, read: Node | None = None) -> Node:
+        left = self._unary() if read is None else read
         while True:
             negated = self._now.kind == "NOT"
             kind = self._next_kind() if negated else self._now.kind
@@ -265,6 +267,9 @@ class _Parser:
                 left = _ordered(left, kind, self._unary())
                 continue
             if kind not in ("CONTAINS", "STARTSWITH", "ENDSWITH", "BETWEEN", "IN"):
+                if negated:
+                    text = "NOT is there, and no CONTAINS, STARTSWITH, ENDSWITH, BETWEEN or IN behind it"
+                    raise SqlError(f"at character {self._now.at + 1}: {text}")
                 return left
             if negated:
                 self._take()
@@ -305,29 +310,41 @@ class _Parser:
         return other
 
     def _unary(self) -> Node:
+        signs: list[str] = []
+        while self._now.kind in _SIGNS:
+            sign = self._take().kind
+            if sign == "+":
+                continue
+            signs.append(sign)
+            if signs[-3:] == [sign] * 3:
+                del signs[-2:]  # three of one kind are as one
+        found = self._primary()
+        for sign in reversed(signs):
+            found = _negated(found) if sign == "-" else _not(_boolean(found))
+        return found
+
+    def _bracketed(self) -> Node:
+        """Brackets that begin at one place are opened in a row, and their ends are seen one by one: only
+        what is in each other behind an operator is read in a call of its own."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise SqlError(f"at character {self._now.at + 1}: nested more than {DEPTH_MAX} deep")
-        kind = self._now.kind  # an error ends the parser: the depth does not matter then
-        if kind not in _SIGNS:
-            found = self._primary()
-        else:
+        opened = 0
+        while self._now.kind == "(":
             self._take()
-            found = self._unary()
-            if kind == "-":
-                found = _negated(found)
-            elif kind == "NOT":
-                found = _not(_boolean(found))
-        self._depth -= 1
+            opened += 1
+        found: Node | None = None
+        for _ in range(opened):
+            found = self.either(found)
+            self._need(")")
+        assert found is not None, "asked at a bracket"
+        self._depth -= 1  # an error ends the parser: the depth does not matter then
         return found
 
     def _primary(self) -> Node:
         token = self._now
         if token.kind == "(":
-            self._take()
-            inner = self.either()
-            self._need(")")
-            return inner
+            return self._bracketed()
         if token.kind == "text":
             return _constant(self._text())
         if token.kind == "whole":
