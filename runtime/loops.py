@@ -13,6 +13,8 @@ from typing import Final
 
 from model.errors import MqError
 from runtime.backoff import Backoff
+from runtime.report.lasting import lasting
+from runtime.tasks import LONGEST_S
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,7 @@ EXPECTED: Final = (MqError, OSError, ValueError)
 """What a peer, a disk or a network may cause. Anything else is a mistake of ours, and is logged as one."""
 
 
+@lasting
 async def level_triggered(
     step: Callable[[], Awaitable[float | None]],
     wake: asyncio.Event,
@@ -48,10 +51,10 @@ async def level_triggered(
             wait_s = await step()
         except EXPECTED as error:
             wait_s = backoff.next_s()
-            if on_error is not None:
-                on_error(error)
-            else:
-                row.on_error(error)
+            try:
+                (on_error or row.on_error)(error)
+            except Exception:
+                log.exception("%s: telling of %r failed", what, error)
         except Exception:
             wait_s = backoff.next_s()
             log.exception("%s failed; next try in %.2f s", what, wait_s)
@@ -91,7 +94,7 @@ async def _rest(wake: asyncio.Event, wait_s: float) -> None:
         await wake.wait()
         return
     # A timeout would cancel the wait, and costs more than most turns.
-    alarm = asyncio.get_running_loop().call_later(wait_s, wake.set)
+    alarm = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_S), wake.set)
     try:
         await wake.wait()
     finally:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from runtime.report.lasting import lasting
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LONGEST_S: Final = 1e9
+"""No loop's clock takes more than a few times of it."""
 
 
 class Tasks:
@@ -70,13 +75,14 @@ class SerialCalls:
         return await asyncio.shield(running)
 
 
+@lasting
 async def every(period_s: float, step: Callable[[], Any], *, what: str) -> None:
     """Call ``step`` (plain or async) each ``period_s``, for ever; an error is logged and the next turn comes.
 
     For level-triggered loops only, where the next turn repairs what this one could not.
     """
     while True:
-        await asyncio.sleep(period_s)
+        await asyncio.sleep(min(period_s, LONGEST_S))
         try:
             result = step()
             if asyncio.iscoroutine(result):

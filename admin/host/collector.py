@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from admin.host.allocator import Allocator
+from runtime.report.lasting import lasting
 from runtime.tasks import every
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Collector:
         gc.unfreeze()
         gc.set_threshold(700, 10, 10)
 
+    @lasting
     async def run(self) -> None:
         """For ever."""
         await every(WAKE_S, self.step, what="garbage collection")

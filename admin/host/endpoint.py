@@ -19,6 +19,7 @@ from admin.host.metrics import Metrics, Observable
 from admin.host.visitors import SERVER, Visitor, Visitors
 from model.settings import is_loopback
 from runtime.report.histogram import Histogram
+from runtime.report.lasting import Dead
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -29,15 +30,22 @@ async def _hide(_: web.Request, response: web.StreamResponse) -> None:
 
 
 class Endpoint:
-    """Serves one server's figures on ``link``, a bound socket (admin.host.serve.bind)."""
+    """Serves one server's figures on ``link``, a bound socket (admin.host.serve.bind). ``dead``: the tasks of
+    this process that died."""
 
     def __init__(
-        self, role: str, server: Observable, link: socket.socket, delays: Histogram | None = None
+        self,
+        role: str,
+        server: Observable,
+        link: socket.socket,
+        delays: Histogram | None = None,
+        dead: Dead | None = None,
     ) -> None:
         self._on_loopback = is_loopback(str(link.getsockname()[0]))
         self._role = role
         self._server = server
-        self._metrics = Metrics(role, server, delays)
+        self._dead = dead or Dead()
+        self._metrics = Metrics(role, server, delays, self._dead)
         self._door = Door(link)
 
     @property
@@ -71,7 +79,7 @@ class Endpoint:
         return await handler(request)
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        reason = self._server.health()
+        reason = self._server.health() or self._dead.reason()
         if reason is None:
             return web.Response(text="ok\n")
         return web.Response(status=503, text=reason + "\n")

@@ -5,33 +5,43 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from model.settings import with_values
+from model.errors import ConfigError
+from model.settings import parse_file, with_values
 
 _ONE_AT_A_TIME: Final = threading.Lock()
 """A NameServer and the Controller in its process have one file."""
 
 
-def keep(file: Path, changes: Mapping[str, str]) -> None:
+Need = Callable[[Mapping[str, str], Mapping[str, str]], None]
+"""Is given what a file says, and what it is to say. Raises ConfigError."""
+
+
+def keep(file: Path, changes: Mapping[str, str], need: Need = lambda before, after: None) -> None:
     """Write ``changes`` into ``file``; what it was is kept beside it, as ``.bak``. Blocks.
 
     It is replaced as a whole, with the same owner and rights. Raises OSError, and ConfigError where its form
-    leaves no room for a key.
+    leaves no room for a key, or ``need`` does.
     """
     with _ONE_AT_A_TIME:
-        _keep(file, changes)
+        _keep(file, changes, need)
 
 
-def _keep(file: Path, changes: Mapping[str, str]) -> None:
+def _keep(file: Path, changes: Mapping[str, str], need: Need) -> None:
     target = file.resolve()  # of a link, what it leads to
     text = target.read_text(encoding="utf-8")
     changed = with_values(str(target), text, changes)
     if changed == text:
         return
+    before, after = (parse_file(str(target), one) for one in (text, changed))
+    try:
+        need(before, after)
+    except ConfigError as error:
+        raise ConfigError(f"the next start would refuse {target}: {error}") from None
     _copy(target, target.with_name(f"{target.name}.bak"))
     new = target.with_name(f".{target.name}.new")
     try:

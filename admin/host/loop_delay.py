@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from runtime.report.histogram import Histogram
+from runtime.report.lasting import lasting
 
 PERIOD_S: Final = 0.25
 
@@ -16,6 +17,7 @@ class LoopDelay:
     def __init__(self) -> None:
         self.seen = Histogram()
 
+    @lasting
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from admin.host.figures import add_histogram, broker_figures, histogram
 from runtime.report.histogram import Histogram
+from runtime.report.lasting import Dead
 
 
 class Observable(Protocol):
@@ -27,10 +28,12 @@ class Metrics:
 
     CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
-    def __init__(self, role: str, server: Observable, delays: Histogram | None = None) -> None:
-        """``delays``: how late the event loop of this process was."""
+    def __init__(
+        self, role: str, server: Observable, delays: Histogram | None = None, dead: Dead | None = None
+    ) -> None:
+        """``delays``: how late the event loop of this process was; ``dead``: its tasks that died."""
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_StatusCollector(role, server, delays or Histogram()))
+        self._registry.register(_StatusCollector(role, server, delays or Histogram(), dead or Dead()))
         ProcessCollector(registry=self._registry)
 
     def families(self) -> list[Metric]:
@@ -45,15 +48,18 @@ class Metrics:
 class _StatusCollector(Collector):
     """Turns a status into metrics at each scrape: nothing is counted twice, nothing can drift."""
 
-    def __init__(self, role: str, server: Observable, delays: Histogram) -> None:
+    def __init__(self, role: str, server: Observable, delays: Histogram, dead: Dead) -> None:
         self._role = role
         self._server = server
         self._delays = delays
+        self._dead = dead
 
     def collect(self) -> Iterable[Metric]:
         status = self._server.status()
-        healthy = 1.0 if self._server.health() is None else 0.0
+        healthy = 0.0 if (self._server.health() or self._dead.reason()) else 1.0
         yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
+        dead = len(self._dead.why)
+        yield GaugeMetricFamily("keelmq_dead_tasks", "tasks that died, and do nothing any more", value=dead)
         text = "how late the event loop came to what was due, 4 times a second"
         yield histogram("keelmq_event_loop_delay_seconds", text, self._delays.to_json())
         yield _events(status.get("eventTotals") or {})

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from model.config.server import ServerConfig, pairs_in
 from model.errors import ConfigError
+from runtime.report.lasting import lasting
 from runtime.tasks import every
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Pusher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp")
         self._exporter: Any = None
 
+    @lasting
     async def run(self) -> None:
         """Push until cancelled."""
         try:

@@ -36,6 +36,7 @@ from runtime.descriptors import KEPT, REFILL_S, SPARE
 from runtime.env import Env
 from runtime.report.events import Event
 from runtime.report.histogram import Histogram
+from runtime.report.lasting import DEAD
 from runtime.tasks import Tasks, every
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState
@@ -147,12 +148,12 @@ def _placed(text: str, file: str | None, settings: Sequence[str]) -> str:
     return f"{file}: {text}"
 
 
-def plan(role: str, values: Mapping[str, str], file: str | None = None) -> Plan:
-    """Check ``values`` for ``role``; ``file``: where they stand. Raises ConfigError."""
+def plan(role: str, values: Mapping[str, str], file: str | None = None, settings: Sequence[str] = ()) -> Plan:
+    """Check ``values`` for ``role``; ``file``: where they stand, but for ``settings``. Raises ConfigError."""
     tls, others = split_tls(values)
     own, ignored = sort_out(others, role)
     _need_own_keys(role, own)
-    return replace(_plan(role, own, file), ignored=ignored, tls=tls)
+    return replace(_plan(role, own, _keeper(role, file, settings)), ignored=ignored, tls=tls)
 
 
 _KEYS: Final = {
@@ -171,21 +172,21 @@ def _need_own_keys(role: str, values: Mapping[str, str]) -> None:
             raise ConfigError(f"{name} is a key of a {of}: start this with keelmq {of}, or leave it out")
 
 
-def _plan(role: str, values: Mapping[str, str], file: str | None) -> Plan:
+def _plan(role: str, values: Mapping[str, str], keeper: Keep | None) -> Plan:
     if role == "broker":
-        return _plan_broker(BrokerConfig.from_mapping(values), file)
+        return _plan_broker(BrokerConfig.from_mapping(values), keeper)
     if role == "controller":
-        return _plan_controller(ControllerConfig.from_mapping(values), file)
+        return _plan_controller(ControllerConfig.from_mapping(values), keeper)
     own, others = split(values, NamesrvConfig, ControllerConfig)
     namesrv = NamesrvConfig.from_mapping(own)
     if namesrv.enable_controller_in_namesrv:
-        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others), file)
+        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others), keeper)
     foreign = [name for name in others if name not in own]
     if foreign:
         raise ConfigError(
             f"{foreign[0]} is a key of the Controller: set enableControllerInNamesrv=true, or leave it out"
         )
-    return _plan_namesrv(namesrv, None, file)
+    return _plan_namesrv(namesrv, None, keeper)
 
 
 def split(
@@ -202,16 +203,32 @@ def split(
     )
 
 
-def _keep(file: str | None) -> Keep | None:
-    return None if file is None else partial(keep, Path(file))
+def _keeper(role: str, file: str | None, settings: Sequence[str]) -> Keep | None:
+    if file is None:
+        return None
+    given = read_values(None, settings)
+    return partial(keep, Path(file), need=partial(need_next_start, role, given))
 
 
-def _plan_broker(config: BrokerConfig, file: str | None) -> Plan:
+def need_next_start(
+    role: str, given: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]
+) -> None:
+    """Raises ConfigError when a server would not start with what its file says ``after`` and is ``given``, or
+    not with the file alone, if it did ``before``."""
+    plan(role, {**after, **given})
+    try:
+        plan(role, before)
+    except ConfigError:
+        return  # it needs what is given
+    plan(role, after)
+
+
+def _plan_broker(config: BrokerConfig, keeper: Keep | None) -> Plan:
     def make(env: Env) -> Server:
         from broker.service import Broker
 
         broker = Broker(env, config)
-        broker.processors.configuration.keep = _keep(file)
+        broker.processors.configuration.keep = keeper
         return broker
 
     host, port = config.bind_address, config.listen_port
@@ -230,12 +247,12 @@ def _plan_broker(config: BrokerConfig, file: str | None) -> Plan:
     )
 
 
-def _plan_controller(config: ControllerConfig, file: str | None) -> Plan:
+def _plan_controller(config: ControllerConfig, keeper: Keep | None) -> Plan:
     def make(env: Env) -> Server:
         from controller.service import Controller
 
         controller = Controller(env, config)
-        controller.live_keys.keep = _keep(file)
+        controller.live_keys.keep = keeper
         return controller
 
     return Plan(
@@ -260,15 +277,15 @@ def _ports_of(config: ControllerConfig) -> tuple[tuple[str, str, int], ...]:
 
 
 def _plan_namesrv(
-    config: NamesrvConfig, controller_config: ControllerConfig | None, file: str | None
+    config: NamesrvConfig, controller_config: ControllerConfig | None, keeper: Keep | None
 ) -> Plan:
-    controller = None if controller_config is None else _plan_controller(controller_config, file)
+    controller = None if controller_config is None else _plan_controller(controller_config, keeper)
 
     def make(env: Env) -> Server:
         from namesrv.service import NameServer
 
         nameserver = NameServer(env, config)
-        nameserver.live_keys.keep = _keep(file)
+        nameserver.live_keys.keep = keeper
         return (
             nameserver if controller is None else NameServerWithController(nameserver, controller.make(env))
         )
@@ -298,7 +315,7 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
         raise ConfigError("python -O or PYTHONOPTIMIZE takes the checks out by which a server stays right")
     values = read_values(file, settings)
     try:
-        chosen = plan(role, values, file)
+        chosen = plan(role, values, file, settings)
     except ConfigError as error:
         raise ConfigError(_placed(str(error), file, settings)) from None
     logs = set_up(f"{role}@{chosen.address}")
@@ -428,7 +445,7 @@ def bind(port: int, host: str = "127.0.0.1") -> socket.socket:
 def _endpoint(role: str, server: Server, link: socket.socket, delays: Histogram) -> Endpoint:
     from admin.host.endpoint import Endpoint
 
-    return Endpoint(role, server, link, delays)
+    return Endpoint(role, server, link, delays, DEAD)
 
 
 async def _push(target: Target, chosen: Plan, server: Server, delays: Histogram, env: Env) -> None:
@@ -440,7 +457,7 @@ async def _push(target: Target, chosen: Plan, server: Server, delays: Histogram,
 def _metrics(role: str, server: Server, delays: Histogram) -> Metrics:
     from admin.host.metrics import Metrics
 
-    return Metrics(role, server, delays)
+    return Metrics(role, server, delays, DEAD)
 
 
 async def _start(server: Server, stopping: asyncio.Event) -> bool:

@@ -53,6 +53,7 @@ from remoting.acl.gate import NeededRight
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader, need
 from remoting.service import Connection
+from runtime.report.lasting import lasting
 from runtime.turns import Slice
 from store.files.record import NewMessage, Record, decode, encode, records_in
 from store.flow.reading import GetStatus
@@ -331,6 +332,7 @@ class Transactions:
 
     # What the master asks
 
+    @lasting
     async def run(self) -> None:
         """Look at the halves each ``transactionCheckInterval``, for ever. Started on promotion.
 
@@ -344,10 +346,9 @@ class Transactions:
 
     async def _run(self) -> None:
         offsets, store = self._context.offsets, self._context.store
-        self._next_half = max(offsets.get(GROUP, HALF_TOPIC, 0) or 0, store.min_queue_offset(HALF_TOPIC, 0))
-        self._next_op = max(
-            offsets.get(GROUP, OP_HALF_TOPIC, 0) or 0, store.min_queue_offset(OP_HALF_TOPIC, 0)
-        )
+        first = store.min_queue_offset
+        self._next_half = max(offsets.get(GROUP, HALF_TOPIC, 0) or 0, first(HALF_TOPIC, 0))
+        self._next_op = max(offsets.get(GROUP, OP_HALF_TOPIC, 0) or 0, first(OP_HALF_TOPIC, 0))
         self._ops.clear()
         self._ended.clear()
         self._ending.clear()

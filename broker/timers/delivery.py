@@ -34,6 +34,7 @@ from model.message import (
 )
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.report.lasting import lasting
 from runtime.turns import Slice
 from store.files.record import NewMessage, Record
 from store.flow.reading import GetStatus
@@ -71,6 +72,7 @@ class TimerService:
         self._notes = NotesInWaiting()
         self._noted = Note()
 
+    @lasting
     async def run(self) -> None:
         """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
         self._forget()

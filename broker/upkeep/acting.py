@@ -23,6 +23,7 @@ from remoting.headers import need_int
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.report.lasting import lasting
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Acting:
         """The role or the master changed."""
         self._wake.set()
 
+    @lasting
     async def run(self) -> None:
         if not self._context.config.slave_acting_master:
             return

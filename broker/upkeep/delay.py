@@ -35,6 +35,7 @@ from model.message import (
 from model.topic import DataVersion
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.report.lasting import lasting
 from store.files.record import Record, delay_levels_ms
 from store.flow.reading import GetStatus
 from store.flow.writing import CLOCK_BACK_MAX_MS
@@ -99,6 +100,7 @@ class DelayService:
         self._begins_at = 0  # where the log ended at the promotion
         self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}
 
+    @lasting
     async def run(self) -> None:
         """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
         self._unconfirmed = {}

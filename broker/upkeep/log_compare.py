@@ -29,6 +29,7 @@ from remoting.headers import need, need_int
 from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import UNTIL_WOKEN, level_triggered
+from runtime.report.lasting import lasting
 from store.files.damage import resync
 from store.files.record import RECORD_BYTES_MIN, BadRecord
 from store.heal.agreement import Copy, decide
@@ -109,6 +110,7 @@ class LogCompare:
 
     # What we ask
 
+    @lasting
     async def run(self) -> None:
         self._end_at_start = self._log.end
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)

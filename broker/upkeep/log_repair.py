@@ -23,6 +23,7 @@ from remoting.headers import need, need_int
 from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import UNTIL_WOKEN, level_triggered
+from runtime.report.lasting import lasting
 from store.files.record import BadRecord
 from store.heal.repair import Wanted
 
@@ -90,6 +91,7 @@ class LogRepair:
 
     # What we ask
 
+    @lasting
     async def run(self) -> None:
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         await level_triggered(

@@ -12,6 +12,7 @@ from broker.context import BrokerContext
 from broker.state.figures import ROWS_MAX, Lag, Lags, QueueLag, Rows, largest_queues
 from model.errors import MqError
 from model.message import DLQ_PREFIX
+from runtime.report.lasting import lasting
 from runtime.tasks import every
 from runtime.turns import Slice
 
@@ -139,6 +140,7 @@ class Sampling:
             return None  # ``why_not_writable`` says what is wrong with the disk
         return {"totalBytes": usage.total_bytes, "freeBytes": usage.free_bytes}
 
+    @lasting
     async def run(self) -> None:
         """The first look is at once: what comes from then on is counted."""
         try:

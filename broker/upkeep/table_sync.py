@@ -28,6 +28,7 @@ from remoting.headers import need, need_int, opt_bool
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.report.lasting import lasting
 from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class MetadataSync:
             # A held question to a former master must not delay the first one to its successor.
             self._asking.reschedule(0)
 
+    @lasting
     async def run(self) -> None:
         config = self._context.config
         await level_triggered(

@@ -11,6 +11,7 @@ import pytest
 
 from admin.host.endpoint import Endpoint
 from admin.host.serve import bind
+from runtime.report.lasting import Dead
 from tests.admin.statuses import BROKER, NAMESRV, Server
 
 SLAVE: dict[str, Any] = {
@@ -22,11 +23,11 @@ SLAVE: dict[str, Any] = {
 }
 
 
-def fetch(role: str, server: Server, path: str) -> tuple[int, str]:
+def fetch(role: str, server: Server, path: str, dead: Dead | None = None) -> tuple[int, str]:
     async def work() -> tuple[int, str]:
         link = bind(0)
         port = link.getsockname()[1]
-        endpoint = Endpoint(role, server, link)
+        endpoint = Endpoint(role, server, link, dead=dead)
         await endpoint.start()
         try:
             url = f"http://127.0.0.1:{port}{path}"
@@ -41,6 +42,17 @@ def fetch(role: str, server: Server, path: str) -> tuple[int, str]:
 def test_healthz_says_ok_or_why_not() -> None:
     assert fetch("broker", Server(BROKER), "/healthz") == (200, "ok\n")
     assert fetch("broker", Server(BROKER, "disk full"), "/healthz") == (503, "disk full\n")
+
+
+def test_a_task_that_died_is_told_behind_what_the_server_says_itself() -> None:
+    dead = Dead()
+    assert fetch("broker", Server(BROKER), "/healthz", dead) == (200, "ok\n")
+    dead.why["broker a.master.transactions"] = "too large"
+    told = "the task broker a.master.transactions died: too large\n"
+    assert fetch("broker", Server(BROKER), "/healthz", dead) == (503, told)
+    assert fetch("broker", Server(BROKER, "disk full"), "/healthz", dead) == (503, "disk full\n")
+    _, text = fetch("broker", Server(BROKER), "/metrics", dead)
+    assert {"keelmq_healthy 0.0", "keelmq_dead_tasks 1.0"} <= set(text.splitlines())
 
 
 def test_status_is_the_servers_own_with_its_role() -> None:

@@ -342,3 +342,24 @@ def test_a_wrong_value_is_named_with_its_key(role: str, values: dict[str, str], 
 
 def test_min_in_sync_replicas_without_a_number_of_replicas_is_taken() -> None:
     plan("broker", {"minInSyncReplicas": "2"})
+
+
+def test_what_the_next_start_would_refuse_is_not_kept(tmp_path: Path) -> None:
+    """By the file and what is given beside it, and by the file alone if it was enough before."""
+    file, given = tmp_path / "broker.conf", ["enableControllerMode=false"]
+    keep = serving._keeper("broker", str(file), given)
+    assert keep is not None
+    file.write_text("enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n")
+    with pytest.raises(ConfigError, match=r"the next start would refuse .*needs controllerAddr"):
+        keep({"controllerAddr": ""})
+    keep({"deleteWhen": "05"})
+    text = "enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\ndeleteWhen=05\n"
+    assert file.read_text() == text, "as it was, but for what may be kept"
+
+    file.write_text("enableControllerMode=true\n")
+    keep({"deleteWhen": "05"})  # it did not start alone before
+
+    file.write_text("brokername=x\n")
+    with pytest.raises(ConfigError, match=r"the next start would refuse .*unknown key brokername"):
+        keep({"deleteWhen": "05"})
+    assert file.read_text() == "brokername=x\n"

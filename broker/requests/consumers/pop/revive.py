@@ -41,6 +41,7 @@ from model.message import (
 from model.pop import FIRST_POP_TIME, ORIGIN_GROUP, REVIVE_GROUP, normal_topic, pop_retry_topic
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.report.lasting import lasting
 from runtime.turns import Slice
 from store.files.consume_queue import is_queue_name
 from store.files.record import PROP_CRC_BYTES, NewMessage, Record
@@ -93,6 +94,7 @@ class ReviveService:
         ] = []  # place in the log, store time; until all was read
         self.revived = 0
 
+    @lasting
     async def run(self) -> None:
         """Bring back what is due, for ever. Started on promotion, cancelled on demotion."""
         self._queues = []
