@@ -264,6 +264,11 @@ class SendProcessor:
         if size > longest:
             raise Refused(TOO_LONG.format(body=longest), Response.MESSAGE_ILLEGAL)
 
+    def _need_short_header(self, header: SendHeader) -> None:
+        """Raises Refused before properties are taken apart: hundreds of thousands hold the event loop."""
+        if len(header.properties) > PROPERTIES_BYTES_MAX:
+            raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
+
     def _need_short(self, message: NewMessage, stored_before: bool = False) -> None:
         if not stored_before:
             self.need_body(len(message.body))
@@ -330,9 +335,7 @@ class SendProcessor:
         self, connection: Connection, header: SendHeader, queue_id: int, request: Command, *, extra: str
     ) -> NewMessage:
         """``extra``: properties of this broker behind those of the client."""
-        if len(header.properties) > PROPERTIES_BYTES_MAX:
-            # Before they are taken apart: hundreds of thousands of properties hold the event loop.
-            raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
+        self._need_short_header(header)
         text = closed(header.properties)
         if is_special(text):
             # Rewritten only when there is something to rewrite: others keep their text byte for byte.
@@ -387,6 +390,7 @@ class SendProcessor:
         """Store the messages of a packed batch."""
         if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise Refused("batch request does not support retry group", Response.MESSAGE_ILLEGAL)
+        self._need_short_header(header)
         late = (int_property(header.properties, DELAY) or 0) > 0 or is_timer(header.properties)
         if header.sys_flag & TRANSACTION_MASK or late:
             raise Refused("a batch can be neither delayed nor transactional", Response.MESSAGE_ILLEGAL)

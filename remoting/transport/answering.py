@@ -55,7 +55,7 @@ async def answer_to(asked: Answering[C], connection: C, request: Command) -> Com
             await asked.guard.weigh(connection, request, asked.credentials)
         _admit(asked, connection, request)
     except Refused as refused:
-        return request.reply(refused.code, remark=refused.remark)
+        return _refusal(request, refused)
     answer = await _handled(asked, asked.handler, connection, request)
     if request.code in ACTS:
         asked.guard.on_act(request, connection.remote, answer, asked.credentials)
@@ -68,7 +68,7 @@ async def _handled(
     try:
         return await handler(connection, request)
     except Refused as refused:
-        return request.reply(refused.code, remark=refused.remark)
+        return _refusal(request, refused)
     except PeerError as error:
         # A body that is not what the request needs; the frames are whole, so the peer may go on.
         what, remote = name_of(request.code), connection.remote
@@ -77,6 +77,13 @@ async def _handled(
     except Exception as error:
         log.exception("%s: %s from %s failed", asked.name, name_of(request.code), connection.remote)
         return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+
+def _refusal(request: Command, refused: Refused) -> Command:
+    """Where a function raises what it has in a name, the two hold each other, and the request, until Python
+    looks for garbage."""
+    refused.__traceback__ = None
+    return request.reply(refused.code, remark=refused.remark)
 
 
 def _admit(asked: Answering[C], connection: C, request: Command) -> None:

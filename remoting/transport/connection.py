@@ -322,9 +322,12 @@ class Connection(asyncio.BufferedProtocol):
             self._endpoint.guard.slow.note(took_ms, "one read", self.remote)
 
     def _spend(self, nbytes: int) -> None:
-        """Count what was read, but for parts of a long frame; is it the last of clients in this turn?"""
+        """Count what was read; is it the last of clients in this turn? Long frames have their own line."""
         inbox, reads = self._inbox, self.share.reads
-        if reads is None or (inbox.begun_at is not None and inbox.is_long):
+        if reads is None:
+            return
+        if inbox.begun_at is not None and inbox.is_long:
+            reads.copied(nbytes)
             return
         late, gate, line = reads.left <= 0, self._gate, self._endpoint.guard.lines.reads
         reads.left -= nbytes

@@ -23,6 +23,9 @@ LEAST: Final = 4
 TURN_MS: Final = 10.0
 READ_BYTES_A_TURN: Final = 512 << 10
 """Two full reads: 4 ms of the smallest sends."""
+COPIED_PART: Final = 16
+"""A byte of a long frame costs so much less than one of the smallest sends: as many parts as a turn has leave
+others a quarter of its share."""
 READ_BYTES_LEAST: Final = 64 << 10
 APART_MS: Final = 100.0
 """What was read over so long was not read in one turn."""
@@ -93,8 +96,8 @@ class Reads:
 
     Who reads counts ``left`` down, and asks ``is_spent`` once that is below ``low``: only then a turn is told
     from the next, and when reads come slowly not even then. So one turn has between half a share and a share
-    and one read. As with ``Starts`` a share is halved after a long turn. Parts of long frames do not count:
-    they have a line of their own (``remoting/transport/inbox``).
+    and one read. As with ``Starts`` a share is halved after a long turn. Parts of long frames have a line of
+    their own (``remoting/transport/inbox``), and count as what they cost (``COPIED_PART``).
     """
 
     __slots__ = ("_armed_ms", "_now_ms", "_share", "_since_ms", "left", "low")
@@ -105,6 +108,13 @@ class Reads:
         self._since_ms = now_ms()
         self._share = self.left = READ_BYTES_A_TURN
         self.low = self._share // 2
+
+    def copied(self, size: int) -> None:
+        """Part of a long frame was read, and put aside."""
+        size //= COPIED_PART
+        self.left -= size
+        if self.left < self.low:
+            self.is_spent(size)
 
     def is_spent(self, size: int) -> bool:
         """Whether nothing more is to be read in this turn, after a read of ``size`` bytes. The next turn has

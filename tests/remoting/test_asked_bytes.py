@@ -4,11 +4,15 @@ and in all."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import AsyncExitStack
 
+from model.errors import Refused
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits, Standing, Tally
 from remoting.service import RemotingServer
+from remoting.transport.answering import answer_to
 from remoting.transport.connection import Connection
 from remoting.transport.inbox import ASKED_BYTES_MAX
 from remoting.transport.starts import A_TURN
@@ -168,3 +172,27 @@ async def test_who_owes_an_answer_to_this_side_is_read_on_and_what_waits_for_it_
                 assert command.code == 0, command.remark
                 answered += 1
         await until(lambda: counted(server).total == 0)
+
+
+class Weak(Command):
+    """One that can be looked after."""
+
+
+async def test_a_request_that_was_refused_is_gone_at_once_and_not_when_garbage_is_looked_for() -> None:
+    async def refusing(connection: Connection, request: Command) -> None:
+        refused = Refused("no", 14)
+        raise refused
+
+    endpoint = endpoint_of(refusing)
+    connection = Connection(endpoint)
+    connection.connection_made(Transport())
+    gc.disable()
+    try:
+        request = Weak(105)
+        gone = weakref.ref(request)
+        answer = await answer_to(endpoint, connection, request)
+        del request
+        assert answer is not None
+        assert (answer.code, gone()) == (14, None)
+    finally:
+        gc.enable()

@@ -12,11 +12,12 @@ import pytest
 from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import Guard, Limits, Standing
 from remoting.transport import starts
-from remoting.transport.connection import Connection
+from remoting.transport.connection import FIRST_BYTES, Connection
 from remoting.transport.endpoint import Endpoint
 from remoting.transport.inbox import PARTS_A_TURN, READ_BYTES_USUAL
 from remoting.transport.starts import (
     APART_MS,
+    COPIED_PART,
     READ_BYTES_A_TURN,
     READ_BYTES_LEAST,
     TURN_MS,
@@ -217,3 +218,30 @@ async def test_a_new_connection_shows_itself_a_peers_at_once_whatever_clients_se
     assert not wire.reading
     await asyncio.sleep(0)
     assert (asked, wire.reading) == ([PEER.code], True)
+
+
+async def test_parts_of_long_frames_leave_others_less_of_a_turn_and_are_read_all_the_same() -> None:
+    guard = Guard("test", Limits(), lambda: 0.0)
+    long, short = linked(guard, 1, fast=Taking()), linked(guard, 2, fast=Taking())
+    reads = guard.tallies[Standing.CLIENT].reads
+    frame, at = encode(Command(10, {}, bytes(8 << 20))), 0
+
+    def read() -> None:
+        nonlocal at
+        room = long.get_buffer(-1)
+        room[:] = frame[at : at + len(room)]
+        at += len(room)
+        long.buffer_updated(len(room))
+
+    read()
+    before, begun = reads.left, at
+    for _ in range(PARTS_A_TURN):
+        read()
+    parts = before - reads.left
+    assert parts == pytest.approx((at - begun) / COPIED_PART, rel=0.01)
+    assert READ_BYTES_A_TURN > parts > READ_BYTES_A_TURN // 2
+    reads.left = 0
+    assert len(short.get_buffer(-1)) == FIRST_BYTES
+    assert len(long.get_buffer(-1)) > FIRST_BYTES
+    await asyncio.sleep(0)
+    assert reads.left == READ_BYTES_A_TURN, "the next turn has a whole share"

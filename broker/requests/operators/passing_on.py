@@ -27,6 +27,8 @@ ASKED_MAX: Final = 1_000
 """Questions to members that are not answered yet."""
 ASKED_BYTES_MAX: Final = 32 << 20
 """Their headers, and the messages in them."""
+ANSWER_BYTES_MAX: Final = 8 << 20
+"""Of what a member says: 25,000 queues, or a thread dump."""
 
 
 class PassingOn:
@@ -81,4 +83,10 @@ class PassingOn:
                 answer = await member.connection.call(told, timeout_s=timeout_s)
         except (Unknown, ConnectionError) as error:
             raise Refused(f"consumer <{group}> <{client_id}>: {error}", Response.SYSTEM_ERROR) from None
+        if len(answer.body) > ANSWER_BYTES_MAX:
+            raise Refused(
+                f"consumer <{group}> <{client_id}> said {len(answer.body)} bytes,"
+                f" at most {ANSWER_BYTES_MAX} are passed on",
+                Response.SYSTEM_ERROR,
+            )
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=answer.body)

@@ -157,6 +157,24 @@ async def test_questions_to_members_are_bounded_and_keep_no_body(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
+async def test_what_a_member_says_is_passed_on_unless_it_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing_on, "ANSWER_BYTES_MAX", 1000)
+    said = [bytes(1000), bytes(1001)]
+
+    async def talking(connection: Connection, request: Command) -> Command | None:
+        return request.reply(body=said.pop(0)) if request.code == Request.GET_CONSUMER_RUNNING_INFO else None
+
+    async with running(tmp_path) as broker, client_of(broker, talking) as member, client_of(broker) as asker:
+        await member.call(Request.HEART_BEAT, body=heartbeat("talking", "g", "T"))
+        ext = {"consumerGroup": "g", "clientId": "talking"}
+        assert (await asker.call(Request.GET_CONSUMER_RUNNING_INFO, ext)).body == bytes(1000)
+        answer = await asker.call(Request.GET_CONSUMER_RUNNING_INFO, ext)
+        assert (answer.code, answer.body) == (Response.SYSTEM_ERROR, b"")
+        assert "said 1001 bytes" in (answer.remark or "")
+
+
 async def ask_named(broker: Broker, request: Command) -> str:
     try:
         answer = await broker.processors.handlers[request.code](FakeConnection(), request)  # type: ignore[arg-type]

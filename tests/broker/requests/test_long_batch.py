@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from broker.requests.batch import READ_MESSAGES_MAX, WAITS
+from broker.requests.properties import int_property
 from broker.requests.send import LIGHT_MESSAGES_MAX
 from model.codes import Request, Response
 from model.errors import Refused
+from model.message import PROPERTIES_BYTES_MAX
 from remoting.codec import Command, encode
 from remoting.headers import SendHeader
 from runtime.turns import SLICE_MS
@@ -205,3 +207,24 @@ async def test_a_message_that_is_too_long_is_refused_before_it_waits(tmp_path: P
                 assert f"limit {most} B" in (answer.remark or "")
             assert not batch.done()
         assert (await batch).code == 0
+
+
+async def test_long_properties_beside_a_batch_are_refused_before_they_are_taken_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, looks = list[int](), int_property
+
+    def look(text: str, name: str) -> int | None:
+        looked.append(len(text))
+        return looks(text, name)
+
+    monkeypatch.setattr("broker.requests.send.int_property", look)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        looked.clear()
+        for size, code in ((PROPERTIES_BYTES_MAX - 100, 0), (PROPERTIES_BYTES_MAX, Response.MESSAGE_ILLEGAL)):
+            text = f"A\x01{'b' * size}\x02"
+            ext = SendHeader("pg", "T", 0, 1, properties=text, batch=True).to_ext()
+            answer = await client.call(Request.SEND_BATCH_MESSAGE, ext, body_of(READ_MESSAGES_MAX + 1))
+            assert answer.code == code, answer.remark
+        assert 0 < max(looked) <= PROPERTIES_BYTES_MAX
