@@ -1,11 +1,13 @@
 """How long does a request hold the event loop, at its limit? One row a request code.
 
-    python bench/turns.py [--server broker|namesrv|controller] [--codes CODE,..] [--json OUT] [--markdown OUT]
+    python bench/turns.py [--server broker|namesrv|controller] [--codes CODE,..] [--fields] [--json OUT]
+        [--markdown OUT]
 
 For each code that a broker, a NameServer or a Controller answers: the dearest well-formed request that is let
 through, against tables as full as the default configuration admits. Measured is the longest piece of work
 between two waits, in CPU time of the loop's thread; the median of three runs, each on its own connection.
-Exit code 2 when a piece takes more than 20 ms, or a code has no case.
+Exit code 2 when a piece takes more than 20 ms, or a code has no case. ``--fields``: instead, each header
+field of these requests with 2 MB in it, one at a time.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from admin.host.collector import Collector  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from bench.turn_cases import controller, messages, namesrv, operators  # noqa: E402
+from bench.turn_cases.fields import field_cases  # noqa: E402
 from bench.turn_cases.filled import broker_site  # noqa: E402
 from bench.turn_cases.measure import DRIVER, LIMIT_MS, Case, Pieces, Row, measured, timed  # noqa: E402
 from model.codes import Request, name_of  # noqa: E402
@@ -54,7 +57,7 @@ def without_case(codes: set[int], cases: list[Case]) -> list[str]:
 
 
 async def measure(
-    name: str, only: set[int], share: float, told: Callable[[Row], None]
+    name: str, only: set[int], share: float, told: Callable[[Row], None], *, fields: bool = False
 ) -> tuple[list[Row], list[str]]:
     """The rows of one server, and the codes without a case."""
     server, pieces = SERVERS[name], Pieces()
@@ -67,11 +70,13 @@ async def measure(
             collector = Collector()
             collector.begin()
             try:
+                cases = [case for case in server.cases if not only or int(case.code) in only]
+                if fields:
+                    cases = await field_cases(cases, site)
                 with timed(pieces):
-                    for case in server.cases:
-                        if not only or int(case.code) in only:
-                            rows.append(await measured(case, site, pieces))
-                            told(rows[-1])
+                    for case in cases:
+                        rows.append(await measured(case, site, pieces))
+                        told(rows[-1])
             finally:
                 collector.end()
             return rows, [] if only else without_case(site.codes, server.cases)
@@ -139,6 +144,7 @@ def main() -> int:
     )
     parser.add_argument("--server", choices=sorted(SERVERS), action="append")
     parser.add_argument("--codes", "--only", default="", help="request codes, numbers or names, with commas")
+    parser.add_argument("--fields", action="store_true", help="each header field with 2 MB in it")
     parser.add_argument("--share", type=float, default=1.0, help="fill tables to this share only")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
@@ -153,7 +159,7 @@ def main() -> int:
 
     found = {}
     for name in options.server or SERVERS:
-        found[name] = asyncio.run(measure(name, only, options.share, told))
+        found[name] = asyncio.run(measure(name, only, options.share, told, fields=options.fields))
     where = machine()
     text = page(found, where)
     print(text)

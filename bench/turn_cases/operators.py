@@ -408,6 +408,11 @@ def copy_tables(site: BrokerSite, run: int) -> Ask:
     return Ask({"brokerId": str(run + 5), "run": "x", "seen": "-1", "waitMs": "0", "parts": "true"})
 
 
+@case("all tables, at a new master's request", Request.KEELMQ_GIVE_TABLES)
+def give_tables(site: BrokerSite, run: int) -> Ask:
+    return Ask()
+
+
 # -- users and policies
 
 

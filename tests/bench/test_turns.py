@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.turn_cases.fields import FIELD_CHARS
 from bench.turn_cases.measure import LIMIT_MS, RUNS, Row
 from bench.turns import SERVERS, measure, page, without_case
 from broker.service import Broker
@@ -53,6 +54,15 @@ async def test_a_run_tells_the_longest_piece_and_the_answer() -> None:
     assert row.answer_bytes > 5000 * len('"topic000000"')
     assert len(row.runs_ms) == RUNS
     assert min(row.runs_ms) <= row.worst_ms <= max(row.runs_ms)
+
+
+async def test_each_header_field_is_measured_with_2_mb_in_it() -> None:
+    codes = {int(Request.GET_ROUTEINFO_BY_TOPIC), int(Request.PUT_KV_CONFIG)}
+    rows, _ = await measure("namesrv", codes, 0.001, lambda row: None, fields=True)
+    fields = {(row.name, row.what) for row in rows}
+    assert {("GET_ROUTEINFO_BY_TOPIC", "topic of 2 MB"), ("PUT_KV_CONFIG", "namespace of 2 MB")} <= fields
+    assert len(fields) == len(rows) >= 4
+    assert all(row.sent_bytes >= FIELD_CHARS - 100 and row.answer[0].isdigit() for row in rows)
 
 
 def test_the_page_puts_the_dearest_first_and_counts_what_is_over() -> None:
