@@ -186,17 +186,18 @@ async def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
         first = store.put(message("first"))[0]
         flushed: list[int] = []
         store.on_flush.append(flushed.append)
-        gate = asyncio.Event()
+        begun, gate = asyncio.Event(), asyncio.Event()
         plain = env.offload
 
         async def slow(call: Callable[[], object]) -> object:
             result = await plain(call)
+            begun.set()
             await gate.wait()
             return result
 
         env.offload = slow  # type: ignore[method-assign,assignment]
         store.sync_to(store.log.end)
-        await asyncio.sleep(0.01)
+        await begun.wait()
         second = store.put(message("second"))[0]
         store.sync_to(store.log.end)
         gate.set()
@@ -221,13 +222,12 @@ async def test_a_sync_that_was_under_way_during_a_cut_proves_nothing() -> None:
         env.offload = slow  # type: ignore[method-assign,assignment]
         try:
             store.sync_to(store.log.end)
-            await asyncio.sleep(0.01)
+            await until(lambda: waiting == gates[1:], "it has begun")
             store.truncate(puts[2].physical_offset)
             await fill(store, 8)  # the log ends where it did, with other bytes
             store.sync_to(store.log.end)
             gates[0].set()
-            await asyncio.sleep(0.01)
-            assert waiting == []  # the next sync has begun, and only that one will prove anything
+            await until(lambda: not waiting, "the next sync has begun, and only that one will prove anything")
             assert store.log.flushed <= puts[2].physical_offset
         finally:  # a store that closes waits for its syncs
             env.offload = plain  # type: ignore[method-assign]
