@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from client.admin import AdminClient, ConsumeStats, consume_stats_of, queue_of
+from client.checking import need_group
 from client.message import NoMaster, Queue
 from model.codes import Request, Response
 from model.errors import MqError, Refused
@@ -123,8 +124,9 @@ class ConsumerGroups:
         return {queue: m.client_id for m, queues in zip(members, found, strict=True) for queue in queues}
 
     async def create(self, config: SubscriptionGroupConfig) -> list[str]:
-        """Have every master take ``config``; the broker groups that did. Raises NoMaster, with nothing made,
-        when a broker group has none."""
+        """Have every master take ``config``; the broker groups that did. Raises ValueError for a name that no
+        master takes, and NoMaster, with nothing made, when a broker group has none."""
+        need_group(config.name)
         info = await self._admin.cluster_info()
         for name, members in info.brokers.items():
             if 0 not in members:

@@ -9,8 +9,11 @@ PERM_INHERIT: Final = 1
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 TOPIC_BYTES_MAX: Final = 127
-GROUP_CHARS_MAX: Final = 255
-_TOPIC_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
+GROUP_CHARS_MAX: Final = 120
+"""Its retry topic for those that pop has the name of a topic behind it."""
+LONG_GROUP_CHARS_MAX: Final = 255
+"""Of clients before RocketMQ 5, whose groups an older table may hold."""
+_NAME_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
 
 NOT_FOR_CLIENT_SENDS: Final = frozenset(
     {
@@ -48,10 +51,21 @@ def topic_name_error(name: str) -> str | None:
     """Say what is wrong with a topic name a client wants to create, or None."""
     if not name.strip():
         return "The specified topic is blank."
-    if not set(name) <= _TOPIC_CHARS:
+    if not set(name) <= _NAME_CHARS:
         return f"The specified topic {name!r} contains illegal characters, allowing only [%|a-zA-Z0-9_-]."
     if len(name) > TOPIC_BYTES_MAX:
         return f"The specified topic is longer than topic max length {TOPIC_BYTES_MAX}."
+    return None
+
+
+def group_name_error(name: str, chars_max: int = GROUP_CHARS_MAX) -> str | None:
+    """Say what is wrong with the name of a group that is to be made, or None."""
+    if not name.strip():
+        return "The specified group is blank."
+    if not set(name) <= _NAME_CHARS:
+        return f"The specified group {name!r} contains illegal characters, allowing only [%|a-zA-Z0-9_-]."
+    if len(name) > chars_max:
+        return f"The specified group is longer than group max length {chars_max}."
     return None
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from model.codes import Request
+from model.codes import Request, Response
 from model.errors import Refused
+from model.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 
 Ext = Mapping[str, str]
 
@@ -358,11 +359,14 @@ class EndTransactionHeader:
     @classmethod
     def parse(cls, ext: Ext) -> "EndTransactionHeader":
         """Raises Refused."""
+        decision = _int32(ext, "commitOrRollback")
+        if decision not in (0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            raise Refused("commitOrRollback field wrong", Response.SYSTEM_ERROR)
         return cls(
             need(ext, "producerGroup"),
             need_int(ext, "tranStateTableOffset", 0),
             need_int(ext, "commitLogOffset", 0),
-            _int32(ext, "commitOrRollback"),
+            decision,
             ext.get("msgId", ""),
             ext.get("transactionId", ""),
             opt_bool(ext, "fromTransactionCheck"),

@@ -487,7 +487,10 @@ class SendProcessor:
                 f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
                 Response.NO_PERMISSION,
             )
-        if (int_property(text, DELAY) or 0) <= 0:
+        level = int_property(text, DELAY)
+        if level is None and has(text, DELAY):
+            raise Refused("the property DELAY is no whole number", Response.MESSAGE_ILLEGAL)
+        if (level or 0) <= 0:
             self.timers.need_enabled(text)
 
     def _need_broker_writable(self) -> None:

@@ -79,13 +79,18 @@ class Subscription:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Subscription:
+        expression, kind = str(data.get("subString") or ALL), str(data.get("expressionType") or TAG)
+        tags = [str(tag) for tag in data.get("tagsSet") or []]
+        codes = frozenset(int(code) for code in data.get("codeSet") or [])
+        if tags and not codes and kind == TAG and expression != ALL:
+            codes = frozenset(java_hash(tag) for tag in tags)  # it wants these, not everything
         found = cls(
             topic=str(data["topic"]),
-            expression=str(data.get("subString") or ALL),
+            expression=expression,
             version=_long(data.get("subVersion") or 0),
-            expression_type=str(data.get("expressionType") or TAG),
-            tags=[str(tag) for tag in data.get("tagsSet") or []],
-            codes=frozenset(int(code) for code in data.get("codeSet") or []),
+            expression_type=kind,
+            tags=tags,
+            codes=codes,
             class_filter=bool(data.get("classFilterMode", False)),
         )
         found.weight = found.entry_bytes()

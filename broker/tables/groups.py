@@ -13,7 +13,7 @@ from broker.tables.moved import Moved, changed_since, differing, note_replaced
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
-from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
+from model.topic import PERM_READ, DataVersion, SubscriptionGroupConfig, group_name_error
 from runtime.turns import Slice
 
 BOOT_GROUPS: Final = (
@@ -29,11 +29,6 @@ BOOT_GROUPS: Final = (
 _BROADCAST_GROUPS: Final = frozenset(
     {"CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
 )
-_GROUP_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
-
-
-def group_name_ok(name: str) -> bool:
-    return 0 < len(name) <= GROUP_CHARS_MAX and set(name) <= _GROUP_CHARS
 
 
 class Groups:
@@ -74,7 +69,7 @@ class Groups:
         """The group, created when automatic creation is on, the name can be one, and there is room for it:
         then its clients ask again."""
         found = self.table.get(name)
-        if found is not None or not self._config.auto_create_group or not group_name_ok(name):
+        if found is not None or not self._config.auto_create_group or group_name_error(name):
             return found
         if self._quota.take(len(self.table)):
             found = SubscriptionGroupConfig(name)

@@ -13,7 +13,6 @@ from broker.context import BrokerContext
 from broker.requests.batch import BORN_HOST
 from broker.requests.fast_path import born_host
 from broker.requests.send import SendProcessor, need_for_clients
-from broker.tables.groups import group_name_ok
 from broker.timers.codec import encode_told
 from broker.timers.core import Rules, delete_key
 from broker.timers.delivery import TimerService
@@ -30,7 +29,7 @@ from model.message import (
     encode_properties,
 )
 from model.recall import RecallHandle
-from model.topic import PERM_WRITE
+from model.topic import LONG_GROUP_CHARS_MAX, PERM_WRITE, group_name_error
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import need
@@ -81,7 +80,7 @@ class TimerProcessor:
         if not 0 < left_ms < Rules.of(config).delay_max_ms:
             raise Refused("recall failed, timestamp invalid", Response.ILLEGAL_OPERATION)
         group = request.ext.get("producerGroup", "")
-        if group and not group_name_ok(group):
+        if group and group_name_error(group, LONG_GROUP_CHARS_MAX):
             raise Refused(f"recall failed, {group!r} names no group", Response.ILLEGAL_OPERATION)
         recall = self._recall(connection, group, handle, now_ms)
         puts = self._sender.put([self._sender.timers.place(recall)])

@@ -34,6 +34,8 @@ WRONG = [
     (["consumer", "reset", "g", "t", "--to-end", "--execute", "--dry-run"], "give one of them"),
     (["consumer", "reset", "g", "t", "--to-time", "soon"], "is no time"),
     (["consumer", "reset", "g", "t", "--to-offset", "-1"], "--to-offset"),
+    (["consumer", "create", "bad/group"], "illegal characters"),
+    (["consumer", "create", "g" * 121], "longer than group max length 120"),
     (["consumer", "delete"], "Missing argument 'GROUP'"),
     (["consumer", "delete", "CID_RMQ_SYS_TRANS"], "RocketMQ's own group"),
     (["message", "find", "t"], "say which"),

@@ -18,7 +18,7 @@ from client.consumer_groups import ConsumerGroups, Online
 from client.consuming.pull import PullConsumer
 from client.message import Queue
 from model.errors import ConfigError
-from model.topic import SubscriptionGroupConfig, is_system_group
+from model.topic import SubscriptionGroupConfig, group_name_error, is_system_group
 
 BUILT_IN = frozenset(
     ["FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "TOOLS_CONSUMER"]
@@ -332,6 +332,10 @@ def create(
 
     Example: keelmq consumer create billing --credentials people.json
     """
+
+    problem = group_name_error(group)
+    if problem is not None:
+        raise click.UsageError(problem)
 
     async def work(admin: AdminClient) -> list[str]:
         groups = ConsumerGroups(admin)

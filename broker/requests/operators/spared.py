@@ -15,7 +15,7 @@ from broker.requests.answers import strict
 from model.codes import Response
 from model.errors import ConfigError, Refused
 from model.settings import properties_of
-from model.topic import GROUP_CHARS_MAX
+from model.topic import LONG_GROUP_CHARS_MAX
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import LONG_MAX, need
@@ -72,7 +72,7 @@ class SparedProcessor:
             sign = text.removeprefix("-")
             known = group in self._thresholds or len(self._thresholds) < THRESHOLDS_MAX
             number = int(text) if sign.isascii() and sign.isdigit() and len(sign) < 20 else None
-            if number is None or abs(number) > LONG_MAX or len(group) > GROUP_CHARS_MAX or not known:
+            if number is None or abs(number) > LONG_MAX or len(group) > LONG_GROUP_CHARS_MAX or not known:
                 left_out += 1
             else:
                 self._thresholds[group] = number
@@ -82,7 +82,7 @@ class SparedProcessor:
 
     async def remove_threshold(self, connection: Connection, request: Command) -> Command:
         """The body is the group's name."""
-        self._thresholds.pop(bytes(request.body[: 4 * GROUP_CHARS_MAX]).decode(errors="replace"), None)
+        self._thresholds.pop(bytes(request.body[: 4 * LONG_GROUP_CHARS_MAX]).decode(errors="replace"), None)
         return request.reply()
 
     async def thresholds(self, connection: Connection, request: Command) -> Command:

@@ -17,7 +17,7 @@ from model.attributes import TOPIC_ATTRIBUTES, altered
 from model.codes import Response
 from model.errors import PeerError, Refused
 from model.message import LMQ_PREFIX
-from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
+from model.topic import SubscriptionGroupConfig, TopicConfig, group_name_error, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import MASTER_ONLY, need, need_int, opt_bool, opt_int
@@ -244,8 +244,9 @@ class TableProcessor:
             group = SubscriptionGroupConfig.from_json(raw)
         except (KeyError, TypeError, ValueError) as error:
             raise Refused(f"not a subscription group: {error!r}", Response.INVALID_PARAMETER) from None
-        if not group.name:
-            raise Refused("the subscription group has no name", Response.INVALID_PARAMETER)
+        problem = group_name_error(group.name)
+        if problem is not None:
+            raise Refused(problem, Response.INVALID_PARAMETER)
         held = self._context.groups.table.get(group.name)
         return dataclasses.replace(
             group,

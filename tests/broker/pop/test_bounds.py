@@ -10,6 +10,7 @@ from pathlib import Path
 
 from model.codes import Request, Response
 from model.pop import ATTEMPT_ID_CHARS, ORDER_REVIVE_QUEUE, ExtraInfo
+from model.topic import SubscriptionGroupConfig
 from remoting.pop_acks import BatchAck, encode_batch_acks
 from remoting.pop_headers import AckHeader
 from tests.broker.helpers import client_of, commit, eventually, running, topic
@@ -90,6 +91,7 @@ async def test_a_group_whose_retry_topic_cannot_be_named_is_refused(tmp_path: Pa
         name = "T" * 120
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(name, 1))
         await client.send(name, b"x")
+        broker.groups.put(SubscriptionGroupConfig("g" * 200))  # of an older table
         answer = await pop(client, name, group="g" * 200)
         assert answer.code == Response.INVALID_PARAMETER, answer.remark
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from model.codes import Request
+from broker.state.clients import Subscription
+from model.codes import Request, Response
 from remoting import bodies
 from tests.broker.helpers import client_of, running
 
@@ -83,3 +84,20 @@ async def test_heartbeats_of_very_many_groups_are_bounded(
             codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(data))).code)
         assert codes[0] == 0
         assert codes[-1] == 2
+
+
+async def test_a_delay_level_that_is_no_number_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    """RocketMQ refuses it, too; it was delivered at once."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for level in ("x", "1.5", str(1 << 31)):
+            answer = await client.send("T", b"m", properties=f"DELAY\x01{level}\x02")
+            assert answer.code == Response.MESSAGE_ILLEGAL, level
+        assert broker.store.log.end == 0
+
+
+def test_tags_without_their_hashes_are_what_a_heartbeat_wants() -> None:
+    said = {"topic": "T", "subString": "A||B", "tagsSet": ["A", "B"], "codeSet": []}
+    assert Subscription.from_json(said).codes == {65, 66}
+    assert Subscription.from_json({**said, "codeSet": [65]}).codes == {65}
+    assert not Subscription.from_json({**said, "subString": "*"}).codes
+    assert not Subscription.from_json({**said, "expressionType": "SQL92"}).codes

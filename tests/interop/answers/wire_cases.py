@@ -6,6 +6,7 @@ from typing import Final
 
 from model.codes import Request
 from remoting.headers import EndTransactionHeader, SendBackHeader, SendHeader
+from tests.interop.answers import odd_cases
 from tests.interop.answers.wire import (
     BORN_MS,
     COMMIT,
@@ -629,6 +630,7 @@ CASES: Final[tuple[Case, ...]] = (
     pull("pull from a deleted topic", "Wide", 0, 1),
     ask("delete a topic of the system", Request.DELETE_TOPIC_IN_BROKER, topic="TBW102"),
     Case("a code there is not", 9999),
+    *odd_cases.CASES,
 )
 
 _QUOTA: Final = "keelmq has no lite topics: to each subscription the quota of them is used up"
@@ -649,5 +651,6 @@ DIFFERS: Final[dict[str, str]] = {
     "entries of no queue": "RocketMQ makes a queue that is looked at",
     "resume the check of no half": "RocketMQ takes any record for a half",
     **{f"pull by SQL92: {one}": _UNREAD for one in _BROKEN},
+    **odd_cases.DIFFERS,
 }
 """Case -> why its answer is not compared."""

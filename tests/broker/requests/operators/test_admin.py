@@ -10,6 +10,7 @@ import pytest
 from broker.tables.copies import Copies
 from model.codes import Request, Response
 from model.errors import Refused
+from model.message import retry_topic
 from remoting import bodies
 from remoting.bodies import queue_key
 from remoting.codec import Command
@@ -313,6 +314,29 @@ async def test_a_group_whose_name_is_no_text_is_refused_and_the_table_can_still_
             assert refused.code == Response.INVALID_PARAMETER, wrong
         body = bodies.dumps({"groupName": "g"})
         assert (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+
+
+WRONG_GROUPS = ("", " ", "bad group", "bad/group", "\u0433\u0440", "g" * 121)
+
+
+async def test_a_group_is_made_with_a_name_that_rocketmq_takes_and_no_other(tmp_path: Path) -> None:
+    one, several = (
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    )
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for wrong in WRONG_GROUPS:
+            raw = {"groupName": wrong}
+            assert (await client.call(one, body=bodies.dumps(raw))).code == Response.INVALID_PARAMETER, wrong
+            both = bodies.dumps({"groupConfigList": [{"groupName": "fine"}, raw]})
+            assert (await client.call(several, body=both)).code == Response.INVALID_PARAMETER, wrong
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", wrong, "T"))
+            assert retry_topic(wrong) not in broker.topics.table, wrong
+        assert not {"fine", *WRONG_GROUPS} & broker.groups.table.keys()
+        longest = "%|_-" + "g" * 116
+        assert (await client.call(one, body=bodies.dumps({"groupName": longest}))).code == 0
+        await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "h" * 120, "T"))
+        assert {longest, "h" * 120} <= broker.groups.table.keys()
 
 
 async def test_a_clients_configuration_of_any_shape_is_answered(tmp_path: Path) -> None:
