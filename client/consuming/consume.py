@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from client.consuming.pull import Pulled, PullStatus
@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 HELD_MAX: Final = 256
 HELD_BYTES_MAX: Final = 64 << 20
 AGAIN_S: Final = 0.2
-"""After a pull that failed, and between two tries of a message in order."""
+"""After a pull that failed."""
+SUSPEND_S: Final = 1.0
+"""RocketMQ's ``suspendCurrentQueueTimeMillis``."""
 GIVE_BACK_AGAIN_S: Final = 1.0
 GIVE_BACK_LONGEST_S: Final = 60.0
 """At most, between two tries of a message that the broker does not take back; twice as long each time."""
@@ -29,8 +31,8 @@ EMPTY_S: Final = 0.05
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``concurrency`` calls per queue at once, ``batch_max`` messages per call, ``retry_max`` returns of one
-    message. ``held_max`` messages, ``held_bytes_max`` bytes of bodies: pulled and not yet handled, per queue;
-    beyond it the queue is not asked for more.
+    message; in order as many tries more, ``suspend_s`` apart. ``held_max`` messages, ``held_bytes_max`` bytes
+    of bodies: pulled and not yet handled, per queue; beyond it the queue is not asked for more.
     """
 
     concurrency: int
@@ -38,6 +40,7 @@ class Limits:
     retry_max: int
     held_max: int = HELD_MAX
     held_bytes_max: int = HELD_BYTES_MAX
+    suspend_s: float = SUSPEND_S
 
 
 class Progress:
@@ -183,12 +186,10 @@ class QueueWorker:
     async def _consume(self, messages: list[Received]) -> None:
         waiting: list[Received] = []
         try:
-            while not await self._handled(messages):
-                if not self._orderly or messages[0].reconsume_times >= self._limits.retry_max:
-                    waiting = await self._return(messages)
-                    break
-                # In order: nothing behind this message may pass it, so it is tried again right here.
-                await asyncio.sleep(AGAIN_S)
+            if self._orderly:
+                await self._in_order(messages)
+            elif not await self._handled(messages):
+                waiting = [message for message in messages if not await self._is_given_back(message)]
             later = {message.queue_offset for message in waiting}
             for message in messages:
                 if message.queue_offset not in later:
@@ -197,6 +198,24 @@ class QueueWorker:
             self._slots.release()
         for message in waiting:
             self._calls.spawn(self._later(message), name="later")
+
+    async def _in_order(self, messages: list[Received]) -> None:
+        """Return when each was handled, or is a dead letter: nothing behind them may pass. Counts the tries
+        as RocketMQ's orderly consumers do."""
+        while True:
+            if not self._allowed():
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if await self._handled(messages):
+                return
+            left = []
+            for message in messages:
+                if message.reconsume_times < self._limits.retry_max or not await self._is_given_back(message):
+                    left.append(replace(message, reconsume_times=message.reconsume_times + 1))
+            if not left:
+                return
+            messages = left
+            await asyncio.sleep(self._limits.suspend_s)
 
     def _done(self, message: Received) -> None:
         self._progress.done(message.queue_offset)
@@ -210,19 +229,6 @@ class QueueWorker:
             # The program's own error, whatever it is: the messages are not handled and come again.
             log.exception("listener failed on %s", [message.msg_id for message in messages])
             return False
-
-    async def _return(self, messages: list[Received]) -> list[Received]:
-        """Give them back; those that the broker did not take. In order they wait right here for it."""
-        left = []
-        for message in messages:
-            wait_s = GIVE_BACK_AGAIN_S
-            while not await self._is_given_back(message):
-                if not self._orderly:
-                    left.append(message)
-                    break
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, GIVE_BACK_LONGEST_S)
-        return left
 
     async def _later(self, message: Received) -> None:
         """Handle again, here, what the broker does not take back, and let the others of the queue go on.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from client.consuming.allocate import Allocate, average
-from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, Limits, QueueWorker
+from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, SUSPEND_S, Limits, QueueWorker
 from client.consuming.operated import Member
 from client.consuming.pull import PullConsumer, Pulled, PullStatus
 from client.consuming.refused import Refusals
@@ -45,6 +45,10 @@ LOCK_S: Final = 20.0
 INCOMPLETE_S: Final = 1.0
 """A topic without a route, or a queue not taken yet, is looked at again after this time."""
 SOON_S: Final = 0.1
+RETURNS_MAX: Final = 16
+NO_END: Final = 2**31 - 1
+DEAD_LEVEL: Final = -1
+"""The delay level of a message that goes to the dead letters at once."""
 
 Listener = Callable[[list[Received]], Awaitable[bool | None]]
 """Handles messages of one queue. False or an exception = not handled: they come again later."""
@@ -53,9 +57,10 @@ Listener = Callable[[list[Received]], Awaitable[bool | None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
     """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
-    message not handled is tried again before the next one. Otherwise up to ``concurrency`` calls per queue
-    run at once (1 keeps the order while nothing fails). ``from_first``: where a new group begins.
-    ``retry_max``: after so many returns a message goes to the dead letters. ``held_max`` messages and
+    message not handled is tried again here after ``suspend_s``, before the next one. Otherwise up to
+    ``concurrency`` calls per queue run at once (1 keeps the order while nothing fails). ``from_first``: where
+    a new group begins. ``retry_max``: after so many returns (in order: tries again) a message goes to the
+    dead letters; -1 is 16, and in order without end, as in RocketMQ. ``held_max`` messages and
     ``held_bytes_max`` bytes (and one answer of 32 messages) are in hand per queue at most. ``allocate``: how
     members share the queues, ``average`` or ``average_by_circle``, the same for all of them. ``trace``: tell
     of each message consumed in ``RMQ_SYS_TRACE_TOPIC``. ``spans``: of calls of the listener, as
@@ -66,7 +71,8 @@ class ConsumeOptions:
     concurrency: int = 1
     batch_max: int = 1
     from_first: bool = False
-    retry_max: int = 16
+    retry_max: int = -1
+    suspend_s: float = SUSPEND_S
     held_max: int = HELD_MAX
     held_bytes_max: int = HELD_BYTES_MAX
     allocate: Allocate = average
@@ -80,7 +86,15 @@ class ConsumeOptions:
     @property
     def limits(self) -> Limits:
         concurrency = 1 if self.orderly else self.concurrency
-        return Limits(concurrency, self.batch_max, self.retry_max, self.held_max, self.held_bytes_max)
+        held = (self.held_max, self.held_bytes_max)
+        return Limits(concurrency, self.batch_max, self.returns_max, *held, self.suspend_s)
+
+    @property
+    def returns_max(self) -> int:
+        """``retry_max`` as a number."""
+        if self.retry_max >= 0:
+            return self.retry_max
+        return NO_END if self.orderly else RETURNS_MAX
 
 
 class PushConsumer(Lifecycle):
@@ -297,7 +311,8 @@ class PushConsumer(Lifecycle):
         return pulled
 
     async def _give_back(self, queue: Queue, message: Received) -> None:
-        """Let the broker store ``message`` for a later retry. Raises Refused, Unknown, OSError, NoMaster."""
+        """Let the broker store ``message`` for a later retry; in order, where retries are over, as a dead
+        letter. Raises Refused, Unknown, OSError, NoMaster."""
         address = (await self._routes.get(queue.topic)).master(queue.broker_name)
         if address is None:
             raise NoMaster(f"group {queue.broker_name} has no master")
@@ -307,11 +322,11 @@ class PushConsumer(Lifecycle):
             {
                 "offset": str(message.physical_offset),
                 "group": self.group,
-                "delayLevel": "0",
+                "delayLevel": str(DEAD_LEVEL if self._options.orderly else 0),
                 "originMsgId": message.msg_id,
                 "originTopic": message.topic,
                 "unitMode": "false",
-                "maxReconsumeTimes": str(self._options.retry_max),
+                "maxReconsumeTimes": str(self._options.returns_max),
                 "bname": queue.broker_name,
             },
         )

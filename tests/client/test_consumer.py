@@ -13,7 +13,7 @@ from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pull import PullConsumer, PullStatus
 from client.message import Message, Queue, Received
 from client.sending.producer import Producer
-from model.codes import Request
+from model.codes import Request, Response
 from model.errors import PeerError, Refused
 from remoting.codec import Command
 from runtime.env import Env
@@ -267,7 +267,7 @@ def test_in_order_a_failed_message_is_tried_again_before_the_next() -> None:
             nameserver.address,
             listener,
             subscriptions={"T": "*"},
-            options=ConsumeOptions(from_first=True, orderly=True),
+            options=ConsumeOptions(from_first=True, orderly=True, suspend_s=0.01),
         ):
             await until(lambda: "m2" in seen and len(broker.locks) == 4)
         assert seen == ["m0", "m1", "m1", "m2"]
@@ -276,6 +276,48 @@ def test_in_order_a_failed_message_is_tried_again_before_the_next() -> None:
         await stop(nameserver, broker)
 
     run(work)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_in_order_a_message_that_always_fails_is_a_dead_letter_after_its_retries(retries: int) -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        await fill(env, nameserver, ["bad", "m1"])
+        seen: list[tuple[str, int]] = []
+        first = True
+
+        async def no_first_return(command: Command) -> Command | None:
+            nonlocal first
+            if command.code == Request.CONSUMER_SEND_MSG_BACK and first:
+                first = False
+                raise Refused("not now", Response.SYSTEM_BUSY)
+            return None
+
+        broker.before = no_first_return
+
+        async def listener(messages: list[Received]) -> bool:
+            seen.append((messages[0].body.decode(), messages[0].reconsume_times))
+            return messages[0].body != b"bad"
+
+        in_order = ConsumeOptions(from_first=True, orderly=True, retry_max=retries, suspend_s=0.01)
+        async with PushConsumer(
+            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, options=in_order
+        ):
+            await until(lambda: ("m1", 0) in seen)
+        tries = retries + 2  # one more for the broker that was busy
+        assert seen == [*(("bad", times) for times in range(tries)), ("m1", 0)]
+        assert [one["delayLevel"] for one in broker.returned] == ["-1"]
+        assert broker.offsets["cg", "T", 0] == 2
+        await stop(nameserver, broker)
+
+    run(work)
+
+
+def test_retries_are_rocketmqs_unless_they_are_said() -> None:
+    assert ConsumeOptions().returns_max == 16
+    assert ConsumeOptions(orderly=True).returns_max == 2**31 - 1
+    assert ConsumeOptions(orderly=True, retry_max=3).returns_max == 3
+    assert ConsumeOptions().suspend_s == 1.0
 
 
 def test_a_queue_another_member_locked_is_not_consumed() -> None:
