@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
+from client.checking import need_group, need_plain, need_subscriptions
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pop.consumer import PopConsumer
 from client.consuming.pop.options import PopOptions
@@ -103,6 +104,9 @@ class BlockingProducer(Blocking[Producer]):
         check: PlainCheck | None = None,
         env: Env | None = None,
     ) -> None:
+        need_group(group)
+        if check is not None:
+            need_plain("check", check)
         super().__init__(group, env, WORKERS)
         self._with = (group, namesrv, options, self._thread.worker(check) if check is not None else None)
 
@@ -153,6 +157,7 @@ class BlockingProducer(Blocking[Producer]):
         timeout_s: float | None = None,
     ) -> Transaction:
         """``work`` is called on a thread of the producer."""
+        need_plain("work", work)
         return self._thread.run(
             self.client.send_in_transaction(
                 message,
@@ -196,6 +201,9 @@ class BlockingPushConsumer(Blocking[PushConsumer]):
         threads_max: int = 16,
     ) -> None:
         """``threads_max``: listeners called at once, whatever the number of queues."""
+        need_group(group)
+        need_subscriptions(subscriptions)
+        need_plain("a listener", listener)
         super().__init__(group, env, threads_max)
         self._with = (group, namesrv, self._thread.worker(listener))
         self._wants = subscriptions
@@ -218,6 +226,9 @@ class BlockingPopConsumer(Blocking[PopConsumer]):
         options: PopOptions | None = None,
         env: Env | None = None,
     ) -> None:
+        need_group(group)
+        need_subscriptions(subscriptions)
+        need_plain("a listener", listener)
         self._options = options or PopOptions()
         super().__init__(group, env, self._options.concurrency)
         self._with = (group, namesrv, self._thread.worker(listener))

@@ -68,6 +68,12 @@ def need_least(least: float, **numbers: Any) -> None:
             raise ValueError(f"{name} is at least {least}, not {value!r}")
 
 
+def need_counts(options: Any) -> None:
+    """What every consumer's options have."""
+    for name in ("concurrency", "batch_max", "held_max", "held_bytes_max", "poll_ms"):
+        need_least(1, **{name: getattr(options, name)})
+
+
 def need_positive(**numbers: Any) -> None:
     """Of durations: 0 is none."""
     for name, value in numbers.items():

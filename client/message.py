@@ -16,6 +16,7 @@ from store.files.record import Record
 
 BATCH_HEAD: Final = struct.Struct(">iiiii")  # total, magic 0, crc 0, flag, body length
 _SHORT: Final = struct.Struct(">h")
+_LATER: Final = frozenset({wire.DELAY, wire.TIMER_DELIVER_MS, wire.TIMER_DELAY_MS, wire.TIMER_DELAY_SEC})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +36,8 @@ class Queue:
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """A message to send. ``keys`` are words an operator may search by; ``delay_level`` 1..18, 0 = at once.
+    """A message to send. ``keys`` are words an operator may search by; ``delay_level`` 1..18, 0 = at once (a
+    broker takes a larger one for its last).
 
     ``deliver_at_ms``: it comes at that time, in ms since 1970; ``deliver_after_ms``: so long after its broker
     has it. ``SendResult.recall_handle`` takes such a one back (``Producer.recall``).
@@ -53,36 +55,54 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is to come later than at once. Raises ValueError when two ways are said."""
+        """Whether it is to come later than at once, also where a property says so. Raises ValueError when two
+        ways are said."""
         ways = [self.delay_level or None, self.deliver_at_ms, self.deliver_after_ms]
         if ways.count(None) < len(ways) - 1:
             raise ValueError("a message has one of delay_level, deliver_at_ms and deliver_after_ms")
-        return any(way is not None for way in ways)
+        said = (self.properties.get(name, "0") for name in _LATER.intersection(self.properties))
+        return any(way is not None for way in ways) or any(text != "0" for text in said)
 
     def wire_properties(self, uniq_key: str) -> str:
         """The properties text as it travels. Raises ValueError for names or values the format cannot hold."""
         found = dict(self.properties)
         if self.keys:
-            found[wire.KEYS] = " ".join(self.keys)
+            found[wire.KEYS] = self._joined_keys()
         found.setdefault(wire.UNIQ_KEY, uniq_key)
         found.setdefault(wire.WAIT, "true")
         if self.tags:
             found[wire.TAGS] = self.tags
         if self.is_delayed:
             if self.deliver_at_ms is not None:
-                found[wire.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+                found[wire.TIMER_DELIVER_MS] = _whole("deliver_at_ms", self.deliver_at_ms)
             elif self.deliver_after_ms is not None:
-                found[wire.TIMER_DELAY_MS] = str(self.deliver_after_ms)
-            else:
-                found[wire.DELAY] = str(self.delay_level)
+                found[wire.TIMER_DELAY_MS] = _whole("deliver_after_ms", self.deliver_after_ms)
+            elif self.delay_level:
+                found[wire.DELAY] = _whole("delay_level", self.delay_level)
         for name, value in found.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise ValueError(f"property {name!r} is {value!r}: names and values are texts")
+            if not name:
+                raise ValueError(f"the property with the value {value!r} has no name")
             both = name + value
-            if wire.NAME_END in both or wire.VALUE_END in both or not name:
+            if wire.NAME_END in both or wire.VALUE_END in both:
                 raise ValueError(f"property {name!r}: names and values must not contain 0x01 or 0x02")
         text = wire.encode_properties(found)
         if len(text.encode()) > wire.PROPERTIES_BYTES_MAX:
             raise ValueError(f"properties are longer than {wire.PROPERTIES_BYTES_MAX} bytes")
         return text
+
+    def _joined_keys(self) -> str:
+        keys = self.keys
+        if isinstance(keys, str) or not all(isinstance(key, str) and key for key in keys):
+            raise ValueError(f"keys are a list of words, none of them empty, not {keys!r}")
+        return " ".join(keys)
+
+
+def _whole(name: str, number: object) -> str:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"{name} is a whole number, at least 0, not {number!r}")
+    return str(number)
 
 
 def pack_batch(parts: Iterable[tuple[Message, str]]) -> bytes:

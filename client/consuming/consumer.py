@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from client.checking import need_async, need_consumer, need_counts, need_least, need_positive
 from client.consuming.allocate import Allocate, average
 from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, SUSPEND_S, Limits, QueueWorker
 from client.consuming.operated import Member
@@ -27,8 +28,8 @@ from client.refusals import is_final
 from client.routes import Route
 from client.session import POLL_MS, Session
 from client.spans import NO_SPANS, Spans
-from model.codes import Request
-from model.errors import MqError
+from model.codes import Request, Response
+from model.errors import MqError, Refused
 from model.message import retry_topic
 from remoting import bodies
 from remoting.codec import Command
@@ -83,6 +84,12 @@ class ConsumeOptions:
     spans: Spans = NO_SPANS
     credentials: Signer | None = None
 
+    def __post_init__(self) -> None:
+        need_counts(self)
+        need_least(-1, retry_max=self.retry_max)
+        need_least(0, suspend_s=self.suspend_s)
+        need_positive(rebalance_s=self.rebalance_s, commit_s=self.commit_s)
+
     @property
     def limits(self) -> Limits:
         concurrency = 1 if self.orderly else self.concurrency
@@ -91,7 +98,7 @@ class ConsumeOptions:
 
     @property
     def returns_max(self) -> int:
-        """``retry_max`` as a number."""
+        """``retry_max`` as a number, 0 or more."""
         if self.retry_max >= 0:
             return self.retry_max
         return NO_END if self.orderly else RETURNS_MAX
@@ -100,7 +107,7 @@ class ConsumeOptions:
 class PushConsumer(Lifecycle):
     """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
 
-    ``subscriptions``: topic -> ``*`` or tags as ``A||B``.
+    ``subscriptions``: topic -> ``*`` or tags as ``A||B``. Raises ValueError for what cannot work.
     """
 
     def __init__(
@@ -114,8 +121,9 @@ class PushConsumer(Lifecycle):
         session: Session | None = None,
         options: ConsumeOptions | None = None,
     ) -> None:
-        if listener is None:
-            raise ValueError("a push consumer needs a listener")
+        need_consumer(env, group, subscriptions)
+        need_async("a push consumer's listener", listener)
+        assert listener is not None
         self.group = group
         self._options = options = options or ConsumeOptions()
         self._listener = listener = options.spans.listening(group, listener)
@@ -206,7 +214,9 @@ class PushConsumer(Lifecycle):
                     wait_s = min(wait_s, await self._rebalance(topic))
                     self._refusals.on_good(what)
                 except (OSError, MqError) as error:
-                    wait_s = min(wait_s, self._refusals.on_error(what, error, INCOMPLETE_S))
+                    named = topic != retry_topic(self.group)
+                    again_s = self._refusals.on_error(what, error, INCOMPLETE_S, needed=named)
+                    wait_s = min(wait_s, again_s)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
@@ -254,10 +264,21 @@ class PushConsumer(Lifecycle):
                     str(i) for i in bodies.believed_object(response.body).get("consumerIdList") or []
                 )
             except (OSError, MqError) as failure:
-                error = failure
                 # The broker may have lost its memory of us: a heartbeat restores it before the next try.
                 await self.session.beat(address)
+                error = await self._no_group(address) or failure
         raise error
+
+    async def _no_group(self, address: str) -> Refused | None:
+        """What a broker says of a group that is not there, and that it makes not: it only counts no members
+        of it."""
+        try:
+            await self.session.call(address, Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self.group})
+        except Refused as error:
+            return error if error.code == Response.SUBSCRIPTION_GROUP_NOT_EXIST else None
+        except (OSError, MqError):
+            return None  # the failure before says it
+        return None
 
     async def _start_offset(self, queue: Queue) -> int:
         committed = await self.puller.committed(queue)

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from client.sending.options import SendOptions
 from client.sending.producer import Producer
 from client.trace import TRACE_GROUP, Tracer
+from model.topic import GROUP_CHARS_MAX
 from remoting.keys import Signer
 from runtime.env import Env
 
@@ -23,7 +24,7 @@ class Tracing(NamedTuple):
         cls, env: Env, group: str, nameservers: Sequence[str], poll_ms: int, credentials: Signer | None
     ) -> Self:
         sending = SendOptions(poll_ms=poll_ms, credentials=credentials)
-        producer = Producer(env, f"{TRACE_GROUP}-{group}", nameservers, sending)
+        producer = Producer(env, f"{TRACE_GROUP}-{group}"[:GROUP_CHARS_MAX], nameservers, sending)
         return cls(producer, Tracer(env, group, producer.send))
 
     async def start(self) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from client.checking import need_positive, need_topic
 from client.ids import UniqueIds
 from client.message import Attempt, Message, Queue, pack_batch, packed
 from client.sending.options import SendOptions
 from model.codes import Request
 from model.message import MSG_TYPE, REPLY, RETRY_PREFIX, TRANSACTION_PREPARED, TRANSACTION_PREPARED_PROPERTY
-from model.topic import AUTO_CREATE_TOPIC, topic_name_error
+from model.topic import AUTO_CREATE_TOPIC
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from runtime.env import Env
+
+FLAGS: Final = 1 << 31
 
 
 @dataclass(slots=True)
@@ -100,9 +104,11 @@ class Composer:
         )
 
     def _check(self, message: Message) -> None:
-        problem = topic_name_error(message.topic)
-        if problem is not None and not message.topic.startswith(RETRY_PREFIX):
-            raise ValueError(problem)  # a broker would refuse it, or the NameServers never know it
+        need_topic(message.topic)
+        if not isinstance(message.body, bytes | bytearray | memoryview):
+            raise ValueError(f"the body is {type(message.body).__name__}, not bytes")
+        if not isinstance(message.flag, int) or not -FLAGS <= message.flag < FLAGS:
+            raise ValueError(f"flag is a whole number of 32 bits, not {message.flag!r}")
         if not message.body:
             raise ValueError("a message needs a body of at least one byte")
         size, most = len(message.body), self._options.message_bytes_max
@@ -137,6 +143,10 @@ class Composer:
     ) -> Sending:
         if queue is not None and queue.topic != topic:
             raise ValueError(f"queue {queue} is not of topic {topic}")
+        if queue is not None and queue.queue_id < 0:
+            raise ValueError(f"queue {queue}: a queue's number is at least 0")
+        if timeout_s is not None:
+            need_positive(timeout_s=timeout_s)
         deadline_ms = (
             self._env.monotonic_ms() + (self._options.timeout_s if timeout_s is None else timeout_s) * 1000
         )

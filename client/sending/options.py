@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from client.checking import need_least, need_positive
 from client.session import POLL_MS
 from client.spans import NO_SPANS, Spans
 from remoting.keys import Signer
@@ -53,3 +54,18 @@ class SendOptions:
     trace: bool = False
     spans: Spans = NO_SPANS
     credentials: Signer | None = None
+
+    def __post_init__(self) -> None:
+        need_positive(timeout_s=self.timeout_s, attempt_timeout_s=self.attempt_timeout_s)
+        need_least(0, unknown_retries=self.unknown_retries)
+        need_least(
+            1,
+            default_topic_queues=self.default_topic_queues,
+            message_bytes_max=self.message_bytes_max,
+            in_flight_max=self.in_flight_max,
+            in_flight_bytes_max=self.in_flight_bytes_max,
+            requests_max=self.requests_max,
+            poll_ms=self.poll_ms,
+        )
+        if self.compress_over_bytes is not None:
+            need_least(0, compress_over_bytes=self.compress_over_bytes)

@@ -7,11 +7,13 @@ not stored) or ``SendUnknown`` (perhaps stored). Each lists its attempts.
 from __future__ import annotations
 
 import asyncio
+import enum
 import functools
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from client.checking import need_async, need_env, need_group
 from client.message import Attempt, Message, Queue, Received, SendFailed, SendResult, SendUnknown
 from client.sending.composing import Composer
 from client.sending.delivery import Delivery
@@ -41,11 +43,18 @@ REPLY_WAIT_MAX_S: Final = 0.5
 """Between two tries of a reply."""
 
 
+class _State(enum.Enum):
+    NEW = "new"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
 class Producer(Recalling):
     """Sends to the topics of one cluster. Use as ``async with``, or ``start`` and ``stop``.
 
     ``namesrv``: ``host:port;...`` or a list. ``check``: brokers ask it what became of a transaction that a
-    producer of this group began.
+    producer of this group began. Raises ValueError for a group that brokers do not take. Once it is stopped,
+    a send is SendFailed at once.
     """
 
     def __init__(
@@ -56,6 +65,10 @@ class Producer(Recalling):
         options: SendOptions | None = None,
         check: Check | None = None,
     ) -> None:
+        need_env(env)
+        need_group(group)
+        if check is not None:
+            need_async("check", check)
         self._options = options = options or SendOptions()
         self._env = env
         self.group = group
@@ -82,10 +95,10 @@ class Producer(Recalling):
         self._requests = Requests(env, self.session, options.requests_max)
         self._spans = options.spans
         self._transactions = Transactions(self.session, group, check)
-        self._running = False
+        self._state = _State.NEW
 
     async def start(self) -> None:
-        self._running = True
+        self._state = _State.RUNNING
         self.session.add_producer(self.group)
         await self.session.start()
         self._tasks.spawn(every(WATCH_S, self._delivery.watch, what="watching slow sends"), name="watch")
@@ -96,9 +109,9 @@ class Producer(Recalling):
     async def stop(self) -> None:
         """Wait up to 3 s for sends begun by ``send_async`` and for replies; those still out end as
         SendUnknown and NoReply."""
-        if not self._running:
+        if self._state is not _State.RUNNING:
             return
-        self._running = False
+        self._state = _State.STOPPED
         if self._gatherer is not None:
             await self._gatherer.stop(DRAIN_S)
         out: list[asyncio.Future[Any]] = [*self._in_flight.futures, *self._requests.waiting]
@@ -128,6 +141,16 @@ class Producer(Recalling):
 
         Raises SendFailed (not stored), SendUnknown (perhaps stored), ValueError (cannot be encoded).
         """
+        self._need_open()
+        return await self._send(message, queue, sharding_key, timeout_s)
+
+    def _need_open(self) -> None:
+        if self._state is _State.STOPPED:
+            raise SendFailed(f"producer {self.group} is stopped", Response.SERVICE_NOT_AVAILABLE, ())
+
+    async def _send(
+        self, message: Message, queue: Queue | None, sharding_key: str | None, timeout_s: float | None
+    ) -> SendResult:
         with self._spans.sending(self.group, [message]) as told:
             [message] = told.messages
             if self._gatherer is not None and timeout_s is None and self._gatherer.takes(message):
@@ -152,6 +175,7 @@ class Producer(Recalling):
         Consumers see the message once it is committed. Raises as ``send`` while nothing was prepared (of one
         that may have been, the broker asks ``check``), and what ``work`` raises: ``check`` decides then.
         """
+        need_async("work", work)
         half = self._transactions.prepared(message)
         sent = await self.send(half, queue=queue, sharding_key=sharding_key, timeout_s=timeout_s)
         return await self._transactions.complete(sent, work)
@@ -163,6 +187,7 @@ class Producer(Recalling):
 
         Raises as ``send``.
         """
+        self._need_open()
         with self._spans.sending(self.group, messages) as told:
             sending = self._compose.batch(told.messages, queue, timeout_s)
             return told.stored(await self._delivery.deliver(sending))
@@ -172,6 +197,7 @@ class Producer(Recalling):
     ) -> asyncio.Future[SendResult]:
         """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many, or too many bytes,
         are out already (``room`` waits for that), and ValueError."""
+        self._need_open()
         told = self._spans.sending(self.group, [message])
         [message] = told.messages
         try:
@@ -200,6 +226,7 @@ class Producer(Recalling):
 
         Raises SendFailed when no master could be reached in time.
         """
+        self._need_open()
         with self._spans.sending(self.group, [message]) as told:
             sending = self._compose.single(told.messages[0], queue, None, None)
             while True:
@@ -227,8 +254,9 @@ class Producer(Recalling):
         Raises SendFailed (not stored: nobody can reply), NoReply (none came within ``timeout_s``; the message
         is or may be stored, and a consumer may handle it yet), ValueError.
         """
-        until_ms = self._env.monotonic_ms() + timeout_s * 1000
+        self._need_open()
         self._compose.single(message, queue, sharding_key, timeout_s)  # a mistake of the caller shows at once
+        until_ms = self._env.monotonic_ms() + timeout_s * 1000
         try:
             async with asyncio.timeout(timeout_s):
                 route = await self._targets.route(message.topic)
@@ -238,8 +266,8 @@ class Producer(Recalling):
             raise SendFailed(text, code, ()) from error
 
         async def send(asking: Message) -> SendResult:
-            left_s = max(0.0, (until_ms - self._env.monotonic_ms()) / 1000)
-            return await self.send(asking, queue=queue, sharding_key=sharding_key, timeout_s=left_s)
+            left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
+            return await self._send(asking, queue, sharding_key, left_s)
 
         clusters = list(dict.fromkeys(route.clusters.values()))
         left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
@@ -252,6 +280,7 @@ class Producer(Recalling):
         know that client yet. Raises SendUnknown (that client may not have it), SendFailed (it has it not),
         ValueError (it asks for no reply).
         """
+        self._need_open()
         with self._spans.sending(self.group, [reply_to(request, body)]) as told:
             return told.stored(await self._reply(request, told.messages[0], timeout_s))
 

@@ -98,7 +98,7 @@ class Transactions:
         if sent.status is not SendStatus.SEND_OK:
             decision = Decision.ROLLBACK  # a failover might lose it
         else:
-            decision = await work(sent)
+            decision = _decided("work", await work(sent))
         if decision is Decision.UNKNOWN:
             return Transaction(sent, decision, told=False, why="the work's outcome is unknown")
         end = EndTransactionHeader(
@@ -155,7 +155,7 @@ class Transactions:
     async def _answer(self, address: str, message: Received, end: EndTransactionHeader) -> None:
         assert self._check is not None, "questions are heard only where they can be answered"
         try:
-            decision = await self._check(message)
+            decision = _decided("check", await self._check(message))
             if decision is not Decision.UNKNOWN:
                 end.decision = decision.value
                 await self._session.call(address, Request.END_TRANSACTION, end.to_ext())
@@ -163,3 +163,10 @@ class Transactions:
             log.info("transaction %s, %s asks again: %s", end.message_id, address, error)
         finally:
             self._checking.discard(end.message_id)
+
+
+def _decided(what: str, decision: object) -> Decision:
+    """Raises TypeError: whoever returned it is asked by the broker again."""
+    if not isinstance(decision, Decision):
+        raise TypeError(f"{what} of a transaction returned {decision!r}, not a Decision")
+    return decision

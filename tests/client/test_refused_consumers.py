@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import random
+from typing import Any
 
 import pytest
 
 from client.consuming import refused
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pop.consumer import PopConsumer
-from client.message import Message, Received
+from client.message import Message, NoRoute, Received
 from client.sending.producer import Producer
 from model.codes import Request, Response
 from model.errors import Refused
@@ -128,6 +130,60 @@ def test_refused_pops_are_a_warning_and_few(code: int, remark: str, caplog: pyte
         told = [text for text in warnings(caplog) if remark in text]
         assert told == [f"consumer g: pop of T at broker-a is refused: {remark}"]
         assert sum(r.code == Request.POP_MESSAGE for r in broker.requests) <= 3
+        await stop(nameserver, broker)
+
+    with caplog.at_level(logging.INFO):
+        run(work)
+
+
+class Clock:
+    """The world of ``Refusals``, at a time that the test says."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+        self.ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.ms
+
+
+def test_what_fails_for_long_is_a_warning_once_until_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock: Any = Clock()
+    told = refused.Refusals(logging.getLogger("client.test"), "g", clock)
+    with caplog.at_level(logging.INFO):
+        for second in range(20):
+            clock.ms = second * 1000.0
+            assert told.on_error("rebalance of T", NoRoute("no topic T"), 1.0, needed=True) == 1.0
+            told.on_error("commit of T", NoRoute("no topic T"), 1.0)
+        told.on_good("rebalance of T")
+        told.on_error("rebalance of T", NoRoute("no topic T"), 1.0, needed=True)
+    assert warnings(caplog) == ["consumer g: rebalance of T fails since 5 s, and is tried again: no topic T"]
+    infos = [
+        r.getMessage() for r in caplog.records if r.levelno == logging.INFO and "rebalance" in r.msg % r.args
+    ]
+    assert len(infos) == 5 + 1 + 1
+    assert "consumer g: rebalance of T works again" in infos
+
+
+def test_a_group_that_is_not_there_is_a_warning_though_the_broker_only_counts_no_members(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    no_group = "No group in this broker. group: g"
+
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+
+        async def refuse(command: Command) -> Command | None:
+            if command.code == Request.GET_CONSUMER_LIST_BY_GROUP:
+                raise Refused("no consumer for this group, g", Response.SYSTEM_ERROR)
+            if command.code == Request.GET_SUBSCRIPTIONGROUP_CONFIG:
+                raise Refused(no_group, Response.SUBSCRIPTION_GROUP_NOT_EXIST)
+            return None
+
+        broker.before = refuse
+        async with PushConsumer(env, "g", nameserver.address, handle, subscriptions={"T": "*"}):
+            await until(lambda: any(no_group in text for text in warnings(caplog)))
+        assert warnings(caplog) == [f"consumer g: rebalance of T is refused: {no_group}"]
         await stop(nameserver, broker)
 
     with caplog.at_level(logging.INFO):

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from client.checking import need_async, need_consumer
 from client.consuming.operated import Member
 from client.consuming.pop.acks import Acks
 from client.consuming.pop.batches import Batches
@@ -52,7 +53,7 @@ class PopConsumer(Lifecycle):
     """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
 
     ``subscriptions``: topic -> ``*`` or tags as ``A||B``. A listener that returns False, or raises, gets the
-    messages again later.
+    messages again later. Raises ValueError for what cannot work.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class PopConsumer(Lifecycle):
         subscriptions: Mapping[str, str],
         options: PopOptions | None = None,
     ) -> None:
+        need_consumer(env, group, subscriptions)
+        need_async("a pop consumer's listener", listener)
         self.group = group
         self._options = options = options or PopOptions()
         self._subscriptions = dict(subscriptions)
@@ -146,7 +149,7 @@ class PopConsumer(Lifecycle):
             try:
                 route = await self.session.routes.get(topic)
             except MqError as error:
-                wait_s = min(wait_s, self._refusals.on_error(what, error, INCOMPLETE_S))
+                wait_s = min(wait_s, self._refusals.on_error(what, error, INCOMPLETE_S, needed=True))
                 continue
             self._refusals.on_good(what)
             await self.session.be_known(route.masters())  # a group nobody told of is refused
@@ -175,7 +178,7 @@ class PopConsumer(Lifecycle):
                 self._refusals.on_good(what)
             except (OSError, MqError) as error:
                 empty_s = 0.0
-                again_s = self._refusals.on_error(what, error, AGAIN_S, level=logging.DEBUG)
+                again_s = self._refusals.on_error(what, error, AGAIN_S, level=logging.DEBUG, needed=True)
                 await self.session.routes.changed(source.topic, again_s)
             finally:
                 holding.on_answer([one.message.size_bytes for one in found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from client.checking import need_counts, need_least
 from client.session import POLL_MS
 from client.spans import NO_SPANS, Spans
 from remoting.keys import Signer
@@ -40,10 +41,13 @@ class PopOptions:
     credentials: Signer | None = None
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.batch_max < 1 or self.invisible_s < 1 or not self.retry_after_s:
-            raise ValueError(
-                "concurrency, batch_max and invisible_s are at least 1, retry_after_s has a value"
-            )
+        need_counts(self)
+        need_least(1, invisible_s=self.invisible_s)
+        need_least(0, retry_max=self.retry_max, keep_s=self.keep_s, poll_s=self.poll_s, grace_s=self.grace_s)
+        if not self.retry_after_s:
+            raise ValueError("retry_after_s has one value at least")
+        for after_s in self.retry_after_s:
+            need_least(0, retry_after_s=after_s)
 
     def retry_after_ms(self, failures: int) -> int:
         """How long after its ``failures``-th failure (from 1) a message stays hidden."""
