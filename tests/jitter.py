@@ -3,6 +3,7 @@
 From one seed (``KEELMQ_JITTER``, else by chance), and where time is real: simulations have their own loop.
 
 - A turn of an event loop begins late now and then, and so does, or ends, what a thread does for it.
+- Of the sockets that can be read or written some wait for a later turn, and none has to come first.
 - ``until`` sees what it waits for as soon as it is so, between any two turns, or some turns later. A test
   that waits for one thing and asserts another, which comes a turn after, fails here.
 - The tests come in another order: one that leaves something behind is found by those after it.
@@ -20,6 +21,7 @@ import time
 from asyncio import base_events, events
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from selectors import DefaultSelector
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -34,6 +36,7 @@ TURNS_LATE: Final = 0.02
 CALLS_LATE: Final = 0.1
 SHORTEST_S, LONGEST_S = 0.002, 0.12  # less than what counts as a machine that stood still
 MOST_OF_THE_TIME: Final = 0.3
+HELD_BACK: Final = 0.2
 EAGER: Final = 0.7
 TURNS_LATER: Final = 8
 LOOK_S: Final = 0.002
@@ -63,6 +66,14 @@ class Jitter:
         with self._lock:
             eager = self._random.random() < EAGER
             return eager, 0 if eager else self._random.randrange(TURNS_LATER)
+
+    def pick(self, events: list[T]) -> list[T]:
+        """Of what a selector found; it finds again what is left out."""
+        with self._lock:
+            if self._random.random() < HELD_BACK:
+                events = [one for one in events if self._random.random() < 0.5]
+            self._random.shuffle(events)
+            return events
 
     def text(self) -> str:
         return f"{len(self.stood)} stand-stills, together {sum(self.stood):.2f} s"
@@ -118,6 +129,7 @@ class Plugin:
         run_once: Callable[[Any], None] = base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
         run: Callable[[Any], None] = events.Handle._run
         submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
+        select: Callable[..., list[Any]] = DefaultSelector.select
 
         def late_turn(loop: asyncio.BaseEventLoop) -> None:
             if plugin._jitter is not None:
@@ -142,9 +154,14 @@ class Plugin:
         def late_submit(executor: Any, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
             return submit(executor, late_call, function, *arguments, **named)
 
+        def picked(selector: Any, timeout: float | None = None) -> list[Any]:
+            found = select(selector, timeout)
+            return found if plugin._jitter is None else plugin._jitter.pick(found)
+
         self._patches.setattr(base_events.BaseEventLoop, "_run_once", late_turn)
         self._patches.setattr(events.Handle, "_run", counted)
         self._patches.setattr(ThreadPoolExecutor, "submit", late_submit)
+        self._patches.setattr(DefaultSelector, "select", picked)
         self._patches.setattr(waiting, "brought_about", self._brought_about)
 
     async def _brought_about(self, condition: Callable[[], T], each_s: float = LOOK_S) -> T:
