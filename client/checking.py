@@ -41,7 +41,9 @@ def need_subscriptions(subscriptions: object) -> None:
     for topic, expression in subscriptions.items():
         need_topic(topic)
         if not isinstance(expression, str):
-            raise ValueError(f"the subscription of {topic} is '*' or tags as 'A||B', not {expression!r}")
+            raise ValueError(
+                f"the subscription of {topic} is '*', tags as 'A||B' or Sql(...), not {expression!r}"
+            )
 
 
 def need_consumer(env: object, group: object, subscriptions: object) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from client.consuming.consumer import ConsumeOptions, PushConsumer
     from client.consuming.pop.consumer import PopConsumer
     from client.consuming.pop.options import PopOptions
+    from client.consuming.pull import PullConsumer, Pulled, PullStatus
+    from client.consuming.subscriptions import Sql
     from client.message import Message, Queue, Received, SendFailed, SendResult, SendStatus, SendUnknown
     from client.sending.options import Gather, SendOptions
     from client.sending.producer import Producer
@@ -48,6 +50,9 @@ _HOMES: Final = {
     "PopConsumer": "client.consuming.pop.consumer",
     "PopOptions": "client.consuming.pop.options",
     "Producer": "client.sending.producer",
+    "PullConsumer": "client.consuming.pull",
+    "PullStatus": "client.consuming.pull",
+    "Pulled": "client.consuming.pull",
     "PushConsumer": "client.consuming.consumer",
     "Queue": "client.message",
     "Received": "client.message",
@@ -58,6 +63,7 @@ _HOMES: Final = {
     "SendStatus": "client.message",
     "SendUnknown": "client.message",
     "Session": "client.session",
+    "Sql": "client.consuming.subscriptions",
     "TlsNetwork": "runtime.tls.network",
     "TlsState": "runtime.tls.state",
     "Transaction": "client.sending.transactions",
@@ -82,6 +88,9 @@ __all__ = [
     "PopConsumer",
     "PopOptions",
     "Producer",
+    "PullConsumer",
+    "PullStatus",
+    "Pulled",
     "PushConsumer",
     "Queue",
     "Received",
@@ -92,6 +101,7 @@ __all__ = [
     "SendStatus",
     "SendUnknown",
     "Session",
+    "Sql",
     "TlsNetwork",
     "TlsState",
     "Transaction",

@@ -20,7 +20,7 @@ from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, SUSPEND_S, Limits
 from client.consuming.operated import Member
 from client.consuming.pull import PullConsumer, Pulled, PullStatus
 from client.consuming.refused import Refusals
-from client.consuming.subscriptions import consumer_data, tags_of
+from client.consuming.subscriptions import FROM_FIRST, FROM_LAST, FROM_TIME, Sql, consumer_data, tags_of
 from client.consuming.tracing import Tracing
 from client.lifecycle import Lifecycle
 from client.message import NoMaster, Queue, Received
@@ -60,18 +60,20 @@ class ConsumeOptions:
     """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
     message not handled is tried again here after ``suspend_s``, before the next one. Otherwise up to
     ``concurrency`` calls per queue run at once (1 keeps the order while nothing fails). ``from_first``: where
-    a new group begins. ``retry_max``: after so many returns (in order: tries again) a message goes to the
-    dead letters; -1 is 16, and in order without end, as in RocketMQ. ``held_max`` messages and
-    ``held_bytes_max`` bytes (and one answer of 32 messages) are in hand per queue at most. ``allocate``: how
-    members share the queues, ``average`` or ``average_by_circle``, the same for all of them. ``trace``: tell
-    of each message consumed in ``RMQ_SYS_TRACE_TOPIC``. ``spans``: of calls of the listener, as
-    ``OpenTelemetry()`` tells them. ``credentials``: every request is signed, as a cluster with ACL wants it.
+    a new group begins; ``from_time_ms``: at the first message stored then or later, in ms since 1970.
+    ``retry_max``: after so many returns (in order: tries again) a message goes to the dead letters; -1 is 16,
+    and in order without end, as in RocketMQ. ``held_max`` messages and ``held_bytes_max`` bytes (and one
+    answer of 32 messages) are in hand per queue at most. ``allocate``: how members share the queues,
+    ``average`` or ``average_by_circle``, the same for all of them. ``trace``: tell of each message consumed
+    in ``RMQ_SYS_TRACE_TOPIC``. ``spans``: of calls of the listener, as ``OpenTelemetry()`` tells them.
+    ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
 
     orderly: bool = False
     concurrency: int = 1
     batch_max: int = 1
     from_first: bool = False
+    from_time_ms: int | None = None
     retry_max: int = -1
     suspend_s: float = SUSPEND_S
     held_max: int = HELD_MAX
@@ -88,6 +90,10 @@ class ConsumeOptions:
         need_counts(self)
         need_least(-1, retry_max=self.retry_max)
         need_least(0, suspend_s=self.suspend_s)
+        if self.from_time_ms is not None:
+            need_least(0, from_time_ms=self.from_time_ms)
+            if self.from_first:
+                raise ValueError("a group begins at one place: from_first or from_time_ms")
         need_positive(rebalance_s=self.rebalance_s, commit_s=self.commit_s)
 
     @property
@@ -95,6 +101,13 @@ class ConsumeOptions:
         concurrency = 1 if self.orderly else self.concurrency
         held = (self.held_max, self.held_bytes_max)
         return Limits(concurrency, self.batch_max, self.returns_max, *held, self.suspend_s)
+
+    @property
+    def begin(self) -> str:
+        """Where a new group begins, in RocketMQ's words."""
+        if self.from_time_ms is not None:
+            return FROM_TIME
+        return FROM_FIRST if self.from_first else FROM_LAST
 
     @property
     def returns_max(self) -> int:
@@ -107,7 +120,8 @@ class ConsumeOptions:
 class PushConsumer(Lifecycle):
     """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
 
-    ``subscriptions``: topic -> ``*`` or tags as ``A||B``. Raises ValueError for what cannot work.
+    ``subscriptions``: topic -> ``*``, tags as ``A||B``, or ``Sql(...)``. Raises ValueError for what cannot
+    work.
     """
 
     def __init__(
@@ -281,11 +295,13 @@ class PushConsumer(Lifecycle):
         return None
 
     async def _start_offset(self, queue: Queue) -> int:
-        committed = await self.puller.committed(queue)
+        committed = await self.puller.committed(queue, or_zero=self._options.from_time_ms is None)
         if committed is not None and committed >= 0:
             return committed
         if self._options.from_first or queue.topic == retry_topic(self.group):
             return await self.puller.min_offset(queue)
+        if self._options.from_time_ms is not None:
+            return await self.puller.offset_by_time(queue, self._options.from_time_ms)
         return await self.puller.max_offset(queue)
 
     def _begin(self, queue: Queue, offset: int) -> None:
@@ -321,7 +337,10 @@ class PushConsumer(Lifecycle):
                 queue, offset, expression=expression, sub_version=self._sub_version, suspend_ms=15_000
             )
         except (OSError, MqError) as error:
-            await asyncio.sleep(self._refusals.on_error(what, error, 0.0, level=logging.DEBUG))
+            # A broker without the SQL filter refuses no subscription, only what is asked by it.
+            needed = isinstance(expression, Sql)
+            again_s = self._refusals.on_error(what, error, 0.0, level=logging.DEBUG, needed=needed)
+            await asyncio.sleep(again_s)
             raise
         self._refusals.on_good(what)
         wanted = tags_of(expression)
@@ -424,9 +443,7 @@ class PushConsumer(Lifecycle):
                 self._tasks.spawn(self._lock_all(), name="relock")
 
     def _heartbeat(self) -> dict[str, Any]:
-        return consumer_data(
-            self.group, self._subscriptions, self._sub_version, from_first=self._options.from_first
-        )
+        return consumer_data(self.group, self._subscriptions, self._sub_version, begin=self._options.begin)
 
 
 __all__ = ["Listener", "PullConsumer", "PushConsumer"]

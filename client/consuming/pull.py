@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from client.consuming.subscriptions import kind_of
 from client.lifecycle import Lifecycle
 from client.message import NoMaster, Queue, Received, received
 from client.routes import Route
@@ -131,8 +132,8 @@ class PullConsumer(Lifecycle):
         suspend_ms: int = 0,
         master_only: bool = False,
     ) -> Pulled:
-        """Messages of ``queue`` from ``offset`` on; with ``suspend_ms`` the broker holds an empty answer that
-        long. Raises within that time and ``ANSWER_S``.
+        """Messages of ``queue`` from ``offset`` on, those of ``expression`` (tags, or ``Sql``); with
+        ``suspend_ms`` the broker holds an empty answer that long. Raises within that time and ``ANSWER_S``.
         """
         sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0)
         header = PullHeader(
@@ -143,7 +144,8 @@ class PullConsumer(Lifecycle):
             count_max,
             sys_flag=sys_flag,
             suspend_timeout_ms=suspend_ms,
-            subscription=expression,
+            subscription=str(expression),
+            expression_type=kind_of(expression),
             sub_version=sub_version,
         )
         timeout_s = suspend_ms / 1000 + ANSWER_S
@@ -156,12 +158,14 @@ class PullConsumer(Lifecycle):
         messages = parse_records(response.body, queue.broker_name) if status is PullStatus.FOUND else []
         return Pulled(status, messages, answer.next_offset, answer.min_offset, answer.max_offset)
 
-    async def committed(self, queue: Queue) -> int | None:
-        """The group's offset of ``queue``, or None when it has none."""
+    async def committed(self, queue: Queue, *, or_zero: bool = True) -> int | None:
+        """The group's offset of ``queue``, or None when it has none. With ``or_zero`` brokers say 0 then,
+        while the whole queue is still there."""
+        ext = self._group_queue(queue) | ({} if or_zero else {"setZeroIfNotFound": "false"})
         response = await self._ask(
             queue,
             Request.QUERY_CONSUMER_OFFSET,
-            self._group_queue(queue),
+            ext,
             accept=(Response.SUCCESS, Response.QUERY_NOT_FOUND),
         )
         return int(response.ext["offset"]) if response.code == Response.SUCCESS else None

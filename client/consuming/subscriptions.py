@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from model.message import java_hash
 
+FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
+FROM_LAST: Final = "CONSUME_FROM_LAST_OFFSET"
+FROM_TIME: Final = "CONSUME_FROM_TIMESTAMP"
+
+
+class Sql(str):
+    """What a consumer wants of a topic by a SQL92 expression over the properties of its messages, in place of
+    tags: ``subscriptions={"Orders": Sql("amount > 100 AND region = 'eu'")}``. The brokers choose
+    (``enablePropertyFilter``); an expression that they cannot read is a WARNING of the consumer.
+    """
+
+    __slots__ = ()
+
+
+def kind_of(expression: str) -> str:
+    """As RocketMQ calls kinds of expressions."""
+    return "SQL92" if isinstance(expression, Sql) else "TAG"
+
 
 def tags_of(expression: str) -> list[str]:
-    """The tags of ``A||B``; empty for ``*``."""
+    """The tags of ``A||B``; empty for ``*``, and for SQL92."""
+    if isinstance(expression, Sql):
+        return []
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
     return [] if tags == ["*"] else tags
 
 
 def consumer_data(
-    group: str, subscriptions: Mapping[str, str], version: int, *, from_first: bool
+    group: str, subscriptions: Mapping[str, str], version: int, *, begin: str
 ) -> dict[str, Any]:
     """A consumer's part of a heartbeat. ``version`` grows when the subscriptions change."""
-    begin = "CONSUME_FROM_FIRST_OFFSET" if from_first else "CONSUME_FROM_LAST_OFFSET"
     return {
         "consumeFromWhere": begin,
         "consumeType": "CONSUME_PASSIVELY",
@@ -28,8 +47,8 @@ def consumer_data(
             {
                 "classFilterMode": False,
                 "codeSet": [java_hash(tag) for tag in tags_of(expression)],
-                "expressionType": "TAG",
-                "subString": expression,
+                "expressionType": kind_of(expression),
+                "subString": str(expression),
                 "subVersion": version,
                 "tagsSet": tags_of(expression),
                 "topic": topic,

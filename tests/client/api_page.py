@@ -30,8 +30,8 @@ TITLES: Final = {
     ),
     "Transactions, requests": ("Decision", "Transaction", "Reply", "NoReply"),
     "Consuming": (
-        "PushConsumer", "ConsumeOptions", "average", "average_by_circle", "PopConsumer", "PopOptions",
-        "Received", "Queue",
+        "PushConsumer", "ConsumeOptions", "average", "average_by_circle", "PopConsumer", "PopOptions", "Sql",
+        "PullConsumer", "Pulled", "PullStatus", "Received", "Queue",
     ),
     "Without asyncio": ("BlockingProducer", "BlockingPushConsumer", "BlockingPopConsumer"),
     "Operating": ("AdminClient",),

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from client.consuming.pull import ANSWER_S, parse_records
+from client.consuming.subscriptions import kind_of
 from client.message import NoMaster, Received
 from client.session import Session
 from model.codes import Request, Response
@@ -92,8 +93,8 @@ class PopCalls:
             poll_ms,
             self._env.now_ms(),
             INIT_MIN if from_first else INIT_MAX,
-            "TAG",
-            expression,
+            kind_of(expression),
+            str(expression),
         )
         answer = await self._ask(
             topic,

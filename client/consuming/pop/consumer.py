@@ -21,7 +21,7 @@ from client.consuming.pop.handling import Handler
 from client.consuming.pop.in_flight import InFlight
 from client.consuming.pop.options import PopOptions
 from client.consuming.refused import Refusals
-from client.consuming.subscriptions import consumer_data, tags_of
+from client.consuming.subscriptions import FROM_FIRST, FROM_LAST, consumer_data, tags_of
 from client.consuming.tracing import Tracing
 from client.lifecycle import Lifecycle
 from client.routes import Route
@@ -52,8 +52,8 @@ class Source(NamedTuple):
 class PopConsumer(Lifecycle):
     """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
 
-    ``subscriptions``: topic -> ``*`` or tags as ``A||B``. A listener that returns False, or raises, gets the
-    messages again later. Raises ValueError for what cannot work.
+    ``subscriptions``: topic -> ``*``, tags as ``A||B``, or ``Sql(...)``. A listener that returns False, or
+    raises, gets the messages again later. Raises ValueError for what cannot work.
     """
 
     def __init__(
@@ -206,6 +206,5 @@ class PopConsumer(Lifecycle):
             self._wake.set()
 
     def _heartbeat(self) -> dict[str, Any]:
-        return consumer_data(
-            self.group, self._subscriptions, self._sub_version, from_first=self._options.from_first
-        )
+        begin = FROM_FIRST if self._options.from_first else FROM_LAST
+        return consumer_data(self.group, self._subscriptions, self._sub_version, begin=begin)
