@@ -96,8 +96,9 @@ class Reads:
 
     Who reads counts ``left`` down, and asks ``is_spent`` once that is below ``low``: only then a turn is told
     from the next, and when reads come slowly not even then. So one turn has between half a share and a share
-    and one read. As with ``Starts`` a share is halved after a long turn. Parts of long frames have a line of
-    their own (``remoting/transport/inbox``), and count as what they cost (``COPIED_PART``).
+    and one read; the first after ``APART_MS`` of few reads half a share more. As with ``Starts`` a share is
+    halved after a long turn. Parts of long frames have a line of their own (``remoting/transport/inbox``),
+    and count as what they cost (``COPIED_PART``).
     """
 
     __slots__ = ("_armed_ms", "_now_ms", "_share", "_since_ms", "left", "low")
