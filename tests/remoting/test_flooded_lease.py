@@ -52,9 +52,12 @@ class Wire(asyncio.Transport):
         return False
 
 
-def feed(connection: Connection, data: bytes) -> None:
+async def feed(connection: Connection, wire: Wire, data: bytes) -> None:
+    """As a loop does: nothing is read while that is paused."""
     at = 0
     while at < len(data):
+        while not wire.reading:  # noqa: ASYNC110 - the loop under test has no event for it
+            await asyncio.sleep(0)
         room = connection.get_buffer(-1)
         size = min(len(room), len(data) - at)
         room[:size] = data[at : at + size]
@@ -76,15 +79,16 @@ def flooded(loop: SimLoop) -> tuple[list[float], int]:
         guard = Guard("test", Limits(), lambda: loop.time() * 1000)
         endpoint = Endpoint[Connection]("test", handle, guard)
         frames = b"".join(encode(Command(105, {}, opaque=n)) for n in range(REQUESTS))
-        late = []
+        late, feeding = [], []
         for n in range(CONNECTIONS):
-            connection = Connection(endpoint)
-            connection.connection_made(Wire(40_000 + n))
-            feed(connection, frames)
+            connection, wire = Connection(endpoint), Wire(40_000 + n)
+            connection.connection_made(wire)
+            feeding.append(asyncio.create_task(feed(connection, wire, frames)))
         while answered < CONNECTIONS * REQUESTS:
             due = loop.time() + RENEWAL_S
             await asyncio.sleep(RENEWAL_S)
             late.append(loop.time() - due)
+        await asyncio.gather(*feeding)
         return late
 
     try:
