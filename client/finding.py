@@ -51,9 +51,11 @@ class Finder:
     async def by_id(self, topic: str, msg_id: str) -> Found:
         """The message of an id, as the producer made it or as its broker did: the two look alike."""
         upper = msg_id.upper()
-        by_producer = await self._query(topic, upper, 0, LONG_MAX, unique=True)
-        if hits := [m for m in by_producer.messages if m.msg_id == upper]:
-            return Found(hits, by_producer.problems)
+        by_producer = Found([])
+        for name in dict.fromkeys((msg_id, upper)):  # a program may have made its own
+            by_producer = await self._query(topic, name, 0, LONG_MAX, unique=True)
+            if hits := [m for m in by_producer.messages if m.msg_id == name]:
+                return Found(hits, by_producer.problems)
         try:
             _, offset = parse_message_id(upper)
         except ValueError:

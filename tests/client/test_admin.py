@@ -3,7 +3,9 @@
 import pytest
 
 from client.admin import AdminClient
-from client.message import NameServersSilent, NoMaster
+from client.finding import Finder
+from client.message import Message, NameServersSilent, NoMaster
+from client.sending.producer import Producer
 from model.codes import Request, Response
 from model.errors import Refused
 from remoting import bodies
@@ -136,5 +138,32 @@ def test_the_controllers_view_is_asked_of_the_leader() -> None:
             with pytest.raises(Refused, match=r"no Controller is leader: cannot connect to 127\.0\.0\.1:1"):
                 await admin.sync_state(["127.0.0.1:1"], ["broker-a"])
         await server.stop()
+
+    run(work)
+
+
+def test_a_message_is_found_by_an_id_of_its_programs_own_and_by_one_in_other_letters() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+
+        async def query(command: Command) -> Command | None:
+            if command.code != Request.QUERY_MESSAGE:
+                return None
+            found = [one.record for one in broker.log if one.properties["UNIQ_KEY"] == command.ext["key"]]
+            if not found:
+                raise Refused("none", Response.QUERY_NOT_FOUND)
+            return command.reply(body=b"".join(found))
+
+        broker.before = query
+        async with Producer(env, "pg", nameserver.address) as producer:
+            own = {"UNIQ_KEY": "order-4711"}
+            await producer.send(Message(topic="T", body=b"own", properties=own))
+            usual = (await producer.send(Message(topic="T", body=b"usual"))).msg_id
+        async with AdminClient(env, nameserver.address) as admin:
+            finder = Finder(admin)
+            for msg_id, body in (("order-4711", b"own"), (usual, b"usual"), (usual.lower(), b"usual")):
+                assert [one.body for one in (await finder.by_id("T", msg_id)).messages] == [body]
+            assert not (await finder.by_id("T", "ORDER-4711")).messages
+        await stop(nameserver, broker)
 
     run(work)
