@@ -13,6 +13,7 @@ from broker.state.pace import Pace
 from broker.state.pending_acks import PendingAcks
 from broker.state.stats import Stats
 from broker.tables.copies import Copies
+from broker.tables.filters import FilterTable
 from broker.tables.groups import Groups
 from broker.tables.offsets import OffsetTable
 from broker.tables.topics import Topics
@@ -119,6 +120,11 @@ class BrokerContext:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
         self.locks = QueueLocks(self.config.locks_max)
         self.turns = Turns(self.env.monotonic_ms)
+
+    @cached_property
+    def filters(self) -> FilterTable:
+        """The expressions that consumer groups have subscribed to."""
+        return FilterTable()
 
     @cached_property
     def effort(self) -> Effort:

@@ -18,6 +18,8 @@ from model.message import LMQ_PREFIX
 
 _ALWAYS: Final = frozenset({CHECKPOINT, IDENTITY})
 """A store with records has these as soon as another one of its group has."""
+_OWN: Final = frozenset({"config/consumerFilter.json"})
+"""Each broker writes what it was told itself: one that no consumer came to has none."""
 
 
 def beside(facts: Facts, looked: Mapping[int, Beside]) -> list[Finding]:
@@ -79,11 +81,12 @@ def _settled(facts: Facts, at: int) -> bool:
 
 
 def _copied(file: str) -> bool:
+    """Whether a second copy of it, ``.bak``, lies beside it."""
     return file == EPOCHS or (file.startswith("config/") and file.endswith(".json"))
 
 
 def _compared(file: str) -> bool:
-    return file in (TIMERCHECK, BOOT) or _copied(file)
+    return file in (TIMERCHECK, BOOT) or (_copied(file) and file not in _OWN)
 
 
 def _starts(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:

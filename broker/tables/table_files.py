@@ -1,6 +1,7 @@
 """Where do topics, groups and offsets of this broker come from, and where do their changes go?
 
-Each table is a file in ``config/``, and is copied to the slaves (``broker/tables/copies``).
+Each table is a file in ``config/``, and is copied to the slaves (``broker/tables/copies``), but for the
+expressions of consumers: they tell each broker.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from runtime.turns import Turns
 log = logging.getLogger(__name__)
 
 DELAY_OFFSETS_WRITE_S: Final = 5.0
+FILTERS_WRITE_S: Final = 10.0
 
 
 class TableFiles:
@@ -96,6 +98,13 @@ class TableFiles:
                 self._tasks,
                 delay_s=DELAY_OFFSETS_WRITE_S,
             ),
+            "filters": ConfigFile(
+                env,
+                f"{directory}/consumerFilter.json",
+                Source(self._context.filters.shown),
+                self._tasks,
+                delay_s=FILTERS_WRITE_S,
+            ),
             "modes": ConfigFile(
                 env,
                 f"{directory}/messageRequestMode.json",
@@ -123,6 +132,7 @@ class TableFiles:
             self.timercheck.load()
             groups.modes.load(files["modes"].load())
             context.trust.directory.load(files["auth"].load() or {})
+            deceased = context.filters.load(files["filters"].load(), context.env.now_ms())
             for name, apply in (
                 ("topics", topics.apply),
                 ("groups", groups.adopt),
@@ -140,21 +150,27 @@ class TableFiles:
             file.hurry_at_first()
         self._need_all()
         self._loaded = True
+        if files["filters"].lost is not None:
+            log.warning("beginning without %s, as each heartbeat brings it again", files["filters"].lost)
+            files["filters"].found()
         topics.on_change.append(lambda names: files["topics"].changed())
         groups.on_change.append(files["groups"].changed)
         offsets.on_change.append(files["offsets"].changed)
         delays.on_change.append(files["delays"].changed)
         groups.modes.on_change.append(files["modes"].changed)
+        context.filters.on_change.append(files["filters"].changed)
         context.trust.directory.on_change.append(files["auth"].changed)
         if fresh_topics:
             files["topics"].write_anew()
         if fresh_groups:
             files["groups"].write_anew()
+        if deceased:
+            files["filters"].changed()
         self._copy()
 
     def _need_all(self) -> None:
         config = self._context.config
-        lost = [file for file in self.files.values() if file.lost is not None]
+        lost = [file for name, file in self.files.items() if file.lost is not None and name != "filters"]
         if lost and config.start_with_damaged_tables:
             for file in lost:
                 log.error("beginning without %s: %s", file.path, file.lost)

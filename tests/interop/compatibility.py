@@ -188,9 +188,11 @@ def _differences() -> list[str]:
         "|---|---|",
         *(f"| {_in_a_cell(name)} | {why} |" for name, why in wire_cases.DIFFERS.items()),
         "",
-        "A file that RocketMQ alone writes: `config/consumerFilter.json`, the SQL92 expressions of consumers",
-        "that were online. After a start it makes bloom filters of them (`enableCalcFilterBitMap`, off by",
-        "default) in ConsumeQueueExt, which keelmq does not have; both know expressions from heartbeats.",
+        "The SQL92 expressions of consumers (`config/consumerFilter.json`) are kept and shown (code 321) as",
+        "in RocketMQ, each with its bits of a bloom filter. The filters themselves",
+        "(`enableCalcFilterBitMap`, off by default) would lie in ConsumeQueueExt, which keelmq does not",
+        "have. RocketMQ also chooses by the kept expression: a group that comes back within 24 hours with a",
+        "subscription of an older version gets what its former one takes; here, what it wants.",
     ]
 
 

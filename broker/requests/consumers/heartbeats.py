@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.context import BrokerContext
 from broker.requests.answers import gathered, strict
+from broker.requests.consumers.filter_data import FilterNews
 from broker.state.clients import CLIENTS_MAX, TAG, Client, Subscription
 from model.codes import Request, Response
 from model.errors import PeerError, Refused
@@ -35,6 +36,7 @@ class ClientProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._tasks = Tasks("members")
+        self._filters = FilterNews(context)
         self._changed: dict[str, None] = {}  # groups whose members are to be told
         self._telling: asyncio.Task[None] | None = None
 
@@ -107,6 +109,7 @@ class ClientProcessor:
                 raise PeerLeft
             if context.clients.consumer(consumer, client, wanted, without_subscriptions=without):
                 changed.append(name)
+            self._filters.heard(name, wanted, without_subscriptions=without)
             # Another member may have replaced them.
             fresh |= context.clients.told_by_another(name, fingerprint)
         for producer in producers:
@@ -124,7 +127,7 @@ class ClientProcessor:
             connection, request.ext.get("producerGroup"), request.ext.get("consumerGroup")
         )
         connection.attributes.pop("fingerprint", None)
-        self.notify(changed)
+        self._left(changed)
         return request.reply()
 
     async def members(self, connection: Connection, request: Command) -> Command:
@@ -193,7 +196,7 @@ class ClientProcessor:
 
     def closed(self, connection: Connection) -> None:
         """A connection ended: its client has left its groups."""
-        self.notify(self._context.clients.closed(connection))
+        self._left(self._context.clients.closed(connection))
 
     async def expire(self) -> None:
         """Close connections of clients that stopped beating; their table entries go with them."""
@@ -205,6 +208,14 @@ class ClientProcessor:
                 self.closed(connection)
                 connection.close()
             await slice_.breathe()
+        self._filters.clean()
+
+    def _left(self, groups: list[str]) -> None:
+        """A member left each of these groups."""
+        for name in groups:
+            if name not in self._context.clients.consumers:
+                self._filters.left(name)
+        self.notify(groups)
 
     def notify(self, groups: Iterable[str]) -> None:
         """Tell the members of each group that its members changed, so that they share the queues anew. One

@@ -74,7 +74,9 @@ class InspectionProcessor:
                 body["filterData"] = f"{group}@{name} is not online!"
             else:
                 body["subscriptionData"] = found.to_json()
-                body["filterData"] = "null"
+                kept = context.filters.get(group, name)
+                text = bodies.dumps_dialect(None if kept is None else kept.to_json(), indent=True)
+                body["filterData"] = text.decode()
         body |= {"maxQueueIndex": most, "minQueueIndex": least}
         async with context.turns.take(connection) as turn:
             entries = (

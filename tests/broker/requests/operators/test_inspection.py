@@ -45,6 +45,7 @@ async def test_entries_of_a_queue(tmp_path: Path) -> None:
         await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
         grouped = await client.call(Request.QUERY_CONSUME_QUEUE, {**asked, "consumerGroup": "cg"})
         assert bodies.loads(grouped.body)["subscriptionData"]["topic"] == "T"
+        assert bodies.loads(grouped.body)["filterData"] == "null", "a tag is no expression"
         beyond = await client.call(Request.QUERY_CONSUME_QUEUE, {**asked, "index": "5"})
         assert (beyond.code, beyond.body, beyond.remark) == (0, b"", "Index 5 of 0@T is not exist!")
         unknown = await client.call(Request.QUERY_CONSUME_QUEUE, {**asked, "topic": "U"})
