@@ -90,6 +90,11 @@ class Membership:
         return self._reboot.suspect
 
     @property
+    def old(self) -> bool:
+        """The disk was put back to an older state of itself: what it says of the group may be old."""
+        return self._reboot.old
+
+    @property
     def unclean(self) -> bool:
         """Whether the stop before this start was not an orderly one, and this broker acknowledges before a
         sync. Then a power failure may have taken what it had acknowledged."""
@@ -171,7 +176,8 @@ class Membership:
         unclean = self.unclean and not self._was_registered
         while True:
             self._registrations += 1
-            start = Start(self._reboot.starts, self._process, self._registrations)
+            starts = self._reboot.starts
+            start = Start(starts, self._process, self._registrations) if starts else None
             try:
                 view = await self._controllers.register(
                     broker_id, start, unclean=unclean, suspect=self.suspect

@@ -10,9 +10,10 @@ so, at every start and in every mode. ``bootId.json`` in the store keeps it, a J
     synced    the last run acknowledged nothing before its sync (SYNC_FLUSH)
     written   the log had bytes once; absent in files of older versions
     starts    how often the store was opened
+    old       the disk was put back to an older state of itself, and no master has taken the broker in since
 
-A disk that was put back to an older state of itself (a snapshot, a backup) says nothing of that. But the
-Controllers know of a later start: ``on_old_disk``.
+A disk that was put back (a snapshot, a backup) says nothing of that. But the Controllers know of a later
+start, if there was one since: ``on_old_disk``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
     synced: bool | None = None
     written: bool | None = None
     starts: int = 0
+    old: bool = False
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,7 @@ class UncleanRebootDetector:
     def __init__(self, env: Env, directory: str) -> None:
         self.suspect = False
         self._noted = Noted()
+        self._counted = False  # the number of this start is on the disk
         self._env = env
         self._path = f"{directory}/{FILE}"
 
@@ -105,6 +108,7 @@ class UncleanRebootDetector:
             synced=found.synced,
             written=written or None,
             starts=1 + (noted.starts if noted else 0),
+            old=noted is not None and noted.old and self.suspect,
         )
         try:
             self._write(note)
@@ -114,11 +118,12 @@ class UncleanRebootDetector:
                 raise DiskError(f"{self._path} cannot be written: {error}") from error
             log.warning("%s cannot be written: %s", self._path, error)
             self._noted = msgspec.structs.replace(note, written=None)  # written with the next note
+            self._counted = False
 
     @property
     def owes_bytes(self) -> bool:
-        """Whether the log had no bytes yet when this was last noted."""
-        return not self._noted.written
+        """Whether the log had no bytes yet when this was last noted, or the note could not be written."""
+        return not self._noted.written or not self._counted
 
     def on_bytes(self) -> None:
         """The log has bytes: from now on an empty one is evidence of a loss. Blocks on syncs."""
@@ -134,21 +139,29 @@ class UncleanRebootDetector:
 
     @property
     def starts(self) -> int:
-        """How often the store was opened, this time included; more where others know of more."""
-        return self._noted.starts
+        """How often the store was opened, this time included, or more where others know of more. 0 while
+        that is not on the disk: the next start would say the same number."""
+        return self._noted.starts if self._counted else 0
+
+    @property
+    def old(self) -> bool:
+        """The disk is older than what this broker had once."""
+        return self._noted.old
 
     def on_old_disk(self, known_starts: int) -> None:
         """The store was opened ``known_starts`` times: the disk is as it was before that. Blocks on syncs.
-        Raises OSError."""
+        What cannot be written now, the next start hears from the Controllers as well."""
         self.suspect = True
-        starts = max(self.starts, known_starts) + 1
-        self._write(msgspec.structs.replace(self._noted, suspect=True, written=True, starts=starts))
+        starts = max(self._noted.starts, known_starts) + 1
+        noted = msgspec.structs.replace(self._noted, suspect=True, written=True, starts=starts, old=True)
+        self._noted, self._counted = noted, False
+        self._note(noted, "it is said without a number that this disk is old")
 
     def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
         if self.suspect:
             self.suspect = False
-            noted = msgspec.structs.replace(self._noted, suspect=False)
+            noted = msgspec.structs.replace(self._noted, suspect=False, old=False)
             self._note(noted, "the next start is suspect again")
 
     def _note(self, noted: Noted, otherwise: str) -> None:
@@ -171,4 +184,4 @@ class UncleanRebootDetector:
 
     def _write(self, noted: Noted) -> None:
         write_file(self._env.disk, self._path, msgspec.json.encode(noted))
-        self._noted = noted
+        self._noted, self._counted = noted, True

@@ -316,6 +316,7 @@ class RoleManager:
         await self._become(broker_id, view)
         if self.role == "slave":
             await membership.on_view(view)
+            self._parts.current.old_disk = membership.old
         await membership.on_look()
         if self.role == "slave" and self.machine.ha_address is None:
             for hook in self.on_no_ha_address:
@@ -324,6 +325,7 @@ class RoleManager:
     async def _registered(self, broker_id: BrokerId) -> None:
         if not self.machine.over:
             self.machine.on(Event.REGISTERED)
+        self._parts.current.registered, self._parts.current.old_disk = True, self._membership.old
         # Before an election this broker must be known to be alive.
         if self._host.lacks() is None:
             await self._controllers.beat_leader(self._beats.fields(broker_id))

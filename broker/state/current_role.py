@@ -34,6 +34,9 @@ class CurrentRole:
         self.acting = False  # a slave that serves consumers in place of a master that is not there
         self.maintenance: frozenset[BrokerId] = frozenset()
         """Replicas that are not to lead, as the Controllers said last."""
+        self.registered = False
+        self.old_disk = False
+        """The disk was put back to an older state of itself: what it says of the group may be old."""
         self.on_change: list[Callable[[], None]] = []
         self._handing_over = False
         self._held = Underway(HELD_MAX, HELD_BYTES_MAX)

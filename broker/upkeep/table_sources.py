@@ -10,13 +10,14 @@ What was answered of topics, groups, modes, users and offsets is on the disk of 
 (``broker/tables/copies``), and that of the outsider ends where it left the set. How far delayed and timer
 messages were delivered goes with the log, and stays its own.
 
-The state version of a table is the epoch of the last master that served with it. So tables of
-``source.epoch`` and later have what was answered before: a restart, or one more such election, takes nothing
-twice, and never puts older tables in the place of newer ones.
+The state version of a table is the epoch of the last master that served with it. It is raised once all that
+was taken is on the disk. So tables of ``source.epoch`` and later have what was answered before: a restart, or
+one more such election, takes nothing twice.
 
     request   7704, empty; any role answers
-    answer    body: {"topics", "groups", "offsets", "modes", "auth"}, whole. An older keelmq and a RocketMQ
-              broker do not know it: nothing is taken from those
+    answer    body: {"topics", "groups", "offsets", "modes", "auth"}, whole. Or ext: nothing=true, of a broker
+              whose disk was put back to an older state. From such, and from an older keelmq and a RocketMQ
+              broker, which do not know the question, nothing is taken
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.membership.view import TableSource
+from broker.tables.copies import HOLD_MS_MAX
 from broker.tables.table_files import TableFiles
 from broker.upkeep.table_sync import CALL_S, WRITTEN, MetadataSync
 from model.codes import Request, Response
@@ -39,6 +41,9 @@ from remoting.service import Connection, RemotingClient
 
 log = logging.getLogger(__name__)
 
+GIVE_S: Final = CALL_S + HOLD_MS_MAX / 1000
+"""All tables at their bounds take long to be written and read."""
+NOTHING: Final = "nothing"
 _VERSIONED: Final = ("topics", "groups")
 
 
@@ -52,12 +57,19 @@ class TableSources:
         self._files = tables
         self._client = client
         self._sync = sync
+        self._unmarked = False
+        """What was taken is on the disk, and its version perhaps not."""
 
     async def give(self, connection: Connection, request: Command) -> Command:
         """KEELMQ_GIVE_TABLES."""
         lost = self._files.lost()
         if lost:
             raise Refused(f"this broker has not its tables: {'; '.join(lost)}", Response.SYSTEM_ERROR)
+        if not self._context.role_state.registered:
+            raise Refused("this broker has not registered yet", Response.SYSTEM_ERROR)
+        if self._context.role_state.old_disk:
+            log.error("%s: this disk is old, and so are its tables", self._context.config.broker_name)
+            return request.reply(ext={NOTHING: "true"})
         answer = request.reply()
         answer.body = await self._context.copies.whole(WRITTEN)
         return answer
@@ -76,9 +88,14 @@ class TableSources:
                 context.config.broker_name,
                 address,
             )
+            # All of it first: a version on the disk says that the rest is there.
+            await self._files.write(WRITTEN)
+            self._unmarked = True
             context.topics.set_epoch(epoch)
             context.groups.set_epoch(epoch)
-            await self._files.write(WRITTEN)
+        if self._unmarked:
+            await self._files.write(_VERSIONED)
+            self._unmarked = False
 
     async def _newest(
         self, broker_id: BrokerId, mine: int, sources: Sequence[TableSource]
@@ -100,13 +117,13 @@ class TableSources:
         refused = []
         for address in source.brokers.values():
             try:
-                answer = await self._client.call(address, Command(int(Request.KEELMQ_GIVE_TABLES)), CALL_S)
+                answer = await self._client.call(address, Command(int(Request.KEELMQ_GIVE_TABLES)), GIVE_S)
+                if answer.code == Response.SUCCESS and NOTHING not in answer.ext:
+                    return address, bodies.believed_object(answer.body)
             except (OSError, MqError) as error:
                 refused.append(f"{address}: {error}")
                 continue
-            if answer.code == Response.SUCCESS:
-                return address, bodies.believed_object(answer.body)
-            if answer.code != Response.REQUEST_CODE_NOT_SUPPORTED:
+            if answer.code not in (Response.SUCCESS, Response.REQUEST_CODE_NOT_SUPPORTED):
                 refused.append(f"{address}: {answer.remark}")
         if refused:
             raise MqError(
@@ -114,6 +131,12 @@ class TableSources:
                 f" SyncStateSet alone ({'; '.join(refused)}); bring one of them back, or give them up:"
                 " keelmq group forget"
             )
+        log.error(
+            "%s: nobody of %s can say what the last changes of topics and groups were: this broker leads with"
+            " its own",
+            self._context.config.broker_name,
+            sorted(source.brokers),
+        )
         return "", {}
 
 

@@ -19,6 +19,9 @@ LONGEST_WAIT_SHARE: Final = 1 / 3
 LONGEST_WAIT_MAX_S: Final = 1.0
 """A broker that asks for an election gives up after 3 s, some of which its master may need to step down."""
 
+ASKED_GAP_MS: Final = 5000.0
+"""A broker that is refused asks again sooner than that."""
+
 
 def longest_wait_s(timeouts_ms: Iterable[int], *, until_dead: bool = False) -> float:
     """For how long brokers with these heartbeat timeouts are waited for at most. ``until_dead``: as long as
@@ -63,3 +66,18 @@ class Inquiry:
         """When to look again without an answer: that may decide it, too, as the master may be heard again."""
         soon_ms = self._began_ms + SOON_MS
         return soon_ms if now_ms < soon_ms else min(self._until_ms, now_ms + SOON_MS)
+
+
+class AskedFor:
+    """Since when an election of a group's epoch is asked for again and again: each request is short."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, tuple[int, float, float]] = {}  # group -> (epoch, first, last)
+
+    def since_ms(self, name: str, epoch: int, now_ms: float) -> float:
+        """It is asked for now; the time of the first request."""
+        known, first_ms, last_ms = self._spans.get(name, (-1, 0.0, 0.0))
+        if known != epoch or now_ms - last_ms > ASKED_GAP_MS:
+            first_ms = now_ms
+        self._spans[name] = epoch, first_ms, now_ms
+        return first_ms

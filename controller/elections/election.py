@@ -3,8 +3,7 @@
 A decider: ``step(event, now_ms)`` takes what happened and returns what to do (``signals.py``);
 ``controller.elections.coordinator`` carries it out. Chance, for back-offs alone, is the ``Random`` it is made
 with. Events start an election at once: the end of a master's session, its silence, a broker that came back to
-a group without master, a new Raft leader. Beside them every group is looked at again and again, so no lost
-event leaves a group alone.
+a group without master, a new Raft leader. Beside these every group is looked at again and again.
 
 An election: ask the candidates how far their logs are; wait for the former master's lease; propose; the
 replica table decides when the command is committed. Only the Raft leader begins one, once its table holds
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from controller.elections.asking import Inquiry
+from controller.elections.asking import AskedFor, Inquiry
 from controller.elections.lease import Leases
 from controller.elections.liveness import Broker, Heartbeat, Liveness
 from controller.elections.preview import OWN, ElectionPreview, ElectionRequest
@@ -93,9 +92,8 @@ class ElectionDecider:
         self._preview = ElectionPreview(config, table, live, self.leases)
         self._reported = Reported()
         self._step_downs = StepDowns()
-        self._backoffs = Backoffs(chance)
-        self._inquiries = 0
-        self._now_ms = 0.0  # of this step
+        self._backoffs, self._asked_for = Backoffs(chance), AskedFor()
+        self._inquiries, self._now_ms = 0, 0.0  # of this step
         self._scan = Scan()
         self._out: list[Action] = []
 
@@ -466,7 +464,9 @@ class ElectionDecider:
         if why_not is not None:
             self._out.append(Reply(event.ticket, Refused(why_not, ELECT_MASTER_FAILED)))
             return
-        self.elections[name] = election = Election(request, event.ticket, handed_over=handed_over)
+        since_ms = self._asked_for.since_ms(name, 0 if group is None else group.epoch, self._now_ms)
+        election = Election(request, event.ticket, since_ms=since_ms, handed_over=handed_over)
+        self.elections[name] = election
         master = None if handed_over or group is None else request.to_drain(group)
         if master is None or group is None:
             self._ask_for_request(name, election)
@@ -514,7 +514,7 @@ class ElectionDecider:
         if why is None and election.request.steps_down:
             why = self._why_no_step_down(name, election, chosen)
         if why is None and not election.handed_over:
-            why = self._preview.why_not_yet(command, election.heard, election.asked_ms, self._now_ms)
+            why = self._preview.why_not_yet(command, election.heard, election.since_ms, self._now_ms)
         if why is not None:
             self._refuse(name, election, Refused(why, ELECT_MASTER_FAILED))
             return

@@ -42,9 +42,9 @@ class Phase(StrEnum):
 @dataclass(slots=True)
 class Election:
     """One that is under way. ``ticket`` None: this Controller's own. ``asked_ms``: when the candidates were
-    asked for the last time; ``since_ms``: for the first time, of our own. ``heard``: answered, whatever it
-    was. ``full``: said that they take no messages. ``changed_meanwhile``: something happened meanwhile that
-    may let another be elected."""
+    asked for the last time; ``since_ms``: for the first time, by requests before this one, too. ``heard``:
+    answered, whatever it was. ``full``: said that they take no messages. ``changed_meanwhile``: something
+    happened meanwhile that may let another be elected."""
 
     request: ElectionRequest = OWN
     ticket: int | None = None

@@ -80,7 +80,7 @@ class Group(msgspec.Struct):
     ``left_unasked``: those that the Controllers took out of the set as they had forgotten; no master was
     asked whether the others have all.
     ``table_sources``: where the master takes tables from before it serves, the newest last; none once a
-    master of ours has changed the set, as it has taken them."""
+    master has changed the set: it serves, so it has taken them (or is one that cannot)."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -272,6 +272,8 @@ class Group(msgspec.Struct):
         by_majority = self.rule is not None and self.rule.majority_of
         # No change is answered under a set that is no majority.
         members = self.quorum_members if by_majority else had_all
+        if by_majority and self.table_sources and self.table_sources[-1].brokers == members:
+            return  # nothing was answered since, as no set was a majority
         if members and chosen not in members:
             self.table_sources = [*self.table_sources, TableSource(self.epoch + 1, list(members))]
 
@@ -385,6 +387,8 @@ def _check_members(group: Group) -> None:
     registered, members = set(group.replicas), set(group.members)
     assert members <= registered, f"members {group.members} are not all registered"
     assert len(members) == len(group.members), f"members {group.members} are named twice"
+    sources = {broker_id for source in group.table_sources for broker_id in source.brokers}
+    assert sources <= registered, f"table sources {sources} are not all registered"
     assert set(group.maintenance) <= registered, f"maintenance of {group.maintenance}, not all registered"
     assert set(group.suspect) <= registered, f"suspects {group.suspect} are not all registered"
     assert max(registered, default=-1) < group.next_id, "an id that was not given yet"

@@ -396,7 +396,8 @@ class ReplicaTable:
             return _overtaken(name, replica, command)
         if command.learner and command.broker_id in group.members:
             return _no_learner_yet(name, command.broker_id, group)
-        replica.starts, replica.process, replica.nth = command.starts, command.process, command.nth
+        if command.starts:
+            replica.starts, replica.process, replica.nth = command.starts, command.process, command.nth
         before = msgspec.structs.astuple(replica)
         replica.address = command.address or replica.address
         replica.ha_address = command.ha_address or replica.ha_address

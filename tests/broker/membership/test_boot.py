@@ -215,3 +215,26 @@ def test_each_start_has_a_number_of_its_own_and_an_old_disk_goes_on_behind_the_l
     assert (again.starts, again.suspect) == (10, True)
     later = started(env, "one", clean=True)
     assert (later.starts, later.suspect) == (11, True)
+
+
+def test_a_number_that_is_not_on_the_disk_is_not_said_the_next_start_would_say_it_again() -> None:
+    env = full()
+    disk = env.disk
+    assert isinstance(disk, Full)
+    made = started(env, "two", clean=True, synced=True)
+    assert made.starts == 0
+    made.on_old_disk(9)
+    assert (made.suspect, made.old, made.starts) == (True, True, 0)
+    disk.full = False
+    made.on_bytes()
+    assert made.starts == 10
+
+
+def test_an_old_disk_is_old_until_a_master_has_taken_the_broker_in() -> None:
+    env = store()
+    made = started(env, "one")
+    made.on_old_disk(9)
+    again = started(env, "one", clean=True)
+    assert again.old
+    again.on_whole()
+    assert not started(env, "one", clean=True).old

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,11 +12,13 @@ import pytest
 
 from broker.membership.controllers import view_of
 from broker.membership.view import TableSource
+from broker.service import Broker
 from broker.upkeep.table_sources import TableSources
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from model.ids import BrokerId, Epoch
-from remoting.bodies import dumps
+from model.topic import SubscriptionGroupConfig
+from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from tests.broker.helpers import client_of, running, topic
 
@@ -48,7 +52,7 @@ def source(epoch: int, *ids: int) -> TableSource:
 
 async def taken(mine: int, client: Asked, *sources: TableSource) -> str | None:
     """Whose tables broker 9 takes, which has served last in epoch ``mine``."""
-    nothing = cast(Any, SimpleNamespace())
+    nothing = cast(Any, SimpleNamespace(config=SimpleNamespace(broker_name="broker-a")))
     found = await TableSources(nothing, nothing, cast(Any, client), nothing)._newest(
         BrokerId(9), mine, sources
     )
@@ -65,6 +69,7 @@ async def taken(mine: int, client: Asked, *sources: TableSource) -> str | None:
         (5, [source(6, 9), source(7, 2)], {"b2": 4}, None),  # its own are the last that were served with
         (5, [source(6, 1), source(7, 9)], {"b1": 5}, "b1"),  # it was elected once, and never served
         (5, [source(6, 1)], {"b1": None}, None),  # a RocketMQ broker says nothing
+        (5, [source(6, 1, 2)], {"b1": None, "b2": 5}, "b2"),  # another one does
     ],
 )
 async def test_the_last_tables_that_a_master_served_with_are_taken(
@@ -78,19 +83,63 @@ async def test_nothing_is_served_while_nobody_answers_who_has_the_tables() -> No
         await taken(5, Asked(b3=5), source(6, 1, 2))
 
 
-async def test_any_role_gives_its_tables_whole(tmp_path: Path) -> None:
-    async with running(tmp_path / "1") as broker, client_of(broker) as client:
+@contextlib.asynccontextmanager
+async def giving(path: Path) -> AsyncIterator[tuple[Broker, list[TableSource]]]:
+    """A broker with topic T, group G and an offset, and where to take them from in epoch 6."""
+    async with running(path) as broker, client_of(broker) as client:
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        broker.groups.put(SubscriptionGroupConfig("G"))
+        broker.offsets.commit("G", "T", 0, 7)
         await broker.fence()
-        address = f"127.0.0.1:{broker.port}"
-        async with running(tmp_path / "2") as other:
-            await other.take_tables(BrokerId(2), Epoch(6), [TableSource(Epoch(6), {BrokerId(1): address})])
-            assert other.topics.get("T") is not None
-            assert other.topics.version.state_version == 6, "it is asked for no more"
+        broker.role_state.registered = True
+        yield broker, [TableSource(Epoch(6), {BrokerId(1): f"127.0.0.1:{broker.port}"})]
+
+
+def on_disk(broker: Broker, name: str) -> int:
+    """The epoch of this table in its file."""
+    path = Path(broker.tables.files[name].path)
+    return int(loads(path.read_bytes())["dataVersion"]["stateVersion"]) if path.exists() else 0
+
+
+async def test_any_role_gives_its_tables_whole(tmp_path: Path) -> None:
+    async with giving(tmp_path / "1") as (_, sources), running(tmp_path / "2") as other:
+        await other.take_tables(BrokerId(2), Epoch(6), sources)
+        assert other.topics.get("T") is not None
+        assert "G" in other.groups.table
+        assert other.offsets.get("G", "T", 0) == 7
+        assert [on_disk(other, name) for name in ("topics", "groups")] == [6, 6], "it asks no more"
+
+
+async def test_what_was_taken_has_its_version_when_all_of_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill in between, or a disk that refuses, leaves tables that are asked for again."""
+    async with giving(tmp_path / "1") as (_, sources), running(tmp_path / "2") as other:
+        with monkeypatch.context() as patched:
+
+            async def refuses() -> None:
+                raise OSError("no space left")
+
+            patched.setattr(other.tables.files["groups"], "write_now", refuses)
+            with pytest.raises(OSError, match="no space"):
+                await other.take_tables(BrokerId(2), Epoch(6), sources)
+        assert on_disk(other, "topics") < 6
+        await other.take_tables(BrokerId(2), Epoch(6), sources)
+        assert [on_disk(other, name) for name in ("topics", "groups")] == [6, 6]
+
+
+async def test_an_old_disk_and_one_that_is_not_registered_give_nothing(tmp_path: Path) -> None:
+    async with giving(tmp_path / "1") as (broker, sources), running(tmp_path / "2") as other:
+        broker.role_state.registered = False
+        with pytest.raises(MqError, match="not registered"):
+            await other.take_tables(BrokerId(2), Epoch(6), sources)
+        broker.role_state.registered, broker.role_state.old_disk = True, True
+        await other.take_tables(BrokerId(2), Epoch(6), sources)
+        assert other.topics.get("T") is None, "it leads with its own, which may be newer"
 
 
 async def test_a_broker_without_its_tables_gives_none(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker, client_of(broker) as client:
+    async with giving(tmp_path) as (broker, _), client_of(broker) as client:
         broker.tables.files["groups"].lost = "subscriptionGroup.json: neither copy can be read"
         answer = await client.call(Request.KEELMQ_GIVE_TABLES, {})
         assert (answer.code, "neither copy" in (answer.remark or "")) == (Response.SYSTEM_ERROR, True)

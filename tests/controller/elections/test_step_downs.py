@@ -109,6 +109,25 @@ def test_a_member_that_is_silent_may_have_more_where_not_every_one_acknowledged(
     assert "broker 3 does not say how far its log is" in refusal(lab)
 
 
+def test_a_restarted_master_is_not_refused_for_ever_by_a_member_that_beats_and_says_nothing() -> None:
+    """Each request is shorter than the time after which the member's heartbeat has to do."""
+    lab = led(majority=False)
+    request = ElectionRequest(broker_id=1, restarted=True, log_epoch=1, suspect=True, master_epoch=1)
+    refused = 0
+    while G not in lab.proposals:
+        assert refused < 20, "it is elected some time"
+        lab.request(request)
+        lab.answer(1, (1, 90))
+        lab.answer(2, (1, 100))
+        until_ms = lab.now_ms + 1200
+        while lab.now_ms < until_ms and lab.open:
+            lab.run_until(lab.now_ms + 300)
+            for broker_id in (2, 3):
+                lab.beat(broker_id, epoch=1, max_offset=100, ha_address="h")
+        refused += G not in lab.proposals
+    assert refused, "not before its heartbeat was known for a whole timeout"
+
+
 def test_in_another_epoch_it_is_nobodys_word() -> None:
     lab = led(majority=True)
     lab.request(ElectionRequest(broker_id=1, steps_down=True, master_epoch=7))

@@ -505,4 +505,5 @@ def test_who_says_no_number_is_taken_at_its_word() -> None:
     table = started(ALL)
     table.apply(registration(2, 5, "before", 1))
     assert table.apply(registration(2, 0, "", 0, all_ack=False))["code"] == 0
+    assert table.apply(registration(2, 5, "late", 1))["code"] == BROKER_ID_INVALID, "what was known is kept"
     assert table.apply(registration(2, 6, "newer", 1))["code"] == 0

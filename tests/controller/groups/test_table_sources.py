@@ -10,6 +10,7 @@ from controller.groups.commands import (
     RegisterBroker,
 )
 from controller.groups.elect import End
+from controller.groups.group import Rule
 from controller.groups.table import ReplicaTable
 
 G = "broker-a"
@@ -94,3 +95,13 @@ def test_an_unclean_master_begins_with_what_it_has() -> None:
     table.table.apply(ElectMaster(group=G, alive=(2, 3), answered=(2, 3), unclean=True))
     group = table.table.groups[G]
     assert (group.unclean_elections, group.master, table.told) == (1, 2, None)
+
+
+def test_in_majority_mode_a_restart_names_the_same_brokers_once() -> None:
+    table = Table()
+    group = table.table.groups[G]
+    group.rule, group.quorum_members = Rule(majority_of=3), [1, 3]
+    for epoch in (2, 3, 4):
+        group.elected(2, [2])
+        assert group.epoch == epoch
+    assert table.told == "2@1=h1:1,3=h3:1"
