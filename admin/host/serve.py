@@ -153,7 +153,7 @@ def plan(role: str, values: Mapping[str, str], file: str | None = None, settings
     tls, others = split_tls(values)
     own, ignored = sort_out(others, role)
     _need_own_keys(role, own)
-    return replace(_plan(role, own, _keeper(role, file, settings)), ignored=ignored, tls=tls)
+    return replace(_plan(role, own, _kept_by(role, file, settings)), ignored=ignored, tls=tls)
 
 
 _KEYS: Final = {
@@ -172,21 +172,21 @@ def _need_own_keys(role: str, values: Mapping[str, str]) -> None:
             raise ConfigError(f"{name} is a key of a {of}: start this with keelmq {of}, or leave it out")
 
 
-def _plan(role: str, values: Mapping[str, str], keeper: Keep | None) -> Plan:
+def _plan(role: str, values: Mapping[str, str], kept_by: Keep | None) -> Plan:
     if role == "broker":
-        return _plan_broker(BrokerConfig.from_mapping(values), keeper)
+        return _plan_broker(BrokerConfig.from_mapping(values), kept_by)
     if role == "controller":
-        return _plan_controller(ControllerConfig.from_mapping(values), keeper)
+        return _plan_controller(ControllerConfig.from_mapping(values), kept_by)
     own, others = split(values, NamesrvConfig, ControllerConfig)
     namesrv = NamesrvConfig.from_mapping(own)
     if namesrv.enable_controller_in_namesrv:
-        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others), keeper)
+        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others), kept_by)
     foreign = [name for name in others if name not in own]
     if foreign:
         raise ConfigError(
             f"{foreign[0]} is a key of the Controller: set enableControllerInNamesrv=true, or leave it out"
         )
-    return _plan_namesrv(namesrv, None, keeper)
+    return _plan_namesrv(namesrv, None, kept_by)
 
 
 def split(
@@ -203,7 +203,7 @@ def split(
     )
 
 
-def _keeper(role: str, file: str | None, settings: Sequence[str]) -> Keep | None:
+def _kept_by(role: str, file: str | None, settings: Sequence[str]) -> Keep | None:
     if file is None:
         return None
     given = read_values(None, settings)
@@ -223,12 +223,12 @@ def need_next_start(
     plan(role, after)
 
 
-def _plan_broker(config: BrokerConfig, keeper: Keep | None) -> Plan:
+def _plan_broker(config: BrokerConfig, kept_by: Keep | None) -> Plan:
     def make(env: Env) -> Server:
         from broker.service import Broker
 
         broker = Broker(env, config)
-        broker.processors.configuration.keep = keeper
+        broker.processors.configuration.keep = kept_by
         return broker
 
     host, port = config.bind_address, config.listen_port
@@ -247,12 +247,12 @@ def _plan_broker(config: BrokerConfig, keeper: Keep | None) -> Plan:
     )
 
 
-def _plan_controller(config: ControllerConfig, keeper: Keep | None) -> Plan:
+def _plan_controller(config: ControllerConfig, kept_by: Keep | None) -> Plan:
     def make(env: Env) -> Server:
         from controller.service import Controller
 
         controller = Controller(env, config)
-        controller.live_keys.keep = keeper
+        controller.live_keys.keep = kept_by
         return controller
 
     return Plan(
@@ -277,15 +277,15 @@ def _ports_of(config: ControllerConfig) -> tuple[tuple[str, str, int], ...]:
 
 
 def _plan_namesrv(
-    config: NamesrvConfig, controller_config: ControllerConfig | None, keeper: Keep | None
+    config: NamesrvConfig, controller_config: ControllerConfig | None, kept_by: Keep | None
 ) -> Plan:
-    controller = None if controller_config is None else _plan_controller(controller_config, keeper)
+    controller = None if controller_config is None else _plan_controller(controller_config, kept_by)
 
     def make(env: Env) -> Server:
         from namesrv.service import NameServer
 
         nameserver = NameServer(env, config)
-        nameserver.live_keys.keep = keeper
+        nameserver.live_keys.keep = kept_by
         return (
             nameserver if controller is None else NameServerWithController(nameserver, controller.make(env))
         )

@@ -347,7 +347,7 @@ def test_min_in_sync_replicas_without_a_number_of_replicas_is_taken() -> None:
 def test_what_the_next_start_would_refuse_is_not_kept(tmp_path: Path) -> None:
     """By the file and what is given beside it, and by the file alone if it was enough before."""
     file, given = tmp_path / "broker.conf", ["enableControllerMode=false"]
-    keep = serving._keeper("broker", str(file), given)
+    keep = serving._kept_by("broker", str(file), given)
     assert keep is not None
     file.write_text("enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n")
     with pytest.raises(ConfigError, match=r"the next start would refuse .*needs controllerAddr"):

@@ -70,13 +70,14 @@ def test_every_reason_it_explains_is_given() -> None:
             "controller/raft/raft.py",
             "store/flow/retention.py",
             "store/files/health.py",
+            "runtime/report/lasting.py",
         )
     )
     others = ("KEELMQ_LOG", "keelmq_", "keelmq-", "rocketmq_", "Keelmq", "damaged")
     reasons = [row for row in rows if not row.startswith(others)]
     assert len(reasons) >= 5
     for reason in reasons:
-        start = re.split(r"\.\.\.|: N| at ADDRESS", reason)[0].strip(" :`")
+        start = re.split(r"\.\.\.|: N| NAME| at ADDRESS", reason)[0].strip(" :`")
         assert start in sources or not start, reason
 
 
