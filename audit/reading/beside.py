@@ -44,6 +44,8 @@ _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "doubtful": (bool,),
     "synced": (bool, type(None)),
     "written": (bool, type(None)),
+    "starts": (int,),
+    "old": (bool,),
 }
 T = TypeVar("T")
 

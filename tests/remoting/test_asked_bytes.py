@@ -16,9 +16,9 @@ from remoting.transport.answering import answer_to
 from remoting.transport.connection import Connection
 from remoting.transport.inbox import ASKED_BYTES_MAX
 from remoting.transport.starts import A_TURN
+from tests.remoting.strangers import Dialled, dialled, fill
 from tests.remoting.support import client_of, read_command, serving
-from tests.remoting.test_connection import Transport, endpoint_of
-from tests.remoting.test_guard import Dialled, dialled, fill
+from tests.remoting.wires import Transport, endpoint_of
 from tests.waiting import until
 
 MIB = 1 << 20

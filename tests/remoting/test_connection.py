@@ -8,47 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.codec import Command, decode, encode, frame_end
-from remoting.guard import Guard, Limits
 from remoting.transport import inbox as module
-from remoting.transport.connection import BufferHandler, Connection, Handler
-from remoting.transport.endpoint import Endpoint
-
-
-class Transport(asyncio.Transport):
-    """Takes everything written; hands out a name."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5)})
-        self.written: list[bytes] = []
-        self.ended = ""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written.append(bytes(data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        assert high
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        assert not self.ended
-
-    def resume_reading(self) -> None:
-        assert not self.ended
-
-    def close(self) -> None:
-        self.ended = self.ended or "closed"
-
-    def abort(self) -> None:
-        self.ended = self.ended or "aborted"
-
-
-def endpoint_of(
-    handler: Handler | None, frame_bytes_max: int = 2000, fast: BufferHandler | None = None
-) -> Endpoint[Connection]:
-    limits = Limits(frame_bytes_max=frame_bytes_max, idle_s=60)
-    return Endpoint[Connection]("test", handler, Guard("test", limits, lambda: 0.0), fast=fast)
+from remoting.transport.connection import Connection
+from tests.remoting.wires import Transport, endpoint_of
 
 
 class Fast:

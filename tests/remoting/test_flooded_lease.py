@@ -8,7 +8,6 @@ seconds of work. A lease is 1.5 s long and renewed each half a second.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -18,38 +17,13 @@ from remoting.guard import Guard, Limits
 from remoting.transport import starts
 from remoting.transport.connection import Connection
 from remoting.transport.endpoint import Endpoint
+from tests.remoting.wires import Wire
 
 COST_S = 0.001
 CONNECTIONS = 40
 REQUESTS = 1000
 RENEWAL_S = 0.5
 LATE_S_MAX = 0.1
-
-
-class Wire(asyncio.Transport):
-    """Takes everything that is written."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__({"peername": ("127.0.0.1", port)})
-        self.reading = True
-
-    def write(self, data: Any) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return False
 
 
 async def feed(connection: Connection, wire: Wire, data: bytes) -> None:

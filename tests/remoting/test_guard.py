@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
@@ -13,31 +12,11 @@ from model.codes import Request, label_of
 from remoting.auth import Credentials
 from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
-from remoting.service import RemotingServer
 from remoting.transport.connection import Connection
 from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, Line, scratch
-from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
+from tests.remoting.strangers import KEY, PEER, Dialled, dialled, fill
+from tests.remoting.support import busy, client_of, echo, read_command, serving
 from tests.waiting import until
-
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-KEY = Credentials("peers", "0123456789abcdef")
-PEER = Command(Request.KEELMQ_COPY_TABLES)
-
-
-@asynccontextmanager
-async def dialled(address: str, source: str = HOST) -> AsyncIterator[Stream]:
-    port = int(address.rpartition(":")[2])
-    reader, writer = await asyncio.open_connection(HOST, port, local_addr=(source, 0), limit=1 << 14)
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-
-
-async def fill(stack: AsyncExitStack, server: RemotingServer, address: str, count: int) -> list[Stream]:
-    found = [await stack.enter_async_context(dialled(address)) for _ in range(count)]
-    await until(lambda: server.guard.status()["clients"] == count)
-    return found
 
 
 async def test_a_client_too_many_is_answered_busy_and_closed(caplog: pytest.LogCaptureFixture) -> None:
@@ -292,25 +271,6 @@ async def test_long_frames_of_many_arrive_whole_whatever_their_lengths_and_pause
         await asyncio.gather(*(one(n, address) for n in range(80)))
         await until(lambda: server.guard.tallies[Standing.CLIENT].begun.total == 0)
         server.guard.check_invariants()
-
-
-class Dialled:
-    """A connection, as far as its guard is concerned."""
-
-    def __init__(self, port: int) -> None:
-        self.share = Share()
-        self.remote = f"10.0.0.1:{port}"
-        self.untaken = 0
-        self.ended = False
-        self.guard: Guard | None = None
-
-    def fail(self, why: object) -> None:
-        self.ended = True
-        if self.guard is not None:
-            self.guard.on_end(self)
-
-    def abort(self) -> None:
-        self.ended = True
 
 
 def full_guard(clock: list[float]) -> Guard:

@@ -23,9 +23,9 @@ from remoting.transport.starts import (
     TURN_MS,
     Reads,
 )
+from tests.remoting.strangers import KEY, PEER
 from tests.remoting.support import HOST, serving
-from tests.remoting.test_flooded_lease import Wire
-from tests.remoting.test_guard import KEY, PEER
+from tests.remoting.wires import Wire
 from tests.tls.site import LOOPS, run_on
 from tests.waiting import until
 
