@@ -165,6 +165,8 @@ def markdown(
     yield "# The swarm: what was run, met and found"
     yield ""
     yield "Made by `python -m chaos.drills.swarm_report`; the numbers are in `swarm.json` beside this page."
+    yield "Parts ran the same seeds on other code: the last row counts schedules and violations of all."
+    yield "A commit that this repository does not have is of its former history."
     yield ""
     yield "| commit | seeds | which | a second | a CPU second | wall s | CPU s | virtual s | violations |"
     yield "|---|---|---|---|---|---|---|---|---|"
