@@ -18,6 +18,7 @@ from chaos.drills.simulated.commands import sim
 from chaos.drills.simulated.run import Result
 from chaos.drills.swarm_report import SwarmReport
 from chaos.scenarios import SCENARIOS
+from chaos.scenarios.plan import Plan
 
 KILL = "kill_the_master_under_load"
 
@@ -182,3 +183,14 @@ def test_a_schedule_with_a_text_for_a_count_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(sim, ["--replay", str(schedule)])
     assert done.exit_code == 64
     assert "load_ms is 'long'" in done.output
+
+
+def test_a_replay_says_what_is_planted_and_a_shrink_that_nothing_fails(tmp_path: Path) -> None:
+    schedule = tmp_path / "small.json"
+    given = {"scenario": "swarm", "seed": 1, "bug": "skip_sync", "plan": Plan([], load_ms=100).to_json()}
+    schedule.write_text(json.dumps(given))
+    assert "planted: skip_sync" in CliRunner().invoke(sim, ["--replay", str(schedule)]).output
+    schedule.write_text(json.dumps({**given, "bug": None}))
+    done = CliRunner().invoke(sim, ["--replay", str(schedule), "--shrink"])
+    assert "breaks no promise" in done.output
+    assert "planted" not in done.output

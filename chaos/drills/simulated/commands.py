@@ -273,7 +273,13 @@ def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given
         _wrong(f"{replay} is neither a seed nor a schedule: {error}")
 
 
+def _say_planted(bug: str | None) -> None:
+    if bug is not None:
+        click.echo(f"planted: {bug}; a promise that it breaks is no fault of keelmq", err=True)
+
+
 def _shrink(given: _Given, schedule: Path | None) -> None:
+    _say_planted(given.bug)
     with quietly():
         plan, result = shrink(
             given.scenario,
@@ -282,6 +288,8 @@ def _shrink(given: _Given, schedule: Path | None) -> None:
             plan=given.plan,
             tell=lambda line: click.echo(line, err=True),
         )
+    if not result.violations:
+        click.echo(f"seed {given.seed} of {given.scenario} breaks no promise: nothing to shrink", err=True)
     for line in readable(plan.steps):
         click.echo(line)
     for violation in result.violations:
@@ -295,6 +303,7 @@ def _schedule(result: Result) -> dict[str, Any]:
 
 def _replay(given: _Given, schedule: Path | None, history: Path | None, out: Path | None) -> None:
     lines = io.StringIO()
+    _say_planted(given.bug)
 
     def keep(run: Story) -> None:
         for event in run.history.happened():
