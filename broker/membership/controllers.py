@@ -145,7 +145,7 @@ class Controllers:
                 self.leader = None
                 raise ConnectionError(f"no leader among the Controllers {self._known}")
             if answer.code != Response.SUCCESS and answer.code not in also:
-                raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
+                raise _refusal(answer)
             return answer
         raise AssertionError("the second attempt returns or raises")
 
@@ -252,7 +252,7 @@ class Controllers:
                 answer.remark or "", need_int(answer.ext, "starts", 0), answer.ext.get("process", "")
             )
         if answer.code == invalid:
-            raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
+            raise _refusal(answer)
         return view_of(answer, asked_ms)
 
     async def replica_info(self, broker_id: BrokerId) -> View:
@@ -385,7 +385,7 @@ class Controllers:
                 self.leader = None  # perhaps another one leads by now; its connection may stay
             raise
         if answer.code != Response.SUCCESS:
-            raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
+            raise _refusal(answer)
         if "leaseMs" not in answer.ext:
             return Granted(asked_ms)
         if answer.ext.get("isLeader") == "false" and self.leader == leader:
@@ -420,6 +420,10 @@ class Controllers:
         self._hung_up = True
         for address in self.all():
             self._client.drop(address)
+
+
+def _refusal(answer: Command) -> Refused:
+    return Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
 
 
 def view_of(answer: Command, asked_ms: float) -> View:

@@ -76,9 +76,8 @@ class FilterTable:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, FilterData]] = {}
         self._groups: dict[str, dict[str, FilterData]] = {}
-        self._dead: OrderedDict[tuple[str, str], None] = (
-            OrderedDict()
-        )  # (group, topic), the first to die first
+        self._dead: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """(group, topic), the first to die first."""
         self._count = 0
         self._chars = 0
         self.on_change: list[Callable[[], None]] = []

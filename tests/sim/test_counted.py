@@ -12,6 +12,7 @@ import asyncio
 import pytest
 
 from tests.sim.kept import TWO, Kept
+from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
 
@@ -32,48 +33,42 @@ async def one_is_behind(world: Kept, after_s: float = 0.012) -> tuple[str, str, 
     return master, behind, furthest
 
 
-def test_a_master_that_lost_power_and_asks_for_its_epoch_leaves_out_no_silent_member() -> None:
+@simulated(lambda: Kept(1, TWO))
+async def test_a_master_that_lost_power_and_asks_for_its_epoch_leaves_out_no_silent_member(
+    world: Kept,
+) -> None:
     """It is back as a suspect after 0.15 s, and asks; the furthest says nothing for a second."""
-    world = Kept(1, TWO)
     cluster = world.cluster
-
-    async def main() -> None:
-        master, _, furthest = await one_is_behind(world)
-        cluster.pause(furthest)
-        cluster.power_fail(master)
-        cluster.fabric.heal_all()
-        await asyncio.sleep(0.15)
-        cluster.power_on(master)
-        world.start(master)
-        await asyncio.sleep(0.85)
-        cluster.resume(furthest)
-        await asyncio.sleep(4)
-        assert cluster.master() == furthest
-        await world.settled()
-
-    world.run(main)
+    master, _, furthest = await one_is_behind(world)
+    cluster.pause(furthest)
+    cluster.power_fail(master)
+    cluster.fabric.heal_all()
+    await asyncio.sleep(0.15)
+    cluster.power_on(master)
+    world.start(master)
+    await asyncio.sleep(0.85)
+    cluster.resume(furthest)
+    await asyncio.sleep(4)
+    assert cluster.master() == furthest
+    await world.settled()
 
 
-def test_the_end_of_a_connection_is_no_death_of_the_furthest() -> None:
-    world = Kept(1, TWO)
+@simulated(lambda: Kept(1, TWO))
+async def test_the_end_of_a_connection_is_no_death_of_the_furthest(world: Kept) -> None:
     cluster = world.cluster
-
-    async def main() -> None:
-        master, _, furthest = await one_is_behind(world)
-        cluster.pause(furthest)
-        cluster.kill(master)
-        await asyncio.sleep(0.02)
-        for node in cluster.of("namesrv"):
-            cluster.fabric.reset(cluster.nodes[furthest].host, node.host)
-        await asyncio.sleep(1.18)
-        cluster.resume(furthest)
-        cluster.fabric.heal_all()
-        await asyncio.sleep(4)
-        assert cluster.master() == furthest
-        world.start(master)
-        await world.settled()
-
-    world.run(main)
+    master, _, furthest = await one_is_behind(world)
+    cluster.pause(furthest)
+    cluster.kill(master)
+    await asyncio.sleep(0.02)
+    for node in cluster.of("namesrv"):
+        cluster.fabric.reset(cluster.nodes[furthest].host, node.host)
+    await asyncio.sleep(1.18)
+    cluster.resume(furthest)
+    cluster.fabric.heal_all()
+    await asyncio.sleep(4)
+    assert cluster.master() == furthest
+    world.start(master)
+    await world.settled()
 
 
 @pytest.mark.parametrize(
