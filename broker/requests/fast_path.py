@@ -483,6 +483,7 @@ def is_fast(code: int, ext: SendExt, properties: str, queues: int, unique: bytes
         and not ext.sys_flag & ~PLAIN_SYS_FLAGS
         and (ext.batch == "true" if code == SEND_BATCH else ext.batch in _SINGLE)
         and properties[-1] == "\x02"
+        and len(properties) <= PROPERTIES_BYTES_MAX  # those beside a batch, which are not stored, as well
         and ext.producer_group != ""
         and ext.default_topic != ""
         and unique.isalnum()  # of bytes: ASCII only

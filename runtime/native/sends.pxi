@@ -244,7 +244,8 @@ cdef class Sends:
         if (route is None or h.flag & 1 or (h.have & MANDATORY) != MANDATORY
                 or h.text[GROUP].n == 0 or h.text[DEFAULT_TOPIC].n == 0
                 or not 0 <= h.value[QUEUE_ID] < route.queues or h.value[SYS_FLAG] & ~self.plain_flags
-                or size > body_max or text.n == 0 or text.p[text.n - 1] != 2 or is_special(text.p, text.n)):
+                or size > body_max or not 0 < text.n <= self.properties_max
+                or text.p[text.n - 1] != 2 or is_special(text.p, text.n)):
             return 0
         if batch:
             if not same(h.text[BATCH], b"true", 4):

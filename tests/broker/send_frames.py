@@ -72,6 +72,11 @@ VALUES = [
 UNIQUE = ["7F000001ABCD", "FD00000000000000000000000000021E", "é", 'A"', "a-b", "", "9" * 300]
 
 
+def long_property(chance: random.Random) -> str:
+    """In bytes longer than properties may be, with what stands before it; in characters not always."""
+    return f"p\x01{chance.choice(['v' * 32_700, 'v' * 40_000, 'ü' * 16_384, 'ü' * 32_768])}\x02"
+
+
 def properties(chance: random.Random) -> str:
     """Mostly those of an ordinary message."""
     pairs = [("UNIQ_KEY", f"{chance.getrandbits(128):032X}"), ("WAIT", "true")]
@@ -85,9 +90,7 @@ def properties(chance: random.Random) -> str:
         pairs.insert(chance.randrange(len(pairs) + 1), (chance.choice(NAMES), chance.choice(VALUES)))
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
     if chance.random() < 0.04:
-        text = chance.choice(
-            [text[:-1], text + "\x02", "", text + "\0", text + "p\x01" + "v" * 32_700 + "\x02"]
-        )
+        text = chance.choice([text[:-1], text + "\x02", "", text + "\0", text + long_property(chance)])
     return text
 
 

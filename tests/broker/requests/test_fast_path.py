@@ -14,6 +14,7 @@ from broker.requests.fast_headers import SendExt
 from broker.requests.fast_path import is_fast
 from broker.requests.send_format import is_special
 from model.errors import PeerError
+from model.message import PROPERTIES_BYTES_MAX
 from model.topic import TopicConfig
 from remoting import codec
 from remoting.codec import Command
@@ -347,6 +348,7 @@ FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
         (310, {"sys_flag": 4}, "A1", False),
         (310, {"sys_flag": 128}, "A1", False),
         (310, {"properties": UNIQ[:-1]}, "A1", False),
+        (320, {"batch": "true", "properties": UNIQ + f"p\x01{'x' * PROPERTIES_BYTES_MAX}\x02"}, "A1", False),
         (310, {"properties": UNIQ + "DELAY\x013\x02"}, "A1", False),
         (310, {"properties": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
         (310, {"properties": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
