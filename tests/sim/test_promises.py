@@ -7,13 +7,19 @@ from collections import Counter
 
 import pytest
 
+from chaos.faults import ClockJump, Step
+from chaos.sim.cluster import BROKER_PORT
+from chaos.sim.faults import Nemesis
 from model.codes import Request, Response
-from model.message import parse_message_id
+from model.errors import MqError
+from model.message import SCHEDULE_TOPIC, dlq_topic, parse_message_id, retry_topic
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader, SendBackHeader
-from store.files.record import records_in
-from tests.broker.halves import COMMIT, HALF
+from remoting.service import Connection, RemotingClient
+from store.files.record import Record, decode, records_in
+from tests.broker.halves import COMMIT, HALF, ROLLBACK
+from tests.broker.helpers import heartbeat
 from tests.sim.kept import Kept
 from tests.sim.world import SEND, simulated
 
@@ -21,7 +27,9 @@ pytestmark = pytest.mark.sim
 
 SYNCED = {"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 2s 3s"}
 READERS = {"consumerGroup": "readers", "topic": "TBW102", "queueId": "0"}
-RETRY = "%RETRY%readers"
+RETRY, DEAD = retry_topic("readers"), dlq_topic("readers")
+AT_ONCE_DEAD = -1
+"""The delay level of a message sent back that is to come no more."""
 FLUSH_S = 5.0
 """flushConsumerOffsetInterval"""
 
@@ -41,33 +49,57 @@ async def readers(world: Kept) -> None:
     await ok(world, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName": "readers"}')
 
 
-async def committed_transaction(world: Kept, body: bytes) -> None:
+async def transaction(world: Kept, body: bytes, decision: int) -> None:
     half = await sent(world, body, HALF)
     offset = parse_message_id(half.ext["msgId"])[1]
-    end = EndTransactionHeader("pg", int(half.ext["queueOffset"]), offset, COMMIT, half.ext["transactionId"])
+    end = EndTransactionHeader(
+        "pg", int(half.ext["queueOffset"]), offset, decision, half.ext["transactionId"]
+    )
     await ok(world, Request.END_TRANSACTION, end.to_ext())
 
 
-def seen(world: Kept, master: str) -> Counter[tuple[str, bytes]]:
-    """What consumers of the new master can read, how often."""
-    log = world.broker(master).store.log
+async def sent_back(world: Kept, message: Command, delay_level: int) -> None:
+    back = SendBackHeader(parse_message_id(message.ext["msgId"])[1], "readers", delay_level)
+    await ok(world, Request.CONSUMER_SEND_MSG_BACK, back.to_ext())
+
+
+def of_log(world: Kept, name: str, *topics: str) -> list[Record]:
+    log = world.broker(name).store.log
     records = records_in(log.read(log.min_offset, log.end - log.min_offset))
-    return Counter((r.topic, bytes(r.body)) for r in records if r.topic in ("TBW102", RETRY))
+    return [record for record in records if record.topic in topics]
+
+
+def readable(world: Kept, master: str) -> list[Record]:
+    """What consumers of this master can read."""
+    return of_log(world, master, "TBW102", RETRY, DEAD)
+
+
+def came(world: Kept) -> list[Record]:
+    """What consumers of the master there is now, if any, can read."""
+    master = world.cluster.master()
+    return [] if master is None else readable(world, master)
+
+
+def seen(world: Kept, master: str) -> Counter[tuple[str, bytes]]:
+    return Counter((record.topic, bytes(record.body)) for record in readable(world, master))
 
 
 @pytest.mark.parametrize("fault", ["kill the master", "kill all", "power of all"])
 @simulated(lambda fault: Kept(5, SYNCED))
 async def test_what_was_answered_ok_is_there_once_after_the_deaths(world: Kept, fault: str) -> None:
-    """A send, a delayed one, a committed transaction, a message sent back, a topic and a group."""
+    """A send, a delayed one, transactions with each end and without one, messages sent back for a retry and
+    for good, a topic and a group."""
     cluster = world.cluster
-    plain = await sent(world, b"plain")
+    plain, poison = await sent(world, b"plain"), await sent(world, b"poison")
     await sent(world, b"later", "DELAY\x012\x02")
     await readers(world)
     await ok(world, Request.UPDATE_CONSUMER_OFFSET, {**READERS, "commitOffset": "1"})
-    back = SendBackHeader(parse_message_id(plain.ext["msgId"])[1], "readers", 1)
-    await ok(world, Request.CONSUMER_SEND_MSG_BACK, back.to_ext())
+    await sent_back(world, plain, 1)
+    await sent_back(world, poison, AT_ONCE_DEAD)
     await asyncio.sleep(0.3)  # an offset is at the slaves within 200 ms and a round trip
-    await committed_transaction(world, b"half")
+    await transaction(world, b"half", COMMIT)
+    await transaction(world, b"rolled back", ROLLBACK)
+    await sent(world, b"no end", HALF)
     group = bodies.dumps({"groupName": "G1", "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 7})
     await ok(world, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
     brokers = [node.name for node in cluster.of("broker")]
@@ -87,12 +119,103 @@ async def test_what_was_answered_ok_is_there_once_after_the_deaths(world: Kept, 
     await asyncio.sleep(6)
     master = cluster.master()
     assert master is not None
-    found = seen(world, master)
-    for topic, body in (("TBW102", b"plain"), ("TBW102", b"later"), ("TBW102", b"half"), (RETRY, b"plain")):
-        assert found[topic, body] == 1, (topic, body, found)
+    own = (("TBW102", body) for body in (b"plain", b"poison", b"later", b"half"))
+    assert seen(world, master) == Counter([*own, (RETRY, b"plain"), (DEAD, b"poison")]), "each once, no other"
     assert "G1" in world.broker(master).groups.table
     offset = world.broker(master).offsets.get("readers", "TBW102", 0)
     assert offset == 1 if fault == "kill the master" else offset in (None, 1)
+
+
+class Producer:
+    """Of transactions whose ends got lost: it says how each ended when a master asks."""
+
+    def __init__(self, world: Kept, ends: dict[bytes, int]) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+        """By which broker, about which half."""
+        self._world = world
+        self._ends = ends
+        self._node, env = world.cluster.client("producer")
+        self._client = RemotingClient(env, "producer", handler=self._answer)
+        self._hosts = {node.host: node.name for node in world.cluster.of("broker")}
+        world.cluster.inside(self._node, self._beat(), name="beat")
+
+    async def _beat(self) -> None:
+        """As producers do: to every broker, the slaves too."""
+        beat = heartbeat("producer", "", producer="pg")
+        while True:
+            for host in self._hosts:
+                try:
+                    await self._client.call(
+                        f"{host}:{BROKER_PORT}", Command(Request.HEART_BEAT, {}, beat), 1.0
+                    )
+                except (MqError, OSError):
+                    self._client.drop(f"{host}:{BROKER_PORT}")
+            await asyncio.sleep(0.5)
+
+    async def _answer(self, connection: Connection, request: Command) -> None:
+        if request.code != Request.CHECK_TRANSACTION_STATE:
+            return
+        body = bytes(decode(request.body).body)
+        self.asked.append((self._hosts[connection.address.partition(":")[0]], body))
+        if body in self._ends:
+            places = int(request.ext["tranStateTableOffset"]), int(request.ext["commitLogOffset"])
+            ids = request.ext["msgId"], request.ext["transactionId"]
+            end = EndTransactionHeader("pg", *places, self._ends[body], *ids, from_check=True)
+            connection.oneway(Command(int(Request.END_TRANSACTION), end.to_ext()))
+
+
+@simulated(lambda: Kept(8, {"transactionTimeOut": "3000", "transactionCheckInterval": "500"}))
+async def test_a_successor_asks_the_producer_of_a_half_whose_end_did_not_come(world: Kept) -> None:
+    cluster, first = world.cluster, world.cluster.master()
+    assert first is not None
+    producer = Producer(world, {b"commit": COMMIT, b"roll back": ROLLBACK})
+    halves = (b"commit", b"roll back", b"nobody knows")
+    for body in halves:
+        await sent(world, body, HALF)
+    cluster.kill(first)
+    assert await cluster.until(lambda: None if cluster.master() not in (None, first) else "no", 10) is None
+    assert producer.asked == [], "the one that took the halves did not live to ask"
+    await asyncio.sleep(9)
+    master = cluster.master()
+    assert master is not None
+    asked = Counter(producer.asked)
+    assert asked.keys() == {(master, body) for body in halves}
+    assert (asked[master, b"commit"], asked[master, b"roll back"]) == (1, 1), "they have ended"
+    assert asked[master, b"nobody knows"] > 1, "again, until it ends"
+    assert seen(world, master) == Counter([("TBW102", b"commit")])
+
+
+@pytest.mark.parametrize("ahead_ms", [1500, 3_600_000])
+@simulated(lambda: Kept(9, SYNCED))
+async def test_a_delayed_message_comes_by_the_clock_of_a_successor_that_is_ahead_and_once(
+    world: Kept, ahead_ms: int
+) -> None:
+    """Never before its time by that clock; by so much sooner as that is ahead. And the master whose clock
+    is right delivers it no second time when it leads again."""
+    cluster, first = world.cluster, world.cluster.master()
+    assert first is not None
+    others = [node.name for node in cluster.of("broker") if node.name != first]
+    nemesis = Nemesis(cluster, [])
+    for name in others:
+        nemesis.act(Step(0, ClockJump(name, ahead_ms)))
+    begun_ms = cluster.clock()
+    await sent(world, b"later", "DELAY\x013\x02")  # 3 s
+    (stored,) = of_log(world, first, SCHEDULE_TOPIC)
+    cluster.kill(first)
+    assert await cluster.until(lambda: None if cluster.master() in others else "no", 10) is None
+    assert await cluster.until(lambda: None if came(world) else "it does not come", 10) is None
+    took_ms = cluster.clock() - begun_ms
+    assert took_ms < 3000, "sooner: its clock is ahead"
+    assert took_ms >= 3000 - ahead_ms
+    (copy,) = came(world)
+    assert copy.store_timestamp_ms >= stored.store_timestamp_ms + 3000, "not before its time by that clock"
+    cluster.start(first)
+    assert await cluster.until(cluster.converged, 30.0) is None
+    for name in others:
+        cluster.kill(name)
+    assert await cluster.until(lambda: None if cluster.master() == first else "no", 20) is None
+    await asyncio.sleep(4)
+    assert len(came(world)) == 1
 
 
 @simulated(lambda: Kept(6, {}))
