@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.parts import BrokerParts
 from runtime import native
+from store.heal.scrub import Scrub
 
 
 def status_of(broker: BrokerParts) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "flush": store.background.flusher.took.to_json(),
         "permission": broker.context.config.broker_permission,
         "halfMessages": broker.processors.transactions.open_halves if role_state.is_master else 0,
+        "finished": broker.processors.transactions.finished.to_json(),
         "timers": broker.processors.timers.status(),
         "figures": broker.upkeep.sampling.status(),
         "sendPath": native.describe(),
@@ -57,14 +59,18 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
         "repaired": store.repairer.repaired,
         "compared": {"passes": broker.upkeep.compare.passes, "undecided": broker.upkeep.compare.undecided},
-        "scrub": {
-            "at": store.scrub.at,
-            "passes": store.scrub.passes,
-            "found": store.scrub.damaged_found,
-            "unreadable": store.scrub.unreadable,
-        },
+        "scrub": _scrub(store.scrub),
         "life": broker.role.status(),
         "registered": broker.registration.status(),
         "events": broker.context.env.events.to_json(),
         "eventTotals": dict(broker.context.env.events.totals),
+    }
+
+
+def _scrub(scrub: Scrub) -> dict[str, Any]:
+    return {
+        "at": scrub.at,
+        "passes": scrub.passes,
+        "found": scrub.damaged_found,
+        "unreadable": scrub.unreadable,
     }

@@ -65,6 +65,13 @@ def broker_figures(status: Mapping[str, Any]) -> Iterator[Metric]:
         yield GaugeMetricFamily("keelmq_broker_disk_free_bytes", "what is free of it", value=free)
 
 
+def _by_topic(name: str, text: str, rows: list[Mapping[str, Any]] | None, node: tuple[str, ...]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[*NODE, "topic"])
+    for row in rows or []:
+        add_histogram(family, (*node, row["topic"]), row)
+    return family
+
+
 def _rpcs(rows: list[Mapping[str, Any]], node: tuple[str, ...]) -> Metric:
     """Without what is held on purpose, and sends of the fast path: those are answered elsewhere."""
     labels = ["protocol_type", "request_code", "response_code", "is_long_polling", "result"]
@@ -81,6 +88,8 @@ _BY_TOPIC: Final = {
     "topicBytes": ("rocketmq_throughput_in", "bytes of the records stored, by topic"),
     "commits": ("rocketmq_commit_messages", "transactions committed, by topic"),
     "rollbacks": ("rocketmq_rollback_messages", "transactions rolled back, by topic"),
+    "timersIn": ("rocketmq_timer_enqueue", "timer messages taken up, by topic"),
+    "timersOut": ("rocketmq_timer_dequeue", "timer messages delivered, by topic"),
 }
 _BY_GROUP: Final = {
     "reads": ("rocketmq_messages_out", "messages read, by group"),
@@ -144,6 +153,16 @@ def _waiting(status: Mapping[str, Any], node: tuple[str, ...]) -> Iterator[Metri
     for topic, count in (timers.get("waiting") or {}).items():
         timing.add_metric([*node, topic], count)
     yield timing
+    lag = GaugeMetricFamily("rocketmq_timer_enqueue_lag", "timer messages not taken up yet", labels=NODE)
+    if isinstance(behind := timers.get("behindMessages"), int):
+        lag.add_metric(node, behind)
+    yield lag
+    yield _by_topic(
+        "rocketmq_delay_message_latency", "s that timer messages wait", timers.get("delays"), node
+    )
+    yield _by_topic("rocketmq_finish_message_latency", "s to a commit", status.get("finished"), node)
+    if isinstance(late := timers.get("late"), dict):
+        yield histogram("keelmq_broker_timers_late_seconds", "how late timer messages were delivered", late)
     if isinstance(late_ms := timers.get("behindMs"), int):
         text = "how late the next timer message is"
         yield GaugeMetricFamily("keelmq_broker_timers_behind_seconds", text, value=late_ms / 1000)

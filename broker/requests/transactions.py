@@ -29,6 +29,7 @@ from broker.requests.half_places import HalfPlaces, first_behind
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import LONG_BODY_BYTES, SendProcessor
+from broker.state.figures import Durations
 from broker.state.pace import LONG_BYTES
 from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.acl.plain import Perm
@@ -53,6 +54,7 @@ from remoting.acl.gate import NeededRight
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader, need
 from remoting.service import Connection
+from runtime.report.histogram import FINISH_S
 from runtime.report.lasting import lasting
 from runtime.turns import Slice
 from store.files.record import NewMessage, Record, decode, encode, records_in
@@ -105,6 +107,7 @@ class Transactions:
         self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
         self._known = asyncio.Event()  # the op records that were there at our promotion are read
         self._waiting = 0  # ends that came before
+        self.finished = Durations(FINISH_S)  # from a message's birth to its commit
 
     @property
     def open_halves(self) -> int:
@@ -155,6 +158,8 @@ class Transactions:
         counter = "TOPIC_COMMIT_NUMS" if header.decision == TRANSACTION_COMMIT else "TOPIC_ROLLBACK_NUMS"
         topic = property_of(half.properties, REAL_TOPIC) or ""
         context.stats.counters.add(counter, topic, 1, context.env.monotonic_ms())
+        if made is not None:
+            self.finished.observe(topic, (context.env.now_ms() - half.born_timestamp_ms) / 1000)
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
 
     def _need_right(

@@ -8,10 +8,11 @@ largest have. The rest is one row named ``OTHERS``, which no topic or group can 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from runtime.report.histogram import Histogram
 from runtime.turns import Slice
 
 ROWS_MAX: Final = 50
@@ -90,6 +91,25 @@ class Rows:
     @staticmethod
     def _told(totals: Mapping[str, int], own: dict[str, int], rest: int) -> dict[str, int]:
         return {**own, OTHERS: rest} if len(totals) > len(own) else own
+
+
+class Durations:
+    """How long something took, by topic: the first ``rows_max`` have a histogram each, all others one."""
+
+    def __init__(self, bounds: Sequence[float], rows_max: int = ROWS_MAX) -> None:
+        self._bounds = bounds
+        self._max = rows_max
+        self._seen: dict[str, Histogram] = {}
+
+    def observe(self, topic: str, seconds: float) -> None:
+        seen = self._seen.get(topic)
+        if seen is None:
+            row = topic if len(self._seen) < self._max else OTHERS
+            seen = self._seen.setdefault(row, Histogram(self._bounds))
+        seen.observe(seconds)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{"topic": topic, **seen.to_json()} for topic, seen in self._seen.items()]
 
 
 class Lags:

@@ -128,6 +128,7 @@ class Entry:
     enqueued_ms: int
     topic: str  # its own
     roll: tuple[str, int]  # (unique key, how often it rolled)
+    out_ms: int  # when it is to be in its own topic, whatever it waits for first
 
     def is_recalled_by(self, keys: Container[str]) -> bool:
         uniq_key = self.roll[0]
@@ -159,6 +160,7 @@ def entry_of(properties: str, queue_offset: int, stored_ms: int, rules: Rules) -
         enqueued_ms,
         topic,
         (property_of(properties, UNIQ_KEY) or "", rolled),
+        out_ms,
     )
 
 

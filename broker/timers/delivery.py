@@ -21,16 +21,18 @@ from broker.context import BrokerContext
 from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
-from broker.state.figures import Rows
 from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, entry_of
+from broker.timers.figures import TimerFigures
 from broker.timers.former import FormerCopies, mark_of
 from broker.timers.progress import NotesInWaiting, TimerCounts, TimerProgress
 from model.message import (
     DELAYED_AS,
+    TIMER_DEL_UNIQKEY,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_ROLL_TIMES,
     TIMER_TOPIC,
+    property_of,
 )
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
@@ -57,7 +59,7 @@ class TimerService:
 
     def __init__(self, context: BrokerContext, progress: TimerProgress, sender: SendProcessor) -> None:
         self.counts = TimerCounts(context.env.now_ms)
-        self._rows = Rows()
+        self._figures = TimerFigures(context.stats.counters)
         self.wheel = Wheel()
         self.read = 0  # queue offset of the timer topic up to which the wheel has all
         self._context = context
@@ -102,9 +104,12 @@ class TimerService:
         return max(0, self._context.store.max_queue_offset(TIMER_TOPIC, 0) - self.read)
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready: how many wait, by topic, and how late the first of them is (ms)."""
+        """JSON-ready: how many wait, by topic, how late the first of them is (ms), and what there was so far;
+        of the master how many are not in the wheel yet."""
         waiting = {topic: count for topic, (count, _) in self.counts.table.items()}
-        return {"waiting": self._rows.of(waiting), "behindMs": self.behind_ms()}
+        behind = None if self._former is None else self.behind_messages()
+        told = self._figures.to_json(waiting)
+        return {**told, "behindMs": self.behind_ms(), "behindMessages": behind}
 
     def check_invariants(self) -> None:
         self.wheel.check_invariants()
@@ -173,6 +178,15 @@ class TimerService:
             new = entry.queue_offset >= self._noted.queue_offset
             late = new and entry.due_ms < rules.floor(self._context.env.now_ms())
             self._wait(entry, rules, late=late)
+        self._count(record, entry)
+
+    def _count(self, record: Record, entry: Entry) -> None:
+        """What came since the promotion and is no recall; the former master counted what was there."""
+        came = self._former is not None and record.queue_offset >= self._former.queue_end
+        recalls = property_of(record.properties, TIMER_DEL_UNIQKEY) is not None
+        if came and not recalls and entry.roll[1] == 0:
+            delay_ms = entry.out_ms - record.store_timestamp_ms
+            self._figures.taken_up(entry.topic, delay_ms, self._context.env.monotonic_ms())
 
     def _wait(self, entry: Entry, rules: Rules, *, late: bool) -> None:
         self.wheel.add(rules.floor(entry.due_ms), entry.queue_offset, deletes=entry.deletes, late=late)
@@ -249,6 +263,9 @@ class TimerService:
                 put = self._sender.put([copy], stored_before=True)[0]
                 now_ms = self._context.env.monotonic_ms()
                 self._context.stats.counters.add(DEQUEUED, TIMER_TOPIC, 1, now_ms)
+                if not entry.rolls:
+                    over_ms = entry.due_ms + Rules.of(self._context.config).precision_ms
+                    self._figures.delivered(entry.topic, self._context.env.now_ms() - over_ms, now_ms)
                 self._notes.delivered(put.physical_offset + put.size)
         # A recall counted for the message it took away.
         self.counts.add(entry.topic, -1 if entry.deletes is None else 1)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.state.figures import ROWS_MAX, Lag, Lags, QueueLag, Rows, largest_queues
+from broker.timers.figures import DEQUEUED_TO, ENQUEUED
 from model.errors import MqError
 from model.message import DLQ_PREFIX
 from runtime.report.lasting import lasting
@@ -29,6 +30,8 @@ _ROWS: Final = {
     "readBytes": "GROUP_GET_SIZE",
     "commits": "TOPIC_COMMIT_NUMS",
     "rollbacks": "TOPIC_ROLLBACK_NUMS",
+    "timersIn": ENQUEUED,
+    "timersOut": DEQUEUED_TO,
 }
 """Counters that are shown in a bounded number of rows."""
 

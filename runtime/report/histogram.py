@@ -19,6 +19,10 @@ LONG_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0
 """For what may lie in a queue first."""
 SIZES_BYTES: Final = (1024, 4096, 512 * 1024, 1 << 20, 2 << 20, 4 << 20)
 """For messages; the bounds of RocketMQ's own histogram."""
+FINISH_S: Final = (5, 60, 600, 3600, 43_200, 86_400)
+"""For transactions until they end; RocketMQ's own bounds."""
+DELAY_S: Final = (60, 600, 3600, 43_200, 86_400, 259_200)
+"""For how much later a message is to come; RocketMQ's own bounds."""
 
 
 class Histogram:

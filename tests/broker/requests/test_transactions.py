@@ -86,6 +86,18 @@ async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
         assert of_topic(broker, "T") == []
 
 
+async def test_how_long_transactions_took_is_told_by_topic(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        finished = broker.processors.transactions.finished
+        first, second = await begin(client), await begin(client)
+        assert (await end(client, second, ROLLBACK)).code == 0
+        assert finished.to_json() == []
+        for _ in range(2):  # the second one is known, and counts no more
+            assert (await end(client, first, COMMIT)).code == 0
+        (row,) = finished.to_json()
+        assert (row["topic"], row["counts"][-1]) == ("T", 1)
+
+
 @pytest.mark.parametrize(
     ("first", "then", "told"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.state.figures import OTHERS, Lag, Lags, QueueLag, Rows, largest_queues
+from broker.state.figures import OTHERS, Durations, Lag, Lags, QueueLag, Rows, largest_queues
 from broker.state.pop_counts import CHECKPOINT, PopCounts
 from runtime.turns import Slice
 from tests.broker.helpers import client_of, running
@@ -26,6 +26,18 @@ async def test_counters_are_bounded_and_sum_to_the_whole(looks: list[dict[str, i
         own |= named
         assert len(own) <= 3, "who has a row keeps it: no counter changes what it counts"
         assert own & set(totals) == named
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 100)), max_size=20))
+def test_durations_have_a_bounded_number_of_rows_and_none_is_left_out(seen: list[tuple[str, int]]) -> None:
+    durations = Durations((10, 50), rows_max=3)
+    for topic, seconds in seen:
+        durations.observe(topic, seconds)
+    rows = {row["topic"]: row for row in durations.to_json()}
+    first = list(dict.fromkeys(topic for topic, _ in seen))
+    assert list(rows) == [*first[:3], *([OTHERS] if len(first) > 3 else [])]
+    assert sum(row["counts"][-1] for row in rows.values()) == len(seen)
+    assert sum(row["sum"] for row in rows.values()) == sum(seconds for _, seconds in seen)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(0, 9)), max_size=12))

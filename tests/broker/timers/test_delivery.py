@@ -257,6 +257,30 @@ async def test_the_runtime_view_tells_how_many_came_and_left_by_second(tmp_path:
         assert float(view["timerDequeueTps"]) > 0
 
 
+async def test_how_long_messages_are_to_wait_and_how_late_they_came_is_told_once_each(tmp_path: Path) -> None:
+    def told(broker: Broker) -> tuple[dict[str, tuple[int, int]], int]:
+        status = broker.processors.timers.status()
+        delays = {row["topic"]: (row["counts"][0], row["counts"][-1]) for row in status["delays"]}
+        return delays, status["late"]["counts"][-1]
+
+    keys = {**QUICK, "timerRollWindowSlot": "9"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        await client.send("T", b"soon", properties=after(200))
+        await client.send("T", b"rolls", properties=after(1500))
+        await client.send("T", b"late", properties=after(3_600_000))
+        never = await client.send("T", b"never", properties=after(900_000))
+        assert (await recall(client, never.ext["recallHandle"])).code == 0
+        await client.pull_until("T", 0, 2)
+        assert told(broker) == ({"T": (2, 4)}, 2), "a roll is no second message, a recall is none"
+        await broker.upkeep.sampling.sample()
+        figures = broker.upkeep.sampling.status()
+        assert (figures["timersIn"], figures["timersOut"]) == ({"T": 4}, {"T": 2})
+        assert broker.processors.timers.status()["behindMessages"] == 0
+    async with running(tmp_path, **keys) as broker:
+        await eventually(lambda: broker.processors.timers.begun, "the wheel is filled again")
+        assert told(broker) == ({}, 0), "the broker before counted them"
+
+
 async def test_a_restart_delivers_what_waits_and_nothing_twice(tmp_path: Path) -> None:
     async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
         for number in range(3):
