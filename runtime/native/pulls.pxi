@@ -14,6 +14,8 @@ cdef extern from "unistd.h" nogil:
 
 cdef enum:
     GATHER_MAX = 1024  # records of one answer
+    GAP_MAX = 8 << 10  # a read of its own costs as much as so many bytes more
+    SPAN_MAX = 256 << 10
 
 
 def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole, int32_t queue_id,
@@ -63,9 +65,11 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
         return None
     cdef bytes records = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(records)
+    cdef uint8_t *span_room = _lend()
     cdef bint right
     with nogil:
-        right = _fetch(descriptor, p, places, sizes, count)
+        right = _fetch(descriptor, p, places, sizes, count, span_room)
+    _give_back(span_room)
     if not right:
         return None
     for i in range(count):
@@ -77,24 +81,73 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
     return records, count, first + n
 
 
-cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_t *sizes, int count) noexcept nogil:
-    """Neighbours in one read; whether all bytes came."""
-    cdef int i = 0
-    cdef int64_t at, size, got
+cdef uint8_t *_room = NULL
+cdef bint _lent = False
+
+
+cdef uint8_t *_lend() noexcept:
+    """SPAN_MAX bytes, kept from call to call; NULL: another thread has them, or there is no memory."""
+    global _room, _lent
+    if _lent:
+        return NULL
+    if _room == NULL:
+        _room = <uint8_t *>malloc(SPAN_MAX)
+    _lent = _room != NULL
+    return _room
+
+
+cdef void _give_back(uint8_t *room) noexcept:
+    global _lent
+    if room != NULL:
+        _lent = False
+
+
+cdef bint _fetch(int descriptor, uint8_t *p, const int64_t *places, const int32_t *sizes, int count,
+                 uint8_t *room) noexcept nogil:
+    """Neighbours in one read; with ``room`` also those that are nearly. Whether all bytes came."""
+    cdef int i = 0, j
+    cdef int64_t end
+    cdef bint packed
     while i < count:
-        at = places[i]
-        size = sizes[i]
-        i += 1
-        while i < count and places[i] == at + size:
-            size += sizes[i]
-            i += 1
-        while size > 0:
-            got = pread(descriptor, p, <size_t>size, at)
-            if got <= 0:
+        end = places[i] + sizes[i]
+        packed = True
+        j = i + 1
+        while j < count:
+            if places[j] != end or not packed:
+                if (room == NULL or places[j] < end or places[j] - end > GAP_MAX
+                        or places[j] + sizes[j] - places[i] > SPAN_MAX):
+                    break
+                packed = packed and places[j] == end
+            end = places[j] + sizes[j]
+            j += 1
+        if packed:
+            if not _read(descriptor, p, places[i], end - places[i]):
                 return False
-            p += got
-            at += got
-            size -= got
+            p += end - places[i]
+        elif _read(descriptor, room, places[i], end - places[i]):
+            end = places[i]
+            for i in range(i, j):
+                memcpy(p, room + (places[i] - end), sizes[i])
+                p += sizes[i]
+        else:
+            # What nobody asked for may be what cannot be read.
+            for i in range(i, j):
+                if not _read(descriptor, p, places[i], sizes[i]):
+                    return False
+                p += sizes[i]
+        i = j
+    return True
+
+
+cdef bint _read(int descriptor, uint8_t *p, int64_t at, int64_t size) noexcept nogil:
+    cdef int64_t got
+    while size > 0:
+        got = pread(descriptor, p, <size_t>size, at)
+        if got <= 0:
+            return False
+        p += got
+        at += got
+        size -= got
     return True
 
 

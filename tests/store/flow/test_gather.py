@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from model.message import java_hash
 from runtime import native
 from runtime.os_env import OsEnv
 from store.files.compiled import compiled
+from store.files.consume_queue import ENTRY
 from store.flow.reading import Got
 from store.message_store import MessageStore
 from tests.store.support import config, message
@@ -93,3 +98,34 @@ async def test_an_entry_whose_record_is_not_there_is_left_to_pythons_way(tmp_pat
         assert store.reader._gather(queue, 0, 1, 1 << 20, None) is not None
     finally:
         await store.close()
+
+
+def _record(at: int, index: int) -> bytes:
+    """As much of one as is looked at: its size, queue, queue offset and place."""
+    data = bytearray(120)
+    struct.pack_into(">i8xi4xqq", data, 0, len(data), 3, index, at)
+    return bytes(data)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux, for a file with a hole")
+def test_what_lies_between_two_records_need_not_be_readable() -> None:
+    """Records that lie close are read in one go; a page between them that gives EIO is nobody's concern."""
+    module = compiled()
+    assert module is not None
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 3 * page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    places = (begin, begin + 2 * page)
+    records = [_record(at, index) for index, at in enumerate(places)]
+    entries = b"".join(ENTRY.pack(at, len(data), 0) for at, data in zip(places, records, strict=True))
+    for at, data in zip(places, records, strict=True):
+        memory[at - begin : at - begin + len(data)] = data
+    descriptor = os.open("/proc/self/mem", os.O_RDONLY)
+    asked = (entries, 0, True, 3, (0, begin, begin + 3 * page), 32, 1 << 20, None)
+    try:
+        assert module.gather(descriptor, *asked) == (b"".join(records), 2, 2)
+        assert ctypes.CDLL(None).munmap(ctypes.c_void_p(begin + page), ctypes.c_size_t(page)) == 0
+        assert len(os.pread(descriptor, 3 * page, begin)) == page, "there is a hole"
+        assert module.gather(descriptor, *asked) == (b"".join(records), 2, 2)
+    finally:
+        os.close(descriptor)
