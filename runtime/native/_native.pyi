@@ -134,3 +134,6 @@ def gather(
 def cut_binary(
     frame: bytes, offset_mark: bytes, commit_mark: bytes
 ) -> tuple[tuple[bytes, ...], tuple[int, int, int]] | None: ...
+def cut_json(
+    frame: bytes, offset_mark: bytes, commit_mark: bytes, opaque_mark: bytes
+) -> tuple[tuple[bytes, ...], tuple[int, int, int]] | None: ...

@@ -154,6 +154,11 @@ cdef bint _read(int descriptor, uint8_t *p, int64_t at, int64_t size) noexcept n
 cdef enum:
     PULL_EXT_AT = 8 + BINARY_BYTES
     DIGITS_MAX = 18
+    OPAQUE_DIGITS_MAX = 9
+
+
+cdef struct Span:
+    Py_ssize_t begin, end
 
 
 def cut_binary(bytes frame, bytes offset_mark, bytes commit_mark):
@@ -185,6 +190,56 @@ def cut_binary(bytes frame, bytes offset_mark, bytes commit_mark):
         PyBytes_FromStringAndSize(<char *>p + b[1 - first], n - b[1 - first]),
     )
     return around, (values[0], values[1], opaque)
+
+
+def cut_json(bytes frame, bytes offset_mark, bytes commit_mark, bytes opaque_mark):
+    """The same of a JSON header."""
+    cdef Span[3] spans
+    cdef Span one
+    cdef int64_t[3] values
+    cdef int i, k
+    if (not json_digits(frame, offset_mark, 34, DIGITS_MAX, &spans[0], &values[0])
+            or not json_digits(frame, commit_mark, 34, DIGITS_MAX, &spans[1], &values[1])
+            or not json_digits(frame, opaque_mark, 44, OPAQUE_DIGITS_MAX, &spans[2], &values[2])):
+        return None
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(frame)
+    if p[spans[2].begin] == 48 and spans[2].end - spans[2].begin > 1:
+        return None  # no number of JSON
+    for i in range(1, 3):
+        k = i
+        while k > 0 and spans[k].begin < spans[k - 1].begin:
+            one = spans[k]
+            spans[k] = spans[k - 1]
+            spans[k - 1] = one
+            k -= 1
+    if spans[0].end > spans[1].begin or spans[1].end > spans[2].begin:
+        return None
+    around = (
+        PyBytes_FromStringAndSize(<char *>p + 8, spans[0].begin - 8),
+        PyBytes_FromStringAndSize(<char *>p + spans[0].end, spans[1].begin - spans[0].end),
+        PyBytes_FromStringAndSize(<char *>p + spans[1].end, spans[2].begin - spans[1].end),
+        PyBytes_FromStringAndSize(<char *>p + spans[2].end, PyBytes_GET_SIZE(frame) - spans[2].end),
+    )
+    return around, (values[0], values[1], values[2])
+
+
+cdef bint json_digits(bytes frame, bytes mark, int stop, Py_ssize_t most, Span *span, int64_t *value) noexcept:
+    """Whether ``mark`` is in the header, and behind it a number that ends before the byte ``stop``."""
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(frame)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(frame), mark_bytes = PyBytes_GET_SIZE(mark), at
+    if n < 8:
+        return False
+    cdef const uint8_t *found = <const uint8_t *>memmem(p + 8, n - 8, PyBytes_AS_STRING(mark), mark_bytes)
+    if found == NULL:
+        return False
+    at = found - p + mark_bytes
+    span.begin = at
+    value[0] = 0
+    while at < n and at - span.begin <= most and 48 <= p[at] <= 57:
+        value[0] = value[0] * 10 + p[at] - 48
+        at += 1
+    span.end = at
+    return 0 < at - span.begin <= most and at < n and p[at] == stop
 
 
 cdef bint digits_behind(const uint8_t *p, Py_ssize_t n, bytes mark, Py_ssize_t *begin, Py_ssize_t *end,

@@ -60,6 +60,7 @@ _READS: Final = "reads"  # of a connection: pulls came on it
 _Around = tuple[bytes, ...]
 _Numbers = tuple[int, int, int]
 """Queue offset, commit offset, number of the request."""
+_Cut = tuple[_Around, _Numbers] | None
 
 
 def _binary_mark(name: str) -> bytes:
@@ -88,8 +89,11 @@ class KnownPulls:
         self._known: dict[_Around, _Pull] = {}
         self._bytes = 0
         module = compiled()
-        self._cut_binary: Callable[[bytes, bytes, bytes], tuple[_Around, _Numbers] | None] = (
+        self._cut_binary: Callable[[bytes, bytes, bytes], _Cut] = (
             _cut_binary if module is None else module.cut_binary
+        )
+        self._cut_json: Callable[[bytes, bytes, bytes, bytes], _Cut] = (
+            _cut_json if module is None else module.cut_json
         )
 
     def find(self, frame: bytes) -> tuple[Command, PullHeader] | None:
@@ -101,7 +105,8 @@ class KnownPulls:
         if dialect == codec.ROCKETMQ:
             cut = self._cut_binary(frame, _BINARY_OFFSET, _BINARY_COMMIT)
         else:
-            cut = _cut_json(frame) if dialect == codec.JSON else None
+            json = dialect == codec.JSON
+            cut = self._cut_json(frame, _JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE) if json else None
         if cut is None:
             return None
         around, numbers = cut
@@ -163,17 +168,17 @@ class KnownPulls:
         return known
 
 
-def _cut_json(frame: bytes) -> tuple[_Around, _Numbers] | None:
+def _cut_json(frame: bytes, offset_mark: bytes, commit_mark: bytes, opaque_mark: bytes) -> _Cut:
     places = []
-    for mark in (_JSON_OFFSET, _JSON_COMMIT):
+    for mark in (offset_mark, commit_mark):
         at = frame.find(mark, _BEGIN) + len(mark)
         end = frame.find(b'"', at)
         if at < _BEGIN + len(mark) or not 0 < end - at <= _DIGITS_MAX:
             return None
         places.append((at, end))
-    at = frame.find(_JSON_OPAQUE, _BEGIN) + len(_JSON_OPAQUE)
+    at = frame.find(opaque_mark, _BEGIN) + len(opaque_mark)
     end = frame.find(b",", at)
-    if at < _BEGIN + len(_JSON_OPAQUE) or not 0 < end - at <= _OPAQUE_DIGITS_MAX:
+    if at < _BEGIN + len(opaque_mark) or not 0 < end - at <= _OPAQUE_DIGITS_MAX:
         return None
     places.append((at, end))
     texts = [frame[at:end] for at, end in places]
@@ -188,7 +193,7 @@ def _cut_json(frame: bytes) -> tuple[_Around, _Numbers] | None:
     return (frame[_BEGIN:a], frame[b:c], frame[d:e], frame[f:]), (int(texts[0]), int(texts[1]), int(texts[2]))
 
 
-def _cut_binary(frame: bytes, offset_mark: bytes, commit_mark: bytes) -> tuple[_Around, _Numbers] | None:
+def _cut_binary(frame: bytes, offset_mark: bytes, commit_mark: bytes) -> _Cut:
     if len(frame) < _EXT_AT:
         return None
     _, opaque, _, remark_bytes, ext_bytes = _HEADER.unpack_from(frame, _BEGIN)

@@ -92,18 +92,24 @@ def test_what_is_known_is_read_as_the_ordinary_way_reads_it(seed: int) -> None:
 def test_the_compiled_path_cuts_the_same_numbers_out(seed: int) -> None:
     chance = random.Random(seed)
     marks = (fast_pull._BINARY_OFFSET, fast_pull._BINARY_COMMIT)
+    json_marks = (fast_pull._JSON_OFFSET, fast_pull._JSON_COMMIT, fast_pull._JSON_OPAQUE)
     module = compiled()
     assert module is not None
     for opaque in range(40):
-        command = a_pull(chance, opaque)
-        command.serialize = codec.ROCKETMQ
+        command = a_pull(chance, chance.choice([opaque, 0, 999_999_999, 1_000_000_000]))
         frame = bytearray(codec.encode(command))
-        if chance.random() < 0.6:  # bytes are others, or are not there
+        if chance.random() < 0.6:  # bytes are others, or are not there, or stand elsewhere
             for _ in range(chance.choice([1, 1, 3])):
-                frame[chance.randrange(8, len(frame))] = chance.choice(b"0193\xff\0\x01\x0b\x7f")
-            del frame[len(frame) - chance.choice([0, 0, 0, 1, 9, len(frame) - 8]) :]
-        cut = fast_pull._cut_binary(bytes(frame), *marks)
-        assert module.cut_binary(bytes(frame), *marks) == cut
+                frame[chance.randrange(8, len(frame))] = chance.choice(b'0193",: \xff\0\x01\x0b\x7f')
+            del frame[len(frame) - chance.choice([0, 0, 0, 1, 9, len(frame) - 8, len(frame)]) :]
+            if chance.random() < 0.3:
+                at = chance.randrange(len(frame) + 1)
+                frame[at:at] = chance.choice(
+                    [b"0", b"5" * 20, *json_marks, *(mark + b"7" for mark in json_marks)]
+                )
+        data = bytes(frame)
+        assert module.cut_binary(data, *marks) == fast_pull._cut_binary(data, *marks)
+        assert module.cut_json(data, *json_marks) == fast_pull._cut_json(data, *json_marks)
 
 
 def test_plain_pulls_of_both_dialects_are_known_from_the_first_on() -> None:
