@@ -12,12 +12,12 @@ import click
 
 from admin import credentials
 from admin.commands.reach import as_json, reaches, say_json
+from admin.commands.which import NAMESRV, opened
 from admin.doctor import cluster, cluster_checks, local_checks, machine
 from admin.doctor.findings import Finding, Level, failed, worst
 from admin.doctor.local_checks import Local
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.host.serve import read_values
-from admin.local.cluster import LocalCluster
 from admin.tls import client_env, env_of, given
 from client.admin import AdminClient
 from model.config.tls import split_tls
@@ -136,7 +136,7 @@ def _controllers(values: Mapping[str, str]) -> list[str]:
 
 def _of_directory(directory: Path) -> Patient:
     """A cluster of ``keelmq cluster up``. Raises ConfigError when there is none."""
-    here = LocalCluster.open(directory)
+    here = opened(directory, NAMESRV)
     local = []
     for node in here.layout.nodes:
         values = here.layout.conf(node, here.directory)

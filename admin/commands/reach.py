@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from admin import credentials, tls
-from admin.commands.which import cluster_directory
-from admin.local.cluster import LocalCluster
+from admin.commands.which import NAMESRV, cluster_directory, opened
 from client.admin import AdminClient
 from model.errors import ConfigError
 from model.settings import some_addresses
@@ -61,7 +60,7 @@ def site(directory: Path, namesrv: str | None, credentials_file: str | None) -> 
     if namesrv is not None:
         at = tuple(some_addresses(namesrv, "--namesrv"))
     else:
-        at = tuple(node.address for node in LocalCluster.open(directory).layout.namesrvs)
+        at = tuple(node.address for node in opened(directory, NAMESRV).layout.namesrvs)
     return Site(at, credentials.read(credentials_file))
 
 

@@ -56,6 +56,10 @@ PLACES: Final = frozenset(
 """Keys that say where and who a server is: the state file does, for all who look for it."""
 
 
+class NoCluster(ConfigError):
+    """A directory holds no cluster of ``keelmq cluster up``."""
+
+
 @dataclass(slots=True)
 class Node:
     """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports.
@@ -242,12 +246,12 @@ def group_name(index: int) -> str:
 
 
 def load(directory: Path) -> Layout:
-    """Raises ConfigError when ``directory`` holds no cluster."""
+    """Raises NoCluster, or another ConfigError for a file that is none of ours."""
     path = directory / STATE_FILE
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(
+        raise NoCluster(
             f"{directory} holds no cluster: start one with keelmq cluster up --dir {directory}"
         ) from None
     except (ValueError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ from admin.commands import server
 from admin.commands.controllers import replace
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
+from cli.main import command
 from client.admin import AdminClient
 from controller.service import Controller
 from model.errors import Refused, Unknown
@@ -156,3 +157,15 @@ def test_without_a_leader_nothing_is_replaced(capfd: pytest.CaptureFixture[str])
     assert run_command(server.controller, arguments) == UNFINISHED
     assert "no Controller is leader" in capfd.readouterr().err
     assert run_command(server.controller, ["replace", "n1"]) == USAGE
+
+
+def test_without_a_cluster_here_it_says_how_to_name_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["controller", "replace", "n2", "10.0.0.9:9878"], ["group", "forget", "--broker", "1"]):
+        assert run_command(command(), arguments) == USAGE
+        assert "--controllers 'HOST:PORT;...' (controllerAddr in a broker's file)" in capsys.readouterr().err
+    for arguments in (["topic", "list"], ["doctor"]):
+        assert run_command(command(), arguments) == USAGE
+        assert "--namesrv 'HOST:PORT;...' (namesrvAddr in a broker's file)" in capsys.readouterr().err
