@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from broker.tables.moved import MOVED_MAX, forget_oldest
 from broker.tables.pairs import PairCount
+from broker.tables.resets import Resets
 from broker.tables.table_text import TableText
 from model.topic import DataVersion
 from runtime.turns import Slice
@@ -24,7 +25,7 @@ PART_MAX: Final = 8192
 class OffsetTable:
     """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
 
-    Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*``,
+    Holds: an entry changes only through ``commit``, ``reset``, ``clamp``, ``drop_*``,
     ``take_held`` and ``adopt``. ``pairs`` bounds what clients may make: they ask ``has_room`` first, and
     what the broker itself does or copies is always taken.
     """
@@ -45,7 +46,9 @@ class OffsetTable:
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
         self._first = 0  # before this mark nothing is known of what changed
         self.version = DataVersion()
+        self.resets = Resets()
         self.on_change: list[Callable[[], None]] = []
+        self.on_reset: list[Callable[[str, int], None]] = []
 
     def load(self, stored: dict[str, Any] | None) -> None:
         if stored is not None:
@@ -86,6 +89,13 @@ class OffsetTable:
             queues[queue_id] = offset
             self._changed((topic, group))
 
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An operator has the group go on elsewhere: ``resets`` says so until it does."""
+        self.commit(group, topic, queue_id, offset)
+        self.resets.add(group, topic, queue_id, offset)
+        for hook in self.on_reset:
+            hook(topic, queue_id)
+
     # What consumers commit while there is no master: a table copied from the next one does not replace it.
 
     def hold_for_master(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -108,6 +118,7 @@ class OffsetTable:
 
     def take_held(self, end: Callable[[str, int], int]) -> None:
         """This broker is master now: what it kept is its own, up to ``end(topic, queue)``."""
+        self.resets.clear()  # of a time when it led before
         for topic, group, queue_id, kept in self.held_for_master():
             offset = min(kept, end(topic, queue_id))
             if offset > self._table.get((topic, group), {}).get(queue_id, -1):
@@ -150,6 +161,7 @@ class OffsetTable:
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             del self._table[key]
+            self.resets.drop(key)
         if keys:
             self._changed(*keys)
 
@@ -187,6 +199,7 @@ class OffsetTable:
         if not table if part else table == self._table:
             return False
         self.mark += 1
+        self.resets.clear()
         if part:
             for key, queues in table.items():
                 if queues:
@@ -311,6 +324,7 @@ class OffsetTable:
         assert turned == pairs, "the groups of each topic are those that have offsets of it"
         assert all(self._kept.values()), "a pair of which nothing is kept is forgotten"
         self._pairs.check_against(pairs)
+        self.resets.check_invariants()
         self.text.check_invariants()
         self._topics_text.check_invariants()
 

@@ -160,6 +160,7 @@ class QueueWorker:
             if pulled.status is PullStatus.MOVED:
                 log.warning("offset %d of %s moved to %d by the broker", at, self.queue, pulled.next_offset)
                 self._progress.restart(pulled.next_offset)
+                self.committed = -1  # what the broker has is another one now
                 continue
             if pulled.status is PullStatus.NO_NEW:
                 await asyncio.sleep(EMPTY_S)

@@ -63,6 +63,8 @@ class GetStatus(Enum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
     NO_QUEUE = "NO_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+    """Of no read: an operator has the group go on elsewhere."""
 
 
 @dataclass(slots=True)

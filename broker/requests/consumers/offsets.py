@@ -79,7 +79,8 @@ class OffsetProcessor:
             # From a slave that acted for a master: consumers may have told this one more since.
             known = context.offsets.get(header.group, header.topic, header.queue_id)
             offset = max(min(offset, context.store.next_offset(header.topic, header.queue_id)), known or 0)
-        note_offset(context, header.group, header.topic, header.queue_id, offset)
+        if not note_offset(context, header.group, header.topic, header.queue_id, offset):
+            return request.reply(remark="Offset has been previously reset")
         return request.reply()
 
     async def search(self, connection: Connection, request: Command) -> Command:
@@ -123,15 +124,19 @@ def need_pair(context: BrokerContext, group: str, topic: str) -> None:
         raise Refused(f"{text} in {topic}", Response.SYSTEM_BUSY)
 
 
-def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, offset: int) -> None:
-    """A consumer tells how far its group is, at a broker that keeps offsets. Raises Refused."""
+def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, offset: int) -> bool:
+    """A consumer tells how far its group is, at a broker that keeps offsets; False: that was before they were
+    reset, and is not noted. Raises Refused."""
     need_pair(context, group, topic)
+    if context.offsets.resets.get(group, topic, queue_id) is not None:
+        return False
     if context.role_state.is_master:
         # One that read more at a former master than this one got must not skip what is written there next.
         offset = min(offset, context.store.next_offset(topic, queue_id))
         context.offsets.commit(group, topic, queue_id, offset)
     else:
         context.offsets.hold_for_master(group, topic, queue_id, offset)
+    return True
 
 
 def earliest_ms(context: BrokerContext, topic: str, queue_id: int) -> int:

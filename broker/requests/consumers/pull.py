@@ -63,6 +63,7 @@ class PullProcessor:
         self._tasks = Tasks("held pulls")
         self._waking: asyncio.Task[None] | None = None
         context.store.on_arrive.append(self._arrived)
+        context.offsets.on_reset.append(self._was_reset)
 
     @property
     def held(self) -> int:
@@ -113,6 +114,7 @@ class PullProcessor:
             header, group, read, waits=not in_turn and self._context.effort.is_busy
         )
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
+        commits = commits and got.status is not GetStatus.OFFSET_RESET
         if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
         if got.status is not GetStatus.FOUND:
@@ -258,6 +260,10 @@ class PullProcessor:
         if header.bytes_max is not None:
             bytes_max = min(bytes_max, max(1, header.bytes_max))
         first = self._context.topics.first_offset(header.topic, header.queue_id)
+        if self._context.offsets.resets.count and (reset := self._reset(header)) is not None:
+            end = self._context.queue_end(header.topic, header.queue_id)
+            least = self._context.min_offset(header.topic, header.queue_id)
+            return Got(GetStatus.OFFSET_RESET, reset, least, end, [], 0)
         if header.queue_offset < first:
             end = self._context.store.max_queue_offset(header.topic, header.queue_id)
             return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
@@ -284,7 +290,21 @@ class PullProcessor:
             self._passed[key] = got
         return got
 
+    def _reset(self, header: PullHeader) -> int | None:
+        """Where its group was told to go on, and does not yet; from now on it does."""
+        resets, place = self._context.offsets.resets, (header.group, header.topic, header.queue_id)
+        offset = resets.get(*place)
+        if offset is None:
+            return None
+        resets.end(*place)
+        begins_there = header.queue_offset == offset and (
+            not header.commits or header.commit_offset == offset
+        )
+        return None if begins_there else offset
+
     def _waits(self, got: Got, held: Held) -> bool:
+        if got.status is GetStatus.OFFSET_RESET:
+            return False
         code = _code(got, held.header)
         context = self._context
         # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
@@ -322,8 +342,10 @@ class PullProcessor:
             self._context.got(header.topic, header.group, got.count, len(body))
             age_ms = self._context.env.now_ms() - store_timestamp_of(body)
             self._context.stats.age_when_read.observe(age_ms / 1000)
-        elif code == Response.PULL_OFFSET_MOVED and (
-            not self._context.role_state.is_master or self._comes(header, got)
+        elif (
+            code == Response.PULL_OFFSET_MOVED
+            and got.status is not GetStatus.OFFSET_RESET
+            and (not self._context.role_state.is_master or self._comes(header, got))
         ):
             # A slave may merely be behind, and so may a master that was just elected: its consumer must not
             # be moved by what is not there yet.
@@ -351,10 +373,18 @@ class PullProcessor:
         for topic, queue_id, _, tags_code in arrived:
             queue = (topic, queue_id)
             if queue not in self._due and self._held.wanted(queue, tags_code):
-                self._due[queue] = None
-                if self._waking is None or self._waking.done():
-                    # One turn later: records that come together are served together.
-                    self._waking = self._tasks.spawn(self._wake(), name="wake")
+                self._look_soon(queue)
+
+    def _was_reset(self, topic: str, queue_id: int) -> None:
+        """A group is to go on elsewhere in a queue."""
+        if self._held.of((topic, queue_id)):
+            self._look_soon((topic, queue_id))
+
+    def _look_soon(self, queue: Queue) -> None:
+        self._due[queue] = None
+        if self._waking is None or self._waking.done():
+            # One turn later: records that come together are served together.
+            self._waking = self._tasks.spawn(self._wake(), name="wake")
 
     async def _wake(self) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)

@@ -14,13 +14,13 @@ from broker.requests.answers import dialect, strict
 from broker.requests.consumers.offsets import need_own_group, need_pair, stored_ms
 from broker.timers.delivery import DEQUEUED, TimerService
 from broker.upkeep.delay import DelayOffsets
-from model.codes import Request, Response
+from model.codes import Response
 from model.errors import Refused
 from model.message import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting import bodies
 from remoting.bodies import Items, Members, queue_key
 from remoting.codec import VERSION, Command
-from remoting.headers import flag, need, need_int, opt_bool, opt_int, told_clock
+from remoting.headers import flag, need, need_int, opt_int, told_clock
 from remoting.service import Connection
 from runtime.turns import Slice
 
@@ -286,17 +286,14 @@ class AdminProcessor:
         return request.reply()
 
     async def reset_offset(self, connection: Connection, request: Command) -> Command:
-        """Move a group to a time, or to ``offset`` of one queue, and tell its consumers that are online.
-
-        Without ``isForce`` a queue is only moved back.
-        """
+        """Move a group to a time, or to ``offset`` of one queue. Its consumers hear of it with their next
+        pull, and until then what they commit is not noted (``broker/tables/resets``)."""
         context = self._context
         if not context.role_state.is_master:
             raise Refused("this broker is not the master: reset offsets there", Response.SYSTEM_ERROR)
         name, group = need(request.ext, "topic"), need(request.ext, "group")
         need_own_group(group)
         timestamp_ms = need_int(request.ext, "timestamp")
-        force = opt_bool(request.ext, "isForce")
         topic = context.topics.get(name)
         if topic is None:
             raise Refused(f"topic {name} does not exist", Response.TOPIC_NOT_EXIST)
@@ -311,26 +308,13 @@ class AdminProcessor:
         slice_ = Slice(context.env.monotonic_ms)
         for queue_id in [only] if only >= 0 else range(topic.read_queues):
             offset = self._reset_to(name, queue_id, timestamp_ms, wanted)
-            held = context.offsets.get(group, name, queue_id)
-            if not force and held is not None and offset > held:
-                offset = held
-            context.offsets.commit(group, name, queue_id, offset)
+            context.offsets.reset(group, name, queue_id, offset)
             context.stats.pulled.forget(group, name, queue_id)
             moved[queue_id] = offset
             await self._breathe_as_master(slice_)
         await context.copies.wait_for_copies("offsets")
         table = ((queue_key(name, self._config.broker_name, q), offset) for q, offset in moved.items())
         body = await dialect(slice_, {"offsetTable": Members(table)})
-        told = Command(
-            int(Request.RESET_CONSUMER_CLIENT_OFFSET),
-            {"topic": name, "group": group, "timestamp": str(timestamp_ms)},
-            body,
-        )
-        online = context.clients.consumers.get(group)
-        for member in list(online.members.values()) if online is not None else []:
-            if not member.connection.closed:
-                member.connection.oneway(told)
-            await slice_.breathe()
         return request.reply(body=body)
 
     async def _breathe_as_master(self, slice_: Slice) -> None:
@@ -346,12 +330,12 @@ class AdminProcessor:
         if wanted != -1:
             least = context.min_offset(name, queue_id)
             most = context.store.max_queue_offset(name, queue_id)
-            if not least <= wanted <= most:
+            if not least <= wanted <= most + 1:
                 raise Refused(
                     f"Target offset {wanted} not in consume queue range [{least}-{most}]",
                     Response.SYSTEM_ERROR,
                 )
-            return wanted
+            return min(wanted, most)
         if timestamp_ms < 0:
             return context.store.max_queue_offset(name, queue_id)
         offset = context.store.offset_by_time(name, queue_id, timestamp_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from model.message import retry_topic
 from remoting import bodies
 from remoting.bodies import queue_key
 from remoting.codec import Command
+from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from remoting.service import Connection
 from tests.broker.helpers import (
+    Client,
     client_of,
     eventually,
     heartbeat,
@@ -68,7 +71,22 @@ async def test_what_mqadmin_asks_is_answered(tmp_path: Path) -> None:
         assert (await client.call(987654)).code == 3
 
 
-async def test_a_reset_moves_the_group_and_tells_its_consumers(tmp_path: Path) -> None:
+async def _reset(client: Client, offset: int) -> None:
+    ext = {"topic": "T", "group": "cg", "timestamp": "0", "queueId": "0", "offset": str(offset)}
+    answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+    assert answer.code == 0, answer.remark
+
+
+def _pull(offset: int, commit: int = -1, wait_ms: int = 0) -> dict[str, str]:
+    flags = PULL_SUBSCRIPTION | (PULL_COMMIT_OFFSET if commit >= 0 else 0) | (PULL_SUSPEND if wait_ms else 0)
+    return PullHeader("cg", "T", 0, offset, 32, flags, max(commit, 0), wait_ms, "*").to_ext()
+
+
+@pytest.mark.parametrize("to", [3, 5])
+async def test_what_members_commit_before_they_go_on_where_an_operator_said_does_not_undo_it(
+    tmp_path: Path, to: int
+) -> None:
+    """As RocketMQ 5.5 by default: commits of the time before are answered OK, and the next pull is told."""
     told: list[Command] = []
 
     async def handler(connection: Connection, request: Command) -> None:
@@ -79,21 +97,49 @@ async def test_a_reset_moves_the_group_and_tells_its_consumers(tmp_path: Path) -
             await client.send("T")
         await broker.store.caught_up()
         await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
-        reset = {
-            "topic": "T",
-            "group": "cg",
-            "timestamp": "0",
-            "isForce": "true",
-            "queueId": "0",
-            "offset": "3",
-        }
-        answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-        assert answer.code == 0
-        assert broker.offsets.get("cg", "T", 0) == 3
-        await eventually(
-            lambda: any(c.code == Request.RESET_CONSUMER_CLIENT_OFFSET for c in told),
-            "the consumer is told",
-        )
+        commit = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "4"}
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit)
+        await _reset(client, to)
+        late = await client.call(Request.UPDATE_CONSUMER_OFFSET, commit)
+        assert (late.code, late.remark) == (0, "Offset has been previously reset")
+        assert broker.offsets.get("cg", "T", 0) == to
+        answer = await client.call(Request.PULL_MESSAGE, _pull(4, commit=4))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (Response.PULL_OFFSET_MOVED, str(to))
+        assert (answer.remark, answer.ext["minOffset"], answer.ext["maxOffset"]) == ("OFFSET_RESET", "0", "5")
+        assert broker.offsets.get("cg", "T", 0) == to, "what that pull said was of the time before, too"
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit)
+        assert broker.offsets.get("cg", "T", 0) == 4, "now it counts"
+        assert (await client.call(Request.PULL_MESSAGE, _pull(4))).code == 0, "it is told once"
+        assert Request.RESET_CONSUMER_CLIENT_OFFSET not in [command.code for command in told]
+
+
+async def test_a_pull_that_waits_is_told_of_a_reset_at_once_and_others_wait_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        await broker.store.caught_up()
+        other = PullHeader("og", "T", 0, 1, 32, PULL_SUBSCRIPTION | PULL_SUSPEND, 0, 60_000, "*").to_ext()
+        waits = asyncio.ensure_future(client.call(Request.PULL_MESSAGE, _pull(1, wait_ms=60_000)))
+        waits_on = asyncio.ensure_future(client.call(Request.PULL_MESSAGE, other))
+        await eventually(lambda: broker.processors.pulls.held == 2, "both wait")
+        await _reset(client, 0)
+        answer = await waits
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (Response.PULL_OFFSET_MOVED, "0")
+        await client.send("T")
+        answer = await waits_on
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "2")
+
+
+async def test_a_consumer_that_begins_where_its_group_was_reset_to_reads_at_once(tmp_path: Path) -> None:
+    """RocketMQ tells it to go on there, too; Java's push consumer then waits for ten seconds."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for _ in range(5):
+            await client.send("T")
+        await broker.store.caught_up()
+        broker.groups.find("cg")
+        await _reset(client, 2)
+        answer = await client.call(Request.PULL_MESSAGE, _pull(2, commit=2))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "5")
+        assert broker.offsets.resets.count == 0
 
 
 async def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: Path) -> None:
@@ -252,6 +298,7 @@ async def test_a_list_whose_lease_ends_says_how_many_were_made(
         ({"queueId": "\u00b2", "offset": "3"}, Response.SYSTEM_ERROR),
         ({"queueId": "0", "offset": "3"}, Response.SUCCESS),
         ({"queueId": "0", "offset": "5"}, Response.SUCCESS),
+        ({"queueId": "0", "offset": "6"}, Response.SUCCESS),
         ({"queueId": "-1", "offset": "-1"}, Response.SUCCESS),
     ],
 )
