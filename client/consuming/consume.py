@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from client.consuming.calling import is_taken
 from client.consuming.pull import Pulled, PullStatus
 from client.message import Queue, Received
+from client.trace import Listener
 from model.errors import MqError
 from runtime.tasks import Tasks
 
@@ -90,7 +92,7 @@ class QueueWorker:
         *,
         orderly: bool,
         pull: Callable[[int], Awaitable[Pulled]],
-        listener: Callable[[list[Received]], Awaitable[bool | None]],
+        listener: Listener,
         give_back: Callable[[Received], Awaitable[None]],
         allowed: Callable[[], bool],
     ) -> None:
@@ -189,7 +191,7 @@ class QueueWorker:
         try:
             if self._orderly:
                 await self._in_order(messages)
-            elif not await self._handled(messages):
+            elif not await is_taken(self._listener, messages):
                 waiting = [message for message in messages if not await self._is_given_back(message)]
             later = {message.queue_offset for message in waiting}
             for message in messages:
@@ -207,7 +209,7 @@ class QueueWorker:
             if not self._allowed():
                 await asyncio.sleep(AGAIN_S)
                 continue
-            if await self._handled(messages):
+            if await is_taken(self._listener, messages):
                 return
             left = []
             for message in messages:
@@ -223,14 +225,6 @@ class QueueWorker:
         self._progress.held_bytes -= len(message.body)
         self._room.set()
 
-    async def _handled(self, messages: list[Received]) -> bool:
-        try:
-            return await self._listener(messages) is not False
-        except Exception:
-            # The program's own error, whatever it is: the messages are not handled and come again.
-            log.exception("listener failed on %s", [message.msg_id for message in messages])
-            return False
-
     async def _later(self, message: Received) -> None:
         """Handle again, here, what the broker does not take back, and let the others of the queue go on.
 
@@ -241,7 +235,7 @@ class QueueWorker:
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, GIVE_BACK_LONGEST_S)
             async with self._slots:
-                if await self._handled([message]) or await self._is_given_back(message):
+                if await is_taken(self._listener, [message]) or await self._is_given_back(message):
                     break
         self._done(message)
 

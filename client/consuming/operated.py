@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.admin import queue_of
+from client.consuming.calling import FAILURES, raise_if_asked
 from client.consuming.pull import parse_records
 from client.message import Queue
 from client.session import Session
@@ -95,8 +96,8 @@ class Member:
         try:
             taken = await self.listener([message])
             result["consumeResult"] = "CR_LATER" if taken is False else "CR_SUCCESS"
-        except Exception as error:
-            # The program's own error, whatever it is: the operator is told of it.
+        except FAILURES as error:
+            raise_if_asked(error)  # else the operator is told of it
             log.exception("the listener failed on %s, which an operator asked for", message.msg_id)
             result |= {"consumeResult": "CR_THROW_EXCEPTION", "remark": repr(error)}
         result["spentTimeMills"] = int(self.env.monotonic_ms() - began_ms)

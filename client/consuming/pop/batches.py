@@ -63,9 +63,10 @@ class Batches:
 
     async def give_back(self) -> None:
         """Break off what is under way: it comes to another member now, not when its time is over."""
+        held = list(self._held)
         await self._handler.stop()
         await self._ends.cancel()
-        left = [one for one in self._held if not one.settled]
+        left = [one for one in held if not one.settled]
         if not left:
             return
         try:
@@ -75,12 +76,16 @@ class Batches:
             log.info("not all messages went back, they come again by themselves")
 
     async def _end(self, batch: Sequence[Popped], acks: Acks, holding: Holding) -> None:
-        await self._handler.handle(batch, acks)
-        self._ended(batch, holding)
+        try:
+            await self._handler.handle(batch, acks)
+        finally:
+            self._ended(batch, holding)
 
     async def _pass(self, popped: Popped, acks: Acks, holding: Holding) -> None:
-        await acks.ack(popped)
-        self._ended([popped], holding)
+        try:
+            await acks.ack(popped)
+        finally:
+            self._ended([popped], holding)
 
     def _ended(self, batch: Sequence[Popped], holding: Holding) -> None:
         for one in batch:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from client.consuming.calling import is_taken
 from client.consuming.pop.acks import AGAIN_S, Acks, surely
 from client.consuming.pop.calls import PopCalls, Popped
 from client.consuming.pop.options import PopOptions
@@ -82,13 +83,8 @@ class Handler:
                 return Verdict.UNASKED
             if min(one.until_ms for one in batch) <= self._env.monotonic_ms():
                 return Verdict.LATE
-            try:
-                handled = await self._listener([one.message for one in batch])
-            except Exception:
-                # The program's own error, whatever it is: the messages are not handled and come again.
-                log.exception("listener failed on %s", [one.message.msg_id for one in batch])
-                return Verdict.FAILED
-        return Verdict.FAILED if handled is False else Verdict.DONE
+            taken = await is_taken(self._listener, [one.message for one in batch])
+        return Verdict.DONE if taken else Verdict.FAILED
 
     async def _keep(self, batch: Sequence[Popped], call: asyncio.Task[Verdict]) -> Verdict:
         """Keep ``batch`` hidden while ``call`` runs."""
