@@ -17,6 +17,7 @@ from typing import Any, Final
 from client.checking import need_async, need_consumer, need_counts, need_least, need_positive
 from client.consuming.allocate import Allocate, average
 from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, SUSPEND_S, Limits, QueueWorker
+from client.consuming.locks import LOCK_S, Locks
 from client.consuming.operated import Member
 from client.consuming.pull import PullConsumer, Pulled, PullStatus
 from client.consuming.refused import Refusals
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 
 REBALANCE_S: Final = 20.0
 COMMIT_S: Final = 5.0
-LOCK_S: Final = 20.0
 INCOMPLETE_S: Final = 1.0
 """A topic without a route, or a queue not taken yet, is looked at again after this time."""
 SOON_S: Final = 0.1
@@ -150,10 +150,10 @@ class PushConsumer(Lifecycle):
         self._routes = self.session.routes
         self._tasks = Tasks(f"consumer {group}")
         self._workers: dict[Queue, QueueWorker] = {}
-        self._locked: dict[Queue, None] = {}
         self._wake = asyncio.Event()
         self._running = False
         self._refusals = Refusals(log, group, env)
+        self._locks = Locks(env, self.puller, self._refusals)
         self._tracing: Tracing | None = None
         if options.trace:
             nameservers = self._routes.nameservers
@@ -196,7 +196,7 @@ class PushConsumer(Lifecycle):
             every(self._options.commit_s, self.commit, what=f"commit of {self.group}"), name="commit"
         )
         if self._options.orderly:
-            self._tasks.spawn(every(LOCK_S, self._lock_all, what=f"locks of {self.group}"), name="lock")
+            self._tasks.spawn(every(LOCK_S, self._keep_locks, what=f"locks of {self.group}"), name="lock")
 
     async def stop(self) -> None:
         """Finish the calls under way, commit the offsets, give the queues back."""
@@ -247,9 +247,10 @@ class PushConsumer(Lifecycle):
         mine = dict.fromkeys(self._options.allocate(queues, members, self.session.client_id))
         await self._release([q for q in self._workers if q.topic == topic and q not in mine])
         fresh = [queue for queue in mine if queue not in self._workers]
-        if self._options.orderly:
-            fresh = await self._lock(fresh)
         wait_s = self._options.rebalance_s
+        if self._options.orderly:
+            wait_s = min(wait_s, await self._locks.ask(fresh, INCOMPLETE_S) or wait_s)
+            fresh = [queue for queue in fresh if self._locks.holds(queue)]
         for queue in fresh:
             what = f"offset of {queue.topic} at {queue.broker_name}"
             try:
@@ -313,7 +314,7 @@ class PushConsumer(Lifecycle):
             pull=lambda at: self._pull(queue, at),
             listener=self._listener,
             give_back=lambda message: self._give_back(queue, message),
-            allowed=lambda: not self._options.orderly or queue in self._locked,
+            allowed=lambda: not self._options.orderly or self._locks.holds(queue),
         )
         self._workers[queue] = worker
         worker.start()
@@ -323,9 +324,7 @@ class PushConsumer(Lifecycle):
             worker = self._workers.pop(queue)
             await worker.stop()
             await self._commit_one(queue, worker)
-            if queue in self._locked:
-                del self._locked[queue]
-                await self._unlock(queue)
+            await self._locks.give_back(queue)
 
     # --- what a worker needs
 
@@ -371,6 +370,9 @@ class PushConsumer(Lifecycle):
             },
         )
 
+    async def _keep_locks(self) -> None:
+        await self._locks.ask(list(self._workers), INCOMPLETE_S)
+
     async def _commit_one(self, queue: Queue, worker: QueueWorker) -> None:
         offset = worker.handled
         if offset == worker.committed:
@@ -382,39 +384,6 @@ class PushConsumer(Lifecycle):
             self._refusals.on_good(what)
         except (OSError, MqError) as error:
             self._refusals.on_error(what, error, 0.0)
-
-    # --- locks
-
-    async def _lock(self, queues: Sequence[Queue]) -> list[Queue]:
-        by_broker: dict[str, list[Queue]] = {}
-        for queue in queues:
-            by_broker.setdefault(queue.broker_name, []).append(queue)
-        granted: list[Queue] = []
-        for broker_name, asked in by_broker.items():
-            master = (await self._routes.get(asked[0].topic)).master(broker_name)
-            if master is not None:
-                granted += await self.puller.lock(asked, master)
-        self._locked.update(dict.fromkeys(granted))
-        return granted
-
-    async def _lock_all(self) -> None:
-        held = list(self._workers)
-        try:
-            granted = await self._lock(held)
-        except (OSError, MqError) as error:
-            log.info("consumer %s: locks: %s", self.group, error)
-            granted = []
-        for queue in held:
-            if queue not in granted:
-                self._locked.pop(queue, None)
-
-    async def _unlock(self, queue: Queue) -> None:
-        try:
-            address = (await self._routes.get(queue.topic)).master(queue.broker_name)
-            if address is not None:
-                await self.puller.unlock([queue], address)
-        except (OSError, MqError) as error:
-            log.info("consumer %s: unlock of %s: %s (it ends by itself after 60 s)", self.group, queue, error)
 
     # --- what others tell
 
@@ -440,7 +409,7 @@ class PushConsumer(Lifecycle):
             self._wake.set()
             if self._options.orderly:
                 # A new master holds no locks: ask for them before consuming on.
-                self._tasks.spawn(self._lock_all(), name="relock")
+                self._tasks.spawn(self._keep_locks(), name="relock")
 
     def _heartbeat(self) -> dict[str, Any]:
         return consumer_data(self.group, self._subscriptions, self._sub_version, begin=self._options.begin)

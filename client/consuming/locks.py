@@ -1,0 +1,79 @@
+"""Which queues may this consumer consume in order? Those whose lock their broker gave it, not long ago.
+
+A broker keeps a lock for 60 s, for one member of the group. Each is asked by itself: that one does not answer
+says nothing of what the others gave, and of its own locks only that they grow old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from client.consuming.pull import PullConsumer
+from client.consuming.refused import Refusals
+from client.message import NoMaster, Queue
+from model.errors import MqError
+from runtime.env import Env
+
+log = logging.getLogger(__name__)
+
+LOCK_S: Final = 20.0
+"""They are asked for again so often."""
+LIVES_MS: Final = 30_000.0
+"""So long after it was asked for, a lock counts here (``ProcessQueue.isLockExpired`` of RocketMQ): this
+member may have stood still, and the broker given the queue to another one."""
+
+
+class Locks:
+    """The locks of one consumer."""
+
+    def __init__(self, env: Env, puller: PullConsumer, refusals: Refusals) -> None:
+        self._env = env
+        self._puller = puller
+        self._refusals = refusals
+        self._asked_ms: dict[Queue, float] = {}
+
+    def holds(self, queue: Queue) -> bool:
+        asked_ms = self._asked_ms.get(queue)
+        return asked_ms is not None and self._env.monotonic_ms() < asked_ms + LIVES_MS
+
+    async def ask(self, queues: Sequence[Queue], again_s: float) -> float:
+        """Ask for the locks of ``queues``, all brokers side by side. How soon to ask again, in seconds:
+        ``again_s`` or more where a broker did not answer, else 0."""
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        waits_s = await asyncio.gather(*(self._ask(*asked, again_s) for asked in by_broker.items()))
+        return max(waits_s, default=0.0)
+
+    async def give_back(self, queue: Queue) -> None:
+        if self._asked_ms.pop(queue, None) is None:
+            return
+        try:
+            address = await self._master(queue)
+            await self._puller.unlock([queue], address)
+        except (OSError, MqError) as error:
+            group = self._puller.group
+            log.info("consumer %s: unlock of %s: %s (it ends by itself after 60 s)", group, queue, error)
+
+    async def _ask(self, broker_name: str, queues: list[Queue], again_s: float) -> float:
+        what = f"locks at {broker_name}"
+        asked_ms = self._env.monotonic_ms()
+        try:
+            granted = await self._puller.lock(queues, await self._master(queues[0]))
+        except (OSError, MqError) as error:
+            return self._refusals.on_error(what, error, again_s, needed=True)
+        self._refusals.on_good(what)
+        for queue in queues:
+            self._asked_ms.pop(queue, None)
+        self._asked_ms.update(dict.fromkeys(granted, asked_ms))
+        return 0.0
+
+    async def _master(self, queue: Queue) -> str:
+        route = await self._puller.session.routes.get(queue.topic)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise NoMaster(f"group {queue.broker_name} has no master")
+        return address

@@ -1,0 +1,100 @@
+"""The promises of client.consuming.locks: in order is consumed what a broker allowed not long ago, and a
+broker that is silent stops its own queues only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from client.consuming.locks import Locks
+from client.consuming.refused import Refusals
+from client.message import Queue
+from client.routes import Route
+from tests.client.virtual import virtually
+
+HERE, THERE = Queue("T", "a", 0), Queue("T", "b", 0)
+
+
+class World:
+    """Two brokers; the clock of the loop."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+        self.group = "g"
+        self.dead: set[str] = set()
+        self.taken: set[Queue] = set()
+        self.unlocked: list[Queue] = []
+        self.session: Any = SimpleNamespace(routes=self)
+
+    def monotonic_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+    async def get(self, topic: str) -> Route:
+        return Route(topic, {"a": {0: "a:1"}, "b": {0: "b:1"}})
+
+    async def lock(self, queues: Sequence[Queue], address: str) -> list[Queue]:
+        await asyncio.sleep(3 if address in self.dead else 0.01)
+        if address in self.dead:
+            raise ConnectionError(f"{address} is dead")
+        return [queue for queue in queues if queue not in self.taken]
+
+    async def unlock(self, queues: Sequence[Queue], address: str) -> None:
+        self.unlocked += queues
+
+    def locks(self) -> Locks:
+        world: Any = self
+        return Locks(world, world, Refusals(logging.getLogger(__name__), "g", world))
+
+
+def held(locks: Locks) -> list[Queue]:
+    return [queue for queue in (HERE, THERE) if locks.holds(queue)]
+
+
+def test_a_broker_that_does_not_answer_stops_its_own_queues_only_and_not_at_once() -> None:
+    async def work() -> None:
+        world = World()
+        locks = world.locks()
+        assert await locks.ask([HERE, THERE], 1.0) == 0
+        world.dead.add("b:1")
+        await asyncio.sleep(20)
+        assert await locks.ask([HERE, THERE], 1.0) == 1.0
+        assert held(locks) == [HERE, THERE]
+        await asyncio.sleep(7)
+        assert held(locks) == [HERE]
+        world.dead.clear()
+        assert await locks.ask([HERE, THERE], 1.0) == 0
+        assert held(locks) == [HERE, THERE]
+
+    virtually(work)
+
+
+def test_a_lock_is_too_old_after_half_a_minute_without_a_word_of_its_broker() -> None:
+    async def work() -> None:
+        locks = World().locks()
+        await locks.ask([HERE], 1.0)
+        await asyncio.sleep(29.9)
+        assert held(locks) == [HERE]
+        await asyncio.sleep(0.1)
+        assert held(locks) == []
+
+    virtually(work)
+
+
+def test_a_queue_that_another_member_has_is_not_consumed_and_not_given_back() -> None:
+    async def work() -> None:
+        world = World()
+        locks = world.locks()
+        await locks.ask([HERE, THERE], 1.0)
+        world.taken.add(HERE)
+        await locks.ask([HERE, THERE], 1.0)
+        assert held(locks) == [THERE]
+        await locks.give_back(HERE)
+        await locks.give_back(THERE)
+        assert (held(locks), world.unlocked) == ([], [THERE])
+
+    virtually(work)
