@@ -56,9 +56,7 @@ class Blocking(ABC, Generic[C]):
         """Raises as the asyncio client's ``start``; then it is stopped."""
 
         async def begin() -> C:
-            client = await self._make()
-            await client.start()
-            return client
+            return await (await self._make()).__aenter__()
 
         try:
             self._client = self._thread.run(begin())

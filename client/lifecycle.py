@@ -8,7 +8,8 @@ from typing import Self
 
 
 class Lifecycle(ABC):
-    """Started by ``async with`` or by ``start``; ``stop`` ends it for good."""
+    """Started by ``async with`` or by ``start``; ``stop`` ends it for good, also what a
+    ``start`` that was broken off began."""
 
     __slots__ = ()
 
@@ -19,7 +20,11 @@ class Lifecycle(ABC):
     async def stop(self) -> None: ...
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()  # what it began: brokers may know this client already
+            raise
         return self
 
     async def __aexit__(

@@ -151,7 +151,6 @@ class PushConsumer(Lifecycle):
         self._tasks = Tasks(f"consumer {group}")
         self._workers: dict[Queue, QueueWorker] = {}
         self._wake = asyncio.Event()
-        self._running = False
         self._refusals = Refusals(log, group, env)
         self._locks = Locks(env, self.puller, self._refusals)
         self._tracing: Tracing | None = None
@@ -178,18 +177,18 @@ class PushConsumer(Lifecycle):
         return sorted(self._workers)
 
     async def start(self) -> None:
-        self._running = True
-        if self._tracing is not None:
-            await self._tracing.start()
         self.session.add_consumer(self.group, self._heartbeat)
         self._routes.on_change.append(self._route_changed)
+        await self.puller.start()
+        if self._tracing is not None:
+            await self._tracing.start()
+        # Until here nothing waits: who breaks a start off finds all of it to stop.
         for topic in self._subscriptions:
             try:
                 await self._routes.get(topic)
             except MqError as error:
                 # A topic that comes later is found by the rebalance loop.
                 self._refusals.on_error(f"rebalance of {topic}", error, 0.0)
-        await self.puller.start()
         await self.session.beat()
         self._tasks.spawn(self._rebalance_forever(), name="rebalance")
         self._tasks.spawn(
@@ -200,12 +199,11 @@ class PushConsumer(Lifecycle):
 
     async def stop(self) -> None:
         """Finish the calls under way, commit the offsets, give the queues back."""
-        if not self._running:
-            return
-        self._running = False
+        if self._route_changed not in self._routes.on_change:
+            return  # it was not started
+        self._routes.on_change.remove(self._route_changed)
         await self._tasks.cancel()
         await self._release(list(self._workers))
-        self._routes.on_change.remove(self._route_changed)
         await self.session.remove_consumer(self.group)
         await self.puller.stop()
         if self._tracing is not None:

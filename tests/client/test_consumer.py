@@ -147,6 +147,38 @@ def test_a_second_member_takes_half_of_the_queues_and_gives_them_back() -> None:
     run(work)
 
 
+def test_a_start_that_is_given_up_leaves_no_member_behind() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        beats = asyncio.Event()
+
+        async def slow_heartbeat(command: Command) -> Command | None:
+            if command.code == Request.HEART_BEAT:
+                beats.set()
+                await asyncio.sleep(0.1)
+            return None
+
+        broker.before = slow_heartbeat
+        consumer = PushConsumer(env, "cg", nameserver.address, listener=ignore, subscriptions={"T": "*"})
+        others = asyncio.all_tasks()
+        entering = asyncio.ensure_future(consumer.__aenter__())
+        await beats.wait()
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        names = {task.get_name() for task in asyncio.all_tasks() - others}
+        assert not {name for name in names if name.startswith(("consumer cg", "client ", "routes"))}
+        assert consumer.queues == []
+        assert any(request.code == Request.UNREGISTER_CLIENT for request in broker.requests)
+        await stop(nameserver, broker)
+
+    run(work)
+
+
+async def ignore(messages: list[Received]) -> None:
+    pass
+
+
 def test_a_message_the_listener_fails_on_goes_back_to_the_broker_and_the_rest_goes_on() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
