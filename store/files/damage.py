@@ -71,6 +71,10 @@ class DamagedRange:
     found_ms: int = 0
     lost: tuple[Lost, ...] = ()
 
+    def lost_from(self, offset: int) -> list[Dispatch]:
+        """The lost records at or behind ``offset``: a range that grew may begin before it."""
+        return [one.dispatch() for one in self.lost if one.offset >= offset]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "begin": self.begin,
@@ -115,7 +119,9 @@ class DamageLedger:
         return any(item.begin < until and begin < item.until for item in self.ranges)
 
     def note(self, found: Iterable[DamagedRange]) -> None:
-        """Add ranges; those that touch what is known become one with it."""
+        """Add ranges; those that overlap what is known become one with it. Ranges that only touch are two: of
+        two records side by side each may be mended by another replica (``recover.lost`` tells when they are
+        one)."""
         ranges = list(self.ranges)
         for item in found:
             ranges = _with(ranges, item)

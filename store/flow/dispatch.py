@@ -289,7 +289,7 @@ class Dispatcher:
             if damaged.until > until:
                 self._stalled_at = self.confirmed
             else:  # the lost records keep their places in their queues; readers pass over them
-                self._deliver([one.dispatch() for one in damaged.lost], damaged.until)
+                self._deliver(damaged.lost_from(at), damaged.until)
             return
         until = self._files.damage.next_begin(at, until)
         data = self._log.read(at, min(READ_BYTES, until - at))

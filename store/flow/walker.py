@@ -32,8 +32,8 @@ class Walker:
         while at < end:
             damaged = self._damage.at(at)
             if damaged is not None and damaged.until <= end:
-                at = damaged.until
-                yield [one.dispatch() for one in damaged.lost], at
+                lost, at = damaged.lost_from(at), damaged.until
+                yield lost, at
                 continue
             segment_bytes = self._log.segment_bytes
             room = min(self._damage.next_begin(at, end), at - at % segment_bytes + segment_bytes) - at

@@ -22,7 +22,7 @@ from store.files.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, whole
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
 from store.flow.store_flow import StoreFlow
-from store.recover.lost import lost_in
+from store.recover.lost import note_damage
 
 log = logging.getLogger(__name__)
 
@@ -322,8 +322,7 @@ class Repairer:
 
     def _note(self, at: int, until: int, bad: BadRecord) -> int:
         log.error("rot at %d: %s", at, bad)
-        item = DamagedRange(at, until, bad.kind)
-        self._damage.note(lost_in(self._files, self._parser, [item], self._env.now_ms()))
+        note_damage(self._files, self._parser, [DamagedRange(at, until, bad.kind)], self._env.now_ms())
         return until
 
     def mend_entry(self, topic: str, queue_id: int, index: int) -> bool:

@@ -1,4 +1,9 @@
-"""Which records were in a damaged range? Their queue entries, and what can still be read of them, say so."""
+"""Which records were in a damaged range? Their queue entries, and what can still be read of them, say so.
+
+A range begins where a record does, and ends where one does or the segment: only then can whole records of a
+replica mend it. An end may have been a guess, though: where a slave's log ended in a record, or was cut to.
+Damage that begins there, where no record does, is the rest of the same range.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,45 @@ from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_queue_name
 from store.files.damage import DamagedRange, Lost
-from store.files.record import BadRecord, DispatchParser, measure
+from store.files.record import HEAD, MAGIC_V1, MAGIC_V2, BadRecord, DispatchParser, measure
 from store.files.store_files import StoreFiles
 
 log = logging.getLogger(__name__)
+
+
+def note_damage(files: StoreFiles, parser: DispatchParser, found: list[DamagedRange], now_ms: int) -> None:
+    """Write ``found`` into the ledger, with what was lost, and each with the range it goes on from. Raises
+    DiskError."""
+    files.damage.note(lost_in(files, parser, [_from_its_begin(files, item) for item in found], now_ms))
+
+
+def note_what_belongs_together(files: StoreFiles, parser: DispatchParser, now_ms: int) -> None:
+    """Make one of known ranges that touch where no record begins. Raises DiskError."""
+    known = files.damage.ranges
+    found = [joined for item in known if (joined := _from_its_begin(files, item)) is not item]
+    files.damage.note(lost_in(files, parser, found, now_ms))
+
+
+def _from_its_begin(files: StoreFiles, item: DamagedRange) -> DamagedRange:
+    former = files.damage.at(item.begin - 1)
+    if former is None or former.until > item.begin or item.begin % files.log.segment_bytes == 0:
+        return item
+    if _begins_there(files, item):
+        return item
+    return DamagedRange(former.begin, item.until, former.kind)
+
+
+def _begins_there(files: StoreFiles, item: DamagedRange) -> bool:
+    """Did a record begin where ``item`` does? Its magic, its own offset or a queue entry says so."""
+    try:
+        head = files.log.read(item.begin, HEAD.size)
+    except DiskError:
+        return True  # as whoever found it says
+    if len(head) == HEAD.size:
+        _, magic, _, _, _, _, said, _, _ = HEAD.unpack(head)
+        if magic in (MAGIC_V1, MAGIC_V2) or said == item.begin:
+            return True
+    return any(one.offset == item.begin for one in (*item.lost, *_entries_in(files.queues, [item])))
 
 
 def lost_in(

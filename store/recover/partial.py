@@ -6,8 +6,24 @@ A slave flushes what came over the link, which is cut anywhere: what is safe on 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
-from store.files.record import BODY_LENGTH_AT, HEAD, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from store.files.record import (
+    BLANK_BYTES,
+    BODY_LENGTH_AT,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    measure,
+)
+
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_PLACE: Final = slice(28, 36)
+"""Where a record says its own physical offset."""
+_BLOCK_BYTES: Final = 1 << 20
 
 
 def claimed_end(read: Callable[[int, int], bytes], at: int, offset: int, came: int) -> int | None:
@@ -28,3 +44,37 @@ def claimed_end(read: Callable[[int, int], bytes], at: int, offset: int, came: i
             return int(offset + size)
         place += length_bytes + int.from_bytes(read(length_bytes, at + place), "big")
     return int(offset + size) if place == size else None
+
+
+def partial_behind(read: Callable[[int, int], bytes], at: int, base: int, stop: int) -> int | None:
+    """Position of the first record behind position ``at`` that says that it goes on behind ``stop``, where
+    what came ends: magic and its own physical offset prove that it begins there. None when there is none, or
+    too little of it came. ``base``: the segment's physical start."""
+    probe = at + 1
+    while probe + _PLACE.stop <= stop:
+        data = read(min(_BLOCK_BYTES, stop - probe), probe)
+        place = min((p for magic in _MAGICS if (p := data.find(magic, 4)) >= 0), default=-1)
+        if place < 0 or len(data) < _PLACE.stop:
+            # What a magic at the end of this piece belongs to begins before its last bytes.
+            probe += max(len(data) - BLANK_BYTES + 1, 1)
+            continue
+        probe += place - 4
+        head = read(min(HEAD.size, stop - probe), probe)
+        if int.from_bytes(head[_PLACE], "big") == base + probe:
+            says = int.from_bytes(head[:4], "big", signed=True)
+            if says > stop - probe and claimed_end(read, probe, base + probe, stop - probe) is not None:
+                return probe
+        probe += 1
+    return None
+
+
+def adds_up(record: bytes, offset: int) -> bool:
+    """Do the lengths of a record tell that it ends where ``record`` does, whatever else of it rotted?"""
+    tried = bytearray(record)
+    tried[_PLACE] = offset.to_bytes(8, "big")
+    for magic in _MAGICS:
+        tried[4:8] = magic
+        with suppress(BadRecord):
+            if measure(tried, 0, offset, False) == len(tried):
+                return True
+    return False

@@ -39,7 +39,7 @@ from store.files.segment import Segment
 from store.files.store_files import StoreFiles
 from store.flow.multi_dispatch import places as light_places
 from store.flow.store_flow import StoreFlow
-from store.recover.lost import lost_in
+from store.recover.lost import note_damage, note_what_belongs_together
 from store.recover.scan import Scan, StaleRest, entry_disagrees
 
 log = logging.getLogger(__name__)
@@ -189,7 +189,8 @@ class _Recovery:
         files.damage.truncate(scan.end)
         files.damage.drop_below(files.log.min_offset)
         _forget_mended(files.log, files.damage)
-        files.damage.note(lost_in(files, self.flow.parser, scan.damaged, self.now_ms))
+        note_what_belongs_together(files, self.flow.parser, self.now_ms)
+        note_damage(files, self.flow.parser, scan.damaged, self.now_ms)
 
     def _end_log_at(self, end: int) -> None:
         """Erase what lies behind, and make durable what lies before."""

@@ -19,8 +19,13 @@ fits counts. Damage is noted and the scan goes on behind it; else the log ends t
     not zeros  no; they are the beginning of a record that    end: partial (_end_of_last)
                goes on behind ``safe_end``
     not zeros  no; the record's lengths fit                   damage: this record
+    not zeros  no; a record begins behind them that goes on   damage up to that one, which is partial
+               behind ``safe_end``
     not zeros  no; ``safe_end`` is at most a record away      damage up to ``safe_end``
     not zeros  no                                             end
+
+On a slave ``safe_end`` may lie in a record, so the last row may put the end of a range, and of the log, into
+one: where nothing tells where it began. What comes behind then belongs to the same range (recover.lost).
 
 A whole record can be torn (record.is_torn: zeros in its properties), if it is not safe. One that a good
 record follows is treated as bytes that are no record after an unclean stop (_measure). The last one is
@@ -53,7 +58,7 @@ from store.files.record import (
 )
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
-from store.recover.partial import claimed_end
+from store.recover.partial import adds_up, claimed_end, partial_behind
 
 log = logging.getLogger(__name__)
 
@@ -252,12 +257,12 @@ class Scan:
             self.reason = f"the record at {offset} came in part, {came} bytes of it"
             return None
         size = int.from_bytes(segment.read(4, at), "big", signed=True)
-        if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX):
-            try:
-                if measure(segment.read(size, at), 0, offset, False) == size:
-                    return offset + size
-            except BadRecord as bad:
-                log.debug("%s", bad)
+        if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX) and adds_up(
+            segment.read(size, at), offset
+        ):
+            return offset + size
+        if came < left and (found := partial_behind(segment.read, at, segment.start, at + came)) is not None:
+            return segment.start + found
         known = min(self._safe_end, segment.start + self._log.segment_bytes)
         return known if offset < known <= offset + RECORD_BYTES_MAX else None
 

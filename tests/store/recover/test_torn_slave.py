@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model.ids import PhysicalOffset
-from store.files.damage import DamagedRange
+from store.files.damage import DamagedRange, Lost
 from store.files.record import walk
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -103,3 +103,63 @@ async def test_what_is_confirmed_in_the_middle_of_a_record_confirms_nothing_of_i
         store.confirm(PhysicalOffset(len(log)))
         await store.caught_up()
         assert store.confirmed_records_end == len(log)
+
+
+async def copied_from(disk: FaultyDisk, log: bytes) -> tuple[list[tuple[int, int]], int, list[Lost]]:
+    """Open the slave, let it copy the rest of ``log`` and mend all from there. What was damaged when it had
+    opened, where its log ended, and what its ledger said was lost before the repair."""
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        found, end = [(one.begin, one.until) for one in store.damage.ranges], store.log.end
+        await follow(store, log, len(log))
+        lost = [one for item in store.damage.ranges for one in item.lost]
+        for wanted in store.repairer.wanted():
+            await store.repairer.mend(wanted, log[wanted.begin : wanted.until])
+        assert (store.damage.ranges, store.why_not_writable) == ([], None)
+        assert store.log.read(0, store.log.end) == log
+        assert [r.queue_offset for r in records_of(store)] == list(range(6))
+        return found, end, lost
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+@pytest.mark.parametrize("byte", [0, 2, 3, 5, 30, 87, 120])
+async def test_rot_before_a_record_that_came_in_part_costs_that_record_alone(byte: int, clean: bool) -> None:
+    log, last = await log_of_a_master()
+    before = list(walk(log, 0))[-2].physical_offset
+    disk = await slave_that_ended_at(last + 300, log, clean=clean)
+    (segment,) = disk.listdir("/store/commitlog")
+    disk.nodes[f"/store/commitlog/{segment}"].cache[before + byte] ^= 4
+    found, end, lost = await copied_from(disk, log)
+    assert (found, end) == ([(before, last)], last)
+    assert {one.offset for one in lost} <= {before}
+
+
+@pytest.mark.parametrize("byte", [3, 5])
+async def test_where_nothing_tells_where_a_partial_record_began_its_rest_is_damage_of_the_same_range(
+    byte: int,
+) -> None:
+    """No replica has whole records for either part alone."""
+    log, _ = await log_of_a_master()
+    rotten, partial, _ = [record.physical_offset for record in walk(log, 0)][-3:]
+    disk = await slave_that_ended_at(partial + 20, log, clean=False)
+    (segment,) = disk.listdir("/store/commitlog")
+    disk.nodes[f"/store/commitlog/{segment}"].cache[rotten + byte] ^= 4
+    found, end, _ = await copied_from(disk, log)
+    assert found == [(rotten, end)]
+    assert end == (partial if byte == 5 else partial + 20), "its lengths tell where it ends, or nothing does"
+
+
+async def test_two_ranges_that_an_older_version_noted_of_one_are_one_after_a_start() -> None:
+    log, last = await log_of_a_master()
+    starts = [record.physical_offset for record in walk(log, 0)]
+    disk = await slave_that_ended_at(len(log), log, clean=True)
+    (segment,) = disk.listdir("/store/commitlog")
+    for at in (starts[1] + 5, starts[3] + 5, starts[4] + 5):
+        disk.nodes[f"/store/commitlog/{segment}"].cache[at] ^= 4
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        store.damage.clear(store.damage.ranges[0])
+        middle = starts[2] + 50
+        for begin, until in ((starts[1], middle), (middle, starts[3]), (starts[3], starts[4])):
+            store.damage.note([DamagedRange(begin, until, "unreadable_region")])
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        found = [(one.begin, one.until) for one in store.damage.ranges]
+        assert found == [(starts[1], starts[3]), (starts[3], last)], "a record begins at the second"
