@@ -233,21 +233,41 @@ class PullHeader:
 
     @classmethod
     def parse(cls, ext: Ext) -> "PullHeader":
-        """Raises Refused."""
+        """What it wants is read where its flags say that it tells that. Raises Refused."""
+        sys_flag = _int32(ext, "sysFlag")
+        told = ext if sys_flag & PULL_SUBSCRIPTION else {}
         return cls(
             group=need(ext, "consumerGroup"),
             topic=need(ext, "topic"),
             queue_id=_int32(ext, "queueId"),
             queue_offset=need_int(ext, "queueOffset"),
             count_max=_int32(ext, "maxMsgNums"),
-            sys_flag=_int32(ext, "sysFlag"),
+            sys_flag=sys_flag,
             commit_offset=need_int(ext, "commitOffset"),
             suspend_timeout_ms=need_int(ext, "suspendTimeoutMillis"),
-            subscription=ext.get("subscription") or "*",
+            subscription=told.get("subscription") or "*",
             sub_version=opt_int(ext, "subVersion", 0),
-            expression_type=ext.get("expressionType") or "TAG",
+            expression_type=told.get("expressionType") or "TAG",
             bytes_max=_opt_int32(ext, "maxMsgBytes", 0) if ext.get("maxMsgBytes") else None,
             request_source=_opt_int32(ext, "requestSource", -1),
+        )
+
+    def kept(self, group: str, topic: str) -> "PullHeader":
+        """What is needed of one that waits, by the names that a table has: no text of its client's."""
+        return PullHeader(
+            group,
+            topic,
+            self.queue_id,
+            self.queue_offset,
+            self.count_max,
+            self.sys_flag,
+            self.commit_offset,
+            self.suspend_timeout_ms,
+            "",
+            self.sub_version,
+            "",
+            self.bytes_max,
+            self.request_source,
         )
 
     def to_ext(self) -> dict[str, str]:

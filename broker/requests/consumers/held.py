@@ -22,7 +22,8 @@ PLACE_BYTES: Final = 100
 
 @dataclass(slots=True)
 class Held:
-    """A pull that waits. Its header is not kept: a client may make that very long."""
+    """A pull that waits. ``header`` is what ``PullHeader.kept`` leaves: a client may make the rest very
+    long."""
 
     connection: Connection
     request: Command

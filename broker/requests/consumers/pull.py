@@ -31,6 +31,7 @@ from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice, Unhurried
+from store.files.consume_queue import is_queue_name
 from store.files.record import store_timestamp_of
 from store.flow.dispatch import Arrival
 from store.flow.reading import GetStatus, Got
@@ -155,13 +156,12 @@ class PullProcessor:
         now_ms = self._context.env.monotonic_ms()
         config = self._config
         wait_ms = min(header.suspend_timeout_ms, config.suspend_ms_max)
-        header.subscription = ""  # it is parsed
         if header.has_subscription:
             subscription.tags = []  # their codes are what is looked at
         return Held(
             connection,
             request.bare(),
-            header,
+            header.kept(group.name, topic.name),
             subscription,
             topic,
             group,
@@ -195,7 +195,8 @@ class PullProcessor:
 
     def _topic(self, header: PullHeader) -> TopicConfig:
         topic = self._context.topics.get(header.topic)
-        if topic is None and self._context.config.lmq_enable and header.topic.startswith(LMQ_PREFIX):
+        is_light = topic is None and self._context.config.lmq_enable and header.topic.startswith(LMQ_PREFIX)
+        if is_light and is_queue_name(header.topic, 0):
             topic = TopicConfig(header.topic, 1, 1)  # light queues are made by the messages that name them
         if topic is None:
             raise Refused(f"topic[{header.topic}] not exist, apply first please!", Response.TOPIC_NOT_EXIST)

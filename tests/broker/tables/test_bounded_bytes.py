@@ -29,10 +29,10 @@ from model.topic import TopicConfig
 from remoting import bodies
 from remoting.codec import Command, encode
 from remoting.guard import Standing
-from remoting.headers import PullHeader
+from remoting.headers import PULL_SUSPEND, PullHeader
 from remoting.pop_headers import PopHeader
 from store.files.key_hash import KeyHash
-from tests.broker.helpers import Client, client_of, config_for, eventually, running
+from tests.broker.helpers import Client, client_of, config_for, eventually, heartbeat, running
 from tests.broker.send_frames import binary_header
 from tests.fakes.broker.store import FakeConnection
 
@@ -83,6 +83,26 @@ async def test_held_pulls_keep_nothing_a_client_made_long(tmp_path: Path) -> Non
         assert (held.subscription.tags, set(held.subscription.codes)) == ([], {97, 98})
         await client.send("T", properties="TAGS\x01a\x02")
         assert (await asked).code == 0
+
+
+async def test_held_pulls_keep_no_text_of_a_subscription_that_they_do_not_tell(tmp_path: Path) -> None:
+    """Without the flag the original reads neither of the two fields, whatever is in them."""
+    async with running(tmp_path, enableLmq="true") as broker, client_of(broker) as client:
+        await client.send("T")
+        await client.call(Request.HEART_BEAT, {}, heartbeat("one", "cg", "T", "%LMQ%a"))
+        pulls, connection = broker.processors.pulls, await client.connection()
+        for number, topic in enumerate(("T", "%LMQ%a"), 1):
+            header = PullHeader("cg", topic, 0, 2 - number, 32, PULL_SUSPEND, suspend_timeout_ms=20_000)
+            header.subscription = header.expression_type = LONG
+            asked = asyncio.create_task(connection.call(Command(Request.PULL_MESSAGE, header.to_ext()), 30))
+            await eventually(lambda: pulls.held == number or asked.done(), "it is held")  # noqa: B023
+            assert pulls.held == number
+            asked.cancel()
+        header.topic = "%LMQ%" + LONG
+        assert (await connection.call(Command(Request.PULL_MESSAGE, header.to_ext()))).code == 17
+        for held in _all(pulls._held):
+            texts = [getattr(held.header, name) for name in held.header.__slots__]
+            assert sum(len(text) for text in texts if isinstance(text, str)) < 20
 
 
 async def _pull(client: Client, tags: str, **more: Any) -> Command:
