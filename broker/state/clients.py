@@ -87,7 +87,7 @@ class Subscription:
         found = cls(
             topic=str(data["topic"]),
             expression=expression,
-            version=_long(data.get("subVersion") or 0),
+            version=long_of("subVersion", data.get("subVersion") or 0),
             expression_type=kind,
             tags=tags,
             codes=codes,
@@ -355,11 +355,11 @@ class Clients:
         assert found == known, "each connection is known to be in the groups it is in"
 
 
-def _long(value: object) -> int:
-    """As a Java long. Raises ValueError: a greater one would never be followed by a newer one."""
+def long_of(name: str, value: object) -> int:
+    """As a Java long. Raises ValueError: a greater version would never be followed by a newer one."""
     number = int(value) if isinstance(value, (int, str)) else None
     if number is None or not -(2**63) <= number < 2**63:
-        raise ValueError(f"subVersion {str(value)[:40]} is no whole number of 64 bits")
+        raise ValueError(f"{name} {str(value)[:40]} is no whole number of 64 bits")
     return number
 
 

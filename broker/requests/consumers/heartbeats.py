@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.answers import gathered, strict
 from broker.requests.consumers.filter_data import FilterNews
-from broker.state.clients import CLIENTS_MAX, TAG, Client, Subscription
+from broker.state.clients import CLIENTS_MAX, TAG, Client, Subscription, long_of
 from model.codes import Request, Response
 from model.errors import PeerError, Refused
 from model.message import retry_topic
@@ -28,6 +28,9 @@ from runtime.tasks import Tasks
 from runtime.turns import PeerLeft, Slice
 
 log = logging.getLogger(__name__)
+
+CLIENT_ID_MAX: Final = 512
+"""Characters. Of official clients it is an address, a process or the name of an instance, and a time."""
 
 
 class ClientProcessor:
@@ -78,14 +81,14 @@ class ClientProcessor:
         Raises KeyError, TypeError, ValueError or AttributeError on data that is no heartbeat."""
         context = self._context
         client = Client(
-            str(data["clientID"]),
+            _client_id(data),
             connection,
             request.language,
             request.version,
             context.env.monotonic_ms(),
             context.trust.sender(connection, request),
         )
-        fingerprint = int(data.get("heartbeatFingerprint") or 0)
+        fingerprint = long_of("heartbeatFingerprint", data.get("heartbeatFingerprint") or 0)
         without = bool(data.get("withoutSub", False)) and fingerprint != 0
         # Version 2 leaves the subscriptions out until the broker says that it lacks them.
         fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
@@ -117,7 +120,6 @@ class ClientProcessor:
             if connection.closed:
                 raise PeerLeft
             context.clients.producer(str(producer["groupName"]), client)
-        connection.attributes["client_id"] = client.client_id
         connection.attributes["fingerprint"] = fingerprint
         return fresh, changed
 
@@ -243,6 +245,14 @@ class ClientProcessor:
         if group is None or (config is not None and not config.notify_consumer_ids_changed):
             return []
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
+
+
+def _client_id(data: dict[str, Any]) -> str:
+    """Raises KeyError, or ValueError."""
+    found = str(data["clientID"])
+    if len(found) > CLIENT_ID_MAX:
+        raise ValueError(f"a clientID has at most {CLIENT_ID_MAX} characters")
+    return found
 
 
 async def _subscriptions(consumer: dict[str, Any], slice_: Slice) -> dict[str, Subscription]:

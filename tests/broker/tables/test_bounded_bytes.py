@@ -270,6 +270,17 @@ async def test_no_heartbeat_is_taken_while_clients_take_too_much(tmp_path: Path)
         assert broker.context.clients.bytes < 500_000
 
 
+async def test_of_a_heartbeat_nothing_long_stays_with_its_connection(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        client_id = "127.0.0.1@" + "i" * 492 + "#123456789"
+        assert (await client.call(Request.HEART_BEAT, {}, heartbeat(client_id, "cg", "T"))).code == 0
+        assert (await client.call(Request.HEART_BEAT, {}, heartbeat(client_id + "0", "cg", "T"))).code == 1
+        (connection,) = broker.server.connections
+        odd = {"clientID": "one", "heartbeatFingerprint": "9" * 4000}
+        assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(odd))).code == 1
+        assert deep_bytes(connection.attributes) < 1000
+
+
 async def test_an_answer_is_made_without_keeping_what_it_is_made_of(tmp_path: Path) -> None:
     """Objects of ten times its bytes stayed in the process: Python keeps the memory of small ones."""
     big = {"topic": "BenchmarkTest", "group": "cg", "consumerGroup": "cg", "isOrder": "false"}
