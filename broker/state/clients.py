@@ -24,6 +24,9 @@ TAG_BYTES: Final = 200
 """What a tag takes at most besides its characters: its text, its hash, their places in a list and a set."""
 ENTRY_BYTES: Final = 400
 """Of a client in a group, or a topic in a subscription, besides its texts."""
+KIND_MAX: Final = 64
+"""Characters of the name of a kind of expression that is none of the two: a heartbeat may tell one, as in the
+original, and nothing is pulled by it."""
 SQL92_BYTES: Final = 110
 """What a character of an expression takes once it is compiled, as measured with the worst of them."""
 
@@ -57,7 +60,8 @@ class Subscription:
         """About the memory it takes."""
         each = SQL92_BYTES if self.expression_type == SQL92 else 1
         tags = max(len(self.tags), len(self.codes))
-        return each * len(self.expression) + TAG_BYTES * tags + sum(map(len, self.tags))
+        texts = len(self.expression_type) + sum(map(len, self.tags))
+        return each * len(self.expression) + TAG_BYTES * tags + texts
 
     @classmethod
     def of(
@@ -79,9 +83,14 @@ class Subscription:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Subscription:
+        """As a heartbeat tells it. Raises KeyError, TypeError or ValueError."""
         expression, kind = str(data.get("subString") or ALL), str(data.get("expressionType") or TAG)
+        if len(kind) > KIND_MAX:
+            raise ValueError(f"a kind of expressions has at most {KIND_MAX} characters")
         tags = [str(tag) for tag in data.get("tagsSet") or []]
         codes = frozenset(int(code) for code in data.get("codeSet") or [])
+        if codes and not (min(codes) >= -(2**63) and max(codes) < 2**63):
+            raise ValueError("codeSet has a number of more than 64 bits")
         if tags and not codes and kind == TAG and expression != ALL:
             codes = frozenset(java_hash(tag) for tag in tags)  # it wants these, not everything
         found = cls(

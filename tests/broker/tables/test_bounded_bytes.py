@@ -281,6 +281,23 @@ async def test_of_a_heartbeat_nothing_long_stays_with_its_connection(tmp_path: P
         assert deep_bytes(connection.attributes) < 1000
 
 
+async def test_each_text_of_a_subscription_is_short_or_counted(tmp_path: Path) -> None:
+    """``expressionType`` was neither."""
+    wanted = {"topic": "T", "subString": "a", "expressionType": "XPATH", "classFilterMode": True}
+    told = bodies.loads(heartbeat("one", "cg", "T"))
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for more in ({"expressionType": LONG}, {"codeSet": [10**4000]}):
+            told["consumerDataSet"][0]["subscriptionDataSet"] = [wanted | more]
+            assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == 1
+        assert broker.context.clients.bytes == 0
+        told["consumerDataSet"][0]["subscriptionDataSet"] = [wanted]
+        assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == 0
+        shown = await client.call(Request.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "cg"})
+        assert bodies.loads(shown.body)["subscriptionTable"]["T"].items() >= wanted.items()
+    longer = Subscription.from_json({**wanted, "expressionType": "X" * 64})
+    assert longer.weight - Subscription.from_json(wanted).weight == 64 - len("XPATH")
+
+
 async def test_an_answer_is_made_without_keeping_what_it_is_made_of(tmp_path: Path) -> None:
     """Objects of ten times its bytes stayed in the process: Python keeps the memory of small ones."""
     big = {"topic": "BenchmarkTest", "group": "cg", "consumerGroup": "cg", "isOrder": "false"}
