@@ -15,6 +15,7 @@ from model.message import java_hash
 from model.sql92 import Filter, SqlError, compile_filter
 from remoting.acl.gate import Sender
 from remoting.service import Connection
+from runtime.sizes import text_bytes
 
 CLIENTS_MAX: Final = 100_000
 TAG: Final = "TAG"
@@ -60,8 +61,8 @@ class Subscription:
         """About the memory it takes."""
         each = SQL92_BYTES if self.expression_type == SQL92 else 1
         tags = max(len(self.tags), len(self.codes))
-        texts = len(self.expression_type) + sum(map(len, self.tags))
-        return each * len(self.expression) + TAG_BYTES * tags + texts
+        texts = text_bytes(self.expression_type) + sum(map(text_bytes, self.tags))
+        return each * text_bytes(self.expression) + TAG_BYTES * tags + texts
 
     @classmethod
     def of(
@@ -107,7 +108,7 @@ class Subscription:
 
     def entry_bytes(self) -> int:
         """About the memory it takes in a group."""
-        return ENTRY_BYTES + len(self.topic) + self.bytes
+        return ENTRY_BYTES + text_bytes(self.topic) + self.bytes
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -135,7 +136,7 @@ class Client:
     @property
     def bytes(self) -> int:
         """About the memory that it takes in each group."""
-        return ENTRY_BYTES + len(self.client_id) + len(self.language)
+        return ENTRY_BYTES + text_bytes(self.client_id) + text_bytes(self.language)
 
 
 @dataclass(slots=True)
@@ -155,8 +156,8 @@ class ConsumerGroup:
     @property
     def bytes(self) -> int:
         """About the memory that it takes without its members."""
-        texts = len(self.consume_type) + len(self.message_model) + len(self.from_where)
-        return texts + self.subscribed_bytes
+        texts = map(text_bytes, (self.consume_type, self.message_model, self.from_where))
+        return sum(texts) + self.subscribed_bytes
 
 
 class Clients:
@@ -244,7 +245,7 @@ class Clients:
         """One entry of a group became another one."""
         for entry, sign in ((former, -1), (client, 1)):
             if entry is not None:
-                self.bytes += sign * (len(group) + entry.bytes)
+                self.bytes += sign * (text_bytes(group) + entry.bytes)
 
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None
@@ -345,7 +346,7 @@ class Clients:
             group.bytes - group.subscribed_bytes + sum(s.entry_bytes() for s in group.subscriptions.values())
             for group in self.consumers.values()
         )
-        return groups + sum(len(name) + member.bytes for name, member in entries)
+        return groups + sum(text_bytes(name) + member.bytes for name, member in entries)
 
     def check_invariants(self) -> None:
         found: dict[Connection, tuple[set[str], set[str]]] = {}

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.sizes import text_bytes
+
 LOCK_LIVES_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
 SWEEP_MS: Final = 1000.0
@@ -122,4 +124,4 @@ class QueueLocks:
 
 def _bytes(group: str, queue: Queue, client_id: str) -> int:
     """About what a lock takes; texts that several locks share count for each."""
-    return LOCK_BYTES + len(group) + len(queue[0]) + len(queue[1]) + len(client_id)
+    return LOCK_BYTES + sum(map(text_bytes, (group, queue[0], queue[1], client_id)))

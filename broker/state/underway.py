@@ -5,21 +5,22 @@ A request that waits keeps its header and its body. What waits by a client's wil
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from remoting.codec import Command
+from runtime import sizes
+from runtime.sizes import text_bytes
 
 EACH_BYTES: Final = 4 << 10
 """What a request that waits takes beside what it brought."""
 
 
 def size_of(command: Command) -> int:
-    """What is kept of ``command`` while it waits: text takes up to four bytes a sign."""
-    ext = sum(sys.getsizeof(name) + sys.getsizeof(value) for name, value in command.ext.items())
-    return EACH_BYTES + ext + len(command.body)
+    """What is kept of ``command`` while it waits."""
+    ext = sum(text_bytes(name) + text_bytes(value) for name, value in command.ext.items())
+    return EACH_BYTES + 2 * sizes.EACH_BYTES * len(command.ext) + ext + len(command.body)
 
 
 class Underway:

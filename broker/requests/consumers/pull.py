@@ -29,6 +29,7 @@ from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_syst
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
+from runtime.sizes import text_bytes
 from runtime.tasks import Tasks
 from runtime.turns import Slice, Unhurried
 from store.files.consume_queue import is_queue_name
@@ -212,7 +213,7 @@ class PullProcessor:
 
     def _subscription(self, header: PullHeader, group: SubscriptionGroupConfig) -> Subscription:
         if header.has_subscription:
-            if len(header.subscription) > self._config.subscription_bytes_max:
+            if text_bytes(header.subscription) > self._config.subscription_bytes_max:
                 raise Refused(
                     f"a subscription has at most {self._config.subscription_bytes_max} bytes"
                     " (maxSubscriptionBytes)",

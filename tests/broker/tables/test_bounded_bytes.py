@@ -19,6 +19,7 @@ from broker.state.clients import Client as Entry
 from broker.state.clients import Clients, Subscription
 from broker.state.counters import Counters
 from broker.state.locks import LOCK_LIVES_MS, ROOM_BYTES, QueueLocks
+from broker.state.underway import size_of
 from broker.tables.moved import Moved
 from broker.tables.offsets import OffsetTable
 from broker.tables.topics import DELETED_MAX, Topics
@@ -30,7 +31,7 @@ from remoting import bodies
 from remoting.codec import Command, encode
 from remoting.guard import Standing
 from remoting.headers import PULL_SUSPEND, PullHeader
-from remoting.pop_headers import PopHeader
+from remoting.pop_headers import LookHeader, PopHeader
 from store.files.key_hash import KeyHash
 from tests.broker.helpers import Client, client_of, config_for, eventually, heartbeat, running
 from tests.broker.send_frames import binary_header
@@ -296,6 +297,30 @@ async def test_each_text_of_a_subscription_is_short_or_counted(tmp_path: Path) -
         assert bodies.loads(shown.body)["subscriptionTable"]["T"].items() >= wanted.items()
     longer = Subscription.from_json({**wanted, "expressionType": "X" * 64})
     assert longer.weight - Subscription.from_json(wanted).weight == 64 - len("XPATH")
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00fc", "\u4e2d", "\U0001f600"])
+def test_bounds_in_bytes_count_what_a_text_takes_whatever_is_in_it(letter: str) -> None:
+    """A character takes up to four; a text says no more once it was encoded."""
+    text = letter * 30_000
+    clients, pops, locks = Clients(), HeldPops(), QueueLocks()
+    connection = cast(Any, FakeConnection())
+    said = {"topic": text, "subString": text, "tagsSet": [text + "1"], "codeSet": [1]}
+    entry = Entry(text, connection, text, 1, 0.0)
+    clients.consumer({"groupName": text, "messageModel": text, "subscriptionDataSet": [said]}, entry)
+    clients.producer(text, entry)
+    assert clients.bytes > 8 * sys.getsizeof(text)
+    header = PopHeader("cg", "T", 0, 1, 1000, 1000, 0, 0, expression=text, attempt_id=text)
+    pops.add(HeldPop(connection, Command(1), header, None, 60_000.0))
+    assert pops.bytes > 2 * sys.getsizeof(text) - 200
+    look = LookHeader("cg", "T", 0, attempt_id=text)
+    assert HeldPop(connection, Command(1), look, None, 0.0).bytes > sys.getsizeof(text) - 100
+    locks.lock(text, text, [(text, text, 0)], 0)
+    assert locks.bytes > 4 * sys.getsizeof(text)
+    assert size_of(Command(310, {text: text})) > 2 * sys.getsizeof(text)
+    assert text.encode(), "what it is counted with does not change"
+    for counted in (clients, pops, locks):
+        counted.check_invariants()
 
 
 async def test_an_answer_is_made_without_keeping_what_it_is_made_of(tmp_path: Path) -> None:

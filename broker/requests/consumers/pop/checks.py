@@ -10,6 +10,7 @@ from model.codes import Response
 from model.errors import Refused
 from model.pop import MESSAGES_MAX, pop_retry_topic
 from model.topic import PERM_READ, TopicConfig
+from runtime.sizes import text_bytes
 from store.files.consume_queue import is_queue_name
 
 
@@ -85,7 +86,7 @@ def need_queue(context: BrokerContext, topic: str, queue_id: int, group: str) ->
 
 def need_subscription(context: BrokerContext, topic: str, expression: str, kind: str) -> Subscription:
     """What a pop wants of its topic. Raises Refused."""
-    if len(expression) > context.config.subscription_bytes_max:
+    if text_bytes(expression) > context.config.subscription_bytes_max:
         raise Refused(
             f"a subscription has at most {context.config.subscription_bytes_max} bytes"
             " (maxSubscriptionBytes)",

@@ -14,6 +14,7 @@ from remoting.acl.gate import Pass
 from remoting.codec import Command
 from remoting.pop_headers import LookHeader, PopHeader
 from remoting.service import Connection
+from runtime.sizes import text_bytes
 
 Key = tuple[str, str, int]
 """Topic, group, queue or ALL_QUEUES."""
@@ -37,7 +38,9 @@ class HeldPop:
     def bytes(self) -> int:
         """About the memory that its texts and its subscription take."""
         header, subscription = self.header, self.subscription
-        texts = len(header.attempt_id) + len(header.expression) if isinstance(header, PopHeader) else 0
+        texts = text_bytes(header.attempt_id)
+        if isinstance(header, PopHeader):
+            texts += text_bytes(header.expression)
         return texts + (0 if subscription is None else subscription.bytes)
 
     @property
