@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import tenacity
 
@@ -25,10 +25,13 @@ from model.codes import Response
 from model.errors import MqError, PeerError, Refused, Unknown
 from model.message import java_hash
 from model.topic import AUTO_CREATE_TOPIC
+from remoting.codec import FLAG_ONEWAY
 from runtime.backoff import backoff_s
 from runtime.env import Env
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 WAIT_MIN_S: Final = 0.01
 WAIT_MAX_S: Final = 0.05
@@ -36,7 +39,6 @@ FRESH_MS: Final = 20.0
 """A route told this lately is not asked for again."""
 SLOW_MS: Final = 500.0
 """An answer this late makes the producer ask the NameServers whether the master is still the same."""
-
 OnSent = Callable[[SendResult, str, int], None]
 """Told of each stored message: its result, properties and the bytes of its body."""
 
@@ -64,9 +66,45 @@ class Delivery:
         self._turn = env.random.randrange(1 << 16)
         self._in_flight: dict[int, tuple[str, Queue, float]] = {}
         self._attempt_number = 0
+        self._out: dict[asyncio.Timeout, None] = {}
+        self._out_until_s: float | None = None
+        self._ended = asyncio.Event()
 
     async def deliver(self, sending: Sending) -> SendResult:
         """Raises SendFailed, SendUnknown."""
+        return await self._until_broken_off(sending, self._deliver)
+
+    async def oneway(self, sending: Sending) -> None:
+        """Write it to a master's link. Raises SendFailed."""
+        await self._until_broken_off(sending, self._oneway)
+
+    def end_within(self, timeout_s: float) -> None:
+        """What is on its way after that time, or sets out later, is broken off: it ends as SendUnknown, or as
+        SendFailed when no attempt of it can have stored it."""
+        self._out_until_s = asyncio.get_running_loop().time() + timeout_s
+        for out in self._out:
+            if not out.expired():
+                out.reschedule(self._out_until_s)
+
+    async def drained(self) -> None:
+        """Return when nothing is on its way any more."""
+        while self._out:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def _until_broken_off(self, sending: Sending, go: Callable[[Sending], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout_at(self._out_until_s) as out:
+                self._out[out] = None
+                try:
+                    return await go(sending)
+                finally:
+                    del self._out[out]
+                    self._ended.set()
+        except TimeoutError:  # those of ``go`` are its own: it raises SendFailed and SendUnknown
+            raise self.gave_up(sending, MqError("the producer was stopped")) from None
+
+    async def _deliver(self, sending: Sending) -> SendResult:
         try:
             return await self._attempt(sending)
         except (OSError, MqError) as error:
@@ -84,6 +122,19 @@ class Delivery:
             return await retrying(self._attempt, sending)
         except (OSError, MqError) as error:
             raise self.gave_up(sending, error) from error
+
+    async def _oneway(self, sending: Sending) -> None:
+        while True:
+            try:
+                target, address = await self.aim(sending)
+                await self._remoting.oneway(address, sending.command(target, FLAG_ONEWAY))
+                return
+            except (OSError, MqError) as error:
+                wait_s = self.wait_s(sending)
+                again = may_retry(error, unknown_retries_left=0)
+                if not again or self.left_s(sending) <= wait_s:
+                    raise self.gave_up(sending, error) from error
+            await asyncio.sleep(wait_s)
 
     def _again(self, sending: Sending, error: BaseException) -> bool:
         sending.reason = str(error) or type(error).__name__
@@ -193,6 +244,10 @@ class Delivery:
             if self._on_sent is not None:
                 self._on_sent(result, sending.ext["i"], len(sending.body))
             return result
+        except asyncio.CancelledError:
+            took_ms = self._env.monotonic_ms() - started_ms
+            sending.attempts.append(Attempt(address, "unknown", "it was broken off", took_ms))
+            raise
         except (OSError, MqError) as error:
             unknown = isinstance(error, Unknown | PeerError)
             took_ms = self._env.monotonic_ms() - started_ms

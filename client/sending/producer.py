@@ -11,7 +11,7 @@ import enum
 import functools
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from client.checking import need_async, need_env, need_group
 from client.message import Attempt, Message, Queue, Received, SendFailed, SendResult, SendUnknown
@@ -21,7 +21,6 @@ from client.sending.gathering import Gatherer
 from client.sending.in_flight import InFlight
 from client.sending.latency import Latencies
 from client.sending.options import SendOptions
-from client.sending.outcome import may_retry
 from client.sending.recall import Recalling
 from client.sending.request_reply import Reply, Requests, reply_to, ttl_s
 from client.sending.targets import Targets
@@ -30,7 +29,6 @@ from client.session import Session
 from client.trace import Tracer
 from model.codes import Response
 from model.errors import MqError, Refused
-from remoting.codec import FLAG_ONEWAY
 from runtime.backoff import backoff_s
 from runtime.env import Env
 from runtime.tasks import Tasks, every
@@ -107,19 +105,19 @@ class Producer(Recalling):
             self._tracer.start()
 
     async def stop(self) -> None:
-        """Wait up to 3 s for sends begun by ``send_async`` and for replies; those still out end as
-        SendUnknown and NoReply."""
+        """Wait up to 3 s for sends and for replies; those still out end as SendUnknown, as SendFailed where
+        nothing can be stored, and as NoReply."""
         if self._state is not _State.RUNNING:
             return
         self._state = _State.STOPPED
+        self._delivery.end_within(DRAIN_S)
+        ends = [self._delivery.drained(), self._requests.stop(DRAIN_S)]
         if self._gatherer is not None:
-            await self._gatherer.stop(DRAIN_S)
-        out: list[asyncio.Future[Any]] = [*self._in_flight.futures, *self._requests.waiting]
-        if out:
-            await asyncio.wait(out, timeout=DRAIN_S)
-        await self._requests.stop()
+            ends.append(self._gatherer.stop(DRAIN_S))
+        await asyncio.gather(*ends)
         await self._transactions.stop()
         if self._tracer is not None:
+            self._delivery.end_within(DRAIN_S)
             await self._tracer.stop()
         await self._tasks.cancel()
         await self.session.remove_producer(self.group)
@@ -228,18 +226,7 @@ class Producer(Recalling):
         """
         self._need_open()
         with self._spans.sending(self.group, [message]) as told:
-            sending = self._compose.single(told.messages[0], queue, None, None)
-            while True:
-                try:
-                    target, address = await self._delivery.aim(sending)
-                    await self.session.remoting.oneway(address, sending.command(target, FLAG_ONEWAY))
-                    return
-                except (OSError, MqError) as error:
-                    wait_s = self._delivery.wait_s(sending)
-                    again = may_retry(error, unknown_retries_left=0)
-                    if not again or self._delivery.left_s(sending) <= wait_s:
-                        raise self._delivery.gave_up(sending, error) from error
-                await asyncio.sleep(wait_s)
+            await self._delivery.oneway(self._compose.single(told.messages[0], queue, None, None))
 
     async def request(
         self,
@@ -264,6 +251,7 @@ class Producer(Recalling):
             text = f"no route of {message.topic}: {error or f'none within {timeout_s} s'}"
             code = error.code if isinstance(error, Refused) else Response.TOPIC_NOT_EXIST
             raise SendFailed(text, code, ()) from error
+        self._need_open()
 
         async def send(asking: Message) -> SendResult:
             left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
@@ -299,7 +287,9 @@ class Producer(Recalling):
                 wait_s = backoff_s(tries, REPLY_WAIT_MIN_S, REPLY_WAIT_MAX_S, self._env.random)
                 if self._delivery.left_s(sending) <= wait_s:
                     raise
-            await asyncio.sleep(wait_s)
+                await asyncio.sleep(wait_s)
+                if self._state is _State.STOPPED:
+                    raise
         raise AssertionError("count ends never")
 
     async def _fulfil(

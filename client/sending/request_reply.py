@@ -103,8 +103,10 @@ class Requests:
     def start(self) -> None:
         self._tasks.spawn(every(KNOWN_S, self._stay_known, what="staying known to brokers"), name="known")
 
-    async def stop(self) -> None:
-        """Those still waiting end with NoReply."""
+    async def stop(self, timeout_s: float) -> None:
+        """Wait so long for the replies; those still waiting end with NoReply."""
+        if self._waiting:
+            await asyncio.wait(self.waiting, timeout=timeout_s)
         for reply in self.waiting:
             if not reply.done():
                 reply.set_exception(NoReply("the producer was stopped before a reply came", None))

@@ -12,7 +12,8 @@ import pytest
 from client.blocking import BlockingPopConsumer, BlockingProducer, BlockingPushConsumer
 from client.consuming.consumer import ConsumeOptions
 from client.consuming.pop.options import PopOptions
-from client.message import Message, Received, SendResult
+from client.message import Message, Received, SendFailed, SendResult
+from client.routes import Route
 from client.sending.options import SendOptions
 from client.sending.producer import Producer
 from client.sending.transactions import Decision
@@ -104,6 +105,35 @@ def test_what_fails_is_raised_and_a_stopped_one_says_so() -> None:
     producer.stop()
     with pytest.raises(RuntimeError, match="stopped"):
         producer.start()
+
+
+def test_a_send_that_a_stop_meets_on_another_thread_ends_as_sends_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.sending.producer.DRAIN_S", 0.05)
+    producer = BlockingProducer("pg", "127.0.0.1:1")
+    producer.start()
+    ended: queue.Queue[BaseException] = queue.Queue()
+
+    def send() -> None:
+        try:
+            producer.send(Message(topic="Letters", body=b"one"))
+        except BaseException as error:  # noqa: BLE001
+            ended.put(error)
+
+    begun = threading.Event()
+    targets = producer.client._targets
+    route = targets.route
+
+    async def looked_for(topic: str) -> Route:
+        begun.set()
+        return await route(topic)
+
+    monkeypatch.setattr(targets, "route", looked_for)
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert begun.wait(10)
+    producer.stop()
+    sender.join()
+    assert isinstance(ended.get_nowait(), SendFailed)
 
 
 def test_a_stopped_client_leaves_no_task_behind(tmp_path: Path) -> None:

@@ -551,6 +551,49 @@ def test_too_many_sends_in_flight_are_refused() -> None:
     run(work)
 
 
+def test_a_stop_waits_for_awaited_sends_and_ends_those_that_are_still_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.sending.producer.DRAIN_S", 0.2)
+
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        nameserver.topics["Z"] = {"broker-z": 1}  # it has no master
+        slow, never = asyncio.Event(), asyncio.Event()
+
+        async def hold(command: Command) -> Command | None:
+            if command.body in (b"slow", b"never"):
+                await (slow if command.body == b"slow" else never).wait()
+            return None
+
+        broker.before = hold
+        producer = Producer(env, "pg", nameserver.address, options=LONG)
+        await producer.start()
+        await producer.send(message())
+        tasks = [asyncio.create_task(producer.send(message(body))) for body in (b"slow", b"never")]
+        tasks.append(asyncio.create_task(producer.send(Message(topic="Z", body=b"nowhere"))))
+        tasks.append(asyncio.create_task(producer.send_batch([Message(topic="Z", body=b"nowhere")])))
+        oneway = asyncio.create_task(producer.send_oneway(Message(topic="Z", body=b"nowhere")))
+        await until(lambda: {b"slow", b"never"} <= {request.body for request in broker.requests})
+        stopping = asyncio.create_task(producer.stop())
+        await asyncio.sleep(0)
+        slow.set()
+        await stopping
+        stored, unknown, failed, batch = await asyncio.gather(*tasks, return_exceptions=True)
+        assert getattr(stored, "status", stored) is SendStatus.SEND_OK
+        assert isinstance(unknown, SendUnknown)
+        assert [a.outcome for a in unknown.attempts] == ["unknown"]
+        assert isinstance(failed, SendFailed)
+        assert "stopped" in str(failed)
+        assert isinstance(batch, SendFailed)
+        with pytest.raises(SendFailed):
+            await oneway
+        never.set()
+        await stop(nameserver, broker)
+
+    run(work)
+
+
 def test_masters_hear_of_the_producer_and_of_its_end() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
