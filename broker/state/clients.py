@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from model.codes import Response
+from model.errors import Refused
 from model.message import java_hash
 from model.sql92 import Filter, SqlError, compile_filter
 from remoting.acl.gate import Sender
@@ -21,6 +23,7 @@ CLIENTS_MAX: Final = 100_000
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 ALL: Final = "*"
+SEPARATOR: Final = "||"
 TAG_BYTES: Final = 200
 """What a tag takes at most besides its characters: its text, its hash, their places in a list and a set."""
 ENTRY_BYTES: Final = 400
@@ -77,21 +80,29 @@ class Subscription:
             raise ValueError(f"there is no expression type {kind!r}: TAG and SQL92 are known")
         if text == ALL:
             return cls(topic, text, version, kind)
-        tags = [tag.strip() for tag in text.split("||") if tag.strip()]
+        tags = [tag.strip() for tag in text.split(SEPARATOR) if tag.strip()]
         if not tags:
             raise ValueError(f"tag expression {text!r} names no tag")
         return cls(topic, text, version, kind, tags, frozenset(java_hash(tag) for tag in tags))
 
+    @staticmethod
+    def need_short(data: dict[str, Any], bytes_max: int) -> None:
+        """Of what ``from_json`` would read: its tags and their codes are what an expression of ``bytes_max``
+        can have. Raises Refused, or TypeError, ValueError or AttributeError."""
+        expression, tags = data.get("subString") or ALL, data.get("tagsSet") or []
+        if not isinstance(expression, str):
+            raise ValueError("subString is no text")
+        parts = len(SEPARATOR) * (len(tags) - 1) + sum(map(text_bytes, tags))
+        codes = (len(SEPARATOR) + 1) * (len(data.get("codeSet") or []) - 1)
+        if max(text_bytes(expression), parts, codes) > bytes_max:
+            raise too_long(bytes_max)
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Subscription:
         """As a heartbeat tells it. Raises KeyError, TypeError or ValueError."""
-        expression, kind = str(data.get("subString") or ALL), str(data.get("expressionType") or TAG)
-        if len(kind) > KIND_MAX:
-            raise ValueError(f"a kind of expressions has at most {KIND_MAX} characters")
+        expression, kind = str(data.get("subString") or ALL), _kind(data)
         tags = [str(tag) for tag in data.get("tagsSet") or []]
-        codes = frozenset(int(code) for code in data.get("codeSet") or [])
-        if codes and not (min(codes) >= -(2**63) and max(codes) < 2**63):
-            raise ValueError("codeSet has a number of more than 64 bits")
+        codes = _codes(data)
         if tags and not codes and kind == TAG and expression != ALL:
             codes = frozenset(java_hash(tag) for tag in tags)  # it wants these, not everything
         found = cls(
@@ -363,6 +374,30 @@ class Clients:
         assert by_id == beating, "each producer is found by its id, and no other"
         assert all(self._ids.values()), "an id without a connection is not kept"
         assert found == known, "each connection is known to be in the groups it is in"
+
+
+def _kind(data: dict[str, Any]) -> str:
+    """Raises ValueError."""
+    kind = str(data.get("expressionType") or TAG)
+    if len(kind) > KIND_MAX:
+        raise ValueError(f"a kind of expressions has at most {KIND_MAX} characters")
+    return kind
+
+
+def _codes(data: dict[str, Any]) -> frozenset[int]:
+    """Raises TypeError or ValueError."""
+    codes = frozenset(int(code) for code in data.get("codeSet") or [])
+    if codes and not (min(codes) >= -(2**63) and max(codes) < 2**63):
+        raise ValueError("codeSet has a number of more than 64 bits")
+    return codes
+
+
+def too_long(bytes_max: int) -> Refused:
+    """What is answered to a longer subscription, told by whatever request."""
+    return Refused(
+        f"a subscription has at most {bytes_max} bytes (maxSubscriptionBytes)",
+        Response.SUBSCRIPTION_PARSE_FAILED,
+    )
 
 
 def long_of(name: str, value: object) -> int:

@@ -71,5 +71,5 @@ class LimitsConfig(TimerConfig):
         "maxSuspendTimeoutMillis", 60000, "a pull is held at most, ms, whatever it asks for", least=1
     )
     subscription_bytes_max: int = key(
-        "maxSubscriptionBytes", 32768, "longest subscription in a pull, bytes", least=1
+        "maxSubscriptionBytes", 32768, "longest subscription in a pull, a pop or a heartbeat, bytes", least=1
     )

@@ -66,6 +66,8 @@ class Asking:
             connection.need_room(0)
             answer = await connection.call(Command(int(Request.GET_CONSUMER_RUNNING_INFO), ext), ANSWER_S)
             told = _told(answer.body) if answer.code == Response.SUCCESS else []
+            for raw in told:
+                Subscription.need_short(raw, self._context.config.subscription_bytes_max)
             return [Subscription.from_json(raw) for raw in told]
         except (Refused, Unknown, ConnectionError) as error:
             log.debug("consumer %s of %s was asked what it wants: %s", client_id, group, error)

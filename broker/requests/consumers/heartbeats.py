@@ -107,7 +107,7 @@ class ClientProcessor:
                 continue
             if context.role_state.is_master:
                 context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
-            wanted = await _subscriptions(consumer, slice_)
+            wanted = await _subscriptions(consumer, slice_, context.config.subscription_bytes_max)
             if connection.closed:
                 raise PeerLeft
             if context.clients.consumer(consumer, client, wanted, without_subscriptions=without):
@@ -255,10 +255,11 @@ def _client_id(data: dict[str, Any]) -> str:
     return found
 
 
-async def _subscriptions(consumer: dict[str, Any], slice_: Slice) -> dict[str, Subscription]:
-    """By topic. Raises KeyError, TypeError, ValueError."""
+async def _subscriptions(consumer: dict[str, Any], slice_: Slice, bytes_max: int) -> dict[str, Subscription]:
+    """By topic. Raises Refused, KeyError, TypeError, ValueError or AttributeError."""
     wanted: dict[str, Subscription] = {}
     for raw in consumer.get("subscriptionDataSet") or []:
+        Subscription.need_short(raw, bytes_max)
         subscription = Subscription.from_json(raw)
         wanted[subscription.topic] = subscription
         await slice_.breathe()

@@ -73,7 +73,8 @@ class HeldPulls:
         """Changes when all are let go: what is looked at since is not to wait again."""
         self.by_connection: Counter[Connection] = Counter()
         self._queues: dict[Queue, _Waiting] = {}
-        self._looked_at: dict[int, tuple[Held, Subscription]] = {}  # by id(): what it was counted with
+        self._looked_at: dict[int, tuple[Held, Subscription, _Waiting | None]] = {}
+        """By id(): what it was counted with, and the pulls of its queue whose ``codes`` still know it."""
         self._shared: Counter[int] = Counter()  # by the id() of a subscription: how many pulls wait with it
 
     def queues(self) -> list[Queue]:
@@ -105,19 +106,20 @@ class HeldPulls:
 
     def take(self, queue: Queue, which: Callable[[Held], bool] | None = None) -> list[Held]:
         """Those of one queue, or ``which`` of them, to be looked at: none of them is found any more. Each
-        counts until it is ``ended`` or waits again: its place is nobody else's meanwhile."""
+        counts until it is ``ended`` or waits again: its place is nobody else's meanwhile. Until then a queue
+        that others wait for may be ``wanted`` for it, too: each has its codes, which go one pull a step."""
         waiting = self._queues.get(queue)
         if waiting is None:
             return []
         taken = waiting.pulls if which is None else list(filter(which, waiting.pulls))
-        self._looked_at.update((id(held), (held, held.subscription)) for held in taken)
-        if len(taken) == len(waiting.pulls):
+        all_of_them = len(taken) == len(waiting.pulls)
+        known_to = None if all_of_them else waiting
+        self._looked_at.update((id(held), (held, held.subscription, known_to)) for held in taken)
+        if all_of_them:
             del self._queues[queue]
         elif taken:
             gone = set(map(id, taken))
             waiting.pulls = [held for held in waiting.pulls if id(held) not in gone]
-            for held in taken:
-                waiting.forget(held.subscription.codes)
         return taken
 
     def take_all(self) -> list[Held]:
@@ -137,6 +139,8 @@ class HeldPulls:
         if found is None:
             return
         self.count -= 1
+        if found[2] is not None:
+            found[2].forget(found[1].codes)
         self._let_go(found[1])
         self.by_connection[held.connection] -= 1
         if not self.by_connection[held.connection]:
@@ -154,11 +158,13 @@ class HeldPulls:
         assert self.count == waits + len(self._looked_at), "each waits once, or is looked at"
         assert self.count == sum(self.by_connection.values()), "each is of one connection"
         found = [held.subscription for waiting in self._queues.values() for held in waiting.pulls]
-        found += [subscription for _, subscription in self._looked_at.values()]
+        found += [subscription for _, subscription, _ in self._looked_at.values()]
         each = {id(subscription): subscription.bytes for subscription in found}
         places = PLACE_BYTES * sum(len(subscription.codes) for subscription in found)
         assert self.bytes == sum(each.values()) + places, "each subscription counts once"
         for waiting in self._queues.values():
-            wanted = Counter(code for held in waiting.pulls for code in held.subscription.codes)
-            assert waiting.codes == wanted, "what is wanted is what those want that wait"
-            assert waiting.all == sum(not held.subscription.codes for held in waiting.pulls)
+            known = [held.subscription for held in waiting.pulls]
+            known += [one for _, one, known_to in self._looked_at.values() if known_to is waiting]
+            wanted = Counter(code for subscription in known for code in subscription.codes)
+            assert waiting.codes == wanted, "what is wanted is what those want that wait or did"
+            assert waiting.all == sum(not subscription.codes for subscription in known)

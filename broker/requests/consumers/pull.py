@@ -19,7 +19,7 @@ from broker.requests.consumers.asking import Asking
 from broker.requests.consumers.choosing import is_stalled, look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
-from broker.state.clients import SQL92, TAG, Subscription
+from broker.state.clients import SQL92, TAG, Subscription, too_long
 from broker.state.effort import NoRoom
 from model.codes import Response
 from model.config import BrokerConfig
@@ -214,11 +214,7 @@ class PullProcessor:
     def _subscription(self, header: PullHeader, group: SubscriptionGroupConfig) -> Subscription:
         if header.has_subscription:
             if text_bytes(header.subscription) > self._config.subscription_bytes_max:
-                raise Refused(
-                    f"a subscription has at most {self._config.subscription_bytes_max} bytes"
-                    " (maxSubscriptionBytes)",
-                    Response.SUBSCRIPTION_PARSE_FAILED,
-                )
+                raise too_long(self._config.subscription_bytes_max)
             self._context.effort.read(header.subscription, header.expression_type or TAG)
             try:
                 found = Subscription.of(

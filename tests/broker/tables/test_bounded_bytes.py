@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.requests.consumers import held as held_module
 from broker.requests.consumers.held import Held, HeldPulls
 from broker.requests.consumers.pop.held import DEADLINES_LEFT, HeldPop, HeldPops
 from broker.requests.consumers.pull import PullProcessor
@@ -413,14 +414,58 @@ async def test_held_pulls_keep_their_places_while_they_are_looked_at_again() -> 
     assert processor.held < 3, "those that nobody looks at any more count no more"
 
 
+async def test_of_pulls_that_are_due_one_is_taken_apart_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may have ten thousand tags, and each second all that are due are looked at again."""
+    processor, connection, steps = Looking(most=10), cast(Any, FakeConnection()), list[str]()
+    wanted = Subscription.of("T", "a || b", "TAG")
+    for number in range(10):
+        held = Held(connection, *_rest(held_pull(0, wanted)))
+        held.check_ms = number
+        processor._held.add(held)
+    forget = held_module._Waiting.forget
+
+    def noted(waiting: Any, codes: frozenset[int]) -> None:
+        steps.append("forget")
+        forget(waiting, codes)
+
+    async def breathe() -> None:
+        steps.append("breath")
+
+    monkeypatch.setattr(held_module._Waiting, "forget", noted)
+    slice_ = cast(Any, SimpleNamespace(breathe=breathe))
+    await processor._retry(("T", 0), lambda held: held.check_ms < 5, slice_)
+    assert steps == ["breath", "forget"] * 5
+    processor._held.check_invariants()
+    assert processor.held == 10
+
+
+async def test_a_heartbeat_tells_no_more_tags_than_the_longest_subscription_has(tmp_path: Path) -> None:
+    told, tags = bodies.loads(heartbeat("one", "cg", "T")), [f"t{number}" for number in range(4000)]
+    (wanted,) = told["consumerDataSet"][0]["subscriptionDataSet"]
+    codes = list(range(len(tags)))
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for more, code in (
+            ({"subString": "||".join(tags), "tagsSet": tags, "codeSet": codes}, 0),
+            ({"subString": "||".join(tags * 2)}, 23),
+            ({"tagsSet": tags * 2}, 23),
+            ({"codeSet": list(range(149_600))}, 23),
+            ({"subString": ["a"]}, 1),
+            ({"tagsSet": [1]}, 1),
+        ):
+            told["consumerDataSet"][0]["subscriptionDataSet"] = [wanted | more]
+            assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == code
+        kept = broker.context.clients.subscription("cg", "T")
+        assert kept is not None
+        assert kept.codes == set(codes)
+
+
 class Looking(PullProcessor):
     """Nothing came for any pull."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 3) -> None:
         self._held = HeldPulls()
-        self._config = cast(
-            Any, SimpleNamespace(held_pulls_max=3, held_pulls_per_connection=3, held_pull_bytes_max=MIB)
-        )
+        bounds = {"held_pulls_max": most, "held_pulls_per_connection": most, "held_pull_bytes_max": MIB}
+        self._config = cast(Any, SimpleNamespace(**bounds))
         self._context = cast(Any, SimpleNamespace(env=SimpleNamespace(monotonic_ms=lambda: 0.0)))
 
     def _look(self, held: Held) -> Any:

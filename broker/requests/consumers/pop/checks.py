@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.context import BrokerContext
 from broker.requests.consumers.offsets import need_own_group
 from broker.requests.consumers.pull import need_filter
-from broker.state.clients import ALL, TAG, Subscription
+from broker.state.clients import ALL, TAG, Subscription, too_long
 from model.codes import Response
 from model.errors import Refused
 from model.pop import MESSAGES_MAX, pop_retry_topic
@@ -87,11 +87,7 @@ def need_queue(context: BrokerContext, topic: str, queue_id: int, group: str) ->
 def need_subscription(context: BrokerContext, topic: str, expression: str, kind: str) -> Subscription:
     """What a pop wants of its topic. Raises Refused."""
     if text_bytes(expression) > context.config.subscription_bytes_max:
-        raise Refused(
-            f"a subscription has at most {context.config.subscription_bytes_max} bytes"
-            " (maxSubscriptionBytes)",
-            Response.SUBSCRIPTION_PARSE_FAILED,
-        )
+        raise too_long(context.config.subscription_bytes_max)
     try:
         found = Subscription.of(topic, expression or ALL, kind or TAG)
     except ValueError:
