@@ -21,6 +21,7 @@ HELD_MAX: Final = 256
 HELD_BYTES_MAX: Final = 64 << 20
 AGAIN_S: Final = 0.2
 """After a pull that failed."""
+GRACE_S: Final = 3.0
 SUSPEND_S: Final = 1.0
 """RocketMQ's ``suspendCurrentQueueTimeMillis``."""
 GIVE_BACK_AGAIN_S: Final = 1.0
@@ -34,7 +35,8 @@ EMPTY_S: Final = 0.05
 class Limits:
     """``concurrency`` calls per queue at once, ``batch_max`` messages per call, ``retry_max`` returns of one
     message; in order as many tries more, ``suspend_s`` apart. ``held_max`` messages, ``held_bytes_max`` bytes
-    of bodies: pulled and not yet handled, per queue; beyond it the queue is not asked for more.
+    of bodies: pulled and not yet handled, per queue; beyond it the queue is not asked for more. ``grace_s``:
+    calls under way may take so long yet, when the queue goes or is read from elsewhere on.
     """
 
     concurrency: int
@@ -43,15 +45,18 @@ class Limits:
     held_max: int = HELD_MAX
     held_bytes_max: int = HELD_BYTES_MAX
     suspend_s: float = SUSPEND_S
+    grace_s: float = GRACE_S
 
 
 class Progress:
     """How far is a queue handled, when messages end in any order?
 
-    Holds: ``handled`` is the smallest offset not yet done, and never moves back.
+    Holds: ``handled`` is the smallest offset not yet done, and never moves back. ``over``: what is still
+    under way counts no more, as the queue is read from elsewhere on, or not at all.
     """
 
     def __init__(self, offset: int) -> None:
+        self.over = asyncio.Event()
         self.held_bytes = 0  # of bodies
         self._open: dict[int, None] = {}  # offsets handed out, ascending
         self._next = offset
@@ -63,10 +68,6 @@ class Progress:
 
     def done(self, offset: int) -> None:
         self._open.pop(offset, None)
-
-    def restart(self, offset: int) -> None:
-        """The broker moved us: what is open stays open, the rest begins at ``offset``."""
-        self._next = offset
 
     @property
     def next(self) -> int:
@@ -105,54 +106,70 @@ class QueueWorker:
         self._listener = listener
         self._give_back = give_back
         self._allowed = allowed
-        self._stopped = False
         self._room = asyncio.Event()
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._pulling = Tasks(f"pull {queue.topic}:{queue.broker_name}:{queue.queue_id}")
         self._calls = Tasks(f"consume {queue.topic}:{queue.broker_name}:{queue.queue_id}")
+        self._moves = Tasks(f"move {queue.topic}:{queue.broker_name}:{queue.queue_id}")
+        self._turn = asyncio.Lock()
 
     @property
     def handled(self) -> int:
         return self._progress.handled
 
+    @property
+    def stopped(self) -> bool:
+        return self._progress.over.is_set()
+
     def start(self) -> None:
-        self._pulling.spawn(self._run(), name="pull")
+        self._pulling.spawn(self._run(self._progress), name="pull")
 
-    async def stop(self, grace_s: float = 3.0) -> None:
+    async def stop(self) -> None:
         """Pull no more; let the calls under way end within ``grace_s``; what did not end comes again
-        elsewhere.
+        elsewhere. May be broken off, and called again.
         """
-        self._stopped = True
-        await self._halt(grace_s)
+        self._progress.over.set()
+        await self._moves.join()
+        await self._halt()
 
-    async def seek(self, offset: int, grace_s: float = 3.0) -> None:
-        """Go on at ``offset``, and let that be how far all is handled at once: calls under way end first, as
-        with ``stop``, and count no more."""
-        self._progress = Progress(offset)
-        await self._halt(grace_s)
-        if self._stopped:
+    def seek(self, offset: int) -> None:
+        """Let ``offset`` be how far all is handled, and go on there: calls under way end first, as with
+        ``stop``, and count no more."""
+        if self.stopped:
             return
+        self._progress.over.set()
         self._progress = Progress(offset)
-        self._slots = asyncio.Semaphore(self._limits.concurrency)
-        self.start()
+        self.committed = -1  # where the broker moved the queue, it may have moved the group's offset
+        self._moves.spawn(self._move(), name="move")
 
-    async def _halt(self, grace_s: float) -> None:
+    async def _move(self) -> None:
+        async with self._turn:
+            await self._halt()
+            if not self.stopped:
+                self._slots = asyncio.Semaphore(self._limits.concurrency)
+                self.start()
+
+    async def _halt(self) -> None:
         await self._pulling.cancel()
-        deadline = asyncio.get_running_loop().time() + grace_s
-        for _ in range(self._limits.concurrency):
-            try:
-                async with asyncio.timeout_at(deadline):
+        taken = 0
+        try:
+            async with asyncio.timeout(self._limits.grace_s):
+                while taken < self._limits.concurrency:
                     await self._slots.acquire()
-            except TimeoutError:
-                break
+                    taken += 1
+        except TimeoutError:
+            log.info("calls for %s are broken off after %.1f s", self.queue, self._limits.grace_s)
+        finally:
+            for _ in range(taken):
+                self._slots.release()
         await self._calls.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, progress: Progress) -> None:
         while True:
             if not self._allowed():
                 await asyncio.sleep(AGAIN_S)
                 continue
-            at = self._progress.next
+            at = progress.next
             try:
                 pulled = await self._pull(at)
             except (OSError, MqError) as error:
@@ -161,71 +178,74 @@ class QueueWorker:
                 continue
             if pulled.status is PullStatus.MOVED:
                 log.warning("offset %d of %s moved to %d by the broker", at, self.queue, pulled.next_offset)
-                self._progress.restart(pulled.next_offset)
-                self.committed = -1  # what the broker has is another one now
+                if pulled.next_offset < at:
+                    self.seek(pulled.next_offset)
+                    return
+                progress.took([], pulled.next_offset)
                 continue
             if pulled.status is PullStatus.NO_NEW:
                 await asyncio.sleep(EMPTY_S)
                 continue
-            await self._hand_out(pulled)
+            await self._hand_out(pulled, progress)
 
-    @property
-    def _full(self) -> bool:
-        progress, limits = self._progress, self._limits
+    def _is_full(self, progress: Progress) -> bool:
+        limits = self._limits
         return progress.held >= limits.held_max or progress.held_bytes >= limits.held_bytes_max
 
-    async def _hand_out(self, pulled: Pulled) -> None:
-        self._progress.took([message.queue_offset for message in pulled.messages], pulled.next_offset)
-        self._progress.held_bytes += sum(len(message.body) for message in pulled.messages)
+    async def _hand_out(self, pulled: Pulled, progress: Progress) -> None:
+        progress.took([message.queue_offset for message in pulled.messages], pulled.next_offset)
+        progress.held_bytes += sum(len(message.body) for message in pulled.messages)
         size = self._limits.batch_max
         for begin in range(0, len(pulled.messages), size):
             part = pulled.messages[begin : begin + size]
             await self._slots.acquire()
-            self._calls.spawn(self._consume(part), name="call")
-        while self._full:
+            self._calls.spawn(self._consume(part, progress), name="call")
+        while self._is_full(progress):
             self._room.clear()
             await self._room.wait()
 
-    async def _consume(self, messages: list[Received]) -> None:
-        waiting: list[Received] = []
+    async def _consume(self, messages: list[Received], progress: Progress) -> None:
+        left: list[Received] = []
         try:
             if self._orderly:
-                await self._in_order(messages)
+                left = await self._in_order(messages, progress)
             elif not await is_taken(self._listener, messages):
-                waiting = [message for message in messages if not await self._is_given_back(message)]
-            later = {message.queue_offset for message in waiting}
+                left = [message for message in messages if not await self._is_given_back(message)]
+            later = {message.queue_offset for message in left}
             for message in messages:
                 if message.queue_offset not in later:
-                    self._done(message)
+                    self._done(message, progress)
         finally:
             self._slots.release()
-        for message in waiting:
-            self._calls.spawn(self._later(message), name="later")
+        if not self._orderly:
+            for message in left:
+                self._calls.spawn(self._later(message, progress), name="later")
 
-    async def _in_order(self, messages: list[Received]) -> None:
+    async def _in_order(self, messages: list[Received], progress: Progress) -> list[Received]:
         """Return when each was handled, or is a dead letter: nothing behind them may pass. Counts the tries
-        as RocketMQ's orderly consumers do."""
-        while True:
+        as RocketMQ's orderly consumers do. What is left when it is ``over``."""
+        while not progress.over.is_set():
             if not self._allowed():
-                await asyncio.sleep(AGAIN_S)
+                await _sleep(AGAIN_S, progress.over)
                 continue
             if await is_taken(self._listener, messages):
-                return
+                return []
             left = []
             for message in messages:
                 if message.reconsume_times < self._limits.retry_max or not await self._is_given_back(message):
                     left.append(replace(message, reconsume_times=message.reconsume_times + 1))
-            if not left:
-                return
             messages = left
-            await asyncio.sleep(self._limits.suspend_s)
+            if not left:
+                break
+            await _sleep(self._limits.suspend_s, progress.over)
+        return messages
 
-    def _done(self, message: Received) -> None:
-        self._progress.done(message.queue_offset)
-        self._progress.held_bytes -= len(message.body)
+    def _done(self, message: Received, progress: Progress) -> None:
+        progress.done(message.queue_offset)
+        progress.held_bytes -= len(message.body)
         self._room.set()
 
-    async def _later(self, message: Received) -> None:
+    async def _later(self, message: Received, progress: Progress) -> None:
         """Handle again, here, what the broker does not take back, and let the others of the queue go on.
 
         Not given back means not done: the offset stays below it until one of both works.
@@ -237,7 +257,7 @@ class QueueWorker:
             async with self._slots:
                 if await is_taken(self._listener, [message]) or await self._is_given_back(message):
                     break
-        self._done(message)
+        self._done(message, progress)
 
     async def _is_given_back(self, message: Received) -> bool:
         try:
@@ -246,3 +266,12 @@ class QueueWorker:
             log.warning("message %s not given back yet: %s", message.msg_id, error)
             return False
         return True
+
+
+async def _sleep(seconds: float, over: asyncio.Event) -> None:
+    """Until ``over``, ``seconds`` at most."""
+    try:
+        async with asyncio.timeout(seconds):
+            await over.wait()
+    except TimeoutError:
+        return

@@ -372,13 +372,14 @@ class PushConsumer(Lifecycle):
         await self._locks.ask(list(self._workers), INCOMPLETE_S)
 
     async def _commit_one(self, queue: Queue, worker: QueueWorker) -> None:
-        offset = worker.handled
-        if offset == worker.committed:
+        offset, before = worker.handled, worker.committed
+        if offset == before:
             return
         what = f"commit of {queue.topic} at {queue.broker_name}"
         try:
             await self.puller.commit(queue, offset)
-            worker.committed = offset
+            if worker.committed == before:  # else it is read from elsewhere on since
+                worker.committed = offset
             self._refusals.on_good(what)
         except (OSError, MqError) as error:
             self._refusals.on_error(what, error, 0.0)
@@ -398,7 +399,7 @@ class PushConsumer(Lifecycle):
         for queue, offset in offsets.items():
             worker = self._workers.get(queue)
             if worker is not None:
-                await worker.seek(offset)
+                worker.seek(offset)
                 # What was committed on the way may have come behind the reset.
                 await self._commit_one(queue, worker)
 

@@ -8,6 +8,7 @@ import asyncio
 
 import pytest
 
+from client.consuming.pull import Pulled, PullStatus
 from client.message import Received
 from tests.client.virtual import FakeQueue, cancelled_elsewhere, virtually
 
@@ -45,5 +46,100 @@ def test_a_call_that_a_stop_breaks_off_is_no_failure() -> None:
         await asyncio.sleep(1)
         await worker.stop()
         assert (queue.given_back, worker.handled) == ([], 0)
+
+    virtually(work)
+
+
+def test_two_resets_at_once_are_one_reading_from_the_last_of_them() -> None:
+    async def work() -> None:
+        queue, calls = FakeQueue(3), list[int]()
+
+        async def listener(messages: list[Received]) -> None:
+            calls.append(messages[0].queue_offset)
+            await asyncio.sleep(0.5 if len(calls) < 3 else 0)
+
+        worker = queue.worker(listener)
+        worker.start()
+        await asyncio.sleep(0.2)
+        worker.seek(0)
+        await asyncio.sleep(0.1)
+        worker.seek(1)
+        assert worker.handled == 1
+        await asyncio.sleep(5)
+        assert calls == [0, 1, 2]
+        calls.clear()
+        queue.count = 6
+        await asyncio.sleep(5)
+        assert calls == [3, 4, 5]
+        assert worker.handled == 6
+        await worker.stop()
+        await asyncio.sleep(5)
+        pulls = len(queue.pulls)
+        await asyncio.sleep(5)
+        assert len(queue.pulls) == pulls
+
+    virtually(work)
+
+
+def test_a_queue_that_its_broker_moves_back_is_read_from_there_and_nothing_is_jumped_over() -> None:
+    async def work() -> None:
+        queue, calls = FakeQueue(3), list[int]()
+
+        async def listener(messages: list[Received]) -> None:
+            calls.append(messages[0].queue_offset)
+            if len(calls) == 3:
+                await asyncio.sleep(1)  # the last of those before
+            if len(calls) == 5:
+                await asyncio.sleep(60)
+
+        worker = queue.worker(listener)
+        worker.start()
+        await asyncio.sleep(0.3)
+        assert (calls, worker.handled) == ([0, 1, 2], 2)
+        queue.moved = Pulled(PullStatus.MOVED, [], 0, 0, 3)
+        await asyncio.sleep(10)
+        assert (calls, worker.handled) == ([0, 1, 2, 0, 1], 1)
+        await worker.stop()
+        assert worker.handled == 1
+
+    virtually(work)
+
+
+def test_a_queue_that_its_broker_moves_on_waits_for_what_is_under_way() -> None:
+    async def work() -> None:
+        queue, calls = FakeQueue(1), list[int]()
+
+        async def listener(messages: list[Received]) -> None:
+            calls.append(messages[0].queue_offset)
+            await asyncio.sleep(10)
+
+        worker = queue.worker(listener)
+        worker.start()
+        await asyncio.sleep(1)
+        queue.count, queue.moved = 8, Pulled(PullStatus.MOVED, [], 7, 7, 8)
+        await asyncio.sleep(5)
+        assert worker.handled == 0
+        await asyncio.sleep(20)
+        assert (calls, worker.handled) == ([0, 7], 8)
+        await worker.stop()
+
+    virtually(work)
+
+
+def test_in_order_a_stop_does_not_wait_for_the_next_try() -> None:
+    async def work() -> None:
+        queue, calls = FakeQueue(1), list[int]()
+
+        async def listener(messages: list[Received]) -> bool:
+            calls.append(messages[0].queue_offset)
+            return False
+
+        worker = queue.worker(listener, orderly=True, suspend_s=60)
+        worker.start()
+        await asyncio.sleep(0.5)
+        began_s = asyncio.get_running_loop().time()
+        await worker.stop()
+        assert asyncio.get_running_loop().time() == began_s
+        assert (calls, worker.handled) == ([0], 0)
 
     virtually(work)

@@ -66,9 +66,10 @@ class FakeQueue:
         *,
         orderly: bool = False,
         concurrency: int = 1,
+        suspend_s: float = 1.0,
         allowed: Callable[[], bool] = lambda: True,
     ) -> QueueWorker:
-        limits = Limits(concurrency, 1, 16)
+        limits = Limits(concurrency, 1, 16, suspend_s=suspend_s)
         return QueueWorker(
             QUEUE,
             0,
