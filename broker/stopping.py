@@ -27,6 +27,7 @@ async def stop(broker: BrokerParts) -> None:
     await broker.registration.stop()
     await broker.processors.pulls.release_all()
     broker.processors.pops.role_ended()
+    await broker.processors.pops.answered()
     await broker.roles.stop()
     await broker.tasks.cancel()
     if broker.started:

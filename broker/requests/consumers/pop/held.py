@@ -104,17 +104,16 @@ class HeldPops:
         self._gone(held, waiting)
         return held
 
-    def overdue(self, now_ms: float) -> list[HeldPop]:
-        """Those whose time is over; they wait no more."""
-        found = []
+    def overdue(self, now_ms: float) -> HeldPop | None:
+        """The first whose time is over; it waits no more."""
         while self._deadlines and (self._deadlines[0][0] <= now_ms or not self._deadlines[0][2].waits):
             held = heapq.heappop(self._deadlines)[2]
             if held.waits:
                 waiting = self._waiting[held.key]
                 waiting.remove(held)
                 self._gone(held, waiting)
-                found.append(held)
-        return found
+                return held
+        return None
 
     def next_deadline_ms(self) -> float | None:
         return self._deadlines[0][0] if self._deadlines else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from broker.context import BrokerContext
@@ -46,7 +46,9 @@ class Polling:
         self.pops = HeldPops()
         self._due: dict[Key, None] = {}
         self._tasks = Tasks("held pops")
+        self._releases = Tasks("released pops")
         self._waking: asyncio.Task[None] | None = None
+        self._late = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
         context.store.on_arrive.append(self._arrived)
@@ -106,17 +108,29 @@ class Polling:
     def _note(self, key: Key) -> None:
         if key not in self._due and self.pops.of(key):
             self._due[key] = None
-            if self._waking is None or self._waking.done():
-                self._waking = self._tasks.spawn(self._wake(), name="wake")
+            self._try_on()
+
+    @property
+    def _is_trying(self) -> bool:
+        return self._waking is not None and not self._waking.done()
+
+    def _try_on(self) -> None:
+        if not self._is_trying:
+            self._waking = self._tasks.spawn(self._wake(), name="wake")
 
     async def _wake(self) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)
-        while self._due:
+        while self._due or self._late:
             due, self._due = self._due, {}
             for key in due:
                 while (held := self.pops.first(key)) is not None and await self._tried(held):
                     if self.pops.first(key) is held:
                         self.pops.take(key)
+                    await slice_.breathe()
+            if self._late:
+                self._late, now_ms = False, self._context.env.monotonic_ms()
+                while (over := self.pops.overdue(now_ms)) is not None:
+                    self._try(over, last=True)
                     await slice_.breathe()
 
     async def _tried(self, held: HeldPop) -> bool:
@@ -158,9 +172,16 @@ class Polling:
         self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1000, self._expire)
 
     def _expire(self) -> None:
+        """Answer a slice of those whose time is over; the rest one slice after the other, in ``_wake``."""
         self._timer = None
-        for held in self.pops.overdue(self._context.env.monotonic_ms()):
+        now_ms = self._context.env.monotonic_ms()
+        slice_ = Slice(self._context.env.monotonic_ms)
+        self._late = self._is_trying
+        while not self._late and (held := self.pops.overdue(now_ms)) is not None:
             self._try(held, last=True)
+            self._late = slice_.is_over()
+        if self._late:
+            self._try_on()
         self._arm()
 
     def look_at_all(self) -> None:
@@ -176,11 +197,28 @@ class Polling:
                 self._note(key)
 
     def release_all(self) -> None:
-        """The role changed or the broker stops: nothing waits any more."""
+        """The role changed or the broker stops: nothing waits any more when this returns. A slice is answered
+        then, the rest later (``answered``)."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._due.clear()
-        for held in self.pops.take_all():
-            if not held.connection.closed:
-                held.connection.send(self._released(held.request))
+        left, slice_ = iter(self.pops.take_all()), Slice(self._context.env.monotonic_ms)
+        for held in left:
+            self._release(held)
+            if slice_.is_over():
+                self._releases.spawn(self._release_each(left, slice_), name="release")
+                return
+
+    async def answered(self) -> None:
+        """Return when all that were released have their answer."""
+        await self._releases.join()
+
+    async def _release_each(self, left: Iterator[HeldPop], slice_: Slice) -> None:
+        for held in left:
+            await slice_.breathe()
+            self._release(held)
+
+    def _release(self, held: HeldPop) -> None:
+        if not held.connection.closed:
+            held.connection.send(self._released(held.request))

@@ -64,6 +64,11 @@ class Pops:
         self.log.clear()
         self.orders.clear()
 
+    async def answered(self) -> None:
+        """Return when all that waited when the role ended are answered."""
+        await self.polling.answered()
+        await self.notifications.answered()
+
     def tick(self) -> None:
         """Called each second: time, and no message, frees a queue that is consumed in order."""
         self.orders.forget_old(self._context.env.now_ms())

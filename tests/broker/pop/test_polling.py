@@ -1,0 +1,78 @@
+"""The promise of Polling to everybody else: of pops that are over together it answers a slice a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.requests.consumers.pop.held import HeldPop
+from broker.requests.consumers.pop.polling import Polling
+from broker.state.clients import Subscription
+from model.config import BrokerConfig
+from remoting.codec import Command
+from runtime.turns import SLICE_MS
+from tests.broker.pop.support import header
+
+POPS = 50
+
+
+class World:
+    """A clock on which each answer takes a millisecond, and which turn of the loop each was made in."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.turn = 0
+        self.made: Counter[int] = Counter()
+        self.closed = False
+        context = SimpleNamespace(
+            env=SimpleNamespace(monotonic_ms=lambda: self.now_ms),
+            config=BrokerConfig(),
+            store=SimpleNamespace(on_arrive=[]),
+            trust=SimpleNamespace(passed=lambda connection, request: None),
+        )
+        self.polling = Polling(cast(Any, context), self._released)
+        self.polling.serve = self._serve
+        for number in range(POPS):
+            pop = header(f"T{number % 3}", poll_ms=1000)
+            held = self.polling.hold(cast(Any, self), Command(1), pop, Subscription(pop.topic), 1000)
+            assert held is None, "it waits"
+
+    def send(self, answer: Command) -> None:
+        self.now_ms += 1
+        self.made[self.turn] += 1
+
+    def _serve(self, held: HeldPop, last: bool) -> Command | None:
+        return Command(0) if last else None
+
+    def _released(self, request: Command) -> Command:
+        return Command(0)
+
+    async def until_all(self) -> None:
+        while sum(self.made.values()) < POPS and self.turn < 10 * POPS:
+            self.turn += 1
+            await asyncio.sleep(0)
+        assert sum(self.made.values()) == POPS
+        assert max(self.made.values()) <= SLICE_MS
+        self.polling.pops.check_invariants()
+
+
+async def test_pops_whose_time_is_over_together_are_answered_a_slice_a_turn() -> None:
+    world = World()
+    world.now_ms = 2000
+    world.polling._expire()
+    assert sum(world.made.values()) == SLICE_MS
+    world.polling._expire()  # the timer's next time
+    assert sum(world.made.values()) == SLICE_MS, "one slice a turn, not one for each who asks"
+    await world.until_all()
+    assert world.polling.held == 0
+
+
+async def test_pops_of_a_role_that_ends_are_answered_a_slice_a_turn() -> None:
+    world = World()
+    world.polling.release_all()
+    assert world.polling.held == 0, "none waits from here on"
+    assert sum(world.made.values()) == SLICE_MS
+    await world.until_all()
+    await world.polling.answered()
