@@ -124,7 +124,7 @@ class Membership:
         self._suspect_since_ms = float("inf")  # no view from before the Controllers heard ends the suspicion
         try:
             async with self._noting:
-                if not self.suspect:
+                if not self._reboot.loss_is_noted:
                     await self._env.offload(self._reboot.on_loss)
             await self._register(await self.id())
         finally:
@@ -159,7 +159,7 @@ class Membership:
     async def on_superseded(self) -> None:
         """Another process has this broker's id: what that one acknowledges under it is perhaps not here."""
         async with self._noting:
-            if not self.suspect:
+            if not self._reboot.loss_is_noted:
                 await self._env.offload(self._reboot.on_loss)
 
     def _refuse_to_be_a_double(self, broker_id: BrokerId, view: View) -> None:

@@ -138,6 +138,11 @@ class UncleanRebootDetector:
         self._write(msgspec.structs.replace(self._noted, suspect=True, written=True))
 
     @property
+    def loss_is_noted(self) -> bool:
+        """Whether the disk says that this log is suspect: ``suspect`` may only be meant to."""
+        return self._noted.suspect
+
+    @property
     def starts(self) -> int:
         """How often the store was opened, this time included, or more where others know of more. 0 while
         that is not on the disk: the next start would say the same number."""

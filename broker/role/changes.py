@@ -19,6 +19,7 @@ from broker.state.role_state import Role, RoleState
 from broker.tables.table_files import TableFiles
 from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
+from ha.slave.own_log import forget_epochs
 from model.ids import BrokerId, Epoch, PhysicalOffset
 from runtime.tasks import Tasks
 from runtime.turns import Slice
@@ -68,6 +69,8 @@ class RoleChanges:
         slice_ = Slice(self._context.env.monotonic_ms)
         if not again:
             self._context.store.truncate_partial_tail()
+            # Of an epoch that would begin behind the end nothing is here; ours may begin before that place.
+            forget_epochs(self._context.store, PhysicalOffset(self._context.store.log.end + 1))
             # Nobody appends: a former master's link has ended, and no send is taken before the role is set.
             await self._context.store.rebuild_queue_offsets_in_slices(slice_)
         # What grows with the tables comes before the role is any other: it is done in slices.

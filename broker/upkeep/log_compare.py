@@ -118,7 +118,7 @@ class LogCompare:
 
     async def _turn(self) -> float:
         """One pass, if one is due; how long to rest behind it."""
-        if self._context.store.scrub.rate() <= 0 and self.passes:
+        if self._context.store.scrub.rate() <= 0 and (self.passes or not self._rate()):
             return UNTIL_WOKEN
         try:
             done = await self.once(None if self._context.config.scrub_megabytes_per_s else self._end_at_start)

@@ -275,11 +275,13 @@ class ReplicaTable:
         for member in members:
             if member not in group.replicas:
                 return Answer(INVALID_REPLICAS, f"broker {member} is not registered in {name}")
-            if member not in command.alive and member not in command.within_grace:
-                return Answer(BROKER_NOT_ALIVE, f"broker {member} of {name} is not alive")
         if group.master not in members:
             return Answer(ALTER_FAILED, f"{members} lacks the master {group.master} of {name}")
-        for member in set(members) - set(group.members):
+        for member in sorted(set(members) - set(group.members)):
+            # Only of those that join: who stays has what is answered, whether we hear it or not. Else a
+            # master could not leave out one that died as long as another one is cut off from us alone.
+            if member not in command.alive and member not in command.within_grace:
+                return Answer(BROKER_NOT_ALIVE, f"broker {member} of {name} is not alive")
             if group.replicas[member].learner:
                 return Answer(INVALID_REPLICAS, f"broker {member} of {name} is a learner")
             now = group.replicas[member].incarnation

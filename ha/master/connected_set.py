@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,6 +24,13 @@ class _Evidence:
     """What the policy asked for when ``replicated`` moved last."""
     replicated: PhysicalOffset = _BEGIN
     """How far producers were answered at the last check."""
+
+    def keep_few(self, left: Iterable[BrokerId]) -> None:
+        """Of slaves that have ``left``, those that prove what was answered: a slave without an id of its own
+        is another one on each connection."""
+        furthest = sorted(left, key=lambda broker_id: self.acknowledged[broker_id], reverse=True)
+        for broker_id in furthest[self.copies :]:
+            del self.acknowledged[broker_id]
 
 
 @dataclass
@@ -95,6 +103,7 @@ class ConnectedSet:
         if self._ends.pop(broker_id, None) is not None:
             self.set_epoch += 1
             self._regroup()
+        self._evidence.keep_few(left=self._evidence.acknowledged.keys() - self._ends.keys())
 
     def on_tick(self, now_ms: float) -> None:
         """Nothing depends on time."""

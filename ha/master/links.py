@@ -29,6 +29,11 @@ STRANGERS_MAX: Final = 64
 """Connections on the HA port that have not finished their handshake; one more is turned away."""
 TELL_MS: Final = 10_000
 """Links turned away for want of a proof share a line in the log for so long."""
+MEND_WAIT_MS: Final = 30_000
+"""So long, in all, a slave is kept from what is damaged here and another slave might mend: it takes tenths of
+a second to ask that one, and it may have the same damage, or not know the question."""
+LOOKED_MS: Final = 1000
+"""Who waits looks again sooner than this."""
 NAMELESS_FROM: Final = 1 << 32
 """Numbers of classic slaves without a proof, beside those of slaves that have proven their ids."""
 
@@ -51,6 +56,39 @@ class TurnedAway:
         more = f" ({self._untold} more since the last such line)" if self._untold else ""
         log.warning("HA connection of %s turned away: %s%s", address, why, more)
         self.told_ms, self._untold = now_ms, 0
+
+
+class MendWaits:
+    """Slaves that wait until what is damaged here is mended. Of one link all its waits count together."""
+
+    def __init__(self) -> None:
+        self._of: dict[SlaveLink, tuple[float, float, PhysicalOffset]] = {}  # waited ms, looked at, where
+
+    def may(self, link: SlaveLink, offset: PhysicalOffset, now_ms: float) -> bool:
+        """Whether ``link`` is to wait, on, at ``offset``."""
+        waited_ms, looked_ms, _ = self._of.get(link, (0.0, now_ms, offset))
+        if waited_ms >= MEND_WAIT_MS:
+            return False
+        waited_ms += min(now_ms - looked_ms, LOOKED_MS)
+        self._of[link] = waited_ms, now_ms, offset
+        if waited_ms < MEND_WAIT_MS:
+            return True
+        log.warning(
+            "slave %d at %s: nobody mends the log at %d here; it is sent as it is",
+            link.broker_id,
+            link.address,
+            offset,
+        )
+        return False
+
+    def at(self, link: SlaveLink, now_ms: float) -> PhysicalOffset | None:
+        """Where ``link`` waits now."""
+        waited_ms, looked_ms, offset = self._of.get(link, (0.0, 0.0, None))
+        waits = waited_ms < MEND_WAIT_MS and now_ms - looked_ms < LOOKED_MS
+        return offset if waits else None
+
+    def on_end(self, link: SlaveLink) -> None:
+        self._of.pop(link, None)
 
 
 class Incarnations:
@@ -96,6 +134,7 @@ class SlaveLinks:
         self.strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
         self.credentials = Credentials.of(env, config)
         self._incarnations = Incarnations()
+        self._mend_waits = MendWaits()
         self._env = env
         self._config = config
         self._on_change = on_change
@@ -152,7 +191,9 @@ class SlaveLinks:
             self._confirm_timer = None
 
     def status(self, end: PhysicalOffset) -> list[dict[str, Any]]:
-        """One entry a connected slave; ``end``: of our log."""
+        """One entry a connected slave; ``end``: of our log. ``waitsForRepairAt``: it is sent nothing beyond
+        until what is damaged here is mended; None: it is not kept."""
+        now_ms = self._env.monotonic_ms()
         return [
             {
                 "id": broker_id,
@@ -160,6 +201,7 @@ class SlaveLinks:
                 "ackOffset": link.end if link.end >= 0 else None,
                 "lagBytes": end - link.end if link.end >= 0 else None,
                 "learner": link.slave.learner,
+                "waitsForRepairAt": self._mend_waits.at(link, now_ms),
             }
             for broker_id, link in sorted(self.by_id.items())
         ]
@@ -172,7 +214,9 @@ class SlaveLinks:
 
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """See ``slave_link.Host``."""
-        return any(other.end > offset for other in self.by_id.values() if other is not link)
+        if not any(other.end > offset for other in self.by_id.values() if other is not link):
+            return False
+        return self._mend_waits.may(link, offset, self._env.monotonic_ms())
 
     def on_greeting(self, link: SlaveLink) -> None:
         """``link`` said which broker it is: it takes the place of a former connection of the same one.
@@ -216,6 +260,7 @@ class SlaveLinks:
     def on_end(self, link: SlaveLink) -> None:
         """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""
         self.strangers.pop(link, None)
+        self._mend_waits.on_end(link)
         if self.by_id.get(link.broker_id) is not link:
             return
         del self.by_id[link.broker_id]

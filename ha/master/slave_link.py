@@ -52,7 +52,7 @@ class Host(Protocol):
         """Has ``link`` kept its place until its connection was made?"""
 
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
-        """Has a slave other than ``link``'s the log beyond ``offset``?"""
+        """Has a slave other than ``link``'s the log beyond ``offset``, and may it still mend ours?"""
 
     def on_greeting(self, link: SlaveLink) -> None:
         """Raises PeerError when ``link`` cannot have the id it says."""

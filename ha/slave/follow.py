@@ -282,12 +282,19 @@ class Following:
                 text = f"the master sends from {frame.offset}, our log ends at {own.end}"
                 return [*actions, CannotGoOn(text, frame.offset)]
             raise PeerError(f"the master sent offset {frame.offset}, our log ends at {own.end}")
-        actions += self._epochs_to_note(frame, own.epochs[-1] if own.epochs else None)
-        end = own.end
+        at, end = frame.offset, own.end
+        # An epoch goes before its own bytes and behind all others: noted any earlier, a log without them
+        # would pass for one that reached it.
+        for note in self._epochs_to_note(frame, own.epochs[-1] if own.epochs else None):
+            if note.start > at:
+                actions.append(Append(at, frame.body[at - frame.offset : note.start - frame.offset]))
+                at = note.start
+            actions.append(note)
         if frame.body:
-            actions.append(Append(frame.offset, frame.body))
             end = PhysicalOffset(frame.offset + len(frame.body))
             self._empty = False
+        if at < end:
+            actions.append(Append(at, frame.body[at - frame.offset :]))
         actions.append(Confirm(min(max(frame.confirmed, _BEGIN), end)))
         return actions
 
@@ -372,7 +379,7 @@ class Following:
             frame.body[known:],
         )
 
-    def _epochs_to_note(self, frame: Transfer, last: EpochStart | None) -> list[Action]:
+    def _epochs_to_note(self, frame: Transfer, last: EpochStart | None) -> list[NoteEpoch]:
         epoch = (frame.epoch, frame.epoch_start)
         if last is None or frame.epoch > last[0]:
             if not (last[1] if last else 0) <= frame.epoch_start <= frame.offset + len(frame.body):

@@ -319,7 +319,7 @@ class Follower:
         try:
             await self._link_to(address)
         except CannotGoOnError as error:
-            if not await self._reseed(error):
+            if not await self._reseed(address, error):
                 raise
         except UntoldCutError as error:
             await self._tell_cut(address, error)
@@ -352,8 +352,8 @@ class Follower:
         # Another master may not want the cut; then it is told once more if it does.
         self.cut_told = address == self.address
 
-    async def _reseed(self, error: CannotGoOnError) -> bool:
-        """Whether there is an empty log to go on with."""
+    async def _reseed(self, address: str, error: CannotGoOnError) -> bool:
+        """Whether there is an empty log to go on with: that of the master at ``address``."""
         why_not = self.reseeds.why_not_aside(error)
         if error.lacks_confirmed and self.state is not State.NEEDS_RESEED:
             self._parts.env.events.add("cut_refused", reason=str(error))
@@ -365,8 +365,8 @@ class Follower:
         except (MqError, OSError) as problem:
             self._note(State.NEEDS_RESEED, MqError(f"{error}; not put aside yet: {problem}"))
             return False
-        if self._halted:
-            return False
+        if self._halted or address != self.address:
+            return False  # the log may go on in the next master's
         try:
             self.reseeds.put_aside(error)
         except (DiskError, OSError) as problem:

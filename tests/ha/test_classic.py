@@ -289,3 +289,21 @@ def test_roles_that_cannot_be_are_named_before_the_start() -> None:
         with pytest.raises(ConfigError, match="brokerId"):
             BrokerConfig.from_mapping(keys)
     assert BrokerConfig.from_mapping({"brokerRole": "SLAVE", "brokerId": "1"}).broker_id == 1
+
+
+def test_of_connections_that_ended_only_those_are_remembered_that_prove_what_was_answered() -> None:
+    """A slave without an id is another one on each connection: it connects anew for months."""
+    begin = PhysicalOffset(0)
+    master = ConnectedSet(BrokerId(0), AckPolicy(Wait.COUNT, 2), begin, begin, begin)
+    for number in range(1, 500):
+        slave = BrokerId(number)
+        master.on_connect(slave, 0.0)
+        master.on_append(PhysicalOffset(100 * number))
+        if number % 3:
+            master.on_ack(slave, PhysicalOffset(100 * number), 0.0)
+        master.check_invariants()
+        master.on_checked()
+        master.on_disconnect(slave)
+        master.check_invariants()
+        assert len(master._evidence.acknowledged) <= 2
+    assert master.replicated == 49_900

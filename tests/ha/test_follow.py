@@ -86,6 +86,9 @@ class Slave:
                     assert offset <= self.end, "nothing is confirmed that is not here"
                     self.confirmed = max(self.confirmed, offset)
                 case NoteEpoch(epoch, start):
+                    assert start <= self.end or not self.data, (
+                        "an epoch is noted behind all that is before it"
+                    )
                     assert not self.epochs or (epoch > self.epochs[-1][0] and start >= self.epochs[-1][1])
                     self.epochs.append((epoch, start))
                 case LearnEpochs(entries, _):
@@ -212,6 +215,21 @@ def test_without_epochs_only_what_the_master_has_too_is_acknowledged(
 def greet(slave: Slave, greeting: MasterHandshake, master: Master = OURS) -> None:
     following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
     slave.carry_out(following.on_handshake(greeting, slave.own, master))
+
+
+def test_an_epoch_is_noted_between_the_bytes_before_it_and_its_own() -> None:
+    """When the second append fails, or the process dies, the log does not say that it reached the epoch."""
+    slave = Slave(bytes(100), ((1, 0),), 100, 100)
+    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    slave.carry_out(following.on_handshake(master_handshake(140, 2, ((1, 0), (2, 120))), slave.own, OURS))
+    actions = following.on_frame(transfer(100, 2, 120, 100, b"old" + bytes(17) + b"new"), slave.own, 0.0)
+    note = NoteEpoch(Epoch(2), PhysicalOffset(120))
+    old, new = Append(PhysicalOffset(100), b"old" + bytes(17)), Append(PhysicalOffset(120), b"new")
+    assert actions == [old, note, new, Confirm(PhysicalOffset(100))]
+    # An epoch that begins where the frame does goes before its bytes.
+    slave.carry_out(actions)
+    actions = following.on_frame(transfer(123, 3, 123, 100, b"next"), slave.own, 0.0)
+    assert actions[:2] == [NoteEpoch(Epoch(3), PhysicalOffset(123)), Append(PhysicalOffset(123), b"next")]
 
 
 def test_a_tail_that_was_never_confirmed_is_cut() -> None:

@@ -335,6 +335,31 @@ async def test_a_log_is_put_aside_only_when_the_group_knows_of_it() -> None:
         assert foreign.put_asides == [b"something " * 3]
 
 
+async def test_a_log_is_not_put_aside_for_a_master_that_is_none_any_more() -> None:
+    """While the Controllers were told another one was elected: the log may go on in that one's."""
+    foreign = FakeStore()
+    foreign.log.data += b"something " * 3
+    foreign.epochs.append(7, 0)
+    foreign.confirmed = 20
+    async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+        slave = group.nodes[2]
+        told: list[int] = []
+
+        async def tell() -> None:
+            told.append(1)
+            await slave.ha.become_slave(BrokerId(2), Epoch(9), "127.0.0.1:1")
+
+        slave.ha.conditions.before_reseed = tell
+        group.epoch = 7
+        group.master_id = 1
+        group.nodes[1].store.grow(b"0123456789" * 9)
+        group.nodes[1].store.epochs.append(1, 0)
+        await group.elect(1)
+        await until(lambda: "Connect" in str(slave.ha.status()["following"]["reason"]), "it tries the next")
+        assert told == [1]
+        assert foreign.put_asides == []
+
+
 async def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
     """An empty broker elected uncleanly must not make the others give up what they confirmed."""
 

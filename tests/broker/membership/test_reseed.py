@@ -100,3 +100,27 @@ async def test_while_no_controller_answers_the_log_stays(tmp_path: Path) -> None
         )
         with pytest.raises(MqError, match="no majority"):
             await second.role._membership.before_reseed()
+
+
+async def test_a_log_goes_only_when_the_disk_says_so_also_at_the_second_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        FakeControllers() as controllers,
+        pair(tmp_path, controllers, sync_broker_metadata_ms=60_000) as (_, second),
+    ):
+        membership = second.role._membership
+        whole = membership._reboot._write
+
+        def full(noted: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(membership._reboot, "_write", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                await membership.before_reseed()
+            assert membership.suspect, "it says so while it runs"
+        monkeypatch.setattr(membership._reboot, "_write", whole)
+        await membership.before_reseed()
+        noted = msgspec.json.decode((Path(second.config.store_path) / "bootId.json").read_bytes())
+        assert noted["doubtful"] is True

@@ -8,8 +8,9 @@ import pytest
 
 from broker.upkeep.topic_repair import TopicRepair
 from model.errors import DiskError
-from model.ids import BrokerId, Epoch
+from model.ids import BrokerId, Epoch, PhysicalOffset
 from runtime.turns import Slice
+from store.files.epoch_file import EpochEntry
 from tests.broker.helpers import elected, eventually, pair
 
 
@@ -38,3 +39,13 @@ async def test_a_broken_broker_follows_nobody_and_takes_no_writes_again(tmp_path
         await eventually(lambda: one.role_state.role == "fenced", "it fences itself")
         await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
         assert one.role_state.role == "fenced"
+
+
+async def test_an_epoch_whose_first_bytes_never_came_keeps_nobody_from_leading(tmp_path: Path) -> None:
+    """Noted before its bytes, as builds before this one did when the append behind it failed."""
+    async with pair(tmp_path) as (_, two):
+        end = two.store.log.end
+        two.store.epochs.append(Epoch(7), PhysicalOffset(end + 100))
+        await two.lead(elected(2, 8, {1, 2}, 3))
+        assert two.role_state.is_master
+        assert two.store.epochs.entries[-1] == EpochEntry(Epoch(8), end)

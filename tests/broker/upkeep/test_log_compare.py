@@ -19,6 +19,7 @@ from model.errors import PeerError, Refused
 from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from remoting.service import RemotingClient
+from runtime.loops import UNTIL_WOKEN
 from store.files.record import records_in
 from store.message_store import MessageStore
 from tests.broker.helpers import elected, eventually, pair
@@ -114,10 +115,21 @@ async def test_a_log_cut_or_deleted_while_a_replica_is_asked_only_ends_the_pass(
         assert peer.asked >= nth
 
 
+async def test_with_both_rates_zero_nothing_is_compared() -> None:
+    env = FaultyEnv()
+    async with opened(env, scrub_megabytes_per_s=0, check_on_start_megabytes_per_s=0) as store:
+        await fill(store, 20)
+        peer = Peer(store, lambda _: None, 0)
+        compare = _compare(env, store, peer)
+        assert await compare._turn() == UNTIL_WOKEN
+        assert (peer.asked, compare.passes) == (0, 0)
+
+
 async def test_the_comparison_outlives_what_it_does_not_expect_of_the_log() -> None:
     env = FaultyEnv()
     async with opened(env) as store:
         compare = _compare(env, store, Peer(store, lambda _: None, 0))
+        compare._context.config.check_on_start_megabytes_per_s = 64
         errors: list[Any] = [ValueError("outside of the log"), OSError("no")]
 
         async def once(until: int | None = None) -> bool:

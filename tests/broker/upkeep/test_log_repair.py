@@ -12,6 +12,7 @@ import pytest
 from broker.context import BrokerContext
 from broker.service import Broker
 from broker.upkeep.log_repair import LogRepair
+from ha.master.links import LOOKED_MS, MEND_WAIT_MS, MendWaits
 from ha.master.log_reader import Budget, LogReader
 from ha.master.slave_link import Host, Resources, SlaveLink, WithEpochs
 from ha.wire.proof import Credentials
@@ -108,6 +109,38 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
     damage.clear(damage.ranges[0])
     link.next = PhysicalOffset(0)
     assert link.whole_until(PhysicalOffset(900)) == 900
+
+
+class OneLink:
+    address = "127.0.0.1:1"
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+
+
+def test_a_slave_waits_for_a_repair_for_half_a_minute_in_all_and_then_takes_what_is_there() -> None:
+    """The other one may have the same damage, or be a RocketMQ broker, which does not know the question."""
+    waits, now_ms = MendWaits(), 0.0
+    link, other = (cast(SlaveLink, OneLink(number)) for number in (2, 3))
+
+    def waited(offset: int, most_ms: float) -> float:
+        """So long, at a look each 100 ms."""
+        nonlocal now_ms
+        began_ms = now_ms
+        while now_ms - began_ms < most_ms and waits.may(link, PhysicalOffset(offset), now_ms):
+            assert waits.at(link, now_ms) == offset
+            now_ms += 100
+        return now_ms - began_ms
+
+    assert waited(500, 10_000) == 10_000, "it is mended then"
+    now_ms += 60_000
+    assert waits.at(link, now_ms) is None, "what it copied meanwhile is no wait"
+    assert waited(900, 60_000) == pytest.approx(MEND_WAIT_MS - 10_000, abs=LOOKED_MS)
+    assert not waits.may(link, PhysicalOffset(1500), now_ms), "nor is it kept at the next damage"
+    assert waits.at(link, now_ms) is None
+    assert waits.may(other, PhysicalOffset(900), now_ms)
+    waits.on_end(link)
+    assert waits.may(link, PhysicalOffset(900), now_ms), "another link"
 
 
 async def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def alter(made: ReplicaTable, members: tuple[int, ...], **changes: Any) -> dict[
         ((9,), {"epoch": 9, "members_epoch": 9}, 2000),
         ((9,), {"members_epoch": 9}, 2001),
         ((9,), {"alive": ()}, 2003),
-        ((2,), {"alive": ()}, 2006),
+        ((2,), {"alive": ()}, 2013),
         ((2,), {}, 2013),  # without the master
         ((1, 2), {}, 0),
         ((2, 1), {"alive": (), "within_grace": (1, 2)}, 0),
@@ -85,6 +85,15 @@ def test_an_alteration_is_refused_for_the_first_reason_that_holds(
         assert answer["body"] == {"syncStateSet": [1, 2], "syncStateSetEpoch": before + 1}
     else:
         assert answer["remark"]
+
+
+def test_only_who_joins_must_be_heard() -> None:
+    """A master leaves out one that died while another member is cut off from the Controllers alone; RocketMQ
+    refuses that (2006), and nothing is confirmed until that one is heard again."""
+    made = table()
+    assert alter(made, (1, 2), alive=(1,))["code"] == 0
+    assert alter(made, (1, 2, 3), alive=(1, 2))["code"] == 2006
+    assert alter(made, (1, 2, 3), alive=(3,))["code"] == 0
 
 
 def test_an_alteration_of_an_unknown_group_is_refused() -> None:
