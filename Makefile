@@ -94,10 +94,11 @@ lock:
 sbom: setup
 	$(BIN)/python deploy/sbom.py > sbom.json
 
-# sdist, wheel, SBOM, changelog section and checksums; DATE=YYYY-MM-DD dates the section.
+# sdist, wheel, SBOM, changelog section and checksums; DATE=YYYY-MM-DD dates the section, URL=https://... is
+# where the repository lies.
 release: setup
 	rm -rf dist
-	$(BIN)/python deploy/release.py $(if $(DATE),--date $(DATE))
+	KEELMQ_URL=$(URL) $(BIN)/python deploy/release.py $(if $(DATE),--date $(DATE))
 
 # Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
 fuzz: setup

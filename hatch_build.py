@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import shutil
 import tempfile
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 ROOT_PACKAGE = "keelmq"
 NATIVE = "runtime/native"
+URL = "KEELMQ_URL"
+"""The variable of ``make release URL=...``: where the repository lies."""
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.so")
 
 
@@ -73,6 +77,27 @@ def compile_native(root: Path, target: Path) -> str:
     spec.loader.exec_module(build)
     problem: str = build.build(target)
     return problem
+
+
+def urls(repository: str) -> dict[str, str]:
+    """The addresses in the metadata; a checkout knows none, so none are told."""
+    if not repository:
+        return {}
+    top = repository.rstrip("/")
+    file = f"{top}/blob/HEAD"
+    return {
+        "Repository": top,
+        "Documentation": f"{file}/docs/index.md",
+        "Changelog": f"{file}/CHANGELOG.md",
+        "Issues": f"{top}/issues",
+    }
+
+
+class UrlsHook(MetadataHookInterface):
+    """Called by hatchling for the metadata (``[tool.hatch.metadata.hooks.custom]``)."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        metadata["urls"] = urls(os.environ.get(URL, ""))
 
 
 class RelocateHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import pytest
 import yaml
 
-from bench.alerts import FAULTS, RULES, shorter
+from bench.alerts import FAULTS, RULES, Prometheus, shorter
 
 
 def test_times_are_divided_and_conditions_stay() -> None:
@@ -31,3 +33,27 @@ def test_what_must_fire_are_alerts_of_the_rules() -> None:
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
     names = {rule["alert"] for rule in group["rules"]}
     assert {alert for must in FAULTS.values() for alert in must} <= names
+
+
+@pytest.mark.parametrize(
+    ("targets", "alerts", "healthy"),
+    [
+        ("", "", False),
+        ("up", "", False),
+        ("up unknown", "", False),
+        ("up up", "KeelmqNoControllerLeads", False),
+        ("up up", "KeelmqDiskFull", True),
+        ("up up", "", True),
+    ],
+)
+def test_no_fault_comes_before_each_target_was_scraped(targets: str, alerts: str, healthy: bool) -> None:
+    class Told(Prometheus):
+        def __init__(self) -> None:
+            self._targets = 2
+
+        def ask(self, path: str) -> Any:
+            if path == "alerts":
+                return {"alerts": [{"labels": {"alertname": a}, "state": "firing"} for a in alerts.split()]}
+            return {"activeTargets": [{"health": health} for health in targets.split()]}
+
+    assert Told().healthy() is healthy

@@ -278,6 +278,12 @@ def test_the_page_restores_what_the_chart_backs_up(tmp_path: Path) -> None:
     assert forget.make_context("forget", shlex.split(asked)).params["name"] == "broker-a"
 
 
+def test_the_page_adds_to_the_image_by_a_pip_that_is_there() -> None:
+    page, image = ((ROOT / name).read_text() for name in ("docs/kubernetes.md", "Dockerfile"))
+    assert "venv --without-pip /opt/keelmq" in image
+    assert re.findall(r"RUN (.*?) install ", page) == ["pip --python /opt/keelmq/bin/python"]
+
+
 @pytest.mark.more
 @needs_helm
 def test_what_cannot_be_is_refused() -> None:

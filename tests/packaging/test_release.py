@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tarfile
 import tomllib
 from datetime import date
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,10 @@ CHANGELOG = "# Changelog\n\n## 0.2.0 (unreleased)\n\n### One\n\n- A\n\n## 0.2.0r
 
 def run(out: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "deploy/release.py", "--out", str(out)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    env = os.environ | {"KEELMQ_URL": "https://git.example/keelmq/"}
+    return subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_a_section_ends_where_the_next_release_begins() -> None:
@@ -48,6 +53,12 @@ def test_a_release_is_whole_and_its_checksums_hold(tmp_path: Path) -> None:
     assert stated.keys() == made.keys() - {"SHA256SUMS"}
     with tarfile.open(made[sdist]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
+        told = archive.extractfile(f"keelmq-{VERSION}/PKG-INFO")
+        assert told is not None, "it is a file"
+        metadata = Parser().parsestr(told.read().decode())
+    addresses = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
+    assert addresses.keys() == {"Repository", "Documentation", "Changelog", "Issues"}
+    assert addresses["Issues"] == "https://git.example/keelmq/issues"
     needed = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "deploy/sbom.py"}
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
     assert needed | {f"{name}/__init__.py" for name in [*packages, "keelmq"]} <= held

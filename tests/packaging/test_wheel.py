@@ -229,6 +229,7 @@ def test_its_metadata_names_command_and_extras(wheel: zipfile.ZipFile) -> None:
         metadata.get_all("Classifier", [])
     )
     assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
+    assert metadata.get_all("Project-URL") is None, "a checkout does not know where it is public"
     assert {"audit", "dev"} <= set(metadata.get_all("Provides-Extra", []))
     (points,) = [n for n in wheel.namelist() if n.endswith("entry_points.txt")]
     assert "keelmq = keelmq.__main__:main" in wheel.read(points).decode()
