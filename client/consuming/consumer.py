@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from client.checking import need_async, need_consumer, need_counts, need_least, need_positive
 from client.consuming.allocate import Allocate, average
-from client.consuming.consume import HELD_BYTES_MAX, HELD_MAX, SUSPEND_S, Limits, QueueWorker
+from client.consuming.consume import GRACE_S, HELD_BYTES_MAX, HELD_MAX, SUSPEND_S, Limits, QueueWorker
 from client.consuming.locks import LOCK_S, Locks
 from client.consuming.operated import Member
 from client.consuming.pull import PullConsumer, Pulled, PullStatus
@@ -48,6 +48,8 @@ INCOMPLETE_S: Final = 1.0
 SOON_S: Final = 0.1
 RETURNS_MAX: Final = 16
 NO_END: Final = 2**31 - 1
+ORDERLY_GRACE_S: Final = 20.0
+"""RocketMQ's ``UNLOCK_DELAY_TIME_MILLS``."""
 DEAD_LEVEL: Final = -1
 """The delay level of a message that goes to the dead letters at once."""
 
@@ -63,8 +65,10 @@ class ConsumeOptions:
     a new group begins; ``from_time_ms``: at the first message stored then or later, in ms since 1970.
     ``retry_max``: after so many returns (in order: tries again) a message goes to the dead letters; -1 is 16,
     and in order without end, as in RocketMQ. ``held_max`` messages and ``held_bytes_max`` bytes (and one
-    answer of 32 messages) are in hand per queue at most. ``allocate``: how members share the queues,
-    ``average`` or ``average_by_circle``, the same for all of them. ``trace``: tell of each message consumed
+    answer of 32 messages) are in hand per queue at most. ``grace_s``: when a queue goes to another member, or
+    the consumer stops, calls under way may take so long yet; None is 3 s, and 20 s in order, where the next
+    member has the queue once the call has ended. ``allocate``: how members share the queues, ``average`` or
+    ``average_by_circle``, the same for all of them. ``trace``: tell of each message consumed
     in ``RMQ_SYS_TRACE_TOPIC``. ``spans``: of calls of the listener, as ``OpenTelemetry()`` tells them.
     ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
@@ -78,6 +82,7 @@ class ConsumeOptions:
     suspend_s: float = SUSPEND_S
     held_max: int = HELD_MAX
     held_bytes_max: int = HELD_BYTES_MAX
+    grace_s: float | None = None
     allocate: Allocate = average
     poll_ms: int = POLL_MS
     rebalance_s: float = REBALANCE_S
@@ -90,6 +95,8 @@ class ConsumeOptions:
         need_counts(self)
         need_least(-1, retry_max=self.retry_max)
         need_least(0, suspend_s=self.suspend_s)
+        if self.grace_s is not None:
+            need_least(0, grace_s=self.grace_s)
         if self.from_time_ms is not None:
             need_least(0, from_time_ms=self.from_time_ms)
             if self.from_first:
@@ -100,7 +107,10 @@ class ConsumeOptions:
     def limits(self) -> Limits:
         concurrency = 1 if self.orderly else self.concurrency
         held = (self.held_max, self.held_bytes_max)
-        return Limits(concurrency, self.batch_max, self.returns_max, *held, self.suspend_s)
+        grace_s = self.grace_s
+        if grace_s is None:
+            grace_s = ORDERLY_GRACE_S if self.orderly else GRACE_S
+        return Limits(concurrency, self.batch_max, self.returns_max, *held, self.suspend_s, grace_s)
 
     @property
     def begin(self) -> str:
@@ -198,12 +208,12 @@ class PushConsumer(Lifecycle):
             self._tasks.spawn(every(LOCK_S, self._keep_locks, what=f"locks of {self.group}"), name="lock")
 
     async def stop(self) -> None:
-        """Finish the calls under way, commit the offsets, give the queues back."""
+        """Let the calls under way end within ``grace_s``, commit the offsets, give the queues back."""
         if self._route_changed not in self._routes.on_change:
             return  # it was not started
         self._routes.on_change.remove(self._route_changed)
         await self._tasks.cancel()
-        await self._release(list(self._workers))
+        await asyncio.gather(*map(self._give_up, list(self._workers)))
         await self.session.remove_consumer(self.group)
         await self.puller.stop()
         if self._tracing is not None:
@@ -243,7 +253,9 @@ class PushConsumer(Lifecycle):
         queues = sorted(route.readable)
         members = await self._members(route)
         mine = dict.fromkeys(self._options.allocate(queues, members, self.session.client_id))
-        await self._release([q for q in self._workers if q.topic == topic and q not in mine])
+        for queue, worker in self._workers.items():
+            if queue.topic == topic and queue not in mine and not worker.stopped:
+                self._tasks.spawn(self._give_up(queue), name="give up")
         fresh = [queue for queue in mine if queue not in self._workers]
         wait_s = self._options.rebalance_s
         if self._options.orderly:
@@ -261,7 +273,7 @@ class PushConsumer(Lifecycle):
             self._refusals.on_good(what)
             self._begin(queue, offset)
         else:
-            if not all(queue in self._workers for queue in mine):
+            if any(queue not in self._workers or self._workers[queue].stopped for queue in mine):
                 wait_s = min(wait_s, INCOMPLETE_S)
         return wait_s
 
@@ -317,12 +329,13 @@ class PushConsumer(Lifecycle):
         self._workers[queue] = worker
         worker.start()
 
-    async def _release(self, queues: Sequence[Queue]) -> None:
-        for queue in queues:
-            worker = self._workers.pop(queue)
-            await worker.stop()
-            await self._commit_one(queue, worker)
-            await self._locks.give_back(queue)
+    async def _give_up(self, queue: Queue) -> None:
+        """It is ours until all of this is done: a stop in the middle does it again."""
+        worker = self._workers[queue]
+        await worker.stop()
+        await self._commit_one(queue, worker)
+        await self._locks.give_back(queue)
+        del self._workers[queue]
 
     # --- what a worker needs
 

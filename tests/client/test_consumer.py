@@ -179,6 +179,39 @@ async def ignore(messages: list[Received]) -> None:
     pass
 
 
+def test_a_stop_while_a_queue_is_given_away_ends_its_calls_and_commits_its_offset() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env, queues=1)
+        await fill(env, nameserver, ["m0", "m1"])
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def listener(messages: list[Received]) -> None:
+            begun.set()
+            await go.wait()
+
+        in_order = ConsumeOptions(from_first=True, orderly=True, rebalance_s=0.1)
+        consumer = PushConsumer(
+            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, options=in_order
+        )
+        await consumer.start()
+        await begun.wait()
+        worker = consumer._workers[Queue("T", "broker-a", 0)]
+        broker.consumers["cg"] = {"!": next(iter(broker.consumers["cg"].values()))}  # it has the queue now
+        await until(lambda: worker.stopped)
+        assert broker.locks == {("T", 0): consumer.session.client_id}
+        stopping = asyncio.ensure_future(consumer.stop())
+        await asyncio.sleep(0.01)
+        assert broker.locks, "the queue is another member's when the call has ended"
+        go.set()
+        await stopping
+        assert broker.offsets["cg", "T", 0] == 1
+        assert broker.locks == {}
+        assert consumer.queues == []
+        await stop(nameserver, broker)
+
+    run(work)
+
+
 def test_a_message_the_listener_fails_on_goes_back_to_the_broker_and_the_rest_goes_on() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)

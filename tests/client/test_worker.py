@@ -8,8 +8,11 @@ import asyncio
 
 import pytest
 
+from client.consuming.consume import GRACE_S
+from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pull import Pulled, PullStatus
-from client.message import Received
+from client.message import Queue, Received
+from runtime.os_env import OsEnv
 from tests.client.virtual import FakeQueue, cancelled_elsewhere, virtually
 
 
@@ -143,3 +146,34 @@ def test_in_order_a_stop_does_not_wait_for_the_next_try() -> None:
         assert (calls, worker.handled) == ([0], 0)
 
     virtually(work)
+
+
+def test_queues_that_hang_wait_side_by_side() -> None:
+    async def work() -> None:
+        async def listener(messages: list[Received]) -> None:
+            await asyncio.sleep(3600)
+
+        consumer = PushConsumer(OsEnv(), "g", "nowhere:1", listener, subscriptions={"T": "*"})
+        commits: list[int] = []
+
+        async def commit(queue: Queue, offset: int) -> None:
+            commits.append(offset)
+
+        consumer.puller.commit = commit  # type: ignore[method-assign]
+        consumer._routes.on_change.append(consumer._route_changed)
+        for number in range(16):
+            worker = consumer._workers[Queue("T", "broker-a", number)] = FakeQueue(1).worker(listener)
+            worker.start()
+        await asyncio.sleep(1)
+        began_s = asyncio.get_running_loop().time()
+        await consumer.stop()
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(GRACE_S)
+        assert commits == [0] * 16
+
+    virtually(work)
+
+
+def test_calls_have_their_grace() -> None:
+    assert ConsumeOptions().limits.grace_s == 3.0
+    assert ConsumeOptions(orderly=True).limits.grace_s == 20.0
+    assert ConsumeOptions(orderly=True, grace_s=0).limits.grace_s == 0
