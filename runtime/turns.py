@@ -90,6 +90,25 @@ class Turn(Slice):
             raise PeerLeft
 
 
+class Late(Turn):
+    """A slice of a request that begins at once. When ``SHORT_MS`` are used up it waits for its turn, and has
+    slices as any other."""
+
+    def __init__(self, turns: Turns, peer: Peer, clock_ms: Callable[[], float]) -> None:
+        super().__init__(peer, clock_ms)
+        self._turns = turns
+        self.entered = False
+
+    def is_over(self) -> bool:
+        return self._clock_ms() - self._since_ms >= (SLICE_MS if self.entered else SHORT_MS)
+
+    async def _pause(self) -> None:
+        if not self.entered:
+            await self._turns.enter(self._peer)
+            self.entered = True
+        await super()._pause()
+
+
 class Turns:
     """Lets one long request work at a time. Connections take turns; those of one connection go in order.
 
@@ -113,15 +132,26 @@ class Turns:
     @asynccontextmanager
     async def take(self, peer: Peer) -> AsyncIterator[Turn]:
         """Raises PeerLeft when the peer has gone before its turn came."""
-        await self._enter(peer)
+        await self.enter(peer)
         try:
             if peer.closed:
                 raise PeerLeft
             yield Turn(peer, self._clock_ms)
         finally:
-            self._leave()
+            self.leave()
 
-    async def _enter(self, peer: Peer) -> None:
+    @asynccontextmanager
+    async def late(self, peer: Peer) -> AsyncIterator[Turn]:
+        """Of what is short as a rule, and waits for nobody then."""
+        turn = Late(self, peer, self._clock_ms)
+        try:
+            yield turn
+        finally:
+            if turn.entered:
+                self.leave()
+
+    async def enter(self, peer: Peer) -> None:
+        """Return when it is the turn of ``peer``, who is to ``leave`` then. Raises PeerLeft."""
         if not self._taken:
             self._taken = True
             return
@@ -133,7 +163,7 @@ class Turns:
             await mine
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled() and mine.exception() is None:
-                self._leave()  # the turn came in the same moment
+                self.leave()  # the turn came in the same moment
             raise
 
     def forget(self, peer: Peer) -> None:
@@ -142,7 +172,7 @@ class Turns:
             if not mine.done():
                 mine.set_exception(PeerLeft())
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Hand the turn to the next connection's first request."""
         while self._waiting:
             peer, queue = next(iter(self._waiting.items()))

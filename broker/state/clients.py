@@ -6,6 +6,7 @@ Heartbeats (34) build the table, closed connections and silence take clients out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -167,8 +168,23 @@ class ConsumerGroup:
     @property
     def bytes(self) -> int:
         """About the memory that it takes without its members."""
-        texts = map(text_bytes, (self.consume_type, self.message_model, self.from_where))
-        return sum(texts) + self.subscribed_bytes
+        return sum(map(text_bytes, self.how({}))) + self.subscribed_bytes
+
+    def how(self, data: dict[str, Any]) -> tuple[str, str, str]:
+        """How it consumes once ``data`` of a heartbeat is taken: type, model, where it begins."""
+        return (
+            str(data.get("consumeType") or self.consume_type),
+            str(data.get("messageModel") or self.message_model),
+            str(data.get("consumeFromWhere") or self.from_where),
+        )
+
+    def bytes_after(self, data: dict[str, Any], fresh: dict[str, Subscription]) -> int:
+        """``bytes`` at most, once these are taken: of a topic the newer subscription stays."""
+        weight = sum(
+            max(one.weight, known.weight if (known := self.subscriptions.get(topic)) else 0)
+            for topic, one in fresh.items()
+        )
+        return sum(map(text_bytes, self.how(data))) + weight
 
 
 class Clients:
@@ -185,9 +201,11 @@ class Clients:
         # The groups that each connection is in: as a producer, as a consumer.
         self._in: dict[Connection, tuple[dict[str, None], dict[str, None]]] = {}
 
-    def producer(self, group: str, client: Client) -> None:
+    def producer(self, group: str, client: Client, *, bytes_max: float = math.inf) -> None:
+        """Raises Refused when all would take more than ``bytes_max`` then, and more than before."""
+        former = self.producers.get(group, {}).get(client.connection)
+        self._need_room(_entry_bytes(group, client) - _entry_bytes(group, former), bytes_max)
         members = self.producers.setdefault(group, {})
-        former = members.get(client.connection)
         if former is not None and former.client_id != client.client_id:
             self._forget_id(group, former)
         self._count(group, former, client)
@@ -211,27 +229,34 @@ class Clients:
         fresh: dict[str, Subscription] | None = None,
         *,
         without_subscriptions: bool = False,
+        bytes_max: float = math.inf,
     ) -> bool:
         """One consumerDataSet entry of a heartbeat; True when members or subscriptions changed. ``fresh``:
         its subscriptions by topic, when they were read already.
 
-        Raises KeyError, TypeError or ValueError on data that is not such an entry.
+        Raises KeyError, TypeError or ValueError on data that is not such an entry; Refused as ``producer``.
         """
         name = str(data["groupName"])
         if fresh is None:
             fresh = {s.topic: s for s in map(Subscription.from_json, data.get("subscriptionDataSet") or [])}
-        group = self.consumers.get(name)
-        before = 0 if group is None else group.bytes
-        if group is None:
-            group = self.consumers[name] = ConsumerGroup(name)
+        group = self.consumers.get(name) or ConsumerGroup(name)
+        before = group.bytes if name in self.consumers else 0
+        known = group.members.get(client.connection)
+        growth = _entry_bytes(name, client) - _entry_bytes(name, known) - before
+        kept = group.subscriptions if without_subscriptions else fresh
+        self._need_room(growth + group.bytes_after(data, kept), bytes_max)
+        self.consumers[name] = group
         changed = self._joined(group, client)
-        group.consume_type = str(data.get("consumeType") or group.consume_type)
-        group.message_model = str(data.get("messageModel") or group.message_model)
-        group.from_where = str(data.get("consumeFromWhere") or group.from_where)
+        group.consume_type, group.message_model, group.from_where = group.how(data)
         if not without_subscriptions:
             changed |= _subscribed(group, fresh)
         self.bytes += group.bytes - before
         return changed
+
+    def _need_room(self, growth: int, bytes_max: float) -> None:
+        """Raises Refused. Who is known and says nothing new is heard however much there is."""
+        if growth > 0 and self.bytes + growth > bytes_max:
+            raise Refused("this broker's clients take too much memory (maxClientBytes)", Response.SYSTEM_BUSY)
 
     def renew(self, name: str, subscription: Subscription) -> None:
         """What a member of a group says it wants of a topic that the group reads, if that is newer."""
@@ -254,9 +279,7 @@ class Clients:
 
     def _count(self, group: str, former: Client | None, client: Client | None) -> None:
         """One entry of a group became another one."""
-        for entry, sign in ((former, -1), (client, 1)):
-            if entry is not None:
-                self.bytes += sign * (text_bytes(group) + entry.bytes)
+        self.bytes += _entry_bytes(group, client) - _entry_bytes(group, former)
 
     def unregister(
         self, connection: Connection, producer_group: str | None, consumer_group: str | None
@@ -374,6 +397,11 @@ class Clients:
         assert by_id == beating, "each producer is found by its id, and no other"
         assert all(self._ids.values()), "an id without a connection is not kept"
         assert found == known, "each connection is known to be in the groups it is in"
+
+
+def _entry_bytes(group: str, client: Client | None) -> int:
+    """Of a client's entry in a group."""
+    return 0 if client is None else text_bytes(group) + client.bytes
 
 
 def _kind(data: dict[str, Any]) -> str:

@@ -52,7 +52,8 @@ class LimitsConfig(TimerConfig):
     client_bytes_max: int = key(
         "maxClientBytes",
         268435456,
-        "bytes that clients, their groups and subscriptions take, about; beyond, no heartbeat is taken",
+        "bytes that clients, their groups and subscriptions take, about; beyond, no heartbeat is taken that"
+        " adds to them",
         least=1,
     )
     held_pulls_max: int = key(

@@ -3,7 +3,8 @@
 One read may bring thousands of small requests, and forty connections forty reads: begun all at once they
 would hold up the lease, heartbeats and replication, which run on the same loop. At most ``A_TURN`` begin in
 one, and half as many in the next when a turn took longer than ``TURN_MS``: what a request costs is not known
-before. The other frames wait, and their connections are read no further and take turns, a request each.
+before. Once a turn has been that long, none begins in it beyond ``LEAST``. The other frames wait, and their
+connections are read no further and take turns, a request each.
 
 What the fast path takes never waits as a request: of that, and of taking frames apart at all, so many bytes
 are read in a turn (``Reads``).
@@ -60,7 +61,7 @@ class Starts:
     def take(self) -> bool:
         """Whether one more request may begin in this turn; it counts then."""
         self._arm()
-        if not self._left:
+        if not self._left or self._is_long():
             return False
         self._left -= 1
         return True
@@ -69,6 +70,12 @@ class Starts:
         """Its frames wait from now on; one that waits already keeps its place."""
         self._line.setdefault(connection)
         self._arm()
+
+    def _is_long(self) -> bool:
+        """Whether nothing more is to begin in this turn, as it has lasted for ``TURN_MS``."""
+        if self._share - self._left < LEAST or self._armed_ms is None:
+            return False
+        return self._now_ms() - self._armed_ms > TURN_MS
 
     def _arm(self) -> None:
         if self._armed_ms is None:
@@ -83,7 +90,7 @@ class Starts:
         line = self._line
         if line:
             self._arm()
-        while line and self._left:
+        while line and self._left and not self._is_long():
             self._left -= 1
             connection = next(iter(line))
             del line[connection]

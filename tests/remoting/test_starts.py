@@ -107,6 +107,29 @@ async def test_fewer_begin_after_a_long_turn_and_more_again_after_short_ones() -
     assert begun[-1] == A_TURN
 
 
+async def test_a_turn_that_has_been_long_begins_no_more_than_the_least() -> None:
+    now = [0.0]
+    starts, line = Starts(lambda: now[0]), Line(10_000)
+    begun = 0
+    while starts.take():
+        begun += 1
+        now[0] += TURN_MS * 0.6
+    assert begun == LEAST, "what is done within them is seen at once"
+    await asyncio.sleep(0)
+    assert starts.take()
+
+    def go_on() -> bool:
+        now[0] += TURN_MS
+        return Line.go_on(line)
+
+    line.go_on = go_on  # type: ignore[method-assign]
+    starts.wait(line)
+    await asyncio.sleep(0)
+    before = line.asked
+    await asyncio.sleep(0)
+    assert line.asked - before == LEAST
+
+
 def test_the_share_of_a_turn_stays_between_its_bounds() -> None:
     for share in range(LEAST, A_TURN + 1):
         for took_ms in (0.0, TURN_MS, TURN_MS + 1, 1e6):

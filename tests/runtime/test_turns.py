@@ -142,3 +142,37 @@ async def test_what_waits_of_a_peer_that_left_ends_at_once_and_nothing_more_of_i
     await asyncio.gather(*tasks)
     assert ended[-1] == "other"
     assert not turns.is_taken
+
+
+async def test_what_begins_at_once_waits_for_its_turn_when_it_is_not_short() -> None:
+    """Fifty that had a slice each in every turn of the loop held it fifty slices long."""
+    clock, spent = Clock(), list[float]()
+    turns = Turns(clock)
+
+    async def work(steps: int) -> None:
+        async with turns.late(Peer()) as turn:
+            for _ in range(steps):
+                clock.ms += SHORT_MS / 4
+                await turn.breathe()
+
+    async def count() -> None:
+        while True:
+            before = clock.ms
+            await asyncio.sleep(0)
+            spent.append(clock.ms - before)
+
+    counting = asyncio.create_task(count())
+    short = [asyncio.create_task(work(2)) for _ in range(10)]
+    await asyncio.wait([*short, *(asyncio.create_task(work(80)) for _ in range(20))])
+    counting.cancel()
+    assert spent[0] == 10 * SHORT_MS / 2 + 20 * SHORT_MS
+    assert max(spent[1:]) <= SLICE_MS
+    assert (turns.is_taken, turns.waiting) == (False, 0)
+    gone = Peer()
+    async with turns.take(Peer()), turns.late(gone) as turn:
+        waiting = asyncio.create_task(turn.pause())
+        await asyncio.sleep(0)
+        turns.forget(gone)
+        with pytest.raises(PeerLeft):
+            await waiting
+    assert (turns.is_taken, turns.waiting) == (False, 0)

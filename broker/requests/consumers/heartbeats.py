@@ -25,10 +25,12 @@ from remoting.named import consumers_in
 from remoting.request_bodies import long_request_object, request_object
 from remoting.service import Connection
 from runtime.tasks import Tasks
-from runtime.turns import PeerLeft, Slice
+from runtime.turns import PeerLeft, Slice, Turns
 
 log = logging.getLogger(__name__)
 
+LONG_BYTES: Final = 64 << 10
+"""A longer heartbeat waits for its turn before it is taken apart."""
 CLIENT_ID_MAX: Final = 512
 """Characters. Of official clients it is an address, a process or the name of an instance, and a time."""
 
@@ -38,6 +40,9 @@ class ClientProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self.turns = Turns(context.env.monotonic_ms)
+        """Of heartbeats: fifty long ones side by side would be fifty bodies taken apart, and a slice of each
+        in every turn of the loop. They wait for no other request."""
         self._tasks = Tasks("members")
         self._filters = FilterNews(context)
         self._changed: dict[str, None] = {}  # groups whose members are to be told
@@ -50,7 +55,16 @@ class ClientProcessor:
                 f"a heartbeat has at most {config.heartbeat_bytes_max} bytes (maxHeartbeatBytes)",
                 Response.SYSTEM_ERROR,
             )
-        slice_ = Slice(self._context.env.monotonic_ms)
+        turns, is_long = self.turns, len(request.body) > LONG_BYTES
+        async with turns.take(connection) if is_long else turns.late(connection) as turn:
+            fresh, changed = await self._heard(connection, request, turn)
+        self.notify(changed)
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
+        return request.reply(ext=ext)
+
+    async def _heard(self, connection: Connection, request: Command, slice_: Slice) -> tuple[bool, list[str]]:
+        """See ``_took``. Raises Refused."""
+        config = self._context.config
         data = await long_request_object(request, slice_)
         try:
             consumers = consumers_in(data)
@@ -60,12 +74,9 @@ class ClientProcessor:
                     f"a heartbeat names at most {config.heartbeat_groups_max} groups (maxGroupsInHeartbeat)",
                     Response.SYSTEM_ERROR,
                 )
-            fresh, changed = await self._took(connection, request, data, consumers, producers, slice_)
+            return await self._took(connection, request, data, consumers, producers, slice_)
         except (PeerError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
-        self.notify(changed)
-        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
-        return request.reply(ext=ext)
 
     async def _took(
         self,
@@ -94,8 +105,7 @@ class ClientProcessor:
         fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
         if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
             raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
-        if context.clients.bytes > context.config.client_bytes_max:
-            raise Refused("this broker's clients take too much memory (maxClientBytes)", Response.SYSTEM_BUSY)
+        room = context.config.client_bytes_max
         changed: list[str] = []
         for consumer in consumers:
             await slice_.breathe()
@@ -110,7 +120,9 @@ class ClientProcessor:
             wanted = await _subscriptions(consumer, slice_, context.config.subscription_bytes_max)
             if connection.closed:
                 raise PeerLeft
-            if context.clients.consumer(consumer, client, wanted, without_subscriptions=without):
+            if context.clients.consumer(
+                consumer, client, wanted, without_subscriptions=without, bytes_max=room
+            ):
                 changed.append(name)
             self._filters.heard(name, wanted, without_subscriptions=without)
             # Another member may have replaced them.
@@ -119,7 +131,7 @@ class ClientProcessor:
             await slice_.breathe()
             if connection.closed:
                 raise PeerLeft
-            context.clients.producer(str(producer["groupName"]), client)
+            context.clients.producer(str(producer["groupName"]), client, bytes_max=room)
         connection.attributes["fingerprint"] = fingerprint
         return fresh, changed
 
@@ -198,6 +210,7 @@ class ClientProcessor:
 
     def closed(self, connection: Connection) -> None:
         """A connection ended: its client has left its groups."""
+        self.turns.forget(connection)
         self._left(self._context.clients.closed(connection))
 
     async def expire(self) -> None:

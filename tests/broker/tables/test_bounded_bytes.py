@@ -261,15 +261,34 @@ def test_what_clients_say_of_themselves_is_counted() -> None:
 
 async def test_no_heartbeat_is_taken_while_clients_take_too_much(tmp_path: Path) -> None:
     async with running(tmp_path, maxClientBytes="300000") as broker, client_of(broker) as client:
-        codes = []
+        codes: list[int] = []
+        first: dict[str, Any] = {}
         for number in range(5):
             body = {"clientID": "one", "producerDataSet": [{"groupName": f"{number}" + LONG}]}
+            first = body if number == 0 else first
             codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(body))).code)
-        assert codes == [0, 0, 2, 2, 2]
+        assert codes == [0, 2, 2, 2, 2]
+        assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(first))).code == 0, "it adds nothing"
+        wide = heartbeat("one", "cg", *(f"T{number}" for number in range(1000)))
+        assert (await client.call(Request.HEART_BEAT, {}, wide)).code == 2, "none of it is taken"
         await (await client.connection()).call(
             Command(Request.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
         )
-        assert broker.context.clients.bytes < 500_000
+        assert broker.context.clients.bytes <= 300_000
+        broker.context.clients.check_invariants()
+
+
+async def test_long_heartbeats_are_taken_apart_one_after_the_other(tmp_path: Path) -> None:
+    wide = heartbeat("one", "cg", *(f"T{number}" for number in range(1000)))
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        turns = broker.processors.clients.turns
+        async with turns.take(cast(Any, FakeConnection())):
+            waits = asyncio.create_task(client.call(Request.HEART_BEAT, {}, wide))
+            await eventually(lambda: turns.waiting == 1, "the long one waits")
+            assert (await client.call(Request.HEART_BEAT, {}, heartbeat("one", "short", "T"))).code == 0
+            assert "cg" not in broker.context.clients.consumers
+        assert (await waits).code == 0
+        assert len(broker.context.clients.consumers["cg"].subscriptions) == 1000
 
 
 async def test_of_a_heartbeat_nothing_long_stays_with_its_connection(tmp_path: Path) -> None:
