@@ -40,6 +40,13 @@ HEADER_BYTES_MAX: Final = 2 * 1024 * 1024
 """The longest headers are answers to batches: 33 bytes a message."""
 ODD_HEADER_BYTES_MAX: Final = 256 * 1024
 """A JSON header with blanks or escapes: 32 KiB of properties become six times as long when all is escaped."""
+LONG_HEADER_BYTES: Final = 16 * 1024
+"""The texts of a longer JSON header are counted before anything is built of it."""
+ODD_PARTS_MAX: Final = 4096
+"""Objects and lists in an odd JSON header, those in the text of a property among them."""
+ODD_COMMAS_MAX: Final = 33_000
+"""A property may be 32 KiB of commas."""
+NUMBER_CHARS_MAX: Final = 40
 BINARY_CODE_MAX: Final = 32767  # the code field of a ROCKETMQ header has 2 bytes
 
 TLS_HANDSHAKE: Final = 0x1603  # how a TLS connection begins: a handshake record, SSL 3 or TLS
@@ -150,6 +157,7 @@ class _HeaderOut(msgspec.Struct, gc=False):
 
 
 _MARKS_MAX: Final = EXT_FIELDS_MAX + len(_HeaderIn.__struct_fields__)
+_QUOTES_MAX: Final = 4 * (_MARKS_MAX + 8)  # a key and a text for each, and a few keys that nobody knows
 
 _decode_json: Final = msgspec.json.Decoder(_HeaderIn).decode
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -235,6 +243,8 @@ def head_of(command: Command) -> bytes:
 
 def _from_json(header: bytes) -> Command:
     # Counted first: nothing is built of a header with more fields than any has.
+    if len(header) > LONG_HEADER_BYTES:
+        _need_few_texts(header)
     marks = header.count(b'":')
     if marks > _MARKS_MAX:
         return _from_odd_json(header)
@@ -277,9 +287,16 @@ def _from_odd_json(header: bytes) -> Command:
     """What foreign clients may send: numbers, booleans and nulls as ext values, unknown keys, blanks."""
     if len(header) > ODD_HEADER_BYTES_MAX:
         raise PeerError(f"odd JSON header of {len(header)} bytes, at most {ODD_HEADER_BYTES_MAX}")
+    _need_few_texts(header)
+    if header.count(b"{") + header.count(b"[") > ODD_PARTS_MAX or header.count(b",") > ODD_COMMAS_MAX:
+        raise PeerError(f"odd JSON header of more than {ODD_PARTS_MAX} parts")
     try:
         found = json.loads(
-            header.decode(), object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=str
+            header.decode(),
+            object_pairs_hook=_no_key_twice,
+            parse_constant=_no_constant,
+            parse_float=str,
+            parse_int=_short_int,
         )
         if not isinstance(found, dict):
             raise PeerError("header is not a JSON object")
@@ -307,6 +324,13 @@ def _from_odd_json(header: bytes) -> Command:
     return command
 
 
+def _need_few_texts(header: bytes) -> None:
+    """Raises PeerError for more texts than fields there may be, however they are written: each begins with a
+    quote that has no backslash before it."""
+    if header.count(b'"') - header.count(b'\\"') > _QUOTES_MAX:
+        raise PeerError(f"JSON header of more than {EXT_FIELDS_MAX} fields")
+
+
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -316,6 +340,13 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise PeerError(f"header holds {name}")
+
+
+def _short_int(text: str) -> int:
+    """Of thousands of digits each takes the square of its length."""
+    if len(text) > NUMBER_CHARS_MAX:
+        raise PeerError(f"header holds a number of {len(text)} digits")
+    return int(text)
 
 
 def _as_text(value: Any) -> str:

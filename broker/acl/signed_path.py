@@ -31,7 +31,9 @@ RIGHTS_MAX: Final = 65536
 ORDERS_MAX: Final = 1024
 REMEMBERED_CHARS_MAX: Final = 512
 """Longer names are not remembered: a header has room for megabytes, and nobody has proved it yet."""
-_MARK_MAX: Final = codec.HEADER_BYTES_MAX
+_MARK_MAX: Final = 64 << 10
+"""Of a longer header the fields are to be counted before anything is built of it, as the ordinary way does. A
+send's properties have 32 KiB."""
 _V1: Final = int(Request.SEND_MESSAGE)
 
 
@@ -89,7 +91,7 @@ class SignedPath:
         """Whether the frame is no send, or one that its sender proved and may make."""
         mark = int.from_bytes(view[at + 4 : at + 8], "big")
         if mark > _MARK_MAX:
-            return False  # a ROCKETMQ header
+            return False  # a ROCKETMQ header, or a long one
         body_at = at + 8 + mark
         try:
             head = _decode(view[at + 8 : body_at])
