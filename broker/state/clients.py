@@ -7,9 +7,9 @@ Heartbeats (34) build the table, closed connections and silence take clients out
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from model.codes import Response
@@ -198,7 +198,7 @@ class Clients:
         self.producers: dict[str, dict[Connection, Client]] = {}
         # Where a producer's id beats, the newest connection last, and for which groups.
         self._ids: dict[str, dict[Connection, set[str]]] = {}
-        # The groups that each connection is in: as a producer, as a consumer.
+        # The groups that each connection is in, as a producer and as a consumer; whose it beat last is last.
         self._in: dict[Connection, tuple[dict[str, None], dict[str, None]]] = {}
 
     def producer(self, group: str, client: Client, *, bytes_max: float = math.inf) -> None:
@@ -211,10 +211,12 @@ class Clients:
         self._count(group, former, client)
         members[client.connection] = client
         self._ids.setdefault(client.client_id, {}).setdefault(client.connection, set()).add(group)
-        self._groups_of(client.connection)[0][group] = None
+        self._beat(0, group, client.connection)
 
-    def _groups_of(self, connection: Connection) -> tuple[dict[str, None], dict[str, None]]:
-        return self._in.setdefault(connection, ({}, {}))
+    def _beat(self, kind: int, group: str, connection: Connection) -> None:
+        beaten = self._in.setdefault(connection, ({}, {}))[kind]
+        beaten.pop(group, None)
+        beaten[group] = None
 
     def told_by_another(self, name: str, fingerprint: int) -> bool:
         """Note a heartbeat that names a group; whether another one, of other content, named it since."""
@@ -274,7 +276,7 @@ class Clients:
         changed = known is None or known.client_id != client.client_id
         self._count(group.name, known, client)
         group.members[client.connection] = client
-        self._groups_of(client.connection)[1][group.name] = None
+        self._beat(1, group.name, client.connection)
         return changed
 
     def _count(self, group: str, former: Client | None, client: Client | None) -> None:
@@ -290,26 +292,32 @@ class Clients:
             return [consumer_group]
         return []
 
-    def closed(self, connection: Connection) -> list[str]:
-        """Take the connection out of every group; returns the consumer groups it was in."""
-        producers, consumers = self._in.pop(connection, ({}, {}))
-        for name in list(producers):
+    def closed(self, connection: Connection, most: int | None = None) -> list[str]:
+        """Take the connection out of every group, or ``most`` of them; returns the consumer groups of these.
+        ``knows`` says whether it is in others."""
+        producers, consumers = self._in.get(connection, ({}, {}))
+        of_producers = list(islice(producers, most))
+        left = None if most is None else most - len(of_producers)
+        of_consumers = list(islice(consumers, left))
+        for name in of_producers:
             self._remove_producer(name, connection)
-        return [name for name in list(consumers) if self._remove_consumer(name, connection)]
+        return [name for name in of_consumers if self._remove_consumer(name, connection)]
+
+    def knows(self, connection: Connection) -> bool:
+        """Whether it is in a group."""
+        return connection in self._in
 
     def connections(self) -> list[Connection]:
         """Those that have an entry."""
         return list(self._in)
 
     def is_silent(self, connection: Connection, since_ms: float) -> bool:
-        """Whether the last heartbeat of one of its entries is older than ``since_ms``."""
-        return any(client.seen_ms < since_ms for client in self.entries(connection))
-
-    def entries(self, connection: Connection) -> Iterator[Client]:
-        """Each entry of a connection: one a group it is in."""
+        """Whether the last heartbeat of one of its entries is older than ``since_ms``: of the group, that is,
+        which it beat for the longest time ago."""
         producers, consumers = self._in.get(connection, ({}, {}))
-        yield from (self.producers[name][connection] for name in producers)
-        yield from (self.consumers[name].members[connection] for name in consumers)
+        oldest = [self.producers[name][connection] for name in islice(producers, 1)]
+        oldest += [self.consumers[name].members[connection] for name in islice(consumers, 1)]
+        return any(client.seen_ms < since_ms for client in oldest)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         found = self.consumers.get(group)

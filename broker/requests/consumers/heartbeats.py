@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 LONG_BYTES: Final = 64 << 10
 """A longer heartbeat waits for its turn before it is taken apart."""
+LEFT_AT_ONCE: Final = 100
+"""Groups that a connection is taken out of in one step when it ends."""
 CLIENT_ID_MAX: Final = 512
 """Characters. Of official clients it is an address, a process or the name of an instance, and a time."""
 
@@ -47,6 +49,8 @@ class ClientProcessor:
         self._filters = FilterNews(context)
         self._changed: dict[str, None] = {}  # groups whose members are to be told
         self._telling: asyncio.Task[None] | None = None
+        self._leaving: dict[Connection, None] = {}  # ended, and still in some of many groups
+        self._leave: asyncio.Task[None] | None = None
 
     async def heartbeat(self, connection: Connection, request: Command) -> Command:
         config = self._context.config
@@ -209,9 +213,24 @@ class ClientProcessor:
             return request.reply(body=await strict(turn, {"data": table}, depth=3))
 
     def closed(self, connection: Connection) -> None:
-        """A connection ended: its client has left its groups."""
+        """A connection ended: its client leaves its groups, and where these are many a few at a time."""
+        clients = self._context.clients
         self.turns.forget(connection)
-        self._left(self._context.clients.closed(connection))
+        self._left(clients.closed(connection, LEFT_AT_ONCE))
+        if clients.knows(connection):
+            self._leaving[connection] = None
+            if self._leave is None or self._leave.done():
+                self._leave = self._tasks.spawn(self._go_on_leaving(), name="leaving")
+
+    async def _go_on_leaving(self) -> None:
+        clients, slice_ = self._context.clients, Slice(self._context.env.monotonic_ms)
+        while self._leaving:
+            await slice_.pause()
+            connection = next(iter(self._leaving))
+            while clients.knows(connection) and not slice_.is_over():
+                self._left(clients.closed(connection, LEFT_AT_ONCE))
+            if not clients.knows(connection):
+                del self._leaving[connection]
 
     async def expire(self) -> None:
         """Close connections of clients that stopped beating; their table entries go with them."""
