@@ -29,6 +29,10 @@ class Batches:
         self._held: dict[Popped, None] = {}
         self._freed = asyncio.Event()
 
+    @property
+    def stopping(self) -> bool:
+        return self._handler.stopping
+
     async def freed(self) -> None:
         """Wait until there is more room than now."""
         self._freed.clear()
@@ -50,9 +54,10 @@ class Batches:
 
     async def finish(self, grace_s: float) -> bool:
         """Hand nothing over any more, and wait for what is under way; False when that was said before."""
-        if self._handler.stopping:
+        if self.stopping:
             return False
         self._handler.stopping = True
+        self._freed.set()
         try:
             async with asyncio.timeout(grace_s):
                 await self._handler.drain()
@@ -71,7 +76,7 @@ class Batches:
             return
         try:
             async with asyncio.timeout(RETURN_S):
-                await asyncio.gather(*(self._handler.give_back(one, 0) for one in left))
+                await asyncio.gather(*(self._handler.give_back(one) for one in left))
         except TimeoutError:
             log.info("not all messages went back, they come again by themselves")
 

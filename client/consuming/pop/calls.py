@@ -118,12 +118,11 @@ class PopCalls:
         body = encode_batch_acks(first.broker_name, batches(self._group, popped))
         await self._ask(first.topic, first.broker_name, Request.BATCH_ACK_MESSAGE, {}, body)
 
-    async def change(self, popped: Popped, invisible_ms: int) -> None:
-        """Hide it for ``invisible_ms`` from now on; then it comes to any member of the group."""
-        header = self._header(popped, invisible_ms)
-        answer = await self._ask(
-            popped.topic, popped.broker_name, Request.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext()
-        )
+    async def change(self, popped: Popped, invisible_ms: int, *, suspend: bool = False) -> None:
+        """Hide it for ``invisible_ms`` from now on; then it comes to any member of the group. ``suspend``:
+        that is no try of it (from RocketMQ 5.5 on; others count it)."""
+        ext = self._header(popped, invisible_ms).to_ext() | ({"suspend": "true"} if suspend else {})
+        answer = await self._ask(popped.topic, popped.broker_name, Request.CHANGE_MESSAGE_INVISIBLETIME, ext)
         info, offset = popped.info, popped.message.queue_offset
         popped.info = ExtraInfo(
             offset,

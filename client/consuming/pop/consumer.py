@@ -106,8 +106,8 @@ class PopConsumer(Lifecycle):
         self._tasks.spawn(self._look_forever(), name="look")
 
     async def stop(self) -> None:
-        """Pop no more, let the calls under way end within ``grace_s``, and return what is left to the group
-        at once."""
+        """Ask for no more, let the calls under way end within ``grace_s``, and return what is left, or comes
+        yet, to the group at once."""
         if self._route_changed not in self.session.routes.on_change:
             return  # it was not started
         if not await self._batches.finish(self._options.grace_s):
@@ -123,7 +123,7 @@ class PopConsumer(Lifecycle):
     # --- where messages come from
 
     async def _look_forever(self) -> None:
-        while True:
+        while not self._batches.stopping:
             self._wake.clear()
             found, wait_s = await self._look()
             for source in [source for source in self._sources if source not in found]:
@@ -165,7 +165,7 @@ class PopConsumer(Lifecycle):
 
     async def _pop_forever(self, source: Source, acks: Acks) -> None:
         what = f"pop of {source.topic} at {source.broker_name}"
-        while True:
+        while not self._batches.stopping:
             room = self._in_flight.room(source)
             if room < 1:
                 await self._batches.freed()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from client.consuming.calling import is_taken
@@ -64,9 +64,16 @@ class Handler:
             popped.settled = True
         await asyncio.gather(*(self._end(popped, verdict, acks) for popped in batch))
 
-    async def give_back(self, popped: Popped, after_ms: int) -> None:
+    async def fail(self, popped: Popped, after_ms: int) -> None:
         """Let it come again after ``after_ms``, to any member."""
-        why = await surely(self._env, self._calls, popped, lambda: self._calls.change(popped, after_ms))
+        await self._return(popped, lambda: self._calls.change(popped, after_ms))
+
+    async def give_back(self, popped: Popped) -> None:
+        """Let it come again at once, to any member, as one that did not fail."""
+        await self._return(popped, lambda: self._calls.change(popped, 0, suspend=True))
+
+    async def _return(self, popped: Popped, change: Callable[[], Awaitable[None]]) -> None:
+        why = await surely(self._env, self._calls, popped, change)
         if why:
             log.info("message %s comes again by itself: %s", popped.message.msg_id, why)
 
@@ -116,7 +123,7 @@ class Handler:
         elif verdict is Verdict.FAILED:
             await self._fail(popped, acks)
         else:
-            await self.give_back(popped, 0)
+            await self.give_back(popped)
 
     async def _acknowledge(self, popped: Popped, acks: Acks) -> None:
         why = await acks.ack(popped)
@@ -126,11 +133,11 @@ class Handler:
     async def _fail(self, popped: Popped, acks: Acks) -> None:
         failures = popped.message.reconsume_times + 1
         if failures <= self._options.retry_max:
-            await self.give_back(popped, self._options.retry_after_ms(failures))
+            await self.fail(popped, self._options.retry_after_ms(failures))
             return
         why = await surely(self._env, self._calls, popped, lambda: self._calls.bury(popped))
         if why:
             log.warning("message %s is no dead letter yet: %s", popped.message.msg_id, why)
-            await self.give_back(popped, self._options.retry_after_ms(failures))
+            await self.fail(popped, self._options.retry_after_ms(failures))
         else:
             await self._acknowledge(popped, acks)

@@ -31,9 +31,11 @@ class Calls:
 
     def __init__(self) -> None:
         self.changed: list[tuple[str, int]] = []
+        self.failed = 0
 
-    async def change(self, popped: Popped, invisible_ms: int) -> None:
+    async def change(self, popped: Popped, invisible_ms: int, *, suspend: bool = False) -> None:
         self.changed.append((popped.message.msg_id, invisible_ms))
+        self.failed += not suspend
 
 
 class Acks:
@@ -78,7 +80,7 @@ def test_a_listener_whose_task_was_cancelled_elsewhere_has_failed_and_frees_its_
         world.take(Acks())
         await asyncio.sleep(1)
         assert world.in_flight.room("s") == 2
-        assert world.calls.changed == [("a", 10_000), ("b", 10_000)]
+        assert (world.calls.changed, world.calls.failed) == ([("a", 10_000), ("b", 10_000)], 2)
 
     virtually(work)
 
@@ -108,6 +110,6 @@ def test_what_a_stop_breaks_off_goes_back_at_once() -> None:
         await asyncio.sleep(1)
         await world.batches.finish(0.1)
         await world.batches.give_back()
-        assert world.calls.changed == [("a", 0), ("b", 0)]
+        assert (world.calls.changed, world.calls.failed) == ([("a", 0), ("b", 0)], 0)
 
     virtually(work)
