@@ -10,11 +10,19 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from model.message import KEYS, TAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY, decode_properties
+from model.message import (
+    KEYS,
+    TAGS,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    UNIQ_KEY,
+    decode_properties,
+    property_of,
+)
 from store.files.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, Header
 from store.files.key_hash import KeyHash
 from store.files.record import Record
@@ -93,13 +101,21 @@ def _places(raw: bytes, part: bytes) -> Iterator[int]:
 
 
 def hashes(hash_of: KeyHash, record: Record) -> tuple[set[int], set[int]]:
-    """What an index must hold of a record, and what it may: RocketMQ 5.4 and newer also has tags."""
-    properties = decode_properties(record.properties)
-    keys = [properties.get(UNIQ_KEY, ""), *properties.get(KEYS, "").split(" ")]
-    must = {hash_of(record.topic, key) for key in keys if key}
-    tags = properties.get(TAGS, "")
-    may = must | ({hash_of(record.topic, f"T#{tags}")} if tags else set())
-    return (set() if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK else must), may
+    """What an index must hold of a record, and what it may: RocketMQ 5.4 and newer also has tags.
+
+    Of a property that a client gave twice keelmq reads the first, RocketMQ's brokers the last.
+    """
+    text, last = record.properties, decode_properties(record.properties)
+    first = {name: property_of(text, name) or "" for name in (UNIQ_KEY, KEYS, TAGS)}
+    read = [{hash_of(record.topic, key) for key in _keys_of(one) if key} for one in (first, last)]
+    tags = {f"T#{one[TAGS]}" for one in (first, last) if one.get(TAGS)}
+    may = read[0] | read[1] | {hash_of(record.topic, tag) for tag in tags}
+    rolled_back = record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+    return (set() if rolled_back else read[0] & read[1]), may
+
+
+def _keys_of(properties: Mapping[str, str]) -> list[str]:
+    return [properties.get(UNIQ_KEY, ""), *properties.get(KEYS, "").split(" ")]
 
 
 class IndexCheck:

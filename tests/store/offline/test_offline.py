@@ -160,6 +160,21 @@ def test_a_wrong_index_entry_and_a_damaged_epoch_file_are_named() -> None:
     assert _kinds(disk) == {"index_wrong", "epoch_file_corrupt"}
 
 
+def test_a_property_that_a_client_gave_twice_is_no_damage() -> None:
+    """The broker reads the first; RocketMQ's, which may have copied the record, the last."""
+
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            for name in ("UNIQ_KEY", "KEYS", "TAGS"):
+                store.put(message(b"x", properties=f"{name}\x01first\x02a\x01b\x02{name}\x01last\x02"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+        return env.disk
+
+    assert _verify(asyncio.run(run()))["damage"] == []
+
+
 def test_bodies_are_shown_decompressed_or_said_to_be_unreadable() -> None:
     async def run() -> FaultyDisk:
         env = FaultyEnv()
