@@ -9,8 +9,9 @@ from model.codes import Response
 
 
 class InFlight:
-    """The futures of ``send_async``. Holds: at most ``count_max`` of them, with at most ``bytes_max`` bytes
-    of bodies; one alone may be larger."""
+    """The sends of ``send_async``. Holds: at most ``count_max`` of them are out, with at most ``bytes_max``
+    bytes of bodies; one alone may be larger. Who gives up waiting for one does not end
+    it: it is out until ``end``."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
@@ -18,10 +19,6 @@ class InFlight:
         self._bytes = 0
         self._sizes: dict[asyncio.Future[SendResult], int] = {}
         self._ended = asyncio.Event()
-
-    @property
-    def futures(self) -> list[asyncio.Future[SendResult]]:
-        return list(self._sizes)
 
     def why_full(self, size_bytes: int) -> str:
         """Why one more of ``size_bytes`` has no room; empty when it has."""
@@ -39,7 +36,6 @@ class InFlight:
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self._sizes[future] = size_bytes
         self._bytes += size_bytes
-        future.add_done_callback(self._end)
         return future
 
     async def room(self, size_bytes: int) -> None:
@@ -48,6 +44,6 @@ class InFlight:
             self._ended.clear()
             await self._ended.wait()
 
-    def _end(self, future: asyncio.Future[SendResult]) -> None:
-        self._bytes -= self._sizes.pop(future)
+    def end(self, future: asyncio.Future[SendResult]) -> None:
+        self._bytes -= self._sizes.pop(future, 0)
         self._ended.set()

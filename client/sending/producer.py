@@ -193,8 +193,9 @@ class Producer(Recalling):
     def send_async(
         self, message: Message, *, queue: Queue | None = None, timeout_s: float | None = None
     ) -> asyncio.Future[SendResult]:
-        """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many, or too many bytes,
-        are out already (``room`` waits for that), and ValueError."""
+        """Begin a send; the future ends as ``send`` does. Cancelled, it ends no send: that is out until its
+        own end. Raises SendFailed when too many, or too many bytes, are out already (``room`` waits for
+        that), and ValueError."""
         self._need_open()
         told = self._spans.sending(self.group, [message])
         [message] = told.messages
@@ -206,13 +207,11 @@ class Producer(Recalling):
             raise
         future.add_done_callback(told.ended)
         gatherer = self._gatherer
+        work = functools.partial(self._delivery.deliver, sending)
         if gatherer is not None and timeout_s is None and gatherer.takes(message):
-            self._tasks.spawn(
-                self._fulfil(lambda: gatherer.send(message, queue, None), [], future), name="send"
-            )
-        else:
-            work = functools.partial(self._delivery.deliver, sending)
-            self._tasks.spawn(self._fulfil(work, sending.attempts, future), name="send")
+            work = functools.partial(gatherer.send, message, queue, None)
+        task = self._tasks.spawn(self._fulfil(work, sending.attempts, future), name="send")
+        task.add_done_callback(lambda _: self._in_flight.end(future))  # also of one that never ran
         return future
 
     async def room(self, message: Message) -> None:
@@ -299,7 +298,10 @@ class Producer(Recalling):
         future: asyncio.Future[SendResult],
     ) -> None:
         try:
-            result = await work()
+            try:
+                result = await work()
+            finally:
+                self._in_flight.end(future)  # before whoever waits for it sends the next one
         except MqError as error:
             if not future.done():
                 future.set_exception(error)
