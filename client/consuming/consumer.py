@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 REBALANCE_S: Final = 20.0
 COMMIT_S: Final = 5.0
+COMMIT_AGAIN_S: Final = 60.0
+"""An offset is committed again so often, and to each new master: a failover may have lost it."""
 INCOMPLETE_S: Final = 1.0
 """A topic without a route, or a queue not taken yet, is looked at again after this time."""
 SOON_S: Final = 0.1
@@ -204,6 +206,8 @@ class PushConsumer(Lifecycle):
         self._tasks.spawn(
             every(self._options.commit_s, self.commit, what=f"commit of {self.group}"), name="commit"
         )
+        again = every(COMMIT_AGAIN_S, self._doubt_commits, what=f"commit of {self.group}")
+        self._tasks.spawn(again, name="commit again")
         if self._options.orderly:
             self._tasks.spawn(every(LOCK_S, self._keep_locks, what=f"locks of {self.group}"), name="lock")
 
@@ -222,7 +226,8 @@ class PushConsumer(Lifecycle):
     async def commit(self) -> None:
         """Tell the masters how far each queue was handled. A failure is logged; the next turn repairs it."""
         for queue, worker in list(self._workers.items()):
-            await self._commit_one(queue, worker)
+            if self._workers.get(queue) is worker:  # else another member may be further already
+                await self._commit_one(queue, worker)
 
     # --- the split
 
@@ -384,6 +389,10 @@ class PushConsumer(Lifecycle):
     async def _keep_locks(self) -> None:
         await self._locks.ask(list(self._workers), INCOMPLETE_S)
 
+    def _doubt_commits(self) -> None:
+        for worker in self._workers.values():
+            worker.committed = -1
+
     async def _commit_one(self, queue: Queue, worker: QueueWorker) -> None:
         offset, before = worker.handled, worker.committed
         if offset == before:
@@ -391,7 +400,7 @@ class PushConsumer(Lifecycle):
         what = f"commit of {queue.topic} at {queue.broker_name}"
         try:
             await self.puller.commit(queue, offset)
-            if worker.committed == before:  # else it is read from elsewhere on since
+            if worker.committed == before:  # else that is in doubt since
                 worker.committed = offset
             self._refusals.on_good(what)
         except (OSError, MqError) as error:
@@ -419,6 +428,10 @@ class PushConsumer(Lifecycle):
     def _route_changed(self, former: Route | None, route: Route) -> None:
         if route.topic in self._subscriptions and (former is None or former.brokers != route.brokers):
             self._wake.set()
+            for queue, worker in self._workers.items():
+                known = former.master(queue.broker_name) if former is not None else None
+                if queue.topic == route.topic and known != route.master(queue.broker_name):
+                    worker.committed = -1
             if self._options.orderly:
                 # A new master holds no locks: ask for them before consuming on.
                 self._tasks.spawn(self._keep_locks(), name="relock")

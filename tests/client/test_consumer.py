@@ -468,6 +468,35 @@ def test_consumption_goes_on_at_the_new_master() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("failover", [True, False])
+def test_a_commit_that_was_lost_is_repeated_though_no_message_comes(
+    failover: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not failover:
+        monkeypatch.setattr("client.consuming.consumer.COMMIT_AGAIN_S", 0.05)
+
+    async def work(env: Env) -> None:
+        nameserver, (old,) = await cluster(env)
+        await fill(env, nameserver, ["m0"])
+        new = FakeBroker(env, "broker-a")
+        await new.start()
+        options = ConsumeOptions(from_first=True, commit_s=0.02, poll_ms=50)
+        async with PushConsumer(
+            env, "cg", nameserver.address, ignore, subscriptions={"T": "*"}, options=options
+        ):
+            await until(lambda: old.offsets.get(("cg", "T", 0)) == 1)
+            if failover:
+                new.log = list(old.log)
+                nameserver.masters["broker-a"] = {0: new.address}
+                await until(lambda: new.offsets.get(("cg", "T", 0)) == 1)
+            else:
+                old.offsets.clear()
+                await until(lambda: old.offsets.get(("cg", "T", 0)) == 1)
+        await stop(nameserver, old, new)
+
+    run(work)
+
+
 def test_a_held_pull_at_a_silent_master_ends_when_the_route_names_its_successor() -> None:
     async def work(env: Env) -> None:
         nameserver, (old,) = await cluster(env)
