@@ -78,9 +78,12 @@ async def ack(client: Client, one: Popped, group: str = "pg") -> Command:
     return await client.call(Request.ACK_MESSAGE, ack_of(one, group).to_ext())
 
 
-async def change(client: Client, one: Popped, invisible_ms: int, group: str = "pg") -> Command:
+async def change(
+    client: Client, one: Popped, invisible_ms: int, group: str = "pg", *, suspend: bool = False
+) -> Command:
+    record = one.record
     ext = AckHeader(
-        group, one.topic, one.record.queue_id, one.info.to_text(), one.record.queue_offset, invisible_ms
+        group, one.topic, record.queue_id, one.info.to_text(), record.queue_offset, invisible_ms, suspend
     ).to_ext()
     return await client.call(Request.CHANGE_MESSAGE_INVISIBLETIME, ext)
 

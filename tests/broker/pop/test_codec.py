@@ -81,6 +81,13 @@ def test_a_checkpoint_has_the_members_of_the_original() -> None:
     assert point.unacked() == [5], "6 was not popped"
 
 
+def test_a_checkpoint_of_what_was_put_off_says_so() -> None:
+    point = Checkpoint(5, 1000, 60000, 2, "T", "g", "broker-a", [0], suspended=True)
+    assert b'"sp":true' in point.encode()
+    assert Checkpoint.parse(point.encode()) == point
+    assert Checkpoint.parse(point.encode().replace(b'"sp"', b'"suspend"')) == point
+
+
 def test_a_checkpoint_of_the_first_versions_names_no_offsets() -> None:
     found = Checkpoint.parse(b'{"so":5,"pt":1,"it":2,"bm":0,"n":3,"q":0,"t":"T","c":"g"}')
     assert found.unacked() == [5, 6, 7]

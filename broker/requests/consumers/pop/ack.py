@@ -147,6 +147,7 @@ class AckProcessor:
             header.group,
             info.broker,
             [0],
+            suspended=header.suspend,
         )
         puts = [
             self._log.write_checkpoint(point, info.revive_queue),

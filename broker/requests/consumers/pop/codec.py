@@ -45,6 +45,8 @@ class Checkpoint:
     bits: int = 0
     revive_offset: int = 0
     rewritten: int = 0
+    suspended: bool = False
+    """What comes back counts as tried no more often: its consumer put it off."""
 
     @property
     def key(self) -> Key:
@@ -87,6 +89,8 @@ class Checkpoint:
         }
         if self.rewritten:
             found["rp"] = str(self.rewritten)
+        if self.suspended:
+            found["sp"] = True
         return bodies.dumps(found)
 
     @classmethod
@@ -114,6 +118,7 @@ class Checkpoint:
             bits & 0xFFFFFFFF if is_int(bits, -(2**31)) else 0,
             number_of(found, ("ro", "reviveOffset")),
             rewritten,
+            found.get("sp", found.get("suspend")) is True,
         )
 
 

@@ -284,7 +284,7 @@ class ReviveService:
             born_timestamp_ms=record.born_timestamp_ms,
             born_host=host,
             store_host=host,
-            reconsume_times=once_more(record.reconsume_times),
+            reconsume_times=record.reconsume_times if point.suspended else once_more(record.reconsume_times),
             prepared_transaction_offset=0,
             body=record.body,
             properties=properties,
