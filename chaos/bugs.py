@@ -22,6 +22,7 @@ from broker.upkeep.table_sync import MetadataSync
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
 from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
+from chaos.scenarios.old_disks import PUT_BACK
 from chaos.scenarios.operations import ISOLATED_LEADER
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
@@ -31,9 +32,9 @@ from chaos.scenarios.swarm import SWARM
 from controller.elections.preview import ElectionPreview, ElectionRequest
 from controller.groups import elect
 from controller.groups import group as replica_group
-from controller.groups.commands import ElectMaster
+from controller.groups.commands import ElectMaster, RegisterBroker
 from controller.groups.elect import Ballot
-from controller.groups.group import Group
+from controller.groups.group import Group, Replica
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
 from ha.master import links as slave_links
@@ -68,6 +69,13 @@ class Bug:
     @property
     def changes(self) -> tuple[tuple[Any, str, Callable[[Any], Any]], ...]:
         return ((self.owner, self.name, self.replacement), *self.more)
+
+
+def _as_registered(original: Any) -> Any:
+    def is_newer_than(self: Replica, command: RegisterBroker) -> bool:
+        return command.process == self.process and bool(original(self, command))
+
+    return is_newer_than
 
 
 def _answers_at_once(original: Any) -> Any:
@@ -366,6 +374,13 @@ BUGS: Final[dict[str, Bug]] = {
         UncleanRebootDetector,
         "begin",
         _power_loss_forgiven,
+    ),
+    "old_disk_unsaid": Bug(
+        "a broker whose disk was put back to an older state of itself is taken for one that has all it wrote",
+        PUT_BACK,
+        Replica,
+        "is_newer_than",
+        _as_registered,
     ),
     "elect_without_a_majority": Bug(
         "in majority mode whoever answers is enough for an election",

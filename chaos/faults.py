@@ -238,6 +238,20 @@ class Wipe(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot(Fault):
+    """Keep a copy of what is on the target's disk now, for a later ``PutBack``; the node goes on."""
+
+    name: ClassVar[str] = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack(Fault):
+    """A dead node's disk is as it was at its last ``Snapshot``; one that runs, or has none, is left alone."""
+
+    name: ClassVar[str] = "put_back"
+
+
+@dataclass(frozen=True, slots=True)
 class Reconfigure(Fault):
     """Change keys of a broker's configuration; they count from its next start on."""
 

@@ -24,7 +24,9 @@ HEARD_MS: Final = 1500.0
 FULL: Final = "group_full"
 CLIENTS: Final = "clients"
 CUTS: Final = frozenset({"isolate", "cut", "partition"})
-HARMLESS: Final = frozenset({"look", "restart", "resume", "heal", "hand_over", "rolling_change", "upgrade"})
+HARMLESS: Final = frozenset(
+    {"look", "snapshot", "restart", "resume", "heal", "hand_over", "rolling_change", "upgrade"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,12 @@ TRANSITIONS: Final = (
 )
 """Changes of a broker's role that a swarm has to meet."""
 NOT_DRAWN: Final = frozenset(
-    {"lose_packets", "double_packets", "reorder_packets", "narrow_links", "no_descriptors"}
+    {
+        *("lose_packets", "double_packets", "reorder_packets", "narrow_links", "no_descriptors"),
+        *("snapshot", "put_back"),
+    }
 )
-"""Faults of plans that are written or of the matrix: no seed of the swarm has them."""
+"""Faults of other scenarios or of the matrix: no seed of the swarm has them."""
 KIND: Final = "keelmq drill sim --swarm"
 
 

@@ -88,6 +88,8 @@ MEANS: Final[Mapping[type[Fault], Means]] = {
     faults.Partition: Means("links of a shape are cut", "the switch drops their packets", _LINKS),
     faults.LyingSync: Means("syncs do nothing", "strace: syncs return 0 without being made", ("strace",)),
     faults.Wipe: Means("an empty disk", "its store's, or journal's, directory is emptied"),
+    faults.Snapshot: Means("a copy of its files", "a copy of that directory"),
+    faults.PutBack: Means("that copy in its place", "the same"),
     faults.Reconfigure: Means("other keys from the next start on", "other keys in its file"),
     faults.RollingChange: Means("an operator's restarts", "the same, of processes"),
     faults.Upgrade: Means(

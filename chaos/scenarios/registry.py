@@ -10,6 +10,7 @@ from chaos import extensions
 from chaos.scenarios.disks import FLIPPED_BIT, FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_MASTER_AND_LEADER, KILL_THE_MASTER
 from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
+from chaos.scenarios.old_disks import PUT_BACK
 from chaos.scenarios.operations import ISOLATED_LEADER, NAMESERVERS_DIE, ROLLING_RESTART
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS, SLAVE_THAT_FORGOT
 from chaos.scenarios.partitions import CUT_LINKS, ISOLATED_MASTER, TWO_ROOMS
@@ -41,6 +42,7 @@ _ALL: Final = (
     ROLLING_RESTART,
     NAMESERVERS_DIE,
     ISOLATED_LEADER,
+    PUT_BACK,
     SWARM,
 )
 SCENARIOS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in _ALL}

@@ -487,6 +487,16 @@ class SimCluster:
         groups = (status.get("controller") or {}).get("groups") or {}
         return {int(broker_id) for broker_id in groups.get(GROUP, {}).get("brokers", ())}
 
+    def starts_known(self, node: Node) -> int:
+        """The last start of a broker's disk that a living Controller knows of; 0: none."""
+        found = [0]
+        for other in self.of("namesrv"):
+            if other.running and other.server is not None:
+                groups = cast(_NameServerAndController, other.server).controller._table.groups
+                replicas = groups[GROUP].replicas.values() if GROUP in groups else ()
+                found += [one.starts for one in replicas if one.address.startswith(f"{node.host}:")]
+        return max(found)
+
     def shape(self, statuses: Mapping[str, dict[str, Any]]) -> object:
         """Who lives and in which role; equal while nothing but logs changes."""
         return (

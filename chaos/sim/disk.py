@@ -44,6 +44,13 @@ class _Inode:
         self.allocated = 0
         self.mtime_ms = now_ms
 
+    def copied(self) -> _Inode:
+        """The same content, all of it durable."""
+        copy = _Inode(self.mtime_ms)
+        copy.pages = {number: bytearray(page) for number, page in self.pages.items()}
+        copy.size, copy.durable_size, copy.allocated = self.size, self.size, self.allocated
+        return copy
+
     def read(self, size: int, offset: int) -> bytes:
         size = min(size, self.size - offset)
         if size <= 0:
@@ -199,6 +206,7 @@ class Machine:
         self._directories: set[str] = {"/", ""}
         self._pending: list[_Rename] = []
         self._locks: dict[str, Life] = {}
+        self.kept: tuple[dict[str, _Inode], set[str]] | None = None
         self.believed = False
         """A sync that wrote nothing was taken for one that did, and the power has not failed since."""
 
@@ -213,6 +221,20 @@ class Machine:
         self._directories = {"/", ""}
         self.faults = DiskFaults()
         self.believed = False
+
+    def keep(self) -> None:
+        """Copy what is there now, for ``put_back``."""
+        self.kept = {path: inode.copied() for path, inode in self._files.items()}, set(self._directories)
+
+    def put_back(self) -> bool:
+        """The copy takes the place of what is there; False without one."""
+        if self.kept is None:
+            return False
+        files, directories = self.kept
+        self.wipe()
+        self._files = {path: inode.copied() for path, inode in files.items()}
+        self._durable, self._directories = dict(self._files), set(directories)
+        return True
 
     def lose_power(self) -> None:
         """What was not durable survives in part; see the module's text."""

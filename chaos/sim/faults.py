@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,8 +13,10 @@ from chaos.faults import FAULTS, Fault, OwnFault, Step
 from chaos.history import Happened
 from chaos.partitions import links_to_cut
 from chaos.sim.cluster import SimCluster
+from chaos.sim.disk import Machine
 from chaos.sim.operator import Operator
 
+BOOT_FILE: Final = "/store/bootId.json"
 LOOK_S: Final = 0.05
 """How often it is asked whether the next step may come at once."""
 
@@ -54,6 +57,8 @@ class Nemesis:
             faults.Partition: self._partition,
             faults.LyingSync: self._lying_sync,
             faults.Wipe: self._wipe,
+            faults.Snapshot: self._snapshot,
+            faults.PutBack: self._put_back,
             faults.Reconfigure: self._reconfigure,
             faults.RollingChange: self._rolling_change,
             faults.Upgrade: lambda name, _: self.operator.change({}),
@@ -251,6 +256,24 @@ class Nemesis:
         node.machine.wipe()
         return True
 
+    def _snapshot(self, name: str, fault: Fault) -> bool:
+        self._cluster.nodes[name].machine.keep()
+        return True
+
+    def _put_back(self, name: str, fault: Fault) -> bool:
+        """One of a broker that was started since is noticed; any other loses what its disk had promised, as
+        far as anybody can know (P14 of docs/replication-modes.md)."""
+        node = self._cluster.nodes[name]
+        if node.state not in ("down", "off"):
+            return False
+        noticed = self._cluster.starts_known(node) > _starts(node.machine)
+        if not node.machine.put_back():
+            return False
+        if not noticed:
+            node.machine.counts.lied += 1
+            self._cluster.history.add(Happened(self._cluster.clock(), name, "put_back_unnoticed"))
+        return True
+
     def _reconfigure(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.Reconfigure)
         self._cluster.nodes[name].own.update(fault.values)
@@ -262,3 +285,13 @@ class Nemesis:
 
     def _hand_over(self, name: str, fault: Fault) -> bool:
         return self.operator.hand_over()
+
+
+def _starts(machine: Machine) -> int:
+    """How often the store was opened by its kept copy; more than anybody knows where that is not to be
+    read."""
+    found = machine.kept[0].get(BOOT_FILE) if machine.kept is not None else None
+    try:
+        return int(json.loads(found.read(found.size, 0) if found else b"{}").get("starts", 0))
+    except ValueError:
+        return 1 << 30

@@ -1,10 +1,10 @@
 """Which lost messages had nobody promised to keep?
 
-At every moment after which bytes may be missing (a power failure, a disk that was wiped, an election) all
-logs are noted as they lie on the disks. Nothing is read of them unless something is missing in the end: then
-a message is promised away when it had been answered or read by such a moment, and no whole log had it then.
-What was stored after a moment, it cannot have cost. An answer may be on its way at that moment: then its
-broker lost its bytes in it, or another log has them that the elected one lacks.
+At every moment after which bytes may be missing (a power failure, a disk that was wiped or put back, an
+election) all logs are noted as they lie on the disks. Nothing is read of them unless something is missing in
+the end: then a message is promised away when it had been answered or read by such a moment, and no whole log
+had it then. What was stored after a moment, it cannot have cost. An answer may be on its way at that moment:
+then its broker lost its bytes in it, or another log has them that the elected one lacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.checks.all import Promised
-from chaos.faults import FAULTS, Fault, PowerFail, Wipe
+from chaos.faults import FAULTS, Fault, PowerFail, PutBack, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.partitions import NEIGHBOUR
 from chaos.sim.cluster import SimCluster
@@ -28,7 +28,7 @@ FLIGHT_MS: Final = 500.0
 """What a consumer read may have been on its way to it for so long."""
 
 COSTS_NO_COPY: Final = frozenset(
-    {"look", "hand_over", "reset_links", "resume", "restart", "clock_jump", "reconfigure", "heal"}
+    {"look", "snapshot", "hand_over", "reset_links", "resume", "restart", "clock_jump", "reconfigure", "heal"}
 )
 COSTS_A_COPY: Final = frozenset(FAULTS) - COSTS_NO_COPY
 """After these a broker may be without its bytes, or out of reach: a broker hit by faults."""
@@ -98,10 +98,11 @@ class Losses:
             self._hit.add(name)
         if isinstance(fault, PowerFail):
             self._powerless = True
-        self._wiped |= isinstance(fault, Wipe)
-        if isinstance(fault, Wipe | PowerFail):
+        other_disk = isinstance(fault, Wipe | PutBack)
+        self._wiped |= other_disk
+        if other_disk or isinstance(fault, PowerFail):
             self._bytes_gone.append((cluster.clock(), cluster.nodes[name].host))
-        if isinstance(fault, Wipe) or (isinstance(fault, PowerFail) and not self._synced):
+        if other_disk or (isinstance(fault, PowerFail) and not self._synced):
             self._note(cluster.of_group(), left_behind=False)
 
     def happened(self, event: Happened) -> None:
@@ -148,8 +149,8 @@ class Losses:
 
     @property
     def of_tables_allowed(self) -> bool:
-        """Whether a topic or a group may have been lost that was answered: on a disk that was wiped, or by an
-        unclean election. Each member has them, however many messages a mode may cost."""
+        """Whether a topic or a group may have been lost that was answered: on a disk that was wiped or put
+        back, or by an unclean election. Each member has them, however many messages a mode may cost."""
         return self.gave_up or self._wiped
 
     @property

@@ -361,6 +361,23 @@ async def test_only_a_dead_broker_is_wiped(tmp_path: Path) -> None:
     assert list(store.parent.iterdir()) == []
 
 
+async def test_only_a_dead_brokers_disk_is_put_back_as_it_was_at_its_last_snapshot(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    store = tmp_path / "store" / "broker-a-1" / "commitlog"
+    store.mkdir(parents=True)
+    (store / "0").write_bytes(b"x")
+    await world.do(faults.Kill("b2"))
+    await world.do(faults.PutBack("b2"))
+    assert world.executor.outcome.missed["put_back"] == 1, "there is no snapshot"
+    for content in (b"older", b"as it was", b"newer"):
+        (store / "0").write_bytes(content)
+        if content != b"newer":
+            await world.do(faults.Snapshot("b2"))
+    (store / "1").write_bytes(b"came later")
+    await world.do(faults.PutBack("b2"))
+    assert [(path.name, path.read_bytes()) for path in store.iterdir()] == [("0", b"as it was")]
+
+
 def test_a_flipped_bit_is_one_bit_of_what_was_written(tmp_path: Path) -> None:
     written = b"record" * 100
     (tmp_path / "empty").write_bytes(bytes(1000))

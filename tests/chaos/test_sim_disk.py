@@ -40,6 +40,23 @@ def test_what_is_written_is_read_across_pages() -> None:
     assert file.pread(100, file.size() - 10) == data[-10:]
 
 
+def test_a_disk_that_is_put_back_is_durable_as_it_was_and_nothing_else() -> None:
+    machine, disk, _ = a_disk()
+    assert not machine.put_back()
+    file = disk.open("/data/f", create=True)
+    file.pwrite(b"before", 0)  # never synced
+    machine.keep()
+    for _ in range(2):
+        file = disk.open("/data/f")
+        file.pwrite(b"behind", 0)
+        file.sync()
+        disk.open("/data/g", create=True)
+        assert machine.put_back()
+        after = after_power(machine)
+        assert read_file(after, "/data/f") == b"before"
+        assert not after.exists("/data/g")
+
+
 def test_without_descriptors_what_is_open_goes_on_and_nothing_else_is_opened() -> None:
     machine, disk, _ = a_disk()
     file = disk.open("/data/f", create=True)

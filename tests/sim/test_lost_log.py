@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from broker.membership import reboot
+from chaos.drills.simulated.run import run_plan
+from chaos.faults import Kill, PutBack, Restart, Snapshot, Step, ordered
+from chaos.scenarios import Plan
 from chaos.sim.cluster import SimCluster
+from chaos.sim.story import Story
 from tests.sim.kept import ALL, MAJORITY, Kept
 from tests.sim.world import World, simulated
 
@@ -201,3 +205,29 @@ async def test_a_disk_put_back_to_an_older_state_of_itself_waits_for_those_that_
         if not cluster.nodes[name].running:
             world.start(name)
     await world.settled()
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("started_since", [True, False])
+def test_a_disk_put_back_without_a_start_since_excuses_what_it_loses_and_one_with_it_does_not(
+    started_since: bool,
+) -> None:
+    """Of the former nobody can know: P14 says never to put such a one back. It is a member, and leads."""
+    again = [Step(700, Kill("b1")), Step(800, Restart("b1"))]
+    steps = [
+        Step(500, Snapshot("b1")),
+        *(again if started_since else []),
+        *(Step(3000, Kill(name)) for name in ("b1", "b2", "b3")),
+        Step(3010, PutBack("b1")),
+        Step(3100, Restart("b1")),
+        *(Step(7000, Restart(name)) for name in ("b2", "b3")),
+    ]
+    plan = Plan(ordered(steps), load_ms=8000, broker={"allAckInSyncStateSet": "true"}, swarm=True)
+    kept: list[Story] = []
+    result = run_plan("swarm", 1, plan, None, kept.append)
+    assert result.violations == []
+    assert kept[0].losses.lied is not started_since
+    led_alone = [event.node for event in kept[0].history.happened() if event.name == "promoted"][1:2]
+    assert (led_alone == ["b1"]) is not started_since
+    if started_since:
+        assert kept[0].evidence.forgiven.gone == frozenset(), "the others have all of it"

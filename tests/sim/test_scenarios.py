@@ -26,6 +26,7 @@ FOUND_BY: dict[str, int] = {
     "elect_outsiders": 1,
     "fastest_slave_is_enough": 1,
     "full_disk_is_ok": 1,
+    "old_disk_unsaid": 1,
     "restarted_master_leads_on": 4,
     "retry_failed_sync": 2,
 }

@@ -23,6 +23,7 @@ from chaos.extras import Promise, not_kept
 from chaos.faults import FAULTS, Kill, Restart, Step, SyncError
 from chaos.history import History
 from chaos.scenarios import SCENARIOS, Plan, find
+from chaos.scenarios.old_disks import PUT_BACK
 from chaos.scenarios.swarm import KINDS
 from chaos.sim.operator import Operator
 from chaos.sim.story import HALF_OPEN_MS, Story, _Serving
@@ -39,6 +40,8 @@ FOUND_BY: dict[str, int | None] = {
     bug: found["seed"] for bug, found in json.loads(BUGS_FOUND.read_text()).items()
 }
 """A seed that found a bug is tried first, only to save time: what it meets shifts when the code changes."""
+OF_THE_SWARM = [name for name, bug in BUGS.items() if bug.scenario is not PUT_BACK]
+"""It draws no old disk."""
 QUICKLY_FOUND = ("tables_not_copied", "one_record_cut_off")
 
 
@@ -390,11 +393,13 @@ def test_a_schedule_is_shrunk_to_the_steps_and_the_time_it_needs() -> None:
 
 
 def test_the_page_knows_of_every_planted_bug_whether_it_was_found() -> None:
-    assert set(FOUND_BY) == set(BUGS)
+    assert set(FOUND_BY) == set(OF_THE_SWARM)
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("bug", list(BUGS) if os.environ.get("KEELMQ_SWARM_BUGS") == "all" else QUICKLY_FOUND)
+@pytest.mark.parametrize(
+    "bug", OF_THE_SWARM if os.environ.get("KEELMQ_SWARM_BUGS") == "all" else QUICKLY_FOUND
+)
 def test_each_planted_bug_is_found_by_the_swarm(bug: str) -> None:
     seeds = sorted(range(BUG_SEEDS_MAX), key=lambda seed: (seed != FOUND_BY.get(bug), seed))
     if not any(run_seed(SWARM, seed, bug).violations for seed in seeds):
