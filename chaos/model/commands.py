@@ -19,7 +19,7 @@ import click
 from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos.model.explore import Explored, explore
 from chaos.model.plants import PLANTS
-from chaos.model.report import bound, markdown
+from chaos.model.report import bound, markdown, of_row
 from chaos.model.rows import LARGE, SMALL
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Setting
@@ -69,6 +69,7 @@ SETS: Final[Mapping[str, Mapping[str, Setting]]] = {"small": SMALL, "large": LAR
 @click.option(
     "--plant", type=click.Choice(sorted(PLANTS)), help="Plant a bug, in the group in which it must be found."
 )
+@click.option("--list-rows", is_flag=True, help="Show the rows of the set, with what bounds each.")
 @click.option("--list-bugs", is_flag=True, help="Show the bugs that can be planted.")
 @click.option("--json", "out", type=OutFile(), help="Write the result to this file (- = stdout).")
 @click.option("--markdown", "page", type=OutFile(), help="Write the result as a page to this file.")
@@ -79,6 +80,7 @@ def model(
     memory_mib: int,
     only: tuple[str, ...],
     plant: str | None,
+    list_rows: bool,
     list_bugs: bool,
     out: Path | None,
     page: Path | None,
@@ -91,6 +93,10 @@ def model(
     \b
     Example: keelmq drill model --set large --seconds 600 --json model.json
     """
+    if list_rows:
+        for name, setting in SETS[chosen].items():
+            click.echo(f"{name:56} {of_row(_setting(setting))}")
+        return
     if list_bugs:
         for name, bug in PLANTS.items():
             click.echo(f"{name:32} {bug.text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chaos.model.parts.controllers import group_of
+from chaos.model.words import named, told
 from chaos.model.world import Phase, Record, Setting, World
 
 
@@ -44,7 +45,7 @@ def _nothing_lost(setting: Setting, world: World, serving: int) -> str | None:
             if at < len(log) and log[at] == record:
                 continue
             if any(at < len(disk) and disk[at] == record for disk in disks):
-                return f"lost: {what} record {record} at {at} is not in the log of master {serving}"
+                return f"lost: {told(record, at)} was {what}, and is not in the log of master {serving}"
     return None
 
 
@@ -61,7 +62,7 @@ def _stepped_down(setting: Setting, before: World, after: World) -> str | None:
     old, new = before.broker(led).log, after.broker(leads).log
     for at, record in sorted(before.acked | before.read):
         if old[at : at + 1] == (record,) and new[at : at + 1] != (record,):
-            return f"lost: {led} stepped down for {leads}, which lacks record {record} at {at}"
+            return f"lost: broker {led} stepped down for broker {leads}, and {told(record, at)} is not there"
     return None
 
 
@@ -81,7 +82,8 @@ def _one_acknowledger(after: World, leads: int, serving: int, new: list[tuple[in
     log = after.broker(serving).log
     for at, record in new:
         if not (at < len(log) and log[at] == record):
-            return f"two masters: {leads} of epoch {epoch} acknowledges {record}, master {serving} lacks it"
+            there = f"not in the log of master {serving}, which serves"
+            return f"two masters: {told(record, at)} is acknowledged by broker {leads}, and {there}"
     return None
 
 
@@ -99,9 +101,8 @@ def _copies(setting: Setting, after: World, leads: int, new: list[tuple[int, Rec
     for at, record in new:
         copies = sum(after.broker(i).log[at : at + 1] == (record,) for i in members)
         if copies + forgot < needed:
-            return (
-                f"copies: record {record} at {at} is acknowledged with {copies} of {needed} among {members}"
-            )
+            have = f"{copies} of the SyncStateSet {named(members)} have it, where {needed} must"
+            return f"copies: {told(record, at)} is acknowledged, and {have}"
     return None
 
 
@@ -122,7 +123,7 @@ def _offset_twice(setting: Setting, before: World, after: World, new: list[tuple
             kept = any(b.log[at : at + 1] == (known[at],) for b in after.brokers)
             if _forgot(setting, after) and not kept:
                 continue
-            return f"offset twice: {at} was acknowledged for {known[at]} and now for {record}"
+            return f"offset twice: {told(known[at], at)} was acknowledged, now one of epoch {record[0]} is"
     return None
 
 
@@ -134,4 +135,4 @@ def _tables(world: World, serving: int) -> str | None:
     registered = group_of(world.table).replicas
     kept = [b.tables for i, b in enumerate(world.brokers, 1) if i in registered]
     missing = (world.answered - mine).intersection(frozenset().union(*kept))
-    return f"tables: master {serving} lacks the answered changes {sorted(missing)}" if missing else None
+    return f"tables: master {serving} lacks changes that were answered: {named(missing)}" if missing else None

@@ -42,6 +42,11 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def of_row(setting: dict[str, Any]) -> str:
+    """What a row explores, in a line."""
+    return f"{_mode(setting)}; {_budget(setting['budget'])}"
+
+
 def _mode(setting: dict[str, Any]) -> str:
     named = {"count": f"count {setting['acks']}"}.get(setting["wait"], setting["wait"])
     then = setting["then"]

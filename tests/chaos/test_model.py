@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from chaos.model.commands import model
 from chaos.model.explore import explore, walk
 from chaos.model.parts.moves import moves
 from chaos.model.plants import PLANTS
-from chaos.model.rows import SMALL
+from chaos.model.rows import LARGE, SMALL
 from chaos.model.rules import AS_KEELMQ
 from chaos.model.symmetry import key, with_names
 from chaos.model.world import Budget, Setting
@@ -62,6 +63,10 @@ def test_a_planted_bug_is_found_with_the_steps_to_it(name: str) -> None:
         found = explore(bug.setting, rules, states_max=STATES_MAX)
     assert found.violation is not None
     assert 3 <= len(found.violation.trace) <= 20
+    for step in (*found.violation.trace, found.violation.text.partition(": ")[2]):
+        # It is read by somebody who has this trace and nothing else.
+        assert re.match(r"broker \d \w|the |an(other)? |outsiders |record \d|master \d", step), step
+        assert re.search(r"\d of \d|\(\d|\d follows \d", step) is None, step
     # With the bug still there the same states would be visited in the same order.
     again = explore(bug.setting, states_max=min(2000, found.states + 1))
     assert again.violation is None, "what was planted is taken out again"
@@ -73,7 +78,7 @@ def test_every_beginning_has_somewhere_to_go(start: str) -> None:
     world = begin(setting)
     texts = [move.text for move in moves(setting, AS_KEELMQ, world)]
     assert len(texts) == len(set(texts))
-    for what in ("kill 1", "power of 1", "appends", "election"):
+    for what in ("broker 1 is killed", "broker 1 loses power", "appends", "election"):
         assert any(what in text for text in texts), what
 
 
@@ -113,6 +118,17 @@ def test_the_command_shows_the_steps_and_ends_with_2(tmp_path: Path) -> None:
     assert not row["complete"]
     assert row["setting"]["budget"]["writes"] == 1
     assert "BROKEN in 6 steps" in page.read_text()
+
+
+def test_the_rows_of_a_set_are_listed_with_what_bounds_them() -> None:
+    for chosen, rows in (("small", SMALL), ("large", LARGE)):
+        done = CliRunner().invoke(model, ["--list-rows", "--set", chosen])
+        assert done.exit_code == 0
+        lines = done.output.splitlines()
+        assert [line[:56].strip() if line[56:] else line for line in lines] == [*rows]
+        assert all(
+            re.search(r"\d, (all|count \d|majority).*; .*elections? \d|writes \d", line) for line in lines
+        )
 
 
 def test_a_row_that_is_not_there_is_wrong_usage_and_one_alone_is_run_alone(tmp_path: Path) -> None:

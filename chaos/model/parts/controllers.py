@@ -12,6 +12,7 @@ from itertools import combinations, permutations
 import msgspec
 
 from chaos.model.rules import Rules
+from chaos.model.words import named
 from chaos.model.world import Mode, Phase, Request, Setting, World
 from controller.elections.lease import Leases
 from controller.elections.liveness import Heartbeat, Liveness
@@ -237,7 +238,7 @@ def _elections(table: bytes, command: bytes) -> tuple[tuple[str, int | None, byt
                 now = group_of(after)
                 if after not in seen and not (now.master is None and group.master is None):
                     seen.add(after)
-                    text = f"election, alive {alive}: master {now.master}, epoch {now.epoch}"
+                    text = f"an election, {named(alive)} alive: master {now.master}, epoch {now.epoch}"
                     found.append((text, now.master, after))
     return tuple(found)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from chaos.model.parts import controllers, slaves
 from chaos.model.parts.move import Move
 from chaos.model.rules import Rules
+from chaos.model.words import gone, named
 from chaos.model.world import Broker, Phase, Setting, World
 from controller.groups.commands import SUCCESS
 
@@ -14,7 +15,9 @@ from controller.groups.commands import SUCCESS
 def faults(rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
     left = world.left
     if broker.up and left.kills:
-        yield Move(f"kill {broker_id}", world.spending(kills=1).with_broker(broker_id, broker.stopped()))
+        yield Move(
+            f"broker {broker_id} is killed", world.spending(kills=1).with_broker(broker_id, broker.stopped())
+        )
     if broker.up and left.powers:
         for kept in range(len(broker.log) + 1):
             lost = broker.stopped()._replace(
@@ -24,7 +27,7 @@ def faults(rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterat
                 suspect=rules.suspects_register or broker.suspect,
             )
             yield Move(
-                f"power of {broker_id} fails, {kept} of {len(broker.log)} records are kept",
+                f"broker {broker_id} loses power, and {gone(len(broker.log) - kept)}",
                 world.spending(powers=1).with_broker(broker_id, lost),
             )
     if broker.log and left.wipes:
@@ -32,7 +35,9 @@ def faults(rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterat
         empty = broker.stopped()._replace(
             log=(), confirmed=0, epochs=(), suspect=rules.empty_log_is_suspect or broker.suspect
         )
-        yield Move(f"the log of {broker_id} is wiped", world.spending(wipes=1).with_broker(broker_id, empty))
+        yield Move(
+            f"the log of broker {broker_id} is wiped", world.spending(wipes=1).with_broker(broker_id, empty)
+        )
 
 
 def starts(setting: Setting, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
@@ -42,7 +47,7 @@ def starts(setting: Setting, world: World, broker_id: int, broker: Broker) -> It
     if broker_id not in controllers.group_of(world.table).replicas:
         code, table = controllers.apply(world.table, controllers.joining(broker_id))
         if code == SUCCESS:
-            yield Move(f"{broker_id} is given its id", world._replace(table=table))
+            yield Move(f"broker {broker_id} is given its id", world._replace(table=table))
         return
     others = [i for i in setting.ids if i != broker_id]
     thought_alive = {tuple(others), tuple(i for i in others if world.broker(i).up), ()}
@@ -55,7 +60,7 @@ def starts(setting: Setting, world: World, broker_id: int, broker: Broker) -> It
             _, table = controllers.apply(world.table, command)
             up = broker._replace(phase=Phase.REGISTERED, mode=number)
             yield Move(
-                f"{broker_id} starts and registers, mode {mode.wait}; alive: {alive}",
+                f"broker {broker_id} starts and registers in mode {mode.wait}, {named(alive)} alive",
                 spent._replace(table=table).with_broker(broker_id, up),
             )
 
@@ -67,4 +72,6 @@ def removals(world: World) -> Iterator[Move]:
         return
     for broker_id in sorted(group.replicas):
         _, table = controllers.apply(world.table, controllers.removal(broker_id))
-        yield Move(f"{broker_id} is removed by an operator", world.spending(forgets=1)._replace(table=table))
+        yield Move(
+            f"broker {broker_id} is removed by an operator", world.spending(forgets=1)._replace(table=table)
+        )

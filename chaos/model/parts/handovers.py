@@ -37,7 +37,8 @@ def towards_step_down(
     if broker.hands:
         # The time for it is over. The Controllers may still elect its target, if that heard all is there.
         yield Move(
-            f"{broker_id} takes writes again", world.with_broker(broker_id, broker._replace(hands=False))
+            f"broker {broker_id} takes writes again",
+            world.with_broker(broker_id, broker._replace(hands=False)),
         )
     group = controllers.group_of(world.table)
     if (group.master, group.epoch) != (broker_id, broker.epoch):
@@ -48,7 +49,7 @@ def towards_step_down(
         for target in group.members:
             if target != broker_id:
                 yield Move(
-                    f"{broker_id} takes no more writes, {target} is to lead",
+                    f"broker {broker_id} takes no more writes, broker {target} is to lead",
                     world.spending(handovers=1)
                     ._replace(handover=Handover(broker_id, broker.epoch, target))
                     .with_broker(broker_id, broker._replace(hands=True)),
@@ -59,7 +60,7 @@ def towards_step_down(
         if has_all or not rules.target_has_all:
             lease = 0 if rules.lease_is_given_up else broker.lease
             yield Move(
-                f"{broker_id} has handed all to {under_way.target} and gives up its lease",
+                f"broker {broker_id} has handed all to broker {under_way.target}, and gives up its lease",
                 world._replace(handover=under_way._replace(drained=True)).with_broker(
                     broker_id, broker._replace(lease=lease)
                 ),
@@ -89,7 +90,7 @@ def handovers_end(setting: Setting, rules: Rules, world: World) -> Iterator[Move
     if under_way is None:
         return
     master, _, target, drained = under_way
-    yield Move(f"the handover of {master} comes to nothing", world._replace(handover=None))
+    yield Move(f"the handover of broker {master} comes to nothing", world._replace(handover=None))
     if not drained:
         return
     # It said that it leads no more: its lease holds nothing up.
@@ -106,7 +107,7 @@ def handovers_end(setting: Setting, rules: Rules, world: World) -> Iterator[Move
     if table is not None:
         epoch = controllers.group_of(table).epoch
         yield Move(
-            f"the Controllers elect {target} for {master}, epoch {epoch}",
+            f"the Controllers elect broker {target} in the place of broker {master}, epoch {epoch}",
             released._replace(table=table, handover=None),
         )
 
@@ -140,7 +141,7 @@ def _steps_down(
             continue  # no lease is granted meanwhile; when it is over they decide anew
         epoch = controllers.group_of(table).epoch
         yield Move(
-            f"{broker_id} cannot serve and steps down: master {master}, epoch {epoch}",
+            f"broker {broker_id} cannot serve and steps down: master {master}, epoch {epoch}",
             world.spending(strands=1)._replace(table=table),
         )
 

@@ -19,6 +19,7 @@ from chaos.model.parts.network import (
     views_are_sent,
 )
 from chaos.model.rules import Rules
+from chaos.model.words import named, records
 from chaos.model.world import Broker, Phase, Setting, World, put
 from controller.groups.commands import SUCCESS, ElectMaster
 
@@ -68,15 +69,15 @@ def _sees(
         yield from _told_to_lead(setting, rules, world, broker_id, broker, view)
     elif group.master is not None and (broker.phase, broker.epoch) != (Phase.SLAVE, group.epoch):
         follows = broker.stopped()._replace(phase=Phase.SLAVE, epoch=group.epoch, asked=True)
-        text = f"{broker_id} follows {group.master} of epoch {group.epoch}"
+        text = f"broker {broker_id} follows broker {group.master}, master of epoch {group.epoch}"
         yield Move(text, world.with_broker(broker_id, follows))
     elif group.master is None and broker.phase is Phase.MASTER and group.epoch > broker.epoch:
         fenced = broker._replace(phase=Phase.REGISTERED, follows=0, lease=0, hands=False, lead=None)
-        yield Move(f"{broker_id} is fenced", world.with_broker(broker_id, fenced))
+        yield Move(f"broker {broker_id} is fenced", world.with_broker(broker_id, fenced))
     taken_in = broker_id in group.members and broker_id not in group.suspect
     if broker.phase is Phase.SLAVE and broker.suspect and taken_in:
         whole = broker._replace(suspect=False)
-        yield Move(f"{broker_id} is suspect no more", world.with_broker(broker_id, whole))
+        yield Move(f"broker {broker_id} is suspect no more", world.with_broker(broker_id, whole))
 
 
 def _told_to_lead(
@@ -89,12 +90,14 @@ def _told_to_lead(
         older = group.members_epoch < lead.set_epoch and not rules.old_views_are_ignored
         if group.members_epoch > lead.set_epoch or older:
             after = masters.heard_set(setting, world, broker_id, view)
-            yield Move(f"{broker_id} hears of the set {group.members}", after, broker_id)
+            yield Move(
+                f"broker {broker_id} hears that the SyncStateSet is {named(group.members)}", after, broker_id
+            )
     elif broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
         yield from _asks_anew(setting, rules, world, broker_id, broker, view)
     else:
         for began in masters.took_over(setting, rules, world, broker_id, view):
-            yield Move(f"{broker_id} leads epoch {group.epoch}", began, broker_id)
+            yield Move(f"broker {broker_id} begins to lead epoch {group.epoch}", began, broker_id)
 
 
 def _asks_anew(
@@ -131,8 +134,9 @@ def _asks_anew(
                     setting, rules, world, now.master, suspect
                 ):
                     continue
+                found = f"master {now.master}, epoch {now.epoch}"
                 yield Move(
-                    f"{broker_id} asks anew, {others} live: master {now.master}, epoch {now.epoch}",
+                    f"broker {broker_id} asks who leads, {named(others)} alive beside it: {found}",
                     after.with_broker(broker_id, asked),
                 )
 
@@ -141,13 +145,17 @@ def _follows(rules: Rules, world: World, broker_id: int) -> Iterator[Move]:
     linked = slaves.connected(rules, world, broker_id)
     if linked is not None:
         at, after = linked
-        yield Move(f"{broker_id} connects to {after.broker(broker_id).follows}, both agree up to {at}", after)
+        master = after.broker(broker_id).follows
+        yield Move(
+            f"broker {broker_id} connects to broker {master}: {records(at)} in common",
+            after,
+        )
     copied = slaves.copied(world, broker_id)
     if copied is not None:
         yield Move(*copied)
     tables = slaves.took_tables(world, broker_id)
     if tables is not None:
-        yield Move(f"{broker_id} copies the tables", tables, world.broker(broker_id).follows)
+        yield Move(f"broker {broker_id} copies the tables", tables, world.broker(broker_id).follows)
 
 
 def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
@@ -156,29 +164,37 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
     if left.writes and not broker.hands:
         written = broker._replace(log=(*broker.log, (broker.epoch, left.writes)))
         yield Move(
-            f"{broker_id} appends", world.spending(writes=1).with_broker(broker_id, written), broker_id
+            f"broker {broker_id} appends a record",
+            world.spending(writes=1).with_broker(broker_id, written),
+            broker_id,
         )
     if left.changes and not broker.hands:
         changed = broker._replace(tables=broker.tables | {left.changes})
         yield Move(
-            f"{broker_id} changes a table",
+            f"broker {broker_id} changes a table",
             world.spending(changes=1).with_broker(broker_id, changed),
             broker_id,
         )
     for slave in setting.ids:
         if lead.flying[slave - 1] > lead.acked[slave - 1]:
-            text = f"{broker_id} hears {slave} acknowledge {lead.flying[slave - 1]}"
+            text = f"broker {broker_id} hears that broker {slave} has {records(lead.flying[slave - 1])}"
             yield Move(text, masters.heard_ack(world, broker_id, slave), broker_id)
     if left.proposals:
         for proposal in masters.proposals(setting, rules, world, broker_id):
             after = masters.proposed(world.spending(proposals=1), broker_id, proposal)
             yield Move(
-                f"{broker_id} proposes {proposal.members} on set epoch {proposal.base}", after, broker_id
+                f"broker {broker_id} proposes the set {named(proposal.members)} in set epoch {proposal.base}",
+                after,
+                broker_id,
             )
     for proposal in lead.open:
         over = masters.forgotten(rules, world, broker_id, proposal)
         if over is not None:
-            yield Move(f"{broker_id} forgets its proposal {proposal.members}", over, broker_id)
+            yield Move(
+                f"broker {broker_id} forgets that it proposed the set {named(proposal.members)}",
+                over,
+                broker_id,
+            )
     yield from _is_leased(rules, world, broker_id, broker)
 
 
@@ -192,13 +208,14 @@ def _is_leased(rules: Rules, world: World, broker_id: int, broker: Broker) -> It
     if world.left.leases and current and granting and broker.lease != broker.epoch:
         leased = world.spending(leases=1)._replace(granted=put(world.granted, broker_id, True))
         yield Move(
-            f"{broker_id} gets a lease",
+            f"broker {broker_id} gets a lease",
             leased.with_broker(broker_id, broker._replace(lease=broker.epoch)),
             broker_id,
         )
     if broker.lease:
         yield Move(
-            f"the lease of {broker_id} ends there", world.with_broker(broker_id, broker._replace(lease=0))
+            f"the lease of broker {broker_id} ends, as it knows",
+            world.with_broker(broker_id, broker._replace(lease=0)),
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from chaos.model.parts import controllers
 from chaos.model.parts.move import Move
 from chaos.model.rules import Rules
+from chaos.model.words import named
 from chaos.model.world import Broker, Phase, Sent, Setting, World, put
 from controller.groups.commands import SUCCESS
 
@@ -20,14 +21,17 @@ def views_are_sent(world: World, broker_id: int, broker: Broker) -> Iterator[Mov
     sent = Sent(broker_id, world.table)
     if world.left.views and broker.up and sent not in world.sent:
         on_its_way = tuple(sorted((*world.sent, sent)))
-        yield Move(f"a view for {broker_id} is on its way", world.spending(views=1)._replace(sent=on_its_way))
+        yield Move(
+            f"an answer of the Controllers to broker {broker_id} is on its way",
+            world.spending(views=1)._replace(sent=on_its_way),
+        )
 
 
 def links_break(world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
     """The slave sees its link end, the master does not: what it acknowledged may still be on its way."""
     if world.left.cuts and broker.phase is Phase.SLAVE and broker.follows:
         yield Move(
-            f"the link of {broker_id} breaks",
+            f"the link of broker {broker_id} to its master breaks",
             world.spending(cuts=1).with_broker(broker_id, broker._replace(follows=0)),
         )
 
@@ -38,13 +42,15 @@ def leases_end(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
             continue
         over = world._replace(granted=put(world.granted, broker_id, False))
         if not world.broker(broker_id).lease:
-            yield Move(f"the lease of {broker_id} ends at the Controllers", over)
+            yield Move(f"the lease of broker {broker_id} ends, as the Controllers know", over)
             continue
         if world.left.clocks and not rules.clocks_never_step:
-            yield Move(f"the clock of {broker_id} is set back", over.spending(clocks=1))
+            yield Move(f"the clock of broker {broker_id} is set back", over.spending(clocks=1))
         if world.left.stops:
             # A hypervisor stops the clock of a guest, and nothing inside can tell.
-            text = f"the machine of {broker_id} stands still with its clock, its lease is over elsewhere"
+            text = (
+                f"the machine of broker {broker_id} stands still with its clock, its lease is over elsewhere"
+            )
             yield Move(text, over.spending(stops=1))
 
 
@@ -53,7 +59,8 @@ def requests_arrive(setting: Setting, world: World) -> Iterator[Move]:
         rest = tuple(r for r in world.requests if r != request)
         _, table = controllers.apply(world.table, controllers.alteration(setting, request))
         found = controllers.group_of(table).members
-        text = f"the proposal {request.proposal.members} of {request.master} arrives: the set is {found}"
+        asked = f"the Controllers get the set {named(request.proposal.members)} of broker {request.master}"
+        text = f"{asked}: it is {named(found)} now"
         yield Move(text, world._replace(table=table, requests=rest))
         if world.left.twice:
             again = world.spending(twice=1)._replace(table=table)
@@ -86,8 +93,10 @@ def outsiders_are_heard_of(world: World, broker_id: int, broker: Broker, *, curr
     """The answer to a heartbeat says that outsiders may be elected; the next heartbeat says that it did."""
     if world.outsiders and current and not broker.leased:
         heard = broker._replace(leased=True)
-        yield Move(f"{broker_id} hears that it needs a lease", world.with_broker(broker_id, heard))
+        yield Move(f"broker {broker_id} hears that it needs a lease", world.with_broker(broker_id, heard))
     if broker.leased and not controllers.group_of(world.table).needs_lease:
         code, table = controllers.apply(world.table, controllers.keeping(broker_id, broker.epoch))
         if code == SUCCESS:
-            yield Move(f"the Controllers note that {broker_id} needs a lease", world._replace(table=table))
+            yield Move(
+                f"the Controllers note that broker {broker_id} needs a lease", world._replace(table=table)
+            )

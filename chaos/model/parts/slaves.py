@@ -83,14 +83,16 @@ def copied(world: World, broker_id: int) -> tuple[str, World] | None:
         confirmed = max(broker.confirmed, min(master.confirmed, end + 1))
         record = broker._replace(log=(*broker.log, master.log[end]), epochs=epochs, confirmed=confirmed)
         noted = master.epochs[-1][1] <= end + 1
-        return f"{broker_id} copies {end} of {broker.follows}", _acked(
+        return f"broker {broker_id} copies record {end + 1} of the log of broker {broker.follows}", _acked(
             world, broker_id, record, end + 1, noted
         )
     confirmed = max(broker.confirmed, min(master.confirmed, end))
     if epochs == broker.epochs and confirmed == broker.confirmed:
         return None
     heard = broker._replace(epochs=epochs, confirmed=confirmed)
-    return f"{broker_id} hears a heartbeat of {broker.follows}", _acked(world, broker_id, heard, end, True)
+    return f"broker {broker_id} hears a heartbeat of broker {broker.follows}", _acked(
+        world, broker_id, heard, end, True
+    )
 
 
 def _acked(world: World, broker_id: int, broker: Broker, end: int, noted: bool) -> World:
