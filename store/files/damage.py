@@ -46,6 +46,12 @@ _BLOCK_BYTES: Final = 1 << 20
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
+def may_have(says: int, left: int) -> bool:
+    """Can a record, or a blank, have ``says`` bytes where ``left`` are left, in its segment or up to damage?
+    Whoever reads a length from the disk asks this before it reads, or waits for, so many bytes."""
+    return BLANK_BYTES <= says <= min(RECORD_BYTES_MAX, left)
+
+
 class Lost(NamedTuple):
     """A record that was in a damaged range: what its queue entry said. Offsets and sizes in bytes."""
 

@@ -22,9 +22,11 @@ from runtime.env import Buffer
 from store.files.commit_log import CommitLog
 from store.files.compiled import PACKED, compiled
 from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, is_queue_name
+from store.files.damage import RECORD_BYTES_MAX, may_have
+from store.files.partial import claimed_end
 from store.files.record import (
     BLANK_BYTES,
-    HEAD,
+    MAGIC_BLANK,
     RECORD_BYTES_MIN,
     BadRecord,
     Dispatch,
@@ -47,6 +49,7 @@ STEP_RECORDS = 4096
 FAR_ENTRIES = 4096
 """A queue does not go on so far behind its end unless two records in a row say so."""
 
+_BLANK = MAGIC_BLANK.to_bytes(4, "big")
 WRITING_QUEUES = "writing a ConsumeQueue"
 
 Arrival = tuple[str, int, int, int]
@@ -99,11 +102,12 @@ class Dispatcher:
         self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
+        self._copied_until = -1  # where the bytes end that a master sent last
         self._remembered = Remembered()
         module = compiled() if type(parser) is DispatchParser else None
         self._packer: Parser | None = None if module is None else module.Parser(Dispatch, SCHEDULE_TOPIC)
         self._scheduled = False
-        self._stalled_at = -1  # the confirmed offset that ends inside of a record
+        self._stalled_at = -1  # the confirmed offset that ends inside of a record, or of damage
         self._waiters: list[asyncio.Future[None]] = []
 
     def check_invariants(self) -> None:
@@ -127,9 +131,9 @@ class Dispatcher:
     def remember_raw(self, start: int, data: Buffer) -> None:
         """``data``, bytes of a master's log, was appended at ``start``: its plain records are dispatched
         without reading them again. It may be cut anywhere, so this goes by where a record must begin."""
+        self._copied_until = end = start + len(data)
         if self._packer is None:
             return
-        end = start + len(data)
         remembered = self._remembered
         at = start if start in (self.dispatched, remembered.end) else remembered.next_record
         view = memoryview(data)
@@ -157,6 +161,7 @@ class Dispatcher:
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
         self._remembered.clear()
+        self._copied_until = min(self._copied_until, offset)
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
         self.dispatched = min(self.dispatched, PhysicalOffset(offset))
         self._indexer.move_back(offset)
@@ -165,6 +170,7 @@ class Dispatcher:
     def start_at(self, dispatched: int, confirmed: int) -> None:
         """Where recovery found things."""
         self._remembered.clear()
+        self._copied_until = -1
         self.dispatched = PhysicalOffset(dispatched)
         self.confirmed = PhysicalOffset(confirmed)
         self._stalled_at = -1
@@ -299,22 +305,51 @@ class Dispatcher:
                 self._deliver_packed(block, end)
                 return
         try:
-            found, end = self._parser.parse(data, at, until)
+            found, end = self._parse(data, at, until)
         except BadRecord as bad:
             end = _whole_until(data, at)
             if end == at:
-                if not self.on_bad(at, until, bad):
-                    raise
+                self._no_record(at, until, bad)
                 return
             found, end = self._parser.parse(data[: end - at], at, end)
-        if end == at and len(data) >= 8:
-            size = abs(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0])
-            if size > len(data) and at + size <= until:  # a record longer than one reading
-                found, end = self._parser.parse(self._log.read(at, size), at, until)
         if end == at:
             self._stalled_at = self.confirmed
             return
         self._deliver(found, end)
+
+    def _parse(self, data: bytes, at: int, until: int) -> tuple[list[Dispatch], int]:
+        """Whole records at the begin of ``data``, or one that is longer; and where they end: at ``at`` when
+        only a part of what begins there is confirmed. Raises BadRecord.
+
+        What contradicts itself, or cannot end before its segment does or known damage begins, is no record:
+        it would be waited for, for ever.
+        """
+        found, end = self._parser.parse(data, at, until)
+        if end > at or len(data) < BLANK_BYTES or data[4:8] == _BLANK:
+            return found, end
+        says = int.from_bytes(data[:4], "big", signed=True)
+        left = self._log.segment_bytes - at % self._log.segment_bytes
+        if self._files.damage.at(until) is not None:
+            left = min(left, until - at)
+        if not may_have(says, left):
+            raise BadRecord("unreadable_region", f"the record at {at} says it has {says} bytes")
+        if at + says <= until:  # longer than one reading
+            return self._parser.parse(self._log.read(at, says), at, until)
+        if claimed_end(lambda size, p: self._log.read(at + p, size), 0, at, until - at) is None:
+            raise BadRecord("unreadable_region", f"the parts of the record at {at} do not add up")
+        return found, end
+
+    def _no_record(self, at: int, until: int, bad: BadRecord) -> None:
+        """Bytes at ``at`` are no record. Raises BadRecord when nothing will ever tell where good ones go on.
+
+        A master sends damage that it alone has as it is, and in pieces: the good record behind it may come
+        yet, as the rest of a partial one does. What this broker wrote itself comes in whole records.
+        """
+        if self.on_bad(at, until, bad):
+            return
+        if self._copied_until != self._log.end or until - at > RECORD_BYTES_MAX:
+            raise bad
+        self._stalled_at = self.confirmed
 
     def _deliver(self, batch: list[Dispatch], end: int) -> None:
         """Put ``batch`` into queues and index, then say who arrived."""

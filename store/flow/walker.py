@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from store.files.commit_log import CommitLog
-from store.files.damage import DamageLedger
+from store.files.damage import DamageLedger, may_have
 from store.files.record import HEAD, BadRecord, Dispatch, DispatchParser
 
 READ_BYTES: Final = 1 << 19
@@ -50,7 +50,7 @@ class Walker:
                 yield found, at
                 continue
             size = int(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0]) if len(data) >= 4 else 0
-            if not len(data) < size <= room:
+            if not may_have(size, room) or size <= len(data):
                 return  # no whole record; one that says it reaches into damage, or the next segment, is none
             want = size
 

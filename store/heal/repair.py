@@ -18,6 +18,7 @@ from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Env
 from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN, ConsumeQueue
 from store.files.damage import RECORD_BYTES_MAX, DamagedRange, resync
+from store.files.partial import PROVEN_BYTES, partial_behind
 from store.files.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, whole
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
@@ -99,6 +100,8 @@ class Repairer:
         # What is beside cannot be read: when to look again, and how long it was waited for, ms.
         self._later: dict[DamagedRange, tuple[float, float]] = {}
         self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
+        # Bytes no good record follows yet: the log's generation and their begin; behind what to search.
+        self._searched: tuple[tuple[int, int], int] = (-1, -1), -1
 
     def wanted(self) -> list[Wanted]:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
@@ -306,11 +309,28 @@ class Repairer:
         return self._note(at, found if found is not None else stop, bad)
 
     def note_ahead(self, at: int, until: int, bad: BadRecord) -> bool:
-        """Write down bytes at ``at`` that dispatch met, if good records follow before ``until``: a slave that
-        copied a damaged log meets them. Raises DiskError."""
-        stop = min(self._segment_start(at) + self._segment, until)
-        found = self._next_good(at, stop, self._log.read)
+        """Write down bytes at ``at`` that dispatch met, if it is known where they end before ``until``: a
+        slave that copied a damaged log meets them. Raises DiskError.
+
+        A good record, known damage or the next segment begins there. Asked again when there is more, this
+        goes on searching where a record may begin that was not there as a whole.
+        """
+        base = self._segment_start(at)
+        stop = min(base + self._segment, until)
+        what = (self._log.generation, at)
+        before, begin = self._searched
+        if before != what:
+            log.error("bytes at %d are no record, looking for one behind them: %s", at, bad)
+            begin = at
+        found = self._next_good(begin, stop, self._log.read)
+        if found is None and (stop == base + self._segment or self._damage.at(stop) is not None):
+            found = stop
         if found is None:
+            partial = partial_behind(
+                lambda size, p: self._log.read(base + p, size), begin - base, base, stop - base
+            )
+            begin = max(begin, stop - PROVEN_BYTES) if partial is None else base + partial - 1
+            self._searched = what, begin
             return False
         self._note(at, found, bad)
         return True

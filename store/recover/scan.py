@@ -43,6 +43,7 @@ from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
 from store.files.damage import RECORD_BYTES_MAX, DamagedRange, lost_a_page, resync
+from store.files.partial import claimed_end, rotten_end
 from store.files.record import (
     BLANK_BYTES,
     HEAD,
@@ -58,7 +59,6 @@ from store.files.record import (
 )
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
-from store.recover.partial import adds_up, claimed_end, partial_behind
 
 log = logging.getLogger(__name__)
 
@@ -256,12 +256,8 @@ class Scan:
             self.partial_until = partial_until
             self.reason = f"the record at {offset} came in part, {came} bytes of it"
             return None
-        size = int.from_bytes(segment.read(4, at), "big", signed=True)
-        if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX) and adds_up(
-            segment.read(size, at), offset
-        ):
-            return offset + size
-        if came < left and (found := partial_behind(segment.read, at, segment.start, at + came)) is not None:
+        found = rotten_end(segment.read, at, segment.start, at + came, self._log.segment_bytes)
+        if found is not None:
             return segment.start + found
         known = min(self._safe_end, segment.start + self._log.segment_bytes)
         return known if offset < known <= offset + RECORD_BYTES_MAX else None

@@ -8,15 +8,20 @@ then the ledger, the queues and the index follow, which recovery would cut as we
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
 from runtime.env import Env, write_file
+from store.files.damage import DamagedRange, may_have
 from store.files.epoch_file import encode as encode_epochs
+from store.files.partial import claimed_end, rotten_end
+from store.files.record import RECORD_BYTES_MIN, BadRecord, measure
 from store.files.store_files import StoreFiles
 from store.flow.queue_offsets import QueueOffsets
 from store.flow.reading import Reader
 from store.flow.store_flow import StoreFlow
+from store.recover.lost import note_damage
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +40,11 @@ class Truncator:
     ) -> None:
         self._env = env
         self._root = root
+        self._files = files
+        self._parser = flow.parser
         self._log = files.log
         self._queues = files.queues
         self._index = files.index
-        self._damage = files.damage
-        self._epochs = files.epochs
         self._checkpoint = files.checkpoint
         self._health = files.health
         self._indexer = flow.indexer
@@ -64,13 +69,13 @@ class Truncator:
         dispatched = self._dispatcher.dispatched
         if offset <= dispatched:
             return offset == dispatched or self._reader.starts_record(offset)
-        return any(end == offset for _, end in self._walker.parsed(dispatched, offset, stop_bad=True))
+        return self._records_end(offset) == offset
 
     def _cut(self, offset: int, *, only_partial: bool = False) -> None:
         try:
             self.invalidate(offset)  # first: after a crash it must not speak for what comes next
             self._log.cut(offset)
-            self._damage.truncate(offset)
+            self._files.damage.truncate(offset)
             self._queues.truncate(offset)
             if self._index is not None:
                 self._index.truncate(offset)
@@ -93,14 +98,56 @@ class Truncator:
             self._checkpoint.write(now.encode())
 
     def truncate_partial_tail(self) -> PhysicalOffset:
-        """Drop a record at the end that is not there as a whole; returns the new end."""
-        end: int = self._dispatcher.dispatched
-        for _, stop in self._walker.parsed(end, self._log.end, stop_bad=True):
-            end = stop
+        """Drop a record at the end that is not there as a whole; returns the new end.
+
+        Bytes that came as a whole and are no record are damage, as at a start: they counted, and what lies
+        behind them counts.
+        """
+        end = self._records_end(self._log.end)
+        if end < self._log.end and self._is_rotten(end):
+            segment = self._log.segment_bytes
+            base = end - end % segment
+            found = rotten_end(self._reads(base), end - base, base, self._log.end - base, segment)
+            if found is not None:
+                bad = DamagedRange(end, base + found, "unreadable_region")
+                note_damage(self._files, self._parser, [bad], self._env.now_ms())
+                end = base + found
         if end < self._log.end:
             log.info("partial record [%d, %d) dropped", end, self._log.end)
             self._cut(end, only_partial=True)
         return self._log.end
+
+    def _records_end(self, until: int) -> int:
+        """Where the last record ends that is there as a whole, or damaged, before ``until``. What is bad
+        between good records behind what is dispatched is noted."""
+        end: int = self._dispatcher.dispatched
+        while True:
+            for _, stop in self._walker.parsed(end, until, stop_bad=True):
+                end = stop
+            if end >= until or not self._is_rotten(end):
+                return end
+            bad = BadRecord("unreadable_region", f"no record at {end}")
+            if not self._dispatcher.on_bad(end, self._log.end, bad):
+                return end
+
+    def _is_rotten(self, at: int) -> bool:
+        """Are the bytes at ``at`` neither known damage nor a record, nor the beginning of one that goes on
+        behind the log's end?"""
+        if self._files.damage.at(at) is not None:
+            return False
+        base = at - at % self._log.segment_bytes
+        left, came = base + self._log.segment_bytes - at, self._log.end - at
+        says = int.from_bytes(self._log.read(at, 4), "big", signed=True)
+        try:
+            if measure(self._log.read(at, says if may_have(says, left) else RECORD_BYTES_MIN), 0, at, False):
+                return False
+        except BadRecord:
+            return came >= RECORD_BYTES_MIN
+        return came >= left or claimed_end(self._reads(base), at - base, at, came) is None
+
+    def _reads(self, base: int) -> Callable[[int, int], bytes]:
+        """What reads bytes at a position of the segment that starts at ``base``."""
+        return lambda size, place: self._log.read(base + place, size)
 
     def quarantine(self) -> str:
         """See MessageStore.quarantine."""
@@ -116,8 +163,8 @@ class Truncator:
             disk.makedirs(f"{aside}/commitlog")
             disk.sync_dir(aside)
             disk.sync_dir(self._root)
-            if self._epochs.entries and not disk.exists(f"{aside}/epochFileCheckpoint"):
-                write_file(disk, f"{aside}/epochFileCheckpoint", encode_epochs(self._epochs.entries))
+            if self._files.epochs.entries and not disk.exists(f"{aside}/epochFileCheckpoint"):
+                write_file(disk, f"{aside}/epochFileCheckpoint", encode_epochs(self._files.epochs.entries))
         except OSError as error:
             raise self._health.failed(error, "putting the log aside") from error
         self.reset(0, keep_epochs=False, aside=f"{aside}/commitlog")
@@ -128,14 +175,14 @@ class Truncator:
         try:
             self.invalidate(0)
             self._log.reset(offset, aside)
-            self._damage.truncate(0)
+            self._files.damage.truncate(0)
             self._queues.destroy()
             if self._index is not None:
                 self._index.destroy()
         except OSError as error:
             raise self._health.failed(error, "emptying the store", sync=True) from error
         if not keep_epochs:
-            self._epochs.replace([])
+            self._files.epochs.replace([])
         self._dispatcher.start_at(offset, offset)
         self._indexer.start_at(offset)
         self._offsets.clear()

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
@@ -18,6 +18,7 @@ from runtime.turns import Slice
 from store.files.consume_queue import ENTRY_BYTES, ConsumeQueue
 from store.files.index_file import LOOKED_AT_ONCE, IndexFile
 from store.files.record import BadRecord, Dispatch, Record, decode, walk
+from store.flow import dispatch
 from store.heal.repair import Wanted
 from store.heal.scrub import LOOKUPS_MAX
 from store.message_store import MessageStore
@@ -234,6 +235,132 @@ async def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_i
         assert everything(slave) == everything(master)
 
 
+Cut = Callable[[list[Record], int], int]
+
+
+async def a_slave_of_a_rotten_record(byte: int, cut: Cut, check: Callable[..., Awaitable[None]]) -> None:
+    """``check(slave, raw, bad)``: a slave that copied ``raw`` up to ``cut(records, number of the rotten
+    one)``, all of it confirmed; in record ``bad`` one bit of ``byte`` is another."""
+    good = replica()
+    async with opened(FaultyEnv(good), **KEYS) as master, opened(FaultyEnv(), **KEYS) as slave:
+        raw = bytearray(read_log(master, 0, SEGMENT))
+        records = list(walk(bytes(raw), 0))
+        bad = records[8]
+        raw[bad.physical_offset + byte] ^= 64
+        slave.epochs.append(Epoch(1), PhysicalOffset(0))
+        slave.append_raw(PhysicalOffset(0), bytes(raw[: cut(records, 8)]))
+        slave.confirm(slave.log.end)
+        await slave.caught_up()
+        await check(slave, bytes(raw), bad)
+        assert slave.why_not_writable is None
+        await mend_from(slave, master)
+        assert read_log(slave, 0, slave.log.end) == read_log(master, 0, slave.log.end)
+
+
+CUTS: list[Cut] = [
+    lambda records, number: records[number].physical_offset + 50,
+    lambda records, number: records[number].physical_offset + records[number].size - 1,
+    lambda records, number: records[number + 1].physical_offset,
+    lambda records, number: records[number + 1].physical_offset + 20,
+    lambda records, number: records[number + 2].physical_offset - 1,
+]
+
+
+@pytest.mark.parametrize("byte", [0, 1, 2, 3, 5, 35])  # its size, its magic, its place
+@pytest.mark.parametrize("cut", range(len(CUTS)))
+async def test_a_slave_that_copied_damage_in_pieces_waits_for_the_good_record_behind(
+    cut: int, byte: int
+) -> None:
+    """A flipped bit of a size, too: so many bytes would be waited for, for ever."""
+
+    async def check(slave: MessageStore, raw: bytes, bad: Record) -> None:
+        assert (slave.dispatched, slave.why_not_writable) == (bad.physical_offset, None)
+        assert slave.damage.ranges == []
+        for _ in range(6):
+            begin = slave.log.end
+            slave.append_raw(begin, raw[begin : begin + 150])
+            slave.confirm(slave.log.end)
+            await slave.caught_up()
+        assert [(i.begin, i.until) for i in slave.damage.ranges] == [
+            (bad.physical_offset, bad.physical_offset + bad.size)
+        ]
+        assert slave.dispatched > bad.physical_offset + bad.size
+
+    await a_slave_of_a_rotten_record(byte, CUTS[cut], check)
+
+
+@pytest.mark.parametrize("byte", [0, 5, 35])
+@pytest.mark.parametrize("cut", range(2, len(CUTS)))
+async def test_a_slave_that_waits_behind_damage_keeps_it_when_it_becomes_master(cut: int, byte: int) -> None:
+    """Its place in its queue is not given to another. Where only rot says how long it is, it is cut off."""
+
+    async def check(slave: MessageStore, raw: bytes, bad: Record) -> None:
+        end = slave.truncate_partial_tail()
+        behind = bad.physical_offset + bad.size
+        if byte == 0 and cut < 4:
+            assert (end, slave.damage.ranges) == (bad.physical_offset, [])
+            return
+        assert (end, slave.log.end) == (behind, behind)
+        assert [(i.begin, i.until) for i in slave.damage.ranges] == [(bad.physical_offset, behind)]
+        slave.rebuild_queue_offsets()
+        assert slave.next_offset(bad.topic, bad.queue_id) > bad.queue_offset
+        slave.put(message(b"new"))
+        slave.confirm(slave.log.end)
+        await slave.caught_up()
+        assert slave.dispatched == slave.log.end
+        slave.truncate(PhysicalOffset(behind))
+
+    await a_slave_of_a_rotten_record(byte, CUTS[cut], check)
+
+
+async def test_what_is_good_behind_damage_stays_when_a_slave_becomes_master_before_it_is_confirmed() -> None:
+    async def check(slave: MessageStore, raw: bytes, bad: Record) -> None:
+        end = slave.log.end
+        slave.append_raw(end, raw[end : end + 500])
+        slave.truncate_partial_tail()
+        assert slave.log.end > end
+        assert [(i.begin, i.until) for i in slave.damage.ranges] == [
+            (bad.physical_offset, bad.physical_offset + bad.size)
+        ]
+
+    await a_slave_of_a_rotten_record(5, CUTS[2], check)
+
+
+async def test_a_slave_that_waits_behind_damage_is_cut_behind_it() -> None:
+    async def check(slave: MessageStore, raw: bytes, bad: Record) -> None:
+        end = slave.log.end
+        slave.append_raw(end, raw[end : end + 500])
+        third = bad.physical_offset + bad.size + int.from_bytes(raw[end : end + 4], "big")
+        with pytest.raises(DiskError, match="no record starts there"):
+            slave.truncate(PhysicalOffset(third - 20))
+        slave.truncate(PhysicalOffset(third))
+        assert slave.log.end == third
+        assert [(i.begin, i.until) for i in slave.damage.ranges] == [(bad.physical_offset, end)]
+
+    await a_slave_of_a_rotten_record(5, CUTS[2], check)
+
+
+async def test_a_stretch_without_a_good_record_ends_where_its_segment_does() -> None:
+    good = replica()
+    async with opened(FaultyEnv(good), **KEYS) as master, opened(FaultyEnv(), **KEYS) as slave:
+        raw = bytearray(read_log(master, 0, SEGMENT))
+        blank = sum(record.size for record in walk(bytes(raw), 0))
+        last = list(walk(bytes(raw), 0))[-1]
+        slave.append_raw(PhysicalOffset(0), bytes(raw[: blank + 9]))
+        slave.confirm(slave.log.end)
+        await slave.caught_up()
+        assert (slave.dispatched, slave.damage.ranges) == (blank, []), "a blank that came in part is none"
+        slave.truncate(last.physical_offset)
+        raw[last.physical_offset + 5] ^= 64
+        raw[blank + 5] ^= 64
+        slave.append_raw(last.physical_offset, bytes(raw[last.physical_offset :]))
+        slave.confirm(slave.log.end)
+        await slave.caught_up()
+        assert [(i.begin, i.until) for i in slave.damage.ranges] == [(last.physical_offset, SEGMENT)]
+        await mend_from(slave, master)
+        assert read_log(slave, 0, SEGMENT) == read_log(master, 0, SEGMENT)
+
+
 async def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
     good = replica()
 
@@ -253,12 +380,24 @@ async def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
         assert read_log(store, SEGMENT, store.log.end) == now
 
 
-async def test_bytes_nothing_good_follows_still_break_the_store() -> None:
-    async with opened(FaultyEnv()) as store:
-        store.append_raw(PhysicalOffset(0), b"\x11" * 500)
-        store.confirm(PhysicalOffset(500))
+async def test_bytes_nothing_good_follows_break_a_master_and_a_slave_after_the_longest_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "RECORD_BYTES_MAX", 499)
+    async with opened(FaultyEnv()) as slave:
+        slave.append_raw(PhysicalOffset(0), b"\x11" * 500)
+        slave.confirm(PhysicalOffset(499))
+        await slave.caught_up()
+        slave.confirm(PhysicalOffset(500))
         with pytest.raises(DiskError):
-            await store.caught_up()
+            await slave.caught_up()
+    env = FaultyEnv()
+    async with opened(env) as master:
+        master.put_prepared([master.writer.prepare(message())])
+        env.disk.nodes["/store/commitlog/" + "0" * 20].cache[5] ^= 1
+        master.confirm(master.log.end)
+        with pytest.raises(DiskError):
+            await master.caught_up()
 
 
 async def test_a_scrub_holds_nobody_up_with_looking_keys_up() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from store.files.damage import may_have
 from store.files.record import (
     BLANK_BYTES,
     BODY_LENGTH_AT,
@@ -23,6 +24,8 @@ from store.files.record import (
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _PLACE: Final = slice(28, 36)
 """Where a record says its own physical offset."""
+PROVEN_BYTES: Final = _PLACE.stop
+"""So many bytes of a record tell that it begins there."""
 _BLOCK_BYTES: Final = 1 << 20
 
 
@@ -68,7 +71,20 @@ def partial_behind(read: Callable[[int, int], bytes], at: int, base: int, stop: 
     return None
 
 
-def adds_up(record: bytes, offset: int) -> bool:
+def rotten_end(
+    read: Callable[[int, int], bytes], at: int, base: int, stop: int, segment_bytes: int
+) -> int | None:
+    """Position where a record ends that rotted at position ``at``, when no good one follows it before
+    ``stop``, where what came ends: as its lengths say, else where one begins of which a part came. None when
+    both are unknown."""
+    says = int.from_bytes(read(4, at), "big", signed=True)
+    left = segment_bytes - at
+    if says >= RECORD_BYTES_MIN and may_have(says, left) and _adds_up(read(says, at), base + at):
+        return at + says
+    return partial_behind(read, at, base, stop) if stop < segment_bytes else None
+
+
+def _adds_up(record: bytes, offset: int) -> bool:
     """Do the lengths of a record tell that it ends where ``record`` does, whatever else of it rotted?"""
     tried = bytearray(record)
     tried[_PLACE] = offset.to_bytes(8, "big")
