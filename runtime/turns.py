@@ -18,9 +18,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from model.errors import Refused
+from runtime.tasks import Tasks
 
 SLICE_MS: Final = 5.0
 SHARE_BYTES: Final = 256 << 10
@@ -75,6 +76,9 @@ class Unhurried(Slice):
 
     async def _pause(self) -> None:
         await asyncio.sleep(SHORT_MS / 1000)
+
+
+P = TypeVar("P", bound=Peer)
 
 
 class Turn(Slice):
@@ -184,6 +188,40 @@ class Turns:
                 following.set_result(None)
                 return
         self._taken = False
+
+
+class Leaving(Generic[P]):
+    """Takes away what those leave who have ended, a slice in a turn of the loop, however many they are.
+
+    ``step(peer)`` takes away a little of what it left, and says whether there is more.
+    """
+
+    def __init__(self, owner: str, clock_ms: Callable[[], float], step: Callable[[P], bool]) -> None:
+        self._clock_ms = clock_ms
+        self._step = step
+        self._peers: dict[P, None] = {}
+        self._tasks = Tasks(owner)
+        self._working: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._peers)
+
+    def begin(self, peer: P) -> None:
+        """It has ended. One that leaves little is gone when this returns."""
+        if self._step(peer):
+            self._peers[peer] = None
+            if self._working is None or self._working.done():
+                self._working = self._tasks.spawn(self._go_on(), name="leaving")
+
+    async def _go_on(self) -> None:
+        slice_ = Slice(self._clock_ms)
+        while self._peers:
+            await slice_.pause()
+            while self._peers and not slice_.is_over():
+                peer = next(iter(self._peers))
+                if not self._step(peer):
+                    del self._peers[peer]
 
 
 class Shares:

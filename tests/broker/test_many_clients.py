@@ -218,7 +218,7 @@ async def test_a_connection_leaves_very_many_groups_a_few_at_a_time(tmp_path: Pa
         clients.check_invariants()
         await eventually(lambda: not clients.knows(many), "it has left all")
         assert (list(clients.producers), clients.consumers) == (["p0"], {})
-        assert (list(clients.producers["p0"]), processor._leaving) == ([stays], {})
+        assert (list(clients.producers["p0"]), processor.leaving.count) == ([stays], 0)
         clients.check_invariants()
 
 

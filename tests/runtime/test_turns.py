@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runtime.turns import SHORT_MS, SLICE_MS, PeerLeft, Turns, Unhurried
+from runtime.turns import SHORT_MS, SLICE_MS, Leaving, PeerLeft, Turns, Unhurried
 
 
 class Clock:
@@ -176,3 +176,28 @@ async def test_what_begins_at_once_waits_for_its_turn_when_it_is_not_short() -> 
         with pytest.raises(PeerLeft):
             await waiting
     assert (turns.is_taken, turns.waiting) == (False, 0)
+
+
+async def test_what_the_ended_left_is_taken_away_a_slice_a_turn_of_all_together() -> None:
+    clock, spent = Clock(), list[float]()
+    left = {Peer(): 10 for _ in range(50)}
+
+    def step(peer: Peer) -> bool:
+        clock.ms += 1
+        left[peer] -= 1
+        return left[peer] > 0
+
+    leaving = Leaving("peers", clock, step)
+    for peer in left:
+        leaving.begin(peer)
+    assert (clock.ms, leaving.count) == (50, 50), "a step each"
+    while leaving.count:
+        before = clock.ms
+        await asyncio.sleep(0)
+        spent.append(clock.ms - before)
+    assert max(spent) <= SLICE_MS
+    assert set(left.values()) == {0}
+    little = Peer()
+    left[little] = 1
+    leaving.begin(little)
+    assert leaving.count == 0

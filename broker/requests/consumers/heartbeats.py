@@ -25,7 +25,7 @@ from remoting.named import consumers_in
 from remoting.request_bodies import long_request_object, request_object
 from remoting.service import Connection
 from runtime.tasks import Tasks
-from runtime.turns import PeerLeft, Slice, Turns
+from runtime.turns import Leaving, PeerLeft, Slice, Turns
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,7 @@ class ClientProcessor:
         self._filters = FilterNews(context)
         self._changed: dict[str, None] = {}  # groups whose members are to be told
         self._telling: asyncio.Task[None] | None = None
-        self._leaving: dict[Connection, None] = {}  # ended, and still in some of many groups
-        self._leave: asyncio.Task[None] | None = None
+        self.leaving = Leaving("clients", context.env.monotonic_ms, self._leave)
 
     async def heartbeat(self, connection: Connection, request: Command) -> Command:
         config = self._context.config
@@ -214,23 +213,14 @@ class ClientProcessor:
 
     def closed(self, connection: Connection) -> None:
         """A connection ended: its client leaves its groups, and where these are many a few at a time."""
-        clients = self._context.clients
         self.turns.forget(connection)
-        self._left(clients.closed(connection, LEFT_AT_ONCE))
-        if clients.knows(connection):
-            self._leaving[connection] = None
-            if self._leave is None or self._leave.done():
-                self._leave = self._tasks.spawn(self._go_on_leaving(), name="leaving")
+        self.leaving.begin(connection)
 
-    async def _go_on_leaving(self) -> None:
-        clients, slice_ = self._context.clients, Slice(self._context.env.monotonic_ms)
-        while self._leaving:
-            await slice_.pause()
-            connection = next(iter(self._leaving))
-            while clients.knows(connection) and not slice_.is_over():
-                self._left(clients.closed(connection, LEFT_AT_ONCE))
-            if not clients.knows(connection):
-                del self._leaving[connection]
+    def _leave(self, connection: Connection) -> bool:
+        """Some of its groups; whether it is in others."""
+        clients = self._context.clients
+        self._left(clients.closed(connection, LEFT_AT_ONCE))
+        return clients.knows(connection)
 
     async def expire(self) -> None:
         """Close connections of clients that stopped beating; their table entries go with them."""

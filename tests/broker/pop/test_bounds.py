@@ -31,6 +31,33 @@ async def test_only_so_many_pops_wait(tmp_path: Path) -> None:
             task.cancel()
 
 
+async def test_pops_of_a_connection_that_ended_leave_their_places(tmp_path: Path) -> None:
+    """They kept them until their time was over, and the others' consumers were told that it is full."""
+    keys = {"popPollingSize": 150, "maxPopPollingSize": 300}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as stays, client_of(broker) as goes:
+        await stays.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 2))
+        pops = broker.processors.pops
+        other = asyncio.create_task(pop(stays, "T", poll_ms=20_000, queue_id=1))
+        waiting = [asyncio.create_task(pop(goes, "T", poll_ms=20_000)) for _ in range(150)]
+        ext = {"consumerGroup": "cg", "topic": "T", "queueId": "-1", "pollTime": "20000"}
+        ext["bornTime"] = str(broker.env.now_ms())
+        waiting += [asyncio.create_task(goes.call(Request.NOTIFICATION, ext)) for _ in range(3)]
+        await eventually(lambda: pops.polling.held == 151 and pops.notifications.held == 3, "they wait")
+        assert (await pop(stays, "T", poll_ms=20_000)).code == Response.POLLING_FULL
+        (await goes.connection()).close()
+        await eventually(
+            lambda: pops.polling.held == 1 and not pops.notifications.held, "their places are free"
+        )
+        again = asyncio.create_task(pop(stays, "T", poll_ms=20_000))
+        await eventually(lambda: pops.polling.held == 2, "others have them")
+        for polling in (pops.polling, pops.notifications):
+            polling.pops.check_invariants()
+        assert pops.leaving.count == 0
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for task in (other, again):
+            task.cancel()
+
+
 async def test_a_pop_is_answered_when_its_time_is_over(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))

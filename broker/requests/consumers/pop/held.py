@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from broker.state.clients import Subscription
@@ -58,7 +59,7 @@ class HeldPops:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.by_connection: Counter[Connection] = Counter()
+        self._by_connection: dict[Connection, dict[HeldPop, None]] = {}
         self._waiting: dict[Key, deque[HeldPop]] = {}
         self._groups: dict[str, dict[tuple[str, str], set[int]]] = {}  # name of a topic -> who waits for it
         self._deadlines: list[tuple[float, int, HeldPop]] = []
@@ -73,13 +74,17 @@ class HeldPops:
         waiting.append(held)
         self.count += 1
         self.bytes += held.bytes
-        self.by_connection[held.connection] += 1
+        self._by_connection.setdefault(held.connection, {})[held] = None
         self._added += 1
         heapq.heappush(self._deadlines, (held.deadline_ms, self._added, held))
 
     def of(self, key: Key) -> int:
         """How many wait for it."""
         return len(self._waiting.get(key, ()))
+
+    def of_connection(self, connection: Connection) -> int:
+        """How many of its pops wait."""
+        return len(self._by_connection.get(connection, ()))
 
     def waiting_keys(self) -> list[Key]:
         return list(self._waiting)
@@ -115,6 +120,14 @@ class HeldPops:
                 return held
         return None
 
+    def drop(self, connection: Connection, most: int) -> bool:
+        """Its pops wait no more, at most so many of them; whether there are others."""
+        for held in list(islice(self._by_connection.get(connection, ()), most)):
+            waiting = self._waiting[held.key]
+            waiting.remove(held)
+            self._gone(held, waiting)
+        return connection in self._by_connection
+
     def next_deadline_ms(self) -> float | None:
         return self._deadlines[0][0] if self._deadlines else None
 
@@ -125,7 +138,7 @@ class HeldPops:
         self._waiting.clear()
         self._groups.clear()
         self._deadlines.clear()
-        self.by_connection.clear()
+        self._by_connection.clear()
         self.count = self.bytes = 0
         return found
 
@@ -136,9 +149,10 @@ class HeldPops:
             self._name(held.key, waits=False)
         self.count -= 1
         self.bytes -= held.bytes
-        self.by_connection[held.connection] -= 1
-        if not self.by_connection[held.connection]:
-            del self.by_connection[held.connection]
+        mine = self._by_connection[held.connection]
+        del mine[held]
+        if not mine:
+            del self._by_connection[held.connection]
         if len(self._deadlines) > 2 * self.count + DEADLINES_LEFT:
             # One that is over keeps its connection and its texts for as long as it might have waited.
             self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
@@ -161,7 +175,8 @@ class HeldPops:
 
     def check_invariants(self) -> None:
         assert self.count == sum(map(len, self._waiting.values())), "each waits once"
-        assert self.count == sum(self.by_connection.values()), "each is of one connection"
+        held_by = {held: connection for connection, mine in self._by_connection.items() for held in mine}
+        assert held_by == {held: held.connection for waiting in self._waiting.values() for held in waiting}
         assert self.bytes == sum(held.bytes for waiting in self._waiting.values() for held in waiting)
         assert len(self._deadlines) <= 2 * self.count + DEADLINES_LEFT, "those that are over are forgotten"
         assert all(self._waiting.values()), "a key is known while one waits for it"

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 EARLY_MS: Final = 50
 """A pop is answered so long before its time is over, as in the original: its client does not wait longer."""
 TIMER_MS: Final = 20
+DROPPED_AT_ONCE: Final = 100
+"""Pops of a connection that are taken out in one step when it ends."""
 
 SERVED: Final = Command(0)
 """Stands for an answer that is on its way already."""
@@ -52,6 +54,10 @@ class Polling:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
         context.store.on_arrive.append(self._arrived)
+
+    def drop(self, connection: Connection) -> bool:
+        """Of one that has ended: some of its pops have no places any more; whether there are others."""
+        return self.pops.drop(connection, DROPPED_AT_ONCE)
 
     @property
     def held(self) -> int:
@@ -79,7 +85,7 @@ class Polling:
         full = (
             self.pops.count >= self._config.held_pops_max
             or self.pops.of(held.key) >= self._config.held_pops_per_queue
-            or self.pops.by_connection[connection] >= self._config.held_pops_per_connection
+            or self.pops.of_connection(connection) >= self._config.held_pops_per_connection
             or self.pops.bytes + held.bytes > self._config.held_pop_bytes_max
         )
         if full:

@@ -16,7 +16,8 @@ from broker.requests.consumers.pop.pop import PopProcessor, nothing_more
 from broker.requests.consumers.pop.revive import ReviveService
 from broker.requests.send import SendProcessor
 from model.codes import Request
-from remoting.service import Handler, RemotingClient
+from remoting.service import Connection, Handler, RemotingClient
+from runtime.turns import Leaving
 
 
 class Pops:
@@ -27,6 +28,7 @@ class Pops:
         self.log = PopLog(context, sender)
         self.polling = Polling(context, nothing_more)
         self.notifications = Polling(context, lambda request: has_messages(request, False))
+        self.leaving = Leaving("ended pops", context.env.monotonic_ms, self._drop)
         self.orders = OrderTable()
         self.revive = ReviveService(context, sender, self.log, self._ready)
         self._pop = PopProcessor(context, sender, self.log, self.polling, self.orders)
@@ -63,6 +65,9 @@ class Pops:
         self.notifications.release_all()
         self.log.clear()
         self.orders.clear()
+
+    def _drop(self, connection: Connection) -> bool:
+        return self.polling.drop(connection) or self.notifications.drop(connection)
 
     async def answered(self) -> None:
         """Return when all that waited when the role ended are answered."""
