@@ -6,8 +6,8 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures import Future as Future  # what begin returns
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,14 +20,22 @@ class LoopThread:
     def __init__(self, name: str, workers_max: int = 1) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopped = False
+        self._begins = threading.Lock()
         self._workers = ThreadPoolExecutor(workers_max, thread_name_prefix=f"{name} worker")
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns or raises. A KeyboardInterrupt of the caller ends it."""
+        """What ``work`` returns or raises. A KeyboardInterrupt of the caller ends it. Raises RuntimeError as
+        ``begin``, also when it is stopped meanwhile.
+        """
         future = self.begin(work)
         try:
             return future.result()
+        except CancelledError:
+            if self._stopped:
+                raise RuntimeError("it was stopped") from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -39,10 +47,11 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("the event loop's own thread cannot wait for it")
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("it is stopped")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._begins:  # what begins before the end is told of it
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise RuntimeError("it is stopped")
 
     def worker(self, function: Callable[[A], T]) -> Callable[[A], Coroutine[Any, Any, T]]:
         """``function`` to be awaited: it is called on a thread of its own, in the context of who awaits."""
@@ -55,8 +64,10 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the loop. A worker that is called now goes on to its end, which nobody hears of."""
-        if self._loop.is_closed():
-            return
+        with self._begins:
+            if self._stopped:
+                return
+            self._stopped = True
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
