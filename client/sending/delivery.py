@@ -206,7 +206,7 @@ class Delivery:
         if sending.sharding_key is not None:
             # The queue must not depend on which masters are up, or one key's messages would lie in two
             # queues.
-            return route.writable[java_hash(sending.sharding_key) % len(route.writable)]
+            return route.writable[shard(sending.sharding_key, len(route.writable))]
         self._turn += 1
         count = len(route.writable)
         fallback = slow = None
@@ -288,3 +288,9 @@ class Delivery:
             if route.master(queue.broker_name) not in (None, address):
                 # Ends the waiting calls as unknown; whoever may retry goes to the new master now.
                 self._remoting.drop(address)
+
+
+def shard(key: str, count: int) -> int:
+    """The number of ``key``'s queue, as RocketMQ's ``SelectMessageQueueByHash`` has it: of a negative hash
+    Java's remainder is negative, and counts without its sign."""
+    return abs(java_hash(key)) % count

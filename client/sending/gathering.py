@@ -37,7 +37,8 @@ class Gatherer:
     """The open bundles of one producer."""
 
     def __init__(self, options: SendOptions, gather: Gather, compose: Composer, deliver: Deliver) -> None:
-        self._gather = gather
+        self._wait_s = gather.wait_ms / 1000
+        self._bytes_max = min(gather.bytes_max, options.message_bytes_max)  # no request may be larger
         self._alone_over_bytes = min(gather.bytes_max, options.compress_over_bytes or gather.bytes_max)
         self._compose = compose
         self._deliver = deliver
@@ -61,7 +62,7 @@ class Gatherer:
         size_bytes = BATCH_HEAD.size + len(message.body) + len(alone.ext["i"].encode())
         where = (message.topic, queue, sharding_key)
         bundle = self._open.get(where)
-        if bundle is not None and bundle.size_bytes + size_bytes > self._gather.bytes_max:
+        if bundle is not None and bundle.size_bytes + size_bytes > self._bytes_max:
             self._close(bundle)
             bundle = None
         if bundle is None:
@@ -90,7 +91,7 @@ class Gatherer:
 
     async def _carry(self, bundle: Bundle) -> None:
         try:
-            async with asyncio.timeout(self._gather.wait_ms / 1000):
+            async with asyncio.timeout(self._wait_s):
                 await bundle.full.wait()
         except TimeoutError:
             self._close(bundle)

@@ -13,8 +13,9 @@ from remoting.keys import Signer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
     """Sends for one topic, queue and sharding key wait for each other: a request of several messages goes out
-    ``wait_ms`` after its first one came, or when it is ``bytes_max`` large. A longer message goes alone, and
-    so does one that is delayed, compressed, of a transaction, or sent with a ``timeout_s`` of its own.
+    ``wait_ms`` after its first one came, or when it is ``bytes_max`` large, ``message_bytes_max`` at most. A
+    longer message goes alone, and so does one that is delayed, compressed, of a transaction, or sent with a
+    ``timeout_s`` of its own.
     """
 
     wait_ms: float = 10.0

@@ -135,7 +135,8 @@ class Producer(Recalling):
         sharding_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send to ``queue``, to the queue ``sharding_key`` falls on, or to the next one in turn.
+        """Send to ``queue``, to the queue ``sharding_key`` falls on (the same as Java's
+        ``SelectMessageQueueByHash`` says), or to the next one in turn.
 
         Raises SendFailed (not stored), SendUnknown (perhaps stored), ValueError (cannot be encoded).
         """

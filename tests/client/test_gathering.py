@@ -67,6 +67,20 @@ def test_a_request_goes_when_it_is_large_enough_and_one_message_goes_as_itself()
     run(work)
 
 
+def test_a_request_is_no_larger_than_a_message_may_be() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        limits = SendOptions(gather=Gather(wait_ms=20), message_bytes_max=1_000)
+        async with Producer(env, "pg", nameserver.address, options=limits) as producer:
+            results = await asyncio.gather(*(producer.send(message(bytes(n))) for n in (400, 400, 400, 999)))
+        assert len(broker.log) == len(results) == 4
+        batches = [r for r in broker.requests if r.code == Request.SEND_BATCH_MESSAGE]
+        assert [len(request.body) <= 1_000 for request in batches] == [True]
+        await stop(nameserver, broker)
+
+    run(work)
+
+
 def test_a_request_goes_when_it_is_old_enough() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)

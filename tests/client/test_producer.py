@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from client.message import Message, Queue, SendFailed, SendStatus, SendUnknown
+from client.sending.delivery import shard
 from client.sending.options import SendOptions
 from client.sending.producer import Producer
 from model.codes import Request, Response
@@ -62,6 +63,15 @@ def test_one_sharding_key_stays_in_one_queue() -> None:
         await stop(nameserver, *brokers)
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    # what SelectMessageQueueByHash of RocketMQ says of 4, 5 and 8 queues; the last two hashes are negative
+    ("key", "numbers"),
+    [("a", (1, 2, 1)), ("customer-7", (0, 3, 0)), ("polygenelubricants", (0, 3, 0))],
+)
+def test_a_sharding_key_has_the_queue_that_java_clients_give_it(key: str, numbers: tuple[int, ...]) -> None:
+    assert tuple(shard(key, count) for count in (4, 5, 8)) == numbers
 
 
 def test_a_batch_lies_in_one_queue_one_after_the_other() -> None:
