@@ -47,6 +47,7 @@ class Slice:
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms
+        self._length_ms = SLICE_MS
         self._since_ms = clock_ms()
 
     async def breathe(self) -> None:
@@ -55,7 +56,7 @@ class Slice:
             await self.pause()
 
     def is_over(self) -> bool:
-        return self._clock_ms() - self._since_ms >= SLICE_MS
+        return self._clock_ms() - self._since_ms >= self._length_ms
 
     async def pause(self) -> None:
         """Let others run; the next slice begins."""
@@ -101,15 +102,13 @@ class Late(Turn):
     def __init__(self, turns: Turns, peer: Peer, clock_ms: Callable[[], float]) -> None:
         super().__init__(peer, clock_ms)
         self._turns = turns
+        self._length_ms = SHORT_MS
         self.entered = False
-
-    def is_over(self) -> bool:
-        return self._clock_ms() - self._since_ms >= (SLICE_MS if self.entered else SHORT_MS)
 
     async def _pause(self) -> None:
         if not self.entered:
             await self._turns.enter(self._peer)
-            self.entered = True
+            self.entered, self._length_ms = True, SLICE_MS
         await super()._pause()
 
 

@@ -313,9 +313,9 @@ def beat_subscriptions(site: BrokerSite, run: int) -> Ask:
     return beat(site, [{"groupName": "group00001", "subscriptionDataSet": wanted}])
 
 
-@case("codes of 90,000 tags, 1 MiB", Request.HEART_BEAT)
+@case("codes of 10,900 tags (maxSubscriptionBytes)", Request.HEART_BEAT)
 def beat_codes(site: BrokerSite, run: int) -> Ask:
-    wanted = {**subscription(LONG), "codeSet": list(range(site.size(140_000)))}
+    wanted = {**subscription(LONG), "codeSet": list(range(site.size(10_900)))}
     return beat(site, [{"groupName": "group00002", "subscriptionDataSet": [wanted]}])
 
 

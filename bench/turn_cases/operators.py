@@ -319,10 +319,10 @@ def subscription_of(site: BrokerSite, run: int) -> Ask:
     return Ask({"group": WANTS, "topic": "topic00000"})
 
 
-@case("codes of 140,000 tags", Request.QUERY_SUBSCRIPTION_BY_CONSUMER)
+@case("codes of 10,900 tags (maxSubscriptionBytes)", Request.QUERY_SUBSCRIPTION_BY_CONSUMER)
 async def subscription_codes(site: BrokerSite, run: int) -> Ask:
     peer = await heartbeater(site, "coded", "coder")
-    wanted = {"topic": LONG, "subVersion": run + 2, "codeSet": list(range(site.size(140_000)))}
+    wanted = {"topic": LONG, "subVersion": run + 2, "codeSet": list(range(site.size(10_900)))}
     data = [{"groupName": "coded", "subscriptionDataSet": [wanted]}]
     await site.ask(
         peer, Request.HEART_BEAT, Ask({}, json_bytes({"clientID": "coder", "consumerDataSet": data}))
