@@ -71,28 +71,49 @@ def group_name_error(name: str, chars_max: int = GROUP_CHARS_MAX) -> str | None:
 
 @dataclass(slots=True)
 class DataVersion:
-    """Orders two versions of a table: stateVersion (the master's epoch), then counter, then time."""
+    """Orders two versions of a table: stateVersion (the master's epoch), then counter, then time.
+
+    stateVersion outlives the Controllers that counted it, so it never goes back. keelmq's own beside it:
+    ``taken_epoch``, whose master took over all that was answered before, as the Controllers of ``life``
+    count. Other lives' epochs cannot be compared with it.
+    """
 
     state_version: int = 0
     timestamp_ms: int = 0
     counter: int = 0
+    life: str = ""
+    taken_epoch: int = 0
 
     def next(self, now_ms: int, state_version: int | None = None) -> "DataVersion":
         state = self.state_version if state_version is None else state_version
-        return DataVersion(state, now_ms, self.counter + 1)
+        return DataVersion(state, now_ms, self.counter + 1, self.life, self.taken_epoch)
 
-    def to_json(self) -> dict[str, int]:
-        return {
+    def taken_in(self, life: str) -> int:
+        """The newest epoch of that life whose master took these tables over; 0 = none. Controllers of an
+        older version do not name their life: then it is the state version."""
+        if not life:
+            return self.state_version
+        return self.taken_epoch if life == self.life else 0
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
             "counter": self.counter,
             "stateVersion": self.state_version,
             "timestamp": self.timestamp_ms,
         }
+        if self.life:
+            found |= {"keelmqLife": self.life, "keelmqTakenEpoch": self.taken_epoch}
+        return found
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> "DataVersion":
         data = data or {}
         return cls(
-            int(data.get("stateVersion", 0)), int(data.get("timestamp", 0)), int(data.get("counter", 0))
+            int(data.get("stateVersion", 0)),
+            int(data.get("timestamp", 0)),
+            int(data.get("counter", 0)),
+            str(data.get("keelmqLife", "")),
+            int(data.get("keelmqTakenEpoch", 0)),
         )
 
     def order(self) -> tuple[int, int, int]:

@@ -450,7 +450,7 @@ def view_of(answer: Command, asked_ms: float) -> View:
         incarnations=_incarnations(ext.get("incarnations", "")),
         registered_at=ext.get("registeredAddress"),
         needs_lease=ext.get("electsOutsiders") == "true",
-        table_sources=_table_sources(ext.get("tablesAt", "")),
+        table_sources=_table_sources(ext.get("tablesAt", ""), ext.get("tablesLife", "")),
     )
 
 
@@ -465,7 +465,7 @@ def _incarnations(text: str) -> dict[BrokerId, int]:
     return {BrokerId(int(i)): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}
 
 
-def _table_sources(text: str) -> tuple[TableSource, ...]:
+def _table_sources(text: str, life: str) -> tuple[TableSource, ...]:
     """Of ``6@1=127.0.0.1:10911,3=127.0.0.1:10931;7@2=127.0.0.1:10921``. Raises PeerError."""
     found = []
     for source in text.split(";") if text else ():
@@ -474,5 +474,5 @@ def _table_sources(text: str) -> tuple[TableSource, ...]:
         if not epoch.isdecimal() or not all(i.isdecimal() and address for i, _, address in pairs):
             raise PeerError(f"not where to take tables from: {text[:200]!r}")
         addresses = {BrokerId(int(i)): address for i, _, address in pairs}
-        found.append(TableSource(Epoch(int(epoch)), addresses))
+        found.append(TableSource(Epoch(int(epoch)), addresses, life))
     return tuple(found)

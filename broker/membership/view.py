@@ -11,10 +11,12 @@ from model.ids import BrokerId, Epoch
 @dataclass(frozen=True, slots=True)
 class TableSource:
     """Brokers, and their addresses, each of which has every change of the tables that was answered before
-    ``epoch``. That epoch's master was elected from outside of them."""
+    ``epoch``. That epoch's master was elected from outside of them. ``life``: of the Controllers that count
+    epochs so; "" = they are of an older version."""
 
     epoch: Epoch
     brokers: Mapping[BrokerId, str]
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)

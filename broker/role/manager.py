@@ -325,7 +325,7 @@ class RoleManager:
     async def _registered(self, broker_id: BrokerId) -> None:
         if not self.machine.over:
             self.machine.on(Event.REGISTERED)
-        self._parts.current.registered, self._parts.current.old_disk = True, self._membership.old
+        self._parts.current.registered_as, self._parts.current.old_disk = broker_id, self._membership.old
         # Before an election this broker must be known to be alive.
         if self._host.lacks() is None:
             await self._controllers.beat_leader(self._beats.fields(broker_id))

@@ -34,7 +34,8 @@ class CurrentRole:
         self.acting = False  # a slave that serves consumers in place of a master that is not there
         self.maintenance: frozenset[BrokerId] = frozenset()
         """Replicas that are not to lead, as the Controllers said last."""
-        self.registered = False
+        self.registered_as: BrokerId | None = None
+        """The Controllers know this process under that id; None = it has not registered yet."""
         self.old_disk = False
         """The disk was put back to an older state of itself: what it says of the group may be old."""
         self.on_change: list[Callable[[], None]] = []

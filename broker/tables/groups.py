@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -109,6 +110,11 @@ class Groups:
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self._changed()
+
+    def taken_over(self, life: str, epoch: int) -> None:
+        """All that was answered before ``epoch`` is in it, and on the disk: see ``DataVersion``."""
+        self.version = dataclasses.replace(self.version, life=life, taken_epoch=epoch)
+        self.set_epoch(epoch)
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
         """Replace the table by a master's (answer of 201) if it differs; True when it did."""

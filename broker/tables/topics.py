@@ -227,6 +227,11 @@ class Topics:
         self.epoch = epoch
         self._changed([])
 
+    def taken_over(self, life: str, epoch: int) -> None:
+        """All that was answered before ``epoch`` is in it, and on the disk: see ``DataVersion``."""
+        self.version = dataclasses.replace(self.version, life=life, taken_epoch=epoch)
+        self.set_epoch(epoch)
+
     def adopt(self, wrapper: dict[str, Any]) -> bool:
         """Replace the table by a master's (answer of 21) if its version differs, or change what
         ``changed_since`` named; True when it did."""

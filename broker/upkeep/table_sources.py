@@ -10,14 +10,19 @@ What was answered of topics, groups, modes, users and offsets is on the disk of 
 (``broker/tables/copies``), and that of the outsider ends where it left the set. How far delayed and timer
 messages were delivered goes with the log, and stays its own.
 
-The state version of a table is the epoch of the last master that served with it. It is raised once all that
-was taken is on the disk. So tables of ``source.epoch`` and later have what was answered before: a restart, or
-one more such election, takes nothing twice.
+The version of a table notes the last epoch whose master took over what was answered before it
+(``DataVersion.taken_in``), once all of that is on the disk. So tables of ``source.epoch`` and later have what
+was answered before: a restart, or one more such election, takes nothing twice. Epochs of another life of the
+Controllers say nothing: they began anew.
 
-    request   7704, empty; any role answers
-    answer    body: {"topics", "groups", "offsets", "modes", "auth"}, whole. Or ext: nothing=true, of a broker
-              whose disk was put back to an older state. From such, and from an older keelmq and a RocketMQ
-              broker, which do not know the question, nothing is taken
+Another process may have got the address of a member that is gone: the same machine with an empty disk. What
+it has is nothing of the group's, so the question names the broker that is meant.
+
+    request   7704, ext: clusterName, brokerName, brokerId of whom is asked; any role answers
+    answer    body: {"topics", "groups", "offsets", "modes", "auth"}, whole; ext as in the request: who it is.
+              Or ext: nothing=true, of a broker whose disk was put back to an older state. From such, and from
+              an older keelmq and a RocketMQ broker, which do not know the question, nothing is taken. Where
+              ext names nobody, in a request or an answer, it is of an older version, and is taken as it is
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from broker.tables.copies import HOLD_MS_MAX
 from broker.tables.table_files import TableFiles
 from broker.upkeep.table_sync import CALL_S, WRITTEN, MetadataSync
 from model.codes import Request, Response
-from model.errors import MqError, Refused
+from model.errors import MqError, PeerError, Refused
 from model.ids import BrokerId, Epoch
 from model.topic import DataVersion
 from remoting import bodies
@@ -58,19 +63,23 @@ class TableSources:
         self._client = client
         self._sync = sync
         self._unmarked = False
-        """What was taken is on the disk, and its version perhaps not."""
+        """What was taken is on the disk, and perhaps not that it was."""
 
     async def give(self, connection: Connection, request: Command) -> Command:
         """KEELMQ_GIVE_TABLES."""
         lost = self._files.lost()
         if lost:
             raise Refused(f"this broker has not its tables: {'; '.join(lost)}", Response.SYSTEM_ERROR)
-        if not self._context.role_state.registered:
+        registered_as = self._context.role_state.registered_as
+        if registered_as is None:
             raise Refused("this broker has not registered yet", Response.SYSTEM_ERROR)
+        me = self._named(registered_as)
+        if not _is_meant(request.ext, me):
+            raise Refused(f"this is another broker: {_who(me)}", Response.SYSTEM_ERROR)
         if self._context.role_state.old_disk:
             log.error("%s: this disk is old, and so are its tables", self._context.config.broker_name)
-            return request.reply(ext={NOTHING: "true"})
-        answer = request.reply()
+            return request.reply(ext={NOTHING: "true", **me})
+        answer = request.reply(ext=me)
         answer.body = await self._context.copies.whole(WRITTEN)
         return answer
 
@@ -79,8 +88,10 @@ class TableSources:
 
         Raises MqError when nobody who has them answers; OSError, DiskError when they cannot be written.
         """
-        context = self._context
-        mine = max(context.topics.version.state_version, context.groups.version.state_version)
+        if not sources:
+            return
+        context, life = self._context, sources[0].life
+        mine = max(context.topics.version.taken_in(life), context.groups.version.taken_in(life))
         for address, body in await self._newest(broker_id, mine, sources):
             await self._sync.adopt(body)
             log.warning(
@@ -88,14 +99,23 @@ class TableSources:
                 context.config.broker_name,
                 address,
             )
-            # All of it first: a version on the disk says that the rest is there.
+            # All of it first: a mark on the disk says that the rest is there.
             await self._files.write(WRITTEN)
+        if mine < sources[-1].epoch:
             self._unmarked = True
-            context.topics.set_epoch(epoch)
-            context.groups.set_epoch(epoch)
+            context.topics.taken_over(life, epoch)
+            context.groups.taken_over(life, epoch)
         if self._unmarked:
             await self._files.write(_VERSIONED)
             self._unmarked = False
+
+    def _named(self, broker_id: BrokerId) -> dict[str, str]:
+        config = self._context.config
+        return {
+            "clusterName": config.cluster_name,
+            "brokerName": config.broker_name,
+            "brokerId": str(broker_id),
+        }
 
     async def _newest(
         self, broker_id: BrokerId, mine: int, sources: Sequence[TableSource]
@@ -108,16 +128,20 @@ class TableSources:
             if broker_id in source.brokers:
                 continue  # as this broker itself was one of them: its own will do, or an older source's
             address, body = await self._ask(source)
-            if body and (not lacking or _version(body) >= lacking[-1].epoch):
+            if body and (not lacking or _taken_in(source.life, body) >= lacking[-1].epoch):
                 return [(address, body)]
         return []
 
     async def _ask(self, source: TableSource) -> tuple[str, dict[str, Any]]:
         """The answer of the first that gives one; nothing from those that cannot. Raises MqError."""
         refused = []
-        for address in source.brokers.values():
+        for broker_id, address in source.brokers.items():
+            meant = self._named(broker_id)
             try:
-                answer = await self._client.call(address, Command(int(Request.KEELMQ_GIVE_TABLES)), GIVE_S)
+                request = Command(int(Request.KEELMQ_GIVE_TABLES), dict(meant))
+                answer = await self._client.call(address, request, GIVE_S)
+                if answer.code == Response.SUCCESS and not _is_meant(answer.ext, meant):
+                    raise PeerError(f"another broker answers there: {_who(answer.ext)}")
                 if answer.code == Response.SUCCESS and NOTHING not in answer.ext:
                     return address, bodies.believed_object(answer.body)
             except (OSError, MqError) as error:
@@ -140,8 +164,17 @@ class TableSources:
         return "", {}
 
 
-def _version(body: Mapping[str, Any]) -> int:
-    return max(DataVersion.from_json(table.get("dataVersion")).state_version for table in _tables(body))
+def _is_meant(said: Mapping[str, str], meant: Mapping[str, str]) -> bool:
+    """Whether what was said is of that broker. An older version does not say."""
+    return all(said.get(name, value) == value for name, value in meant.items())
+
+
+def _who(said: Mapping[str, str]) -> str:
+    return f"{said.get('brokerName')}:{said.get('brokerId')} of {said.get('clusterName')}"
+
+
+def _taken_in(life: str, body: Mapping[str, Any]) -> int:
+    return max(DataVersion.from_json(table.get("dataVersion")).taken_in(life) for table in _tables(body))
 
 
 def _tables(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

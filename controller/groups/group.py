@@ -80,7 +80,9 @@ class Group(msgspec.Struct):
     ``left_unasked``: those that the Controllers took out of the set as they had forgotten; no master was
     asked whether the others have all.
     ``table_sources``: where the master takes tables from before it serves, the newest last; none once a
-    master has changed the set: it serves, so it has taken them (or is one that cannot)."""
+    master has changed the set: it serves, so it has taken them (or is one that cannot).
+    ``life``: any name that no other life of the group has. Where the Controllers lost everything, ids and
+    epochs begin anew, and what brokers noted of former ones says nothing. "" = of an older version."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -105,6 +107,7 @@ class Group(msgspec.Struct):
     maintenance: list[int] = []
     left_unasked: list[int] = []
     table_sources: list[TableSource] = []
+    life: str = ""
 
     @property
     def voters(self) -> tuple[int, ...]:

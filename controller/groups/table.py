@@ -453,7 +453,11 @@ class ReplicaTable:
         if group is None:
             was = self._retired.pop(name, _Retired(FIRST_ID, 0, 0))
             group = self.groups[name] = Group(
-                command.cluster, was.next_id, epoch=was.epoch, members_epoch=was.members_epoch
+                command.cluster,
+                was.next_id,
+                epoch=was.epoch,
+                members_epoch=was.members_epoch,
+                life=command.check_code,
             )
         address = command.check_code.partition(";")[0]
         group.replicas[wanted] = Replica(address, command.check_code)
@@ -543,7 +547,8 @@ def _set_body(group: Group) -> dict[str, Any]:
 
 def _ours_of(group: Group) -> dict[str, str]:
     """For the brokers: whose log may lack its end, how often each forgot, whether the master needs a lease
-    whatever its members say, and whose tables it takes over first: ``EPOCH@ID=ADDRESS,ID=ADDRESS;...``."""
+    whatever its members say, and whose tables it takes over first: ``EPOCH@ID=ADDRESS,ID=ADDRESS;...``, with
+    the life that its epochs are of."""
     incarnations = {
         i: replica.incarnation for i, replica in sorted(group.replicas.items()) if replica.incarnation
     }
@@ -557,6 +562,8 @@ def _ours_of(group: Group) -> dict[str, str]:
             f"{source.epoch}@" + ",".join(f"{i}={group.address(i)}" for i in source.brokers)
             for source in group.table_sources
         )
+        if group.life:
+            told["tablesLife"] = group.life
     if group.maintenance:
         told["maintenance"] = ";".join(map(str, group.maintenance))
     if incarnations:

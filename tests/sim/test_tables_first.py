@@ -127,14 +127,7 @@ async def test_an_outsider_that_leads_as_every_member_lost_its_end_takes_the_tab
     cluster = world.cluster
     await world.begin()
     was = world.master
-    world.send_to(was)
-    log = world.broker(was).store.log
-    await world.reached(
-        lambda: log.end - log.flushed > 600 and all(world.end(name) == log.end for name in world.others)
-    )
-    for name in world.others:
-        cluster.kill(name)
-    await world.members_are(was)
+    await alone(world)
     assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
     assert await world.ask(Request.UPDATE_AND_CREATE_TOPIC, TOPIC) == Response.SUCCESS
     cluster.power_fail(was)
@@ -155,6 +148,18 @@ async def test_an_outsider_that_leads_as_every_member_lost_its_end_takes_the_tab
         if node.server is not None:
             assert "G1" in world.broker(node.name).groups.table
             assert "T1" in world.broker(node.name).topics.table
+
+
+async def alone(world: Group) -> None:
+    """All have the log of the master, and it has not all of it on its disk; then it alone is the set."""
+    world.send_to(world.master)
+    log = world.broker(world.master).store.log
+    await world.reached(
+        lambda: log.end - log.flushed > 600 and all(world.end(name) == log.end for name in world.others)
+    )
+    for name in world.others:
+        world.cluster.kill(name)
+    await world.members_are(world.master)
 
 
 @simulated(lambda: Group(4))

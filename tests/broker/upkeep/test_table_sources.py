@@ -17,7 +17,7 @@ from broker.upkeep.table_sources import TableSources
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from model.ids import BrokerId, Epoch
-from model.topic import SubscriptionGroupConfig
+from model.topic import DataVersion, SubscriptionGroupConfig
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from tests.broker.helpers import client_of, running, topic
@@ -46,13 +46,14 @@ class Asked:
         return answer
 
 
-def source(epoch: int, *ids: int) -> TableSource:
-    return TableSource(Epoch(epoch), {BrokerId(i): f"b{i}" for i in ids})
+def source(epoch: int, *ids: int, life: str = "") -> TableSource:
+    return TableSource(Epoch(epoch), {BrokerId(i): f"b{i}" for i in ids}, life)
 
 
 async def taken(mine: int, client: Asked, *sources: TableSource) -> str | None:
     """Whose tables broker 9 takes, which has served last in epoch ``mine``."""
-    nothing = cast(Any, SimpleNamespace(config=SimpleNamespace(broker_name="broker-a")))
+    config = SimpleNamespace(cluster_name="c", broker_name="broker-a")
+    nothing = cast(Any, SimpleNamespace(config=config))
     found = await TableSources(nothing, nothing, cast(Any, client), nothing)._newest(
         BrokerId(9), mine, sources
     )
@@ -78,6 +79,17 @@ async def test_the_last_tables_that_a_master_served_with_are_taken(
     assert await taken(mine, Asked(**epochs), *sources) == expected
 
 
+async def test_epochs_of_another_life_of_the_controllers_say_nothing() -> None:
+    """The tables of both were served with in epoch 9 of Controllers that lost everything since."""
+    found = await taken(0, Asked(b1=9), source(2, 1, life="new"), source(3, 9, life="new"))
+    assert found == "b1", "it is asked in epoch 3, and what it served with in epoch 9 is no newer source"
+    assert DataVersion(9, 1, 1, "old", 9).taken_in("new") == 0
+    assert DataVersion(9, 1, 1, "new", 2).next(5, 10).taken_in("new") == 2
+    assert DataVersion.from_json(DataVersion(9, 1, 1, "new", 2).to_json()).taken_in("new") == 2
+    assert DataVersion(9, 1, 1).taken_in("") == 9, "Controllers of an older version do not name their life"
+    assert "keelmqLife" not in DataVersion(9, 1, 1).to_json()
+
+
 async def test_nothing_is_served_while_nobody_answers_who_has_the_tables() -> None:
     with pytest.raises(MqError, match=r"b1: nobody listens.*keelmq group forget"):
         await taken(5, Asked(b3=5), source(6, 1, 2))
@@ -91,14 +103,14 @@ async def giving(path: Path) -> AsyncIterator[tuple[Broker, list[TableSource]]]:
         broker.groups.put(SubscriptionGroupConfig("G"))
         broker.offsets.commit("G", "T", 0, 7)
         await broker.fence()
-        broker.role_state.registered = True
-        yield broker, [TableSource(Epoch(6), {BrokerId(1): f"127.0.0.1:{broker.port}"})]
+        broker.role_state.registered_as = BrokerId(1)
+        yield broker, [TableSource(Epoch(6), {BrokerId(1): f"127.0.0.1:{broker.port}"}, "now")]
 
 
 def on_disk(broker: Broker, name: str) -> int:
-    """The epoch of this table in its file."""
+    """The epoch in whose beginning this table was taken over, in its file."""
     path = Path(broker.tables.files[name].path)
-    return int(loads(path.read_bytes())["dataVersion"]["stateVersion"]) if path.exists() else 0
+    return int(loads(path.read_bytes())["dataVersion"].get("keelmqTakenEpoch", 0)) if path.exists() else 0
 
 
 async def test_any_role_gives_its_tables_whole(tmp_path: Path) -> None:
@@ -130,12 +142,32 @@ async def test_what_was_taken_has_its_version_when_all_of_it_is_on_the_disk(
 
 async def test_an_old_disk_and_one_that_is_not_registered_give_nothing(tmp_path: Path) -> None:
     async with giving(tmp_path / "1") as (broker, sources), running(tmp_path / "2") as other:
-        broker.role_state.registered = False
+        broker.role_state.registered_as = None
         with pytest.raises(MqError, match="not registered"):
             await other.take_tables(BrokerId(2), Epoch(6), sources)
-        broker.role_state.registered, broker.role_state.old_disk = True, True
+        broker.role_state.registered_as, broker.role_state.old_disk = BrokerId(1), True
         await other.take_tables(BrokerId(2), Epoch(6), sources)
         assert other.topics.get("T") is None, "it leads with its own, which may be newer"
+
+
+async def test_another_broker_at_the_address_gives_nothing_and_is_waited_for(tmp_path: Path) -> None:
+    """The machine of 1 came back with an empty disk, as 4."""
+    async with giving(tmp_path / "1") as (broker, sources), running(tmp_path / "2") as other:
+        broker.role_state.registered_as = BrokerId(4)
+        with pytest.raises(MqError, match="another broker: broker-t:4"):
+            await other.take_tables(BrokerId(2), Epoch(6), sources)
+        assert other.topics.get("T") is None
+
+
+async def test_an_answer_of_another_broker_is_not_taken() -> None:
+    class Another(Asked):
+        async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+            answer = await super().call(address, command, timeout_s)
+            answer.ext["brokerId"] = "4"
+            return answer
+
+    with pytest.raises(MqError, match="another broker answers"):
+        await taken(5, Another(b1=5), source(6, 1))
 
 
 async def test_a_broker_without_its_tables_gives_none(tmp_path: Path) -> None:
@@ -147,11 +179,12 @@ async def test_a_broker_without_its_tables_gives_none(tmp_path: Path) -> None:
 
 def test_where_to_take_tables_from_is_read_as_the_controllers_write_it() -> None:
     def told(text: str) -> tuple[TableSource, ...]:
-        return view_of(Command(1, {"masterEpoch": "7", "tablesAt": text}, b""), 0.0).table_sources
+        ext = {"masterEpoch": "7", "tablesAt": text, "tablesLife": "h1:1;5"}
+        return view_of(Command(1, ext, b""), 0.0).table_sources
 
     assert told("6@1=h1:1,3=h3:1;7@2=h2:1") == (
-        TableSource(Epoch(6), {BrokerId(1): "h1:1", BrokerId(3): "h3:1"}),
-        TableSource(Epoch(7), {BrokerId(2): "h2:1"}),
+        TableSource(Epoch(6), {BrokerId(1): "h1:1", BrokerId(3): "h3:1"}, "h1:1;5"),
+        TableSource(Epoch(7), {BrokerId(2): "h2:1"}, "h1:1;5"),
     )
     for text in ("6", "6@", "x@1=h", "6@1", "6@1=", ";"):
         with pytest.raises(PeerError, match="tables"):
