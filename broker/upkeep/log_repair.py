@@ -64,6 +64,8 @@ class LogRepair:
         self._client = client
         self._backoff = Backoff(context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self._wake = asyncio.Event()
+        self._is_alone = False
+        """Did they who know the members name no other one, the last time?"""
         context.store.damage.on_change.append(self.soon)
 
     def soon(self) -> None:
@@ -106,17 +108,23 @@ class LogRepair:
 
     async def _turn(self) -> float:
         """One try; how long to rest behind it. Not mended is no error: the replicas may be away."""
-        damage = self._context.store.damage
-        if damage.ranges:
+        if self._is_needed():
             await self.once()
-        return self._backoff.next_s() if damage.ranges else UNTIL_WOKEN
+        return self._backoff.next_s() if self._is_needed() else UNTIL_WOKEN
+
+    def _is_needed(self) -> bool:
+        store = self._context.store
+        return bool(store.damage.ranges or store.repairer.doubts())
 
     async def once(self) -> int:
         """Try to mend every range from every replica; returns how many are whole again."""
         mended = 0
         if self._context.ha.verified_epoch is None:
             return mended  # the damage itself may be cut
-        for address in await self.peers():
+        peers = await self.peers()
+        if not peers and self._is_alone and not self._context.config.enable_controller_mode:
+            self._context.store.repairer.believe_doubted()
+        for address in peers:
             for wanted in self._context.store.repairer.wanted():
                 try:
                     data = await self.fetch(address, wanted.begin, wanted.until)
@@ -136,8 +144,11 @@ class LogRepair:
         """Addresses of the other replicas, the master's first."""
         own, master = self._context.config.address, self._context.role_state.master_address
         found = [master] if master is not None else []
+        self._is_alone = False
         try:
-            found += await self.members()
+            members = await self.members()
+            found += members
+            self._is_alone = bool(members) and not set(members) - {own, self._context.config.group_address}
         except (MqError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.info("nobody tells the members of the group: %s", error)
         # Under the group address a master would ask itself.

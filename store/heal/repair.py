@@ -4,12 +4,17 @@ Bytes for a range are taken when they are whole records from its first byte to i
 own physical offset and right CRCs, and when the replica's bytes before and behind the range are the same as
 ours: a replica with another history does not mend this one. They are written in place and synced before the
 ledger forgets the range: a crash in between leaves the range on the ledger, and recovery looks at it again.
+
+A record is doubted that its queue entry or the index contradicts in what no CRC covers. It is read as ever,
+and nothing is made from it: the entries are evidence. A replica that has the same bytes outvotes them; other
+bytes that they name take its place, as ``store/heal/agreement`` has it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +36,8 @@ NEIGHBOUR_BYTES: Final = 256
 """So much before and behind a range must be the same in the replica that mends it."""
 PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
+DOUBTS_MAX: Final = 256
+"""So many are asked about; the scrub finds the others again in its next pass."""
 UNREADABLE_AGAIN_MS: Final = 5_000
 """What was not read is tried again after so long, then after twice as long, and so on: a moment's error must
 not keep this log from being whole, and every try on a dead sector may take seconds, on the loop."""
@@ -100,6 +107,7 @@ class Repairer:
         # What is beside cannot be read: when to look again, and how long it was waited for, ms.
         self._later: dict[DamagedRange, tuple[float, float]] = {}
         self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
+        self._doubts: dict[int, DamagedRange] = {}  # by where they begin
         # Bytes no good record follows yet: the log's generation and their begin; behind what to search.
         self._searched: tuple[tuple[int, int], int] = (-1, -1), -1
 
@@ -107,7 +115,7 @@ class Repairer:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
         found: list[Wanted] = []
         self._later = {item: later for item, later in self._later.items() if item in self._damage.ranges}
-        for item in self._damage.ranges:
+        for item in (*self._damage.ranges, *self.doubts()):
             if item.until - item.begin > RECORD_BYTES_MAX or item in self._mending:
                 continue
             again_ms, waited_ms = self._later.get(item, (0.0, 0.0))
@@ -154,6 +162,8 @@ class Repairer:
         """
         item = wanted.of
         inner = check(wanted, data, self._segment, prop_crc=self._log.prop_crc)
+        if self._doubts.get(item.begin) is item:
+            return await self._settle(item, inner)
         if not decided:
             self._check_places(item, inner)
         if item not in self._damage.ranges or item in self._mending:
@@ -185,6 +195,8 @@ class Repairer:
         entry we have of it: no CRC covers that, and it may be the replica's that rotted."""
         # Behind a record come its places in light queues.
         found = {one.offset: one for one in reversed(self._parse(data, item.begin))}
+        # Where these are whole here, and the same there, two logs outvote an entry.
+        same = item.kind == "bytes_differ" and self._log.read(item.begin, len(data)) == data
         for lost in item.lost:
             queue, one = self._queues.get(lost.topic, lost.queue_id), found.get(lost.offset)
             entry = queue.entry(lost.queue_offset) if queue is not None else None
@@ -192,6 +204,64 @@ class Repairer:
                 continue
             if one[:5] != lost[:5]:
                 raise BadRecord("bytes_differ", f"the record at {lost.offset} has another place there")
+            if one.tags_code != entry[2] and self.tells_tags(entry[2], lost.topic) and not same:
+                raise BadRecord("bytes_differ", f"the record at {lost.offset} has another tag there")
+
+    @staticmethod
+    def tells_tags(tags_code: int, topic: str) -> bool:
+        """Does the tags code of an entry say what its record's tags were? When a delayed message is due, and
+        where an extension lies, only the writer knew."""
+        return topic != SCHEDULE_TOPIC and tags_code >= TAGS_CODE_MIN
+
+    def doubt(self, item: Dispatch) -> None:
+        """The record of ``item`` and what was made of it differ, and no CRC tells which is right: replicas
+        are asked."""
+        known = item.offset in self._doubts or self._damage.overlaps(item.offset, item.offset + item.size)
+        if known or len(self._doubts) >= DOUBTS_MAX:
+            return
+        log.error("record at %d: its queue entry or the index has it otherwise", item.offset)
+        self._doubts[item.offset] = DamagedRange(item.offset, item.offset + item.size, "bytes_differ")
+        for hook in self._damage.on_change:
+            hook()
+
+    def doubts(self) -> list[DamagedRange]:
+        """The records that are doubted, as ranges; none is in the ledger."""
+        first, end, overlaps = self._log.min_offset, self._dispatcher.dispatched, self._damage.overlaps
+        self._doubts = {
+            begin: item
+            for begin, item in self._doubts.items()
+            if first <= begin and item.until <= end and not overlaps(begin, item.until)
+        }
+        return list(self._doubts.values())
+
+    def believe_doubted(self) -> None:
+        """No other broker has this log: make entries from what records say, a record is what is read. Raises
+        DiskError."""
+        for item in self.doubts():
+            del self._doubts[item.begin]
+            with suppress(BadRecord):  # cut, and written again
+                data = self._log.read(item.begin, item.until - item.begin)
+                if self._log.whole(data, 0, item.begin) == len(data):
+                    self._enter(self._parse(data, item.begin))
+
+    async def _settle(self, item: DamagedRange, inner: bytes) -> int:
+        """``inner`` is what a replica has where a record is doubted here. Raises BadRecord when that decides
+        nothing, DiskError."""
+        ours = self._log.read(item.begin, len(inner))
+        if self._log.whole(inner, 0, item.begin) != len(inner) or self._log.whole(ours, 0, item.begin) != len(
+            ours
+        ):
+            raise BadRecord("bytes_differ", f"another record is at {item.begin}")
+        if inner != ours and (not self.names(item.begin, inner) or self.names(item.begin, ours)):
+            raise BadRecord("bytes_differ", f"no evidence says which record at {item.begin} is right")
+        del self._doubts[item.begin]
+        if inner != ours:
+            return await self.replace(item.begin, inner)
+        self._enter(self._parse(inner, item.begin))
+        log.warning(
+            "a replica has the same record at %d: its entries were wrong, and were made anew", item.begin
+        )
+        return 1
 
     def names(self, offset: int, data: bytes) -> bool:
         """Do queue and index say of the record at ``offset`` what ``data`` says? Of a blank: is it empty?
@@ -295,7 +365,7 @@ class Repairer:
         when a delayed message is due, and where an extension lies, only the writer knew."""
         offset, size, tags_code = entry
         if (offset, size) == (item.offset, item.size):
-            return tags_code == item.tags_code or item.topic == SCHEDULE_TOPIC or tags_code < TAGS_CODE_MIN
+            return tags_code == item.tags_code or not self.tells_tags(tags_code, item.topic)
         return self._is_at(offset, size, queue_id, item.queue_offset)
 
     def note(self, at: int, bad: BadRecord, read: Callable[[int, int], bytes] | None = None) -> int:

@@ -5,8 +5,10 @@ began, and begins again. What is written meanwhile is for the next pass: a log t
 read has no end. The first pass after a start, at ``checkOnStartMegabytesPerSecond``, is made even when the
 scrub is off, of what was there at the start: recovery reads the end of the log only. Each record is checked
 by its own CRCs, its queue entry and its index entries against it. Damage goes to the ledger, whose hooks
-ask the replicas; a wrong queue entry is made right at once, and a missing index entry made. What is read
-comes from the page cache while it is there: rot below it shows once the page was dropped.
+ask the replicas; a wrong queue entry is made right at once, and a missing index entry made, where a CRC
+covers what the record says. Else the record may be what rotted, and its entries the only ones here that tell
+so: it is doubted, and replicas are asked (``Repairer.doubt``). What is read comes from the page cache while
+it is there: rot below it shows once the page was dropped.
 
 A page the disk does not give (EIO) is taken for zeros, so that the records it is in are noted as damaged,
 from the first one's start to the next whole one, and the pass goes on behind them. A pass asks for it once,
@@ -24,7 +26,7 @@ from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from store.files.consume_queue import ConsumeQueue
 from store.files.damage import RECORD_BYTES_MAX
-from store.files.record import BadRecord, Dispatch, measure
+from store.files.record import BadRecord, Dispatch, has_prop_crc, measure
 from store.files.store_files import StoreFiles
 from store.flow.store_flow import StoreFlow
 from store.flow.throttle import Throttle
@@ -200,18 +202,22 @@ class Scrub:
     def _entry(self, data: bytes, place: int, size: int) -> None:
         item = self._flow.parser.one(data, place, size)
         index = self._files.index
+        proven = self._log.prop_crc and has_prop_crc(data, place + size)
         # The others it comes to yet.
         if index is not None and item.offset < self._flow.indexer.at and index not in self._skipped:
             self._lookups += bool(item.uniq_key) + len(item.keys.split())
             try:
-                index.add_late((item,))
+                if proven:
+                    index.add_late((item,))
+                elif index.missing(item):
+                    self._repairer.doubt(item)
             except (DiskError, OSError) as error:
                 self._skip(index, f"the index, asked for the record at {item.offset}: {error}")
         queue = self._files.queues.get(item.topic, item.queue_id)
         if queue in self._skipped:
             return
         try:
-            self._enter(queue, item)
+            self._enter(queue, item, proven)
         except (DiskError, OSError) as error:
             self._skip(queue, f"{item.topic}/{item.queue_id}, entry {item.queue_offset}: {error}")
 
@@ -220,10 +226,16 @@ class Scrub:
         self._failed += 1
         self._skipped.add(what)
 
-    def _enter(self, queue: ConsumeQueue | None, item: Dispatch) -> None:
+    def _enter(self, queue: ConsumeQueue | None, item: Dispatch, proven: bool) -> None:
         if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.queue_offset < queue.first_offset:
             return
-        if item.queue_offset < queue.max_offset and self._repairer.enter(queue, item):
+        if item.queue_offset >= queue.max_offset:
+            return
+        entry = queue.entry(item.queue_offset)
+        if not proven and entry is not None and entry[:2] == (item.offset, item.size):
+            if entry[2] != item.tags_code and self._repairer.tells_tags(entry[2], item.topic):
+                self._repairer.doubt(item)
+        elif self._repairer.enter(queue, item):
             log.warning(
                 "%s/%d: queue entry %d was wrong, and was made from its record at %d",
                 *(item.topic, item.queue_id, item.queue_offset, item.offset),
