@@ -280,6 +280,8 @@ def test_the_audit_reads_every_store_and_cannot_write_one(compose: dict[str, Any
         volume = mounted[spec.location.removesuffix("/store")]
         own = compose["services"][broker]["volumes"][0].split(":")[0]
         assert volume == f"{own}:{spec.location.removesuffix('/store')}:ro"
+    named = (audit["network_mode"], audit["hostname"])
+    assert named == ("none", "localhost"), "a JVM asks for the address of its name"
 
 
 def test_the_image_holds_every_package_and_runs_as_nobody_special() -> None:

@@ -30,6 +30,7 @@ SMALL: Final = {
 """For stores of some thousand records: they are read before a plan would be compiled, or made anew after each
 of its stages."""
 
+LOOPBACK: Final = "127.0.0.1"
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that ``spark-submit`` started: the JVM runs, with its configuration."""
 
@@ -61,18 +62,25 @@ def start_session(master: str, java: Java, conf: Mapping[str, str]) -> SparkSess
     builder = SparkSession.builder.master(master)
     for name, value in settings(master, java.log_config, conf, set_elsewhere(os.environ)).items():
         builder = builder.config(name, value)
-    given = {
-        "JAVA_HOME": java.home,
-        # Without it, workers start the system's python3, which knows none of our packages.
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()),
-    }
-    with _environment(given):
+    with _environment(variables(master, java.home, os.environ)):
         session = builder.getOrCreate()
     if not master.startswith("local"):
         # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
         session.sparkContext.addPyFile(str(packages(Path(java.home))))
     return session
+
+
+def variables(master: str, java_home: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What Spark's start reads in its environment; what ``environ`` says of it stays."""
+    ours = {
+        # Without it, workers start the system's python3, which knows none of our packages.
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+    }
+    if master.startswith("local"):
+        # Or it asks for the address of the machine's name, and a container without a network has none.
+        ours["SPARK_LOCAL_IP"] = LOOPBACK
+    return {"JAVA_HOME": java_home} | {name: environ.get(name, value) for name, value in ours.items()}
 
 
 @contextmanager
@@ -111,7 +119,7 @@ def settings(
         "spark.driver.extraJavaOptions": options,
     }
     if local:
-        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return {name: value for name, value in ours.items() if name not in elsewhere} | dict(conf)
 
 

@@ -186,6 +186,22 @@ def test_what_the_user_sets_wins(tmp_path: Path) -> None:
     assert set_elsewhere({}) == set()
 
 
+@pytest.mark.parametrize(
+    ("master", "said", "told"),
+    [
+        ("local[*]", {}, "127.0.0.1"),
+        ("local[*]", {"SPARK_LOCAL_IP": "10.0.0.1"}, "10.0.0.1"),
+        ("spark://one:7077", {}, None),
+    ],
+)
+def test_a_local_session_needs_no_address_for_the_machines_name(
+    master: str, said: dict[str, str], told: str | None
+) -> None:
+    from audit.engines.on_spark.session import variables
+
+    assert variables(master, "/java", said).get("SPARK_LOCAL_IP") == told
+
+
 def test_spark_counts_them_too_and_cuts_long_queues(
     engine: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
