@@ -10,6 +10,7 @@ from bisect import bisect_right
 from typing import Final
 
 from runtime.turns import Slice
+from store.files.record import Record
 from store.message_store import MessageStore
 
 _NOWHERE: Final = 1 << 63
@@ -24,6 +25,11 @@ def first_behind(store: MessageStore, topic: str, physical_offset: int) -> int:
 
     span = range(store.min_queue_offset(topic, 0), store.max_queue_offset(topic, 0))
     return span.start + bisect_right(span, physical_offset, key=place)
+
+
+def ended_by(op: Record) -> list[int]:
+    """The halves, by queue offset, that an op record says have ended."""
+    return [int(word) for word in op.body.decode(errors="replace").split(",") if word.isdigit()]
 
 
 class HalfPlaces:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.half_places import HalfPlaces, first_behind
+from broker.requests.half_places import HalfPlaces, ended_by, first_behind
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import LONG_BODY_BYTES, SendProcessor
@@ -240,7 +240,7 @@ class Transactions:
         looked = 0
         async with self._context.turns.take(connection) as turn:
             for op in self._records(OP_HALF_TOPIC, self._first_behind(OP_HALF_TOPIC, half.physical_offset)):
-                if half.queue_offset in _named(op):
+                if half.queue_offset in ended_by(op):
                     return op
                 looked += 1
                 if looked > OPS_LOOKED_AT_MAX:
@@ -394,7 +394,7 @@ class Transactions:
     async def _read_ops(self) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)
         for op in self._records(OP_HALF_TOPIC, self._next_op):
-            named = _named(op)
+            named = ended_by(op)
             ended_as = property_of(op.properties, ENDED_AS)
             self._ended |= {offset: ended_as for offset in named if offset >= self._next_half}
             self._ops.append((op.queue_offset, max(named, default=-1)))
@@ -597,8 +597,3 @@ def _again(request: Command, decision: int, ended_as: str) -> Command:
     if ended_as not in (SOMEHOW, _WORDS[decision]):
         raise Refused(f"this transaction was {ended_as}", Response.SYSTEM_ERROR)
     return request.reply()
-
-
-def _named(op: Record) -> list[int]:
-    """The halves an op record says have ended."""
-    return [int(word) for word in op.body.decode(errors="replace").split(",") if word.isdigit()]
