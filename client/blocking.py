@@ -8,7 +8,6 @@ once. Every method may be called from any thread, and from a listener.
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -48,7 +47,6 @@ class Blocking(ABC, Generic[C]):
         self._env = env or OsEnv()
         self._thread = LoopThread(f"keelmq {group}", workers_max)
         self._client: C | None = None
-        self._stops = threading.RLock()
 
     @abstractmethod
     async def _make(self) -> C:
@@ -68,7 +66,7 @@ class Blocking(ABC, Generic[C]):
 
     def stop(self) -> None:
         """Return when the asyncio client has stopped. May be called again."""
-        with self._stops:  # one that is called meanwhile waits for the same end
+        with self._thread.ending:  # one that is called meanwhile waits for the same end
             client, self._client = self._client, None
             try:
                 if client is not None:

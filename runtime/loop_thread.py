@@ -20,6 +20,8 @@ class LoopThread:
     def __init__(self, name: str, workers_max: int = 1) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.ending = threading.RLock()
+        """For those that end what runs on it, and then call ``stop``: one at a time."""
         self._stopped = False
         self._begins = threading.Lock()
         self._workers = ThreadPoolExecutor(workers_max, thread_name_prefix=f"{name} worker")

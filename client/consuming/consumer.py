@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -261,10 +261,14 @@ class PushConsumer(Lifecycle):
         for queue, worker in self._workers.items():
             if queue.topic == topic and queue not in mine and not worker.stopped:
                 self._tasks.spawn(self._give_up(queue), name="give up")
+        return await self._take(mine)
+
+    async def _take(self, mine: Iterable[Queue]) -> float:
+        """Begin to consume those of ``mine`` that are not consumed yet, as far as the brokers let us."""
         fresh = [queue for queue in mine if queue not in self._workers]
-        wait_s = self._options.rebalance_s
+        wait_s, again_s = self._options.rebalance_s, INCOMPLETE_S
         if self._options.orderly:
-            wait_s = min(wait_s, await self._locks.ask(fresh, INCOMPLETE_S) or wait_s)
+            again_s = await self._locks.ask(fresh, INCOMPLETE_S) or INCOMPLETE_S
             fresh = [queue for queue in fresh if self._locks.holds(queue)]
         for queue in fresh:
             what = f"offset of {queue.topic} at {queue.broker_name}"
@@ -279,7 +283,7 @@ class PushConsumer(Lifecycle):
             self._begin(queue, offset)
         else:
             if any(queue not in self._workers or self._workers[queue].stopped for queue in mine):
-                wait_s = min(wait_s, INCOMPLETE_S)
+                wait_s = min(wait_s, again_s)
         return wait_s
 
     async def _members(self, route: Route) -> list[str]:
