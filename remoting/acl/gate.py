@@ -17,7 +17,7 @@ from model.acl.addresses import host_of
 from model.acl.directory import Directory
 from model.acl.plain import Account, Perm, need_admin
 from model.acl.policies import Need, User, denied
-from model.codes import Response, name_of
+from model.codes import Request, Response, name_of
 from model.config.server import ServerConfig, codes_in
 from model.errors import PeerError, Refused
 from remoting.acl.audit import Audit
@@ -197,26 +197,44 @@ class Gate:
 
     def passed(self, request: Command, remote: str) -> Pass | None:
         """What is to be asked again of a request that waits; None where nothing is."""
-        name = request.ext.get(ACCESS_KEY)
-        if not self.on or name is None:
+        address = host_of(remote)
+        user, account = self._proven(request, address)
+        if user is None and account is None:
             return None
         return Pass(
             request.code,
             {field: request.ext[field] for field in ("topic", "consumerGroup") if field in request.ext},
-            host_of(remote),
-            self.directory.users.get(name),
-            None if self.plain is None else self.plain.acl.accounts.get(name),
+            address,
+            user,
+            account,
         )
+
+    def _proven(self, request: Command, address: str) -> tuple[User | None, Account | None]:
+        """Who sent a request that was admitted. One that a white list of codes or addresses let by has the
+        name that it proves alone; an account's own white list is a proof of that one."""
+        name, signed_with = request.ext.get(ACCESS_KEY) or "", signed_by(request)
+        user = self.directory.users.get(name) if self.authenticates else None
+        if user is not None and request.code in self.open_to_all:
+            user = user if user.enabled and signed_with(user.password) else None
+        account = None if self.plain is None else self.plain.acl.accounts.get(name)
+        if self.plain is not None and account is not None and self.plain.acl.on_white_list(address):
+            proven = account.white.matches(address) or signed_with(account.secret_key)
+            account = account if proven else None
+        return user, account
 
     def sender(self, request: Command, remote: str, *, by_peer: bool) -> Sender:
         """Who sent a request that was admitted."""
-        return Sender(request.ext.get(ACCESS_KEY), host_of(remote), self.passed(request, remote), by_peer)
+        passed = self.passed(request, remote)
+        name = request.ext.get(ACCESS_KEY) if by_peer or passed is not None else None
+        return Sender(name, host_of(remote), passed, by_peer)
 
     def may_publish(self, sender: Sender, topic: str) -> bool:
         """Whether a sender may send to a topic, as far as is known of it."""
         if sender.by_peer:
             return True
         user = None if sender.passed is None else sender.passed.user
+        if self.authenticates and user is None and Request.SEND_MESSAGE_V2 not in self.open_to_all:
+            return False
         try:
             if self.plain is not None:
                 wanted = list(plain_sends_to(topic))

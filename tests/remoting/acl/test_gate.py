@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,39 @@ def test_a_name_that_nobody_proved_has_no_rights() -> None:
     assert not alone.of_operator(topic)
     assert alone.of_operator(ROOT.signed(topic))
     assert not alone.of_operator(ALICE.signed(topic))
+
+
+@pytest.mark.parametrize("authorizes", ["true", "false"])
+def test_a_name_that_a_heartbeat_only_says_is_sent_nothing_later(authorizes: str) -> None:
+    one = gate(authenticationWhitelist="34", authorizationWhitelist="34", authorizationEnabled=authorizes)
+    beat = Command(Request.HEART_BEAT, {})
+    said = Command(Request.HEART_BEAT, {"AccessKey": ALICE.access_key})
+    wrong = Credentials(ALICE.access_key, "x").signed(Command(Request.HEART_BEAT, {}))
+    for request in (beat, said, wrong):
+        one.check(request, FROM, None)
+        sender = one.sender(request, FROM, by_peer=False)
+        assert sender.account is None, "no other one's client id is taken over"
+        assert not one.may_publish(sender, "abc")
+    sender = one.sender(ALICE.signed(beat), FROM, by_peer=False)
+    assert sender.account == ALICE.access_key
+    assert one.may_publish(sender, "abc")
+
+
+def test_an_address_on_a_white_list_proves_no_name(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAddresses: [127.0.0.1]\n"
+        "accounts:\n- {accessKey: accountA, secretKey: secret-of-A, defaultTopicPerm: PUB}\n"
+    )
+    one = Gate(Audit("test", lambda: 0.0), PlainFiles(OsEnv(seed=1), str(tmp_path)))
+    assert one.plain is not None
+    one.plain.load()
+    key = Credentials("accountA", "secret-of-A")
+    said = Command(Request.HEART_BEAT, {"AccessKey": key.access_key})
+    signed = key.signed(Command(Request.HEART_BEAT, {}))
+    senders = [one.sender(request, FROM, by_peer=False) for request in (said, signed)]
+    assert [sender.account for sender in senders] == [None, key.access_key]
+    one.plain.acl = replace(one.plain.acl, white=())
+    assert [one.may_publish(sender, "T") for sender in senders] == [False, True]
 
 
 def test_authorization_without_authentication_is_refused_as_configuration() -> None:
