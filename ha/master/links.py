@@ -39,7 +39,7 @@ NAMELESS_FROM: Final = 1 << 32
 
 
 class TurnedAway:
-    """Links that did not prove themselves."""
+    """Links that did not prove themselves, or did not come to say which broker they are of."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -212,6 +212,10 @@ class SlaveLinks:
         """See ``slave_link.Host``."""
         return link in self.strangers
 
+    def follows(self, link: SlaveLink) -> bool:
+        """See ``slave_link.Host``."""
+        return self.by_id.get(link.broker_id) is link
+
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """See ``slave_link.Host``."""
         if not any(other.end > offset for other in self.by_id.values() if other is not link):
@@ -233,8 +237,8 @@ class SlaveLinks:
             raise PeerError(f"broker {link.broker_id} is connected and has proven itself, this link has not")
         self.strangers.pop(link, None)
         if former is not None:
-            del self.by_id[link.broker_id]
             former.close("the same broker connected again")
+            del self.by_id[link.broker_id]
         self.by_id[link.broker_id] = link
         self._incarnations.on_link(link.broker_id)
         for hook in self.on_connected:
@@ -248,7 +252,7 @@ class SlaveLinks:
         log.info("slave %d at %s follows this master", link.broker_id, link.address)
 
     def on_turned_away(self, link: SlaveLink, why: str) -> None:
-        """``link`` did not prove that it is of this group."""
+        """See ``slave_link.Host``."""
         self.turned_away.note(link.address, why, self._env.monotonic_ms())
 
     def on_ack(self, link: SlaveLink) -> None:

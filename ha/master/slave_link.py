@@ -51,6 +51,9 @@ class Host(Protocol):
     def expects(self, link: SlaveLink) -> bool:
         """Has ``link`` kept its place until its connection was made?"""
 
+    def follows(self, link: SlaveLink) -> bool:
+        """Is ``link`` that of a slave, which said which broker it is?"""
+
     def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """Has a slave other than ``link``'s the log beyond ``offset``, and may it still mend ours?"""
 
@@ -58,7 +61,7 @@ class Host(Protocol):
         """Raises PeerError when ``link`` cannot have the id it says."""
 
     def on_turned_away(self, link: SlaveLink, why: str) -> None:
-        """``link`` did not prove that it is of this group."""
+        """``link`` did not prove that it is of this group, or did not come to say which broker it is."""
 
     def on_ack(self, link: SlaveLink) -> None: ...
     def on_end(self, link: SlaveLink) -> None: ...
@@ -287,12 +290,7 @@ class SlaveLink(asyncio.Protocol):
         if asked <= own_end:
             return False
         self._write([self._dialect.header(own_end, 0, _NO_EPOCHS[0], _BEGIN)])
-        log.warning(
-            "slave at %s: it asks from %d on, our log ends at %d; its log is another one",
-            self.address,
-            asked,
-            own_end,
-        )
+        self._complain(f"it asks from {asked} on, our log ends at {own_end}; its log is another one")
         if self._transport is not None:
             self._transport.close()
         return True
@@ -442,12 +440,19 @@ class SlaveLink(asyncio.Protocol):
         except (MqError, OSError, ValueError) as error:
             self.close(str(error))
 
+    def _complain(self, why: str) -> None:
+        """A line about a slave; those about strangers have a rate."""
+        if self.proven is None and not self._shared.host.follows(self):
+            self._shared.host.on_turned_away(self, why)
+        else:
+            log.warning("slave %d at %s: HA connection ended: %s", self.broker_id, self.address, why)
+
     def close(self, reason: str | None = None) -> None:
         """End the connection at once; ``reason`` goes to the log."""
         if self._transport is None or self._transport.is_closing():
             return
         if reason is not None:
-            log.warning("slave %d at %s: HA connection ended: %s", self.broker_id, self.address, reason)
+            self._complain(reason)
         self._forget_proof()
         self._transport.abort()
 

@@ -250,6 +250,28 @@ def test_links_turned_away_share_a_line_in_the_log(secret: str, caplog: pytest.L
     play(run())
 
 
+def test_strangers_that_make_room_share_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """With a secret or without: a crowd must not fill the log."""
+
+    async def run() -> None:
+        async with Group(Node(1)) as group:
+            await group.elect(1)
+            with caplog.at_level(logging.INFO, "ha"):
+                crowd = [await connect(group.master) for _ in range(STRANGERS_MAX + 20)]
+                await until(lambda: group.master.ha.turned_away_total == 20, "the oldest make room")
+                for stranger in crowd[-5:]:
+                    stranger.writer.write(b"\xff" * 16)
+                    assert await stranger.hung_up()
+                assert group.master.ha.turned_away_total == 25
+            for stranger in crowd:
+                stranger.close()
+        lines = [r.getMessage() for r in caplog.records if "HA connection" in r.getMessage()]
+        assert len(lines) == 1, lines
+        assert "too many connections without a handshake" in lines[0]
+
+    play(run())
+
+
 def test_who_has_proven_to_be_one_broker_is_no_other_one(secret: str) -> None:
     async def run() -> None:
         async with Group(*(Node(number, ha_secret_file=secret) for number in (1, 2))) as group:
