@@ -424,8 +424,8 @@ class _Reader:
         return value
 
     def _error(self, what: str) -> PeerError:
-        near = self._text[self._at : self._at + 20]
-        return PeerError(f"body is not JSON: {what} at character {self._at}, near {near!r}")
+        # Not what stands there: it may be a password.
+        return PeerError(f"body is not JSON: {what} at character {self._at}")
 
     def _peek(self) -> str:
         blank = _BLANK.match(self._text, self._at)

@@ -81,8 +81,7 @@ class _Reader:
         self.at = blank.end()
 
     def error(self, what: str) -> PeerError:
-        near = self._data[self.at : self.at + 20]
-        return PeerError(f"body is not JSON: {what} at byte {self.at}, near {near!r}")
+        return PeerError(f"body is not JSON: {what} at byte {self.at}")
 
     async def members(self, path: Path) -> None:
         """Of the object that begins here, one by one."""

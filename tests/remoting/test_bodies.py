@@ -172,3 +172,11 @@ def test_arbitrary_bytes_raise_nothing_but_peer_errors(data: bytes) -> None:
     except PeerError:
         return
     assert loads(dumps_dialect(value)) == value or value != value
+
+
+@pytest.mark.parametrize("broken", ['{"password":"hunter2"', '{"password":"hunter2",}', '{"a":hunter2}'])
+def test_why_a_body_is_no_json_shows_none_of_it(broken: str) -> None:
+    """It may be a password, and the text goes into answers and logs."""
+    with pytest.raises(PeerError) as error:
+        loads(broken.encode())
+    assert "hunter" not in str(error.value)
