@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from admin.backup.manifest import CannotBackUp, Manifest, Part
-from admin.backup.target import Target
+from admin.backup.target import Target, create, make_directory
 from store.files.segment import NAME_DIGITS
 
 
@@ -29,8 +29,8 @@ def restore(target: Target, manifest: Manifest, store: Path) -> None:
     draft = store.with_name(store.name + ".restoring")
     if draft.exists():
         shutil.rmtree(draft)
-    (draft / "commitlog").mkdir(parents=True, mode=0o750)
-    (draft / "config").mkdir(mode=0o750)
+    for directory in (draft, draft / "commitlog", draft / "config"):
+        make_directory(directory)
     try:
         for name, part in manifest.tables.items():
             _write(target, part, draft / name)
@@ -48,6 +48,5 @@ def restore(target: Target, manifest: Manifest, store: Path) -> None:
 
 
 def _write(target: Target, part: Part, path: Path) -> None:
-    with path.open("wb") as out:
-        os.fchmod(out.fileno(), 0o640)
+    with create(path) as out:
         target.copy(part, out)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from admin.backup.manifest import NAME, CannotBackUp, Manifest, Part, decode, encode, name_of
+from runtime.os_env import DIRECTORY_MODE, FILE_MODE
 
 BLOCK_BYTES: Final = 4 << 20
 OBJECTS: Final = "objects"
@@ -28,6 +29,18 @@ def blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (block := file.read(min(BLOCK_BYTES, size))):
         size -= len(block)
         yield block
+
+
+def create(path: Path) -> BinaryIO:
+    """Open a file to be written, as servers make theirs: of a store it holds messages and passwords."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, FILE_MODE), "wb")
+
+
+def make_directory(path: Path) -> None:
+    """As ``create``; what is there stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
 
 class Target(ABC):
@@ -135,12 +148,12 @@ class DirectoryTarget(Target):
         others = sorted(set(there) - {OBJECTS, MANIFESTS, LOCK})
         if others:
             raise CannotBackUp(f"{self.directory} holds other things than backups: {others[0]}")
-        for name in (OBJECTS, MANIFESTS):
-            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        for path in (self.directory, self.directory / OBJECTS, self.directory / MANIFESTS):
+            make_directory(path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        with (self.directory / LOCK).open("wb") as file:
+        with create(self.directory / LOCK) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -156,7 +169,7 @@ class DirectoryTarget(Target):
         draft = objects / f".draft-{os.getpid()}"
         digest, taken = hashlib.sha256(), 0
         try:
-            with draft.open("wb") as out:
+            with create(draft) as out:
                 for block in blocks(file, size):
                     digest.update(block)
                     taken += out.write(block)
@@ -190,7 +203,7 @@ class DirectoryTarget(Target):
         _sync(self.directory / OBJECTS)
         manifests = self.directory / MANIFESTS
         draft = manifests / f".draft-{os.getpid()}"
-        with draft.open("wb") as out:
+        with create(draft) as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())

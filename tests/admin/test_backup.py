@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ def test_a_store_comes_back_and_the_audit_finds_no_difference(
     assert records(new) == before
     stores = [f"old={store}", f"new={new}"]
     assert run(audit, [*stores, "--out", str(tmp_path / "report")]) == DONE, capsys.readouterr()
+
+
+def test_others_read_neither_a_backup_nor_what_is_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds passwords (auth.json) and messages."""
+    store, target, new = tmp_path / "store", tmp_path / "kept", tmp_path / "new"
+    filled(store, [3])
+    before = os.umask(0o022)
+    try:
+        created(store, target, capsys)
+        assert run(backup, ["restore", str(target), str(new)]) == DONE
+    finally:
+        os.umask(before)
+    for top in (target, new):
+        for path in (top, *top.rglob("*")):
+            assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
 def test_a_second_backup_copies_what_is_new_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
