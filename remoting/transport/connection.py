@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def handling(self) -> int:
         """Requests of the peer that have no answer yet."""
-        return self._gate.handling + len(self._gate.later)
+        return self._gate.handling + len(self._gate.later) + self._gate.joining
 
     @property
     def untaken(self) -> int:
@@ -287,6 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         inbox, reads = self._inbox, self.share.reads
         if reads is not None and reads.left <= 0 and not inbox.is_long:
             # The loop reads something; what follows waits in the system. First bytes may show a peer.
+            inbox.put_aside()
             return inbox.room()[: 1 if self._calls.heard_at else FIRST_BYTES]
         return inbox.whole if inbox.begun_at is None else inbox.room()
 
@@ -297,8 +298,31 @@ class Connection(asyncio.BufferedProtocol):
             inbox.drop()
             return
         inbox.end += nbytes
-        outbox, gate = self._outbox, self._gate
         self._spend(nbytes)
+        if inbox.begun_at is None or self._may_join():
+            self._take(began)
+        else:
+            self._gate.joining = True
+            self._count()
+            self.regulate()
+
+    def _may_join(self) -> bool:
+        """Whether the frame that has begun, if it is whole, is taken in this turn."""
+        size = self._inbox.whole_bytes
+        if not size or self.share.reads is None:
+            return True
+        return not self._gate.joining and self._endpoint.guard.lines.wholes.take(self, size)
+
+    def join_on(self) -> None:
+        """See ``wholes.Joining``."""
+        if self._gate.joining:
+            self._gate.joining = False
+            self._take(self._loop.time())
+            self.regulate()
+
+    def _take(self, began: float) -> None:
+        """Handle what is whole of what was read."""
+        inbox, outbox, gate = self._inbox, self._outbox, self._gate
         outbox.flush = _AFTER_READ
         try:
             if inbox.begun_at is None or inbox.is_ready() or self._long_frame():
@@ -330,9 +354,10 @@ class Connection(asyncio.BufferedProtocol):
             reads.copied(nbytes)
             return
         late, gate, line = reads.left <= 0, self._gate, self._endpoint.guard.lines.reads
-        reads.left -= nbytes
+        size = inbox.looked_at(nbytes)
+        reads.left -= size
         # Who had much waits behind those that wait, also when it left a rest.
-        if (reads.left < reads.low and reads.is_spent(nbytes)) or (nbytes >= MUCH_BYTES and line.waiting):
+        if (reads.left < reads.low and reads.is_spent(size)) or (nbytes >= MUCH_BYTES and line.waiting):
             line.wait(self, in_vain=late and gate.woken)
             gate.on_spent()
         gate.woken = False
@@ -346,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         if size != inbox.counted:
             inbox.counted = size
             guard.on_frames(self, size)
-        if inbox.part_is_full:
+        if inbox.part_is_full and not gate.joining:
             gate.queued = True
             guard.lines.reads.wait(self)
         if gate.asked > ASKED_BYTES_LEAST:
@@ -486,6 +511,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._gate.paused:
                 if self.share.reads is None:
                     self._gate.queued = False  # it showed itself a peer's, and waits behind no client
+                    self.join_on()
                 self.regulate()
 
     def _done(self, size: int) -> None:

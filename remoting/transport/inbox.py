@@ -13,8 +13,10 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from remoting.codec import Command, body_start, command_of, frame_end
+from remoting.transport.wholes import Wholes
 
 READ_BYTES_MIN: Final = 16 * 1024
+KEPT_BYTES_LITTLE: Final = 4 * 1024  # of a begun frame: they cost no more than the read that follows
 READ_BYTES_USUAL: Final = 256 * 1024  # so much one read may bring
 LONG_FRAME_BYTES: Final = 8 << 20
 """A longer frame is no message of the default ``maxMessageSize``: it is cut into head and body where it was
@@ -88,6 +90,25 @@ class Inbox:
         """A frame is collected, and there may be more of it to read at once."""
         return bool(self._parts) and self.end == len(self.buffer)
 
+    @property
+    def whole_bytes(self) -> int:
+        """The length of a frame that was collected and is whole; 0: there is none."""
+        if not self._parts:
+            return 0
+        frame = 4 + _length(self._parts[0])
+        return frame if self._parts_bytes + self.end >= frame else 0
+
+    def looked_at(self, nbytes: int) -> int:
+        """What a read of so many bytes costs: what was kept lies in front of it, and is looked at, too."""
+        return nbytes if self._parts or self.end - nbytes <= KEPT_BYTES_LITTLE else self.end
+
+    def put_aside(self) -> None:
+        """Little is read now: what has begun is not copied for it."""
+        kept = self._kept
+        if kept is not None and len(kept) > READ_BYTES_MIN:
+            self._kept = None
+            self._next_part(kept, READ_BYTES_MIN)
+
     def room(self) -> memoryview:
         """Where the next read goes."""
         if self._parts:
@@ -110,8 +131,8 @@ class Inbox:
         taken by ``long_frame`` if it is long."""
         if not self._parts:
             return True
-        size, frame = self._parts_bytes + self.end, 4 + _length(self._parts[0])
-        if size < frame or frame > LONG_FRAME_BYTES:
+        size, frame = self._parts_bytes + self.end, self.whole_bytes
+        if not frame or frame > LONG_FRAME_BYTES:
             return False
         whole, at = bytearray(size), 0
         for part in (*self._parts, memoryview(self.buffer)[: self.end]):
@@ -125,10 +146,8 @@ class Inbox:
     def long_frame(self, frame_bytes_max: int) -> Command | None:
         """The command of a long frame that is whole; what follows it is in ``buffer`` then. Raises
         PeerError."""
-        if not self._parts:
-            return None
-        size, frame = self._parts_bytes + self.end, 4 + _length(self._parts[0])
-        if size < frame or frame <= LONG_FRAME_BYTES:
+        size, frame = self._parts_bytes + self.end, self.whole_bytes
+        if frame <= LONG_FRAME_BYTES:
             return None
         parts = [*(memoryview(part) for part in self._parts), memoryview(self.buffer)[: self.end]]
         first = _cut(parts, 0, 8)
@@ -182,11 +201,11 @@ class Inbox:
         self.buffer = self._scratch
         self.start = self.end = 0
 
-    def _next_part(self, part: bytearray) -> None:
+    def _next_part(self, part: bytearray, most: int = READ_BYTES_USUAL) -> None:
         """``part`` is full: the next bytes go into a new one."""
         self._parts.append(part)
         self._parts_bytes += len(part)
-        self.buffer = bytearray(min(max(READ_BYTES_MIN, self._parts_bytes), READ_BYTES_USUAL))
+        self.buffer = bytearray(min(max(READ_BYTES_MIN, self._parts_bytes), most))
         self.start = self.end = 0
 
     def _forget_parts(self) -> None:
@@ -212,7 +231,8 @@ class ReadGate:
     for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
     has read. ``later``: frames whose requests begin in a later turn, with their sizes. ``asked``: bytes of
     the frames of both. ``queued``: it is read on in a later turn. ``woken``: that turn has come, and nothing
-    was read since. ``sending``: not all that is written for it was handed over. ``paused``: nothing is read.
+    was read since. ``joining``: a frame that is whole is taken in a later turn. ``sending``: not all that is
+    written for it was handed over. ``paused``: nothing is read.
     """
 
     __slots__ = (
@@ -221,6 +241,7 @@ class ReadGate:
         "blocked",
         "handling",
         "held",
+        "joining",
         "later",
         "paused",
         "queued",
@@ -230,7 +251,7 @@ class ReadGate:
     )
 
     def __init__(self) -> None:
-        self.unread = self.held = self.paused = self.queued = self.woken = self.sending = False
+        self.unread = self.held = self.paused = self.queued = self.woken = self.sending = self.joining = False
         self._ours = False  # the pause has another reason than ``queued``
         self.handling = self.blocked = self.asked = 0
         self.later: deque[tuple[bytes | Command, int]] = deque()
@@ -247,7 +268,7 @@ class ReadGate:
     def move(self, transport: asyncio.Transport, *, all_held: bool, asked_max: int) -> bool:
         """Pause or resume reading, ``all_held`` of all connections, beyond ``asked_max`` of this one; whether
         it is resumed, and the peer could do nothing about the pause."""
-        ours = self.unread or self.sending or self.held or all_held
+        ours = self.unread or self.sending or self.held or self.joining or all_held
         ours = ours or self.handling >= REQUESTS_MAX or bool(self.later) or self.asked > asked_max
         self._ours |= ours
         pause = ours or self.queued
@@ -309,8 +330,10 @@ class Line:
 
 
 class Lines:
-    """Those of one server: who is read on, mostly parts of long frames, and pieces that are written."""
+    """Those of one server: who is read on, mostly parts of long frames, whose long frame is taken, and pieces
+    that are written."""
 
     def __init__(self) -> None:
+        self.wholes = Wholes()
         self.reads = Line(PARTS_A_TURN, lambda connection: connection.read_on())
         self.writes = Line(PIECES_A_TURN, lambda connection: connection.write_on())

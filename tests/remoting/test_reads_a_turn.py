@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections import Counter, defaultdict
 from typing import cast
@@ -14,7 +15,7 @@ from remoting.guard import Guard, Limits, Standing
 from remoting.transport import starts
 from remoting.transport.connection import FIRST_BYTES, Connection
 from remoting.transport.endpoint import Endpoint
-from remoting.transport.inbox import PARTS_A_TURN, READ_BYTES_USUAL
+from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, READ_BYTES_USUAL
 from remoting.transport.starts import (
     APART_MS,
     COPIED_PART,
@@ -23,6 +24,7 @@ from remoting.transport.starts import (
     TURN_MS,
     Reads,
 )
+from remoting.transport.wholes import A_TURN_BYTES
 from tests.remoting.strangers import KEY, PEER
 from tests.remoting.support import HOST, serving
 from tests.remoting.wires import Wire
@@ -249,3 +251,84 @@ async def test_parts_of_long_frames_leave_others_less_of_a_turn_and_are_read_all
     assert len(long.get_buffer(-1)) > FIRST_BYTES
     await asyncio.sleep(0)
     assert reads.left == READ_BYTES_A_TURN, "the next turn has a whole share"
+
+
+def read(connection: Connection, data: bytes) -> None:
+    """All of ``data`` is read, by the shares of many turns."""
+    at, reads = 0, connection.share.reads
+    while at < len(data):
+        if reads is not None:
+            reads.left = READ_BYTES_A_TURN
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        connection.buffer_updated(size)
+        at += size
+
+
+@pytest.mark.parametrize("size", [200 << 10, 4 << 20, 9 << 20])
+async def test_of_frames_that_become_whole_with_their_last_bytes_a_share_is_taken_a_turn(size: int) -> None:
+    guard, asked = Guard("test", Limits(), lambda: 0.0), Counter[str]()
+
+    async def handle(connection: Connection, request: Command) -> None:
+        assert len(request.body) == size
+        asked[connection.remote] += 1
+
+    fast = Taking()
+    endpoint = Endpoint[Connection]("test", None if size < LONG_FRAME_BYTES else handle, guard, fast=fast)
+    clients = [Connection(endpoint) for _ in range(20)]
+    frame = encode(Command(10, {}, bytes(size), opaque=7))
+    for port, client in enumerate(clients):
+        client.connection_made(Wire(port))
+        for part in (frame[:20], frame[20:1000], frame[1000:-1]):
+            read(client, part)
+    await until(lambda: not any(client._gate.queued for client in clients))
+    for client in clients:
+        read(client, frame[-1:])
+    taken = []
+    for _ in range(20 * len(frame) // A_TURN_BYTES + 40):
+        taken.append(sum(map(len, fast.seen.values())) + sum(asked.values()))
+        fast.turn += 1
+        await asyncio.sleep(0)
+    assert taken[-1] == 20
+    a_turn = 1 + A_TURN_BYTES // len(frame)
+    assert max(b - a for a, b in itertools.pairwise([0, *taken])) <= a_turn, "a share, and one more"
+    assert taken[-1] * len(frame) <= (len(taken) + 1) * A_TURN_BYTES + len(frame), "what is over is paid"
+    assert not any(client._gate.paused or client._gate.joining for client in clients)
+
+
+async def test_a_frame_that_waits_to_be_taken_is_taken_at_once_of_who_is_a_peer_and_never_of_who_left() -> (
+    None
+):
+    guard, fast = Guard("test", Limits(), lambda: 0.0), Taking()
+    left, peer = (linked(guard, port, fast=fast) for port in (1, 2))
+    frame = encode(Command(10, {}, bytes(1 << 20), opaque=7))
+    guard.lines.wholes.take(left, 4 << 20)
+    for one in (left, peer):
+        read(one, frame)
+        assert cast(Wire, one._transport).reading is False
+        assert one.handling == 1
+    left.connection_lost(None)
+    guard.on_request(peer, KEY.signed(PEER), KEY)
+    peer.join_on()
+    assert [len(fast.seen[one.remote]) for one in (left, peer)] == [0, 1]
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert [len(fast.seen[one.remote]) for one in (left, peer)] == [0, 1]
+    assert cast(Wire, peer._transport).reading
+
+
+async def test_what_was_kept_of_a_frame_is_not_copied_for_each_byte_of_it() -> None:
+    guard, fast = Guard("test", Limits(), lambda: 0.0), Taking()
+    client = linked(guard, 1, fast=fast)
+    frame, reads = encode(Command(10, {}, bytes(100 << 10), opaque=7)), client.share.reads
+    assert reads is not None
+    read(client, frame[:-2])
+    before = reads.left
+    reads.left = 0
+    kept = client._inbox._kept
+    client.get_buffer(-1)
+    assert client._inbox._parts[0] is kept
+    assert before == READ_BYTES_A_TURN - len(frame) + 2
+    read(client, frame[-2:])
+    assert fast.seen[client.remote] == [7]
