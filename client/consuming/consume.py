@@ -138,14 +138,14 @@ class QueueWorker:
         if self.stopped:
             return
         self._progress.over.set()
-        self._progress = Progress(offset)
+        self._progress = progress = Progress(offset)
         self.committed = -1  # where the broker moved the queue, it may have moved the group's offset
-        self._moves.spawn(self._move(), name="move")
+        self._moves.spawn(self._move(progress), name="move")
 
-    async def _move(self) -> None:
+    async def _move(self, progress: Progress) -> None:
         async with self._turn:
             await self._halt()
-            if not self.stopped:
+            if not progress.over.is_set():  # else another move follows, or none
                 self._slots = asyncio.Semaphore(self._limits.concurrency)
                 self.start()
 

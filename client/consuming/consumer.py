@@ -424,7 +424,7 @@ class PushConsumer(Lifecycle):
         """Read these queues from other offsets on; calls under way end first, and count no more."""
         for queue, offset in offsets.items():
             worker = self._workers.get(queue)
-            if worker is not None:
+            if worker is not None and not worker.stopped:
                 worker.seek(offset)
                 # What was committed on the way may have come behind the reset.
                 await self._commit_one(queue, worker)

@@ -84,6 +84,27 @@ def test_two_resets_at_once_are_one_reading_from_the_last_of_them() -> None:
     virtually(work)
 
 
+def test_a_reset_breaks_off_no_call_of_the_reading_that_it_began() -> None:
+    async def work() -> None:
+        queue, ended = FakeQueue(2), list[int]()
+
+        async def listener(messages: list[Received]) -> None:
+            await asyncio.sleep(2 * GRACE_S)
+            ended.append(messages[0].queue_offset)
+
+        worker = queue.worker(listener)
+        worker.start()
+        await asyncio.sleep(0.5)
+        queue.pull_s = 0
+        worker.seek(0)
+        worker.seek(1)
+        await asyncio.sleep(60)
+        assert (ended, worker.handled) == ([1], 2)
+        await worker.stop()
+
+    virtually(work)
+
+
 def test_a_queue_that_its_broker_moves_back_is_read_from_there_and_nothing_is_jumped_over() -> None:
     async def work() -> None:
         queue, calls = FakeQueue(3), list[int]()

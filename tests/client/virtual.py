@@ -43,13 +43,15 @@ class FakeQueue:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.pull_s = 0.02
         self.moved: Pulled | None = None
         self.given_back: list[int] = []
         self.pulls: list[int] = []
 
     async def pull(self, at: int) -> Pulled:
         self.pulls.append(at)
-        await asyncio.sleep(0.02)
+        if self.pull_s:
+            await asyncio.sleep(self.pull_s)
         if self.moved is not None:
             moved, self.moved = self.moved, None
             return moved
