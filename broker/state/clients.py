@@ -260,12 +260,14 @@ class Clients:
         if growth > 0 and self.bytes + growth > bytes_max:
             raise Refused("this broker's clients take too much memory (maxClientBytes)", Response.SYSTEM_BUSY)
 
-    def renew(self, name: str, subscription: Subscription) -> None:
-        """What a member of a group says it wants of a topic that the group reads, if that is newer."""
+    def renew(self, name: str, subscription: Subscription, *, bytes_max: float = math.inf) -> None:
+        """What a member of a group says it wants of a topic that the group reads, if that is newer. Raises
+        Refused as ``producer``."""
         group = self.consumers.get(name)
         known = group.subscriptions.get(subscription.topic) if group is not None else None
         if group is None or known is None or subscription.version <= known.version:
             return
+        self._need_room(subscription.weight - known.weight, bytes_max)
         group.subscriptions[subscription.topic] = subscription
         group.subscribed_bytes += subscription.weight - known.weight
         self.bytes += subscription.weight - known.weight

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -57,8 +58,9 @@ class Asking:
         wanted = await asyncio.shield(self._asked[key])
         for one in wanted:
             # As a heartbeat, which is what is made up for here.
-            if one.topic == topic and clients.bytes <= self._context.config.client_bytes_max:
-                clients.renew(group, one)
+            if one.topic == topic:
+                with suppress(Refused):
+                    clients.renew(group, one, bytes_max=self._context.config.client_bytes_max)
 
     async def _ask(self, connection: Connection, group: str, client_id: str) -> list[Subscription]:
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}

@@ -135,7 +135,7 @@ async def test_pulls_with_a_groups_own_subscription_need_a_heartbeat(tmp_path: P
         assert (await client.call(Request.PULL_MESSAGE, {**ext, "subVersion": "2"})).code == 25
 
 
-@pytest.mark.parametrize(("told", "code", "client_bytes"), [(7, 0, 1 << 20), (6, 25, 1 << 20), (7, 25, 1)])
+@pytest.mark.parametrize(("told", "code", "client_bytes"), [(7, 0, 1 << 20), (6, 25, 1 << 20), (7, 25, 1000)])
 async def test_a_consumer_that_knows_more_than_its_heartbeat_said_is_asked(
     tmp_path: Path, told: int, code: int, client_bytes: int
 ) -> None:
