@@ -3,6 +3,7 @@ clients tell it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,11 @@ class Listener:
 
     def __init__(self) -> None:
         self.got: Counter[bytes] = Counter()
-        self.answer: bool | Exception = True
+        self.answer: bool | BaseException = True
 
     async def __call__(self, messages: list[Received]) -> bool:
         self.got.update(message.body for message in messages)
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -108,6 +109,7 @@ def test_a_message_is_handled_when_an_operator_asks_and_the_outcome_is_told(tmp_
                 for answer, result in (
                     (True, "CR_SUCCESS"),
                     (False, "CR_LATER"),
+                    (asyncio.CancelledError("elsewhere"), "CR_THROW_EXCEPTION"),
                     (ValueError("no"), "CR_THROW_EXCEPTION"),
                 ):
                     listener.answer = answer
@@ -116,7 +118,7 @@ def test_a_message_is_handled_when_an_operator_asks_and_the_outcome_is_told(tmp_
                     assert (said.code, told["consumeResult"]) == (0, result)
                     assert (told["autoCommit"], told["order"]) == (True, False)
                 assert told["remark"] == "ValueError('no')"
-                assert listener.got[b"2"] == 4
+                assert listener.got[b"2"] == 5
                 none = {**ext, "msgId": ids[2][:16] + f"{2**40:016X}"}
                 missing = await asked(other, servers, Request.CONSUME_MESSAGE_DIRECTLY, **none)
                 assert (missing.code, "can not find message" in (missing.remark or "")) == (1, True)
