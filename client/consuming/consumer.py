@@ -268,7 +268,7 @@ class PushConsumer(Lifecycle):
         fresh = [queue for queue in mine if queue not in self._workers]
         wait_s, again_s = self._options.rebalance_s, INCOMPLETE_S
         if self._options.orderly:
-            again_s = await self._locks.ask(fresh, INCOMPLETE_S) or INCOMPLETE_S
+            again_s = await self._locks.ask(fresh, INCOMPLETE_S, anew=True) or INCOMPLETE_S
             fresh = [queue for queue in fresh if self._locks.holds(queue)]
         for queue in fresh:
             what = f"offset of {queue.topic} at {queue.broker_name}"

@@ -39,9 +39,13 @@ class Locks:
         asked_ms = self._asked_ms.get(queue)
         return asked_ms is not None and self._env.monotonic_ms() < asked_ms + LIVES_MS
 
-    async def ask(self, queues: Sequence[Queue], again_s: float) -> float:
+    async def ask(self, queues: Sequence[Queue], again_s: float, *, anew: bool = False) -> float:
         """Ask for the locks of ``queues``, all brokers side by side. How soon to ask again, in seconds:
-        ``again_s`` or more where a broker did not answer, else 0."""
+        ``again_s`` or more where a broker did not answer, else 0. ``anew``: of queues that are not ours yet,
+        what was given before counts no more."""
+        if anew:
+            for queue in queues:
+                self._asked_ms.pop(queue, None)
         by_broker: dict[str, list[Queue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)

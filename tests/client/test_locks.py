@@ -98,3 +98,19 @@ def test_a_queue_that_another_member_has_is_not_consumed_and_not_given_back() ->
         assert (held(locks), world.unlocked) == ([], [THERE])
 
     virtually(work)
+
+
+def test_a_queue_that_comes_again_needs_its_lock_anew() -> None:
+    async def work() -> None:
+        world = World()
+        locks = world.locks()
+        await locks.ask([HERE], 1.0)
+        renewal = asyncio.ensure_future(locks.ask([HERE], 1.0))
+        await asyncio.sleep(0)
+        await locks.give_back(HERE)  # the answer that is under way was given before
+        await renewal
+        world.dead.add("a:1")
+        assert await locks.ask([HERE], 1.0, anew=True) == 1.0
+        assert held(locks) == []
+
+    virtually(work)
