@@ -356,7 +356,7 @@ class Broker:
 
 def _guard_of(env: Env, config: BrokerConfig, pending_acks: PendingAcks) -> Guard:
     guard = Guard(f"broker {config.broker_name}", Limits.of(config), env.monotonic_ms)
-    pending_acks.slow = guard.slow.requests
+    pending_acks.slow, pending_acks.made = guard.slow.requests, guard.made
     return guard
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from broker.state.put_times import PutTimes
 from model.config import BrokerConfig
 from remoting import codec
+from remoting.guard import LONG_ANSWER_BYTES, Made
 from remoting.service import Connection
 from runtime.env import Env
 from runtime.report.slow_requests import SlowRequests
@@ -25,6 +26,8 @@ FLUSH_DISK_TIMEOUT: Final = 10
 FLUSH_SLAVE_TIMEOUT: Final = 12
 PENDING_BYTES_MAX: Final = 1 << 20
 """Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
+ALL_BYTES_MAX: Final = 64 << 20
+"""Answers of all that wait; beyond, none that is long is made (``is_full``)."""
 LATE_BYTES: Final = 64 << 10
 """Of answers whose time is over so many are written anew in one turn of the loop."""
 GONE_BYTES_MAX: Final = 8 << 20
@@ -58,6 +61,16 @@ class _Account(_Tally):
         self.connection = connection
         self.paused = False
         self.gone = False
+
+
+class _All:
+    """Bytes of all that wait for somebody; ``gone``: those that wait for nobody any more."""
+
+    __slots__ = ("gone", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.gone = _Tally()
 
 
 class _PendingAck:
@@ -108,25 +121,32 @@ class PendingAcks:
         self._slaves: deque[_PendingAck] = deque()  # waiting for replication (and then for the disk)
         self._disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
         self._accounts: dict[Connection, _Account] = {}
-        self._gone = _Tally()
+        self._all = _All()
         self._timer: asyncio.TimerHandle | None = None
         self.waits = PutTimes()
         """How long the answers to a read's sends waited for copies and the disk."""
         self.slow: SlowRequests | None = None
+        self.made: Made | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that no long answer is to be made."""
+        return self._all.size + self._all.gone.size >= ALL_BYTES_MAX
 
     def __len__(self) -> int:
-        return len(self._slaves) + len(self._disk) - self._gone.count
+        return len(self._slaves) + len(self._disk) - self._all.gone.count
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """``slaveTimeout`` and ``syncFlushTimeout`` may have changed: they hold for what begins to wait."""
-        self._slave_timeout_ms = config.slave_timeout_ms
-        self._disk_timeout_ms = config.sync_flush_timeout_ms
+        self._timeouts_ms = config.slave_timeout_ms, config.sync_flush_timeout_ms
 
     def add(self, connection: Connection, answers: bytes, end: int) -> None:
         """Send ``answers`` to ``connection`` once the log is safe up to ``end`` (bytes), or at once if it is.
 
         ``end`` never goes down between two calls without a ``drop`` in between.
         """
+        if self.made is not None and len(answers) >= LONG_ANSWER_BYTES:
+            self.made.add(len(answers), asyncio.get_running_loop())
         if self._wait_flush:
             if self._flushed() < end:
                 self._sync_to(end)
@@ -170,13 +190,11 @@ class PendingAcks:
         account = self._accounts.get(connection)
         if account is None:
             account = self._accounts[connection] = _Account(connection)
-        queue.append(
-            _PendingAck(
-                account, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
-            )
-        )
+        slave_ms, disk_ms = self._timeouts_ms
+        queue.append(_PendingAck(account, answers, end, now_ms + slave_ms, now_ms + disk_ms))
         account.count += 1
         account.size += len(answers)
+        self._all.size += len(answers)
         if account.size > self._bytes_max and not account.paused:
             # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
             account.paused = True
@@ -228,7 +246,7 @@ class PendingAcks:
         self._slaves.clear()
         self._disk.clear()
         self._accounts.clear()
-        self._gone = _Tally()
+        self._all = _All()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -244,22 +262,24 @@ class PendingAcks:
         if account is None:
             return
         account.gone = True
-        self._gone.count += account.count
-        self._gone.size += account.size
-        if self._gone.size > GONE_BYTES_MAX:
+        self._all.gone.count += account.count
+        self._all.gone.size += account.size
+        self._all.size -= account.size
+        if self._all.gone.size > GONE_BYTES_MAX:
             self._slaves = deque(pending for pending in self._slaves if not pending.account.gone)
             self._disk = deque(pending for pending in self._disk if not pending.account.gone)
-            self._gone = _Tally()
+            self._all.gone = _Tally()
 
     def _leaves(self, pending: _PendingAck) -> bool:
         """Take what no longer waits out of the account; whether there is anybody that it can go to."""
         account = pending.account
         if account.gone:
-            self._gone.count -= 1
-            self._gone.size -= len(pending.answers)
+            self._all.gone.count -= 1
+            self._all.gone.size -= len(pending.answers)
             return False
         account.count -= 1
         account.size -= len(pending.answers)
+        self._all.size -= len(pending.answers)
         if not account.count:
             del self._accounts[account.connection]
         self._waited(pending)
@@ -318,6 +338,7 @@ class PendingAcks:
             if size < len(answers):
                 pending.answers = answers[size:]
                 account.size -= size
+                self._all.size -= size
                 out.setdefault(account, []).append(with_code(answers[:size], code, remark))
                 return size
         queue.popleft()
@@ -327,7 +348,7 @@ class PendingAcks:
 
     def _waited(self, pending: _PendingAck) -> None:
         if pending.slave_deadline_ms > 0:  # not one that ``give_up`` answers
-            begun_ms = pending.slave_deadline_ms - self._slave_timeout_ms
+            begun_ms = pending.slave_deadline_ms - self._timeouts_ms[0]
             took_ms = self._env.monotonic_ms() - begun_ms
             self.waits.waited(took_ms)
             if self.slow is not None and took_ms >= self.slow.least_ms:

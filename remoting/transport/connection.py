@@ -194,10 +194,12 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def hold(self, held: bool) -> None:
-        """Read nothing more from the peer while ``held``: what it asked for waits for something else."""
+        """Read and begin nothing more of the peer while ``held``: what it asked for waits for something."""
         if held != self._gate.held:
             self._gate.held = held
             self.regulate()
+            if self._gate.later and not held and self._state is not _CLOSED:
+                self._endpoint.guard.starts.wait(self)
 
     def abort(self) -> None:
         """End the connection now."""
@@ -459,8 +461,8 @@ class Connection(asyncio.BufferedProtocol):
         gate = self._gate
         if self._state is _CLOSED:
             return False
-        if gate.blocked:
-            return False  # back in line when the peer has read
+        if gate.blocked or gate.held:
+            return False  # back in line when the peer has read, or what it asked for waits no more
         frame, size = gate.later.popleft()
         gate.asked -= size
         try:

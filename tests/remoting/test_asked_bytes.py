@@ -196,3 +196,28 @@ async def test_a_request_that_was_refused_is_gone_at_once_and_not_when_garbage_i
         assert (answer.code, gone()) == (14, None)
     finally:
         gc.enable()
+
+
+async def test_frames_that_wait_for_their_turn_wait_on_while_answers_are_held() -> None:
+    """What they ask for is not made before room is made by what was asked earlier."""
+    begun = 0
+
+    async def handle(connection: Connection, request: Command) -> None:
+        nonlocal begun
+        begun += 1
+
+    endpoint = endpoint_of(handle)
+    connection = Connection(endpoint)
+    connection.connection_made(Transport())
+    data = frames(3 * A_TURN, 10)
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+    connection.hold(True)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun == A_TURN
+    connection.hold(False)
+    await until(lambda: begun == 3 * A_TURN)
+    connection.hold(True)
+    connection.abort()
+    connection.hold(False)

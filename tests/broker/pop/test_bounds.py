@@ -8,6 +8,9 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
+from broker.state import pending_acks
 from model.codes import Request, Response
 from model.pop import ATTEMPT_ID_CHARS, ORDER_REVIVE_QUEUE, ExtraInfo
 from model.topic import SubscriptionGroupConfig
@@ -196,3 +199,17 @@ async def test_changes_of_what_nobody_popped_are_bounded(tmp_path: Path) -> None
         assert [await forged(at) for at in (0, 1)] == [0, 0]
         await eventually(lambda: broker.status()["openCheckpoints"] == 2, "both are open")
         assert await forged(2) == Response.SYSTEM_BUSY
+
+
+async def test_nothing_is_popped_while_too_many_answers_wait_for_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        monkeypatch.setattr(pending_acks, "ALL_BYTES_MAX", 0)
+        assert (await pop(client, "T")).code == Response.POLLING_TIMEOUT
+        waiting = asyncio.create_task(pop(client, "T", poll_ms=20_000))
+        await eventually(lambda: broker.status()["heldPops"] == 1, "it waits")
+        monkeypatch.setattr(pending_acks, "ALL_BYTES_MAX", 1 << 20)
+        assert [one.body for one in popped(await waiting, "T")] == [b"x"], "without another message"

@@ -15,6 +15,7 @@ from broker.state.pending_acks import PendingAcks, with_code
 from model.config import BrokerConfig
 from remoting import codec
 from remoting.codec import Command
+from remoting.guard import LONG_ANSWER_BYTES, Made
 from remoting.service import Connection
 from runtime.os_env import OsEnv
 from runtime.report.slow_requests import SlowRequests
@@ -232,13 +233,38 @@ def test_a_connection_that_ends_looks_through_the_answers_of_no_other(
         assert [len(c.written) for c in connections] == [0] * 62 + [1] * 38
         assert (
             len(pending_acks)
-            == pending_acks._gone.size
-            == pending_acks._gone.count
+            == pending_acks._all.gone.size
+            == pending_acks._all.gone.count
             == len(pending_acks._accounts)
             == 0
         )
 
     run(body)
+
+
+async def test_long_answers_count_together_and_as_made_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of pops leave this way: a checkpoint waits for its copies."""
+    long = codec.encode(Command(0, {}, bytes(LONG_ANSWER_BYTES), flag=codec.FLAG_RESPONSE))
+    monkeypatch.setattr(pending_acks_module, "ALL_BYTES_MAX", 3 * len(long))
+    marks, connections = Marks(), [FakeConnection(f"127.0.0.1:{port}") for port in range(4)]
+    pending_acks = parking_of(marks)
+    pending_acks.made = made = Made()
+    for end, connection in enumerate(connections, 1):
+        assert pending_acks.is_full is (end > 3)
+        pending_acks.add(conn(connection), long, end)
+        pending_acks.add(conn(connection), answer(end), end)
+        assert made.size == end * len(long), "short ones cost nothing"
+    pending_acks.forget(conn(connections[3]))
+    assert pending_acks.is_full, "what is kept for nobody counts"
+    marks.replicated = 2
+    pending_acks.on_replicated(2)
+    assert not pending_acks.is_full
+    pending_acks.add(conn(connections[0]), long, 5)
+    assert pending_acks.is_full
+    pending_acks.drop()
+    assert not pending_acks.is_full
+    pending_acks.add(conn(connections[0]), long, 2)
+    assert made.size == 6 * len(long), "also one that leaves at once"
 
 
 def test_answers_that_are_late_together_are_written_anew_a_part_a_turn(
@@ -301,6 +327,8 @@ def test_no_order_of_events_lets_an_ok_out_too_early_or_never(
             else:
                 marks.flushed = max(marks.flushed, min(value, end))
                 pending_acks.on_flushed(marks.flushed)
+            accounts = pending_acks._accounts.values()
+            assert pending_acks._all.size == sum(account.size for account in accounts)
             safe = min(marks.replicated, marks.flushed) if sync else marks.replicated
             out = [a.opaque for c in connections for a in answers_in(c.data)]
             assert sorted(out) == [opaque for opaque, at in ends.items() if at <= safe]

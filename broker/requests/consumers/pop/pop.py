@@ -114,6 +114,7 @@ class PopProcessor:
         self._polling = polling
         self._orders = orders
         self._popped = 0
+        self._put_off = False
         polling.serve = self.serve
 
     async def pop(self, connection: Connection, request: Command) -> Command | None:
@@ -185,6 +186,12 @@ class PopProcessor:
             self._polling.more(header)
         return self._nothing(held.request, taken, Response.POLLING_TIMEOUT) if last else None
 
+    def tick(self) -> None:
+        """Called each second: those that were given nothing are tried again once answers have room."""
+        if self._put_off and not self._context.pending_acks.is_full:
+            self._put_off = False
+            self._polling.look_at_all()
+
     def _allowed(self, header: PopHeader) -> None:
         context = self._context
         need_own_group(header.group)
@@ -204,6 +211,9 @@ class PopProcessor:
         self._popped += 1
         taken = Taken(header, subscription, context.env.now_ms(), revive_queue)
         if self._log.full or not self._log.ready:
+            return taken
+        if context.pending_acks.is_full:
+            self._put_off = True  # as if there were none; see ``tick``
             return taken
         retry = self._retry_topic(header, chance)
         retry_first = chance < self._config.pop_retry_percent

@@ -75,8 +75,9 @@ class Pops:
         await self.notifications.answered()
 
     def tick(self) -> None:
-        """Called each second: time, and no message, frees a queue that is consumed in order."""
+        """Called each second: time, and no message, makes room and frees a queue in order."""
         self.orders.forget_old(self._context.env.now_ms())
+        self._pop.tick()
         self.polling.look_again()
         self.notifications.look_again()
 
