@@ -194,8 +194,9 @@ class ElectionPreview:
         if not restarted and self.chosen(command) in (None, group.master):
             return None  # nobody new leads
         members = group.peers_of_restarted(command) if restarted else group.members
-        said = {*heard, group.master, *group.suspect}
-        for member in members:
+        said = {*heard, group.master}
+        # One that may have forgotten may still have more than any other (``elect.py``).
+        for member in sorted(group.may_compete(members)):
             beat = self._live.newest(name, member)
             # What it beats counts instead when it was asked for long; of a RocketMQ broker, which is asked on
             # a port that may be shut to us, at once.
@@ -269,10 +270,10 @@ class ElectionPreview:
         if group is None or not self.may_lack(wanted):
             return None
         target, answered, name = wanted.broker_id, wanted.answered, wanted.group
-        # As after a failure: a member that is down is not waited for, a suspect is no measure.
-        others = [m for m in group.members if m in wanted.alive and m != target and m not in group.suspect]
+        # As after a failure: a member that is down is not waited for, a suspect counts by what it says only.
+        others = [m for m in sorted(group.may_compete(group.members)) if m in wanted.alive and m != target]
         for member in (target, *others):
-            if member not in answered and member != group.master:
+            if member not in answered and member not in (group.master, *group.suspect):
                 return f"broker {member} of {name} does not say how far its log is; no master handed over"
         other = longer_than(target, [m for m in others if m in answered], wanted.ends)
         if other is None:

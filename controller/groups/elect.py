@@ -39,6 +39,8 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ``answered``: said for this election how far their logs are. ``ends``: how far that is.
     ``holders``: where an acknowledged record of majority mode may be; it is on ``copies`` of them at least.
     ``given_up``: those of them that an operator removed.
+    ``rivals``: suspects that were members when they forgot, and said for this election how far their logs
+    are. Where fewer than all members acknowledge, one may have what no member has.
     ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
     replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
@@ -53,6 +55,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     within_grace: Collection[int] = ()
     answered: Collection[int] = ()
     suspect: Collection[int] = ()
+    rivals: Collection[int] = ()
     ends: Mapping[int, End] = {}
     master: int | None = None
     preferred: int | None = None
@@ -71,11 +74,12 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
             return self.preferred if self.preferred in candidates else None
         return min(candidates, key=self._rank, default=None)
 
-    def _rank(self, broker_id: int) -> tuple[int, int, bool, bool, int, int]:
+    def _rank(self, broker_id: int) -> tuple[int, int, bool, bool, bool, int, int]:
         end = self.ends.get(broker_id, _NOTHING_KNOWN)
         # Of equal logs one that answered wins: the other may have died a moment ago.
         silent, rests = broker_id not in self.answered, broker_id in self.maintenance
-        return -end.epoch, -end.max_offset, rests, silent, end.priority, broker_id
+        suspect = broker_id in self.suspect
+        return -end.epoch, -end.max_offset, suspect, rests, silent, end.priority, broker_id
 
 
 def choose(ballot: Ballot) -> int | None:
@@ -124,7 +128,13 @@ def longer_than(broker_id: int, others: Collection[int], ends: Mapping[int, End]
 
 def _by_membership(ballot: Ballot) -> int | None:
     """A living member that forgot nothing has all that was acknowledged. Where every member is needed for an
-    acknowledgement, one that answered wins over one with a longer log that may have just died."""
+    acknowledgement, one that answered wins over one with a longer log that may have just died.
+
+    Where fewer are, the furthest of the members has it. A suspect was one of those that acknowledged. What it
+    forgot is gone; but what it has is there, and its log may still reach further than any member's: what only
+    it and the master had, its machine may have flushed before it lost power. So it competes, by what it said
+    just now. It was a member, so a log that reaches further holds all that a shorter one has.
+    """
     able = set(ballot.members).intersection(ballot.voters)
     sound = [b for b in ballot.members if b in able and b in ballot.alive and b not in ballot.suspect]
     if not sound:
@@ -134,6 +144,8 @@ def _by_membership(ballot: Ballot) -> int | None:
         sound = [b for b in sound if b in ballot.answered] or sound
         # Each of them has all that was acknowledged, whichever log is the longest.
         sound = [b for b in sound if b not in ballot.maintenance] or sound
+    if not ballot.all_ack and ballot.preferred is None:
+        sound += [b for b in ballot.rivals if b in ballot.alive and b in ballot.voters]
     return ballot.best(sound)
 
 

@@ -5,6 +5,8 @@ Everything here is in Raft: a new Controllers' leader decides by it, not by hear
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from controller.groups.commands import FIRST_ID, NOBODY, ElectMaster, RegisterBroker
@@ -78,7 +80,7 @@ class Group(msgspec.Struct):
     ``unaware``: former masters that went by the word of their members, and may still read what these said
     before they followed another one. ``maintenance``: brokers that an operator wants not to lead.
     ``left_unasked``: those that the Controllers took out of the set as they had forgotten; no master was
-    asked whether the others have all.
+    asked whether the others have all, and where fewer than all members acknowledge, these may not.
     ``table_sources``: where the master takes tables from before it serves, the newest last; none once a
     master has changed the set: it serves, so it has taken them (or is one that cannot).
     ``life``: any name that no other life of the group has. Where the Controllers lost everything, ids and
@@ -178,6 +180,7 @@ class Group(msgspec.Struct):
             within_grace=command.within_grace,
             answered=command.answered,
             suspect=self.suspect,
+            rivals=self.rivals(command, self.members),
             ends=command.ends,
             master=self.master,
             preferred=asks if command.designate and asks != NOBODY else None,
@@ -211,6 +214,14 @@ class Group(msgspec.Struct):
         had = self.members if begun else self.before
         return [m for m in had if m != command.broker_id and m in self.replicas]
 
+    def may_compete(self, members: Collection[int]) -> set[int]:
+        """These members, and those that left the set as they had forgotten."""
+        return {*members, *self.left_unasked}
+
+    def rivals(self, command: ElectMaster, members: Collection[int]) -> list[int]:
+        """See ``Ballot``. What a heartbeat said may be what it had before it forgot."""
+        return sorted(self.may_compete(members) & self._suspects(command) & set(command.answered))
+
     def _suspects(self, command: ElectMaster) -> set[int]:
         return {*self.suspect, *((command.broker_id,) if command.suspect else ())}
 
@@ -228,6 +239,7 @@ class Group(msgspec.Struct):
             alive={*command.alive, asks},
             answered={*command.answered, asks},
             suspect=suspect,
+            rivals=self.rivals(command, members),
             master=None,
             preferred=None,
         )

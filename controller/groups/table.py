@@ -434,7 +434,9 @@ class ReplicaTable:
         if not lives:
             return False
         group.members, group.members_epoch = others, group.members_epoch + 1
-        if command.broker_id in group.holders:
+        rule = group.rule
+        counted = rule is None or not (rule.all_ack or rule.majority_of)
+        if counted or command.broker_id in group.holders:
             group.left_unasked = [*group.left_unasked, command.broker_id]
         return True
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from broker.service import Broker
 from chaos.sim.cluster import BROKER_PORT, Node
 from chaos.sim.net import NetProfile
+from controller.groups.group import Group
 from controller.service import Controller
 from model.codes import Request
 from model.errors import MqError
@@ -44,10 +45,7 @@ class Kept(World):
 
     def rules(self) -> list[tuple[bool | None, int]]:
         """By which the group is led, then what each broker registered: (all_ack, majority_of)."""
-        leader = self.cluster.leader()
-        assert leader is not None
-        controller: Controller = cast(Any, self.cluster.nodes[leader].server).controller
-        group = controller._table.groups["broker-a"]
+        group = self.group()
         found = [group.rule, *(replica.rule for replica in group.replicas.values())]
         return [(rule.all_ack, rule.majority_of) for rule in found if rule is not None]
 
@@ -56,6 +54,13 @@ class Kept(World):
         assert (
             await self.cluster.until(lambda: None if node.running else f"{name} is not up", within_s) is None
         )
+
+    def group(self) -> Group:
+        """As the leader of the Controllers has it."""
+        leader = self.cluster.leader()
+        assert leader is not None
+        controller: Controller = cast(Any, self.cluster.nodes[leader].server).controller
+        return controller._table.groups["broker-a"]
 
     def send_on(self, *, every_s: float = 0.01) -> None:
         """From now on, to whoever is master."""

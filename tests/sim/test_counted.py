@@ -71,6 +71,31 @@ async def test_the_end_of_a_connection_is_no_death_of_the_furthest(world: Kept) 
     await world.settled()
 
 
+@simulated(lambda: Kept(1, {**TWO, "flushIntervalCommitLog": "100"}))
+async def test_the_furthest_leads_though_it_left_the_set_as_it_may_have_forgotten(world: Kept) -> None:
+    """Its machine lost power after a flush, so it forgot nothing; the master dies before anybody else has the
+    end of it."""
+    cluster = world.cluster
+    master, behind, furthest = await one_is_behind(world, after_s=0.4)
+    cluster.power_fail(furthest)
+    await asyncio.sleep(0.05)
+    cluster.power_on(furthest)
+    world.start(furthest)
+    for _ in range(2000):
+        if len(world.group().members) < 3:
+            break
+        await asyncio.sleep(0.0005)
+    assert world.group().suspect, "it is a member yet"
+    cluster.kill(master)
+    cluster.cut(behind, furthest)
+    await asyncio.sleep(4)
+    cluster.fabric.heal_all()
+    await asyncio.sleep(2)
+    assert cluster.master() == furthest
+    world.start(master)
+    await world.settled()
+
+
 @pytest.mark.parametrize(
     ("pause_ms", "cut_s", "after_s"),
     # The last two: what the one that is behind said last is as old as what the furthest one said.

@@ -80,6 +80,33 @@ def test_a_member_that_lost_its_end_leaves_the_set_only_where_a_sound_one_lives(
     assert sorted(group.members) == members
 
 
+TWO = {"all_ack": False, "timeout_ms": 1500}
+
+
+@pytest.mark.parametrize(
+    ("said", "end", "answered", "elected"),
+    [
+        (TWO, End(1, 30), (2, 3), 3),  # what only it and the master had, its disk has
+        (TWO, End(1, 20), (2, 3), 2),  # it has no more than the one that forgot nothing
+        (TWO, End(1, 30), (2,), 2),  # its last heartbeat may be from before it forgot
+        (ALL, End(1, 30), (2, 3), 2),  # each member has everything
+    ],
+)
+def test_one_that_left_the_set_as_it_forgot_leads_where_it_has_more_than_any_member_that_counts(
+    said: dict[str, Any], end: End, answered: tuple[int, ...], elected: int
+) -> None:
+    """The master and 3 acknowledged; 3 loses power and is back; the master dies."""
+    table = started(said)
+    registers(table, 3, suspect=True, **said)
+    assert table.groups[G].members == [1, 2]
+    ends = {2: End(1, 20), 3: end}
+    command = ElectMaster(group=G, alive=(2, 3), answered=answered, ends=ends)
+    assert table.apply(command)["ext"]["masterBrokerId"] == str(elected)
+    sources = [source.brokers for source in table.groups[G].table_sources]
+    assert sources == ([[1, 2]] if elected == 3 else []), "what was answered of the tables since is there"
+    assert table.groups[G].left_unasked == []
+
+
 def test_a_proposal_about_an_earlier_incarnation_admits_nobody() -> None:
     """3 loses power, is level again, is proposed; it loses power again before the proposal arrives."""
     table = started(ALL)
