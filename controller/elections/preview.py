@@ -159,6 +159,8 @@ class ElectionPreview:
         # us any more, but to itself until it has asked anew.
         suspects = bool(group.suspect) or request.suspect
         every = self._config.elect_unclean_master or group.majority_of > 0 or suspects
+        # Without members every replica says how far its log is, or nobody leads.
+        every = every or not group.members
         # One that just left the set is a copy again as soon as it follows the new master.
         every = every or request.gives_up(group)
         able = group.replicas if every else {*group.members, *group.before}
@@ -217,7 +219,7 @@ class ElectionPreview:
         # The silent count with their heartbeats; but of several that are, one may just have died.
         if not group.majority_of and not answered and len(asked) > 1:
             return False
-        if not group.majority_of and not group.suspect and not command.suspect:
+        if group.members and not group.majority_of and not group.suspect and not command.suspect:
             return True
         # A majority that is slow is better than a minority that is quick.
         return self.chosen(msgspec.structs.replace(command, unclean=False)) is not None

@@ -34,6 +34,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one election is decided by.
 
     ``members``: the SyncStateSet. Each has every acknowledged record, unless it is in ``suspect``, too.
+    ``virgin``: nobody ever led.
     ``voters``: all registered replicas but learners. ``alive``: heard of; ``within_grace``: not heard yet by
     a new Controllers' leader, which must not take them for dead: the master stays, nobody becomes it.
     ``answered``: said for this election how far their logs are. ``ends``: how far that is.
@@ -59,6 +60,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ends: Mapping[int, End] = {}
     master: int | None = None
     preferred: int | None = None
+    virgin: bool = False
     all_ack: bool = False
     majority_of: int = 0
     quorum_members: Collection[int] = ()
@@ -138,8 +140,9 @@ def _by_membership(ballot: Ballot) -> int | None:
     able = set(ballot.members).intersection(ballot.voters)
     sound = [b for b in ballot.members if b in able and b in ballot.alive and b not in ballot.suspect]
     if not sound:
-        # Without members nobody ever led, or an operator removed them all.
-        return _among_survivors(ballot) if ballot.members else None
+        # Where an operator gave up all the members, what only these had is lost: the others go on with what
+        # they have. Without members nobody may ever have led, and then the first to ask does.
+        return _among_survivors(ballot) if ballot.members or not ballot.virgin else None
     if ballot.all_ack and ballot.preferred is None:
         sound = [b for b in sound if b in ballot.answered] or sound
         # Each of them has all that was acknowledged, whichever log is the longest.

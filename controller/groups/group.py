@@ -183,6 +183,7 @@ class Group(msgspec.Struct):
             rivals=self.rivals(command, self.members),
             ends=command.ends,
             master=self.master,
+            virgin=self.virgin,
             preferred=asks if command.designate and asks != NOBODY else None,
             all_ack=command.all_ack if said is None else said,
             majority_of=self.majority_of,

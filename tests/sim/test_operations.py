@@ -229,3 +229,36 @@ async def test_controllers_that_lost_everything_make_no_replica_master_that_may_
         assert status is not None
         assert "docs/operations.md" in (status["life"]["reason"] or "")
         assert ids.get(name) in (None, status["life"]["brokerId"])
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+@simulated(lambda suspect: Operated(1))
+async def test_where_the_only_member_is_gone_for_good_and_forgotten_the_others_go_on(
+    world: Operated, suspect: bool
+) -> None:
+    """What it answered alone is given up; what both others have is not."""
+    cluster = world.cluster
+    await world.send(20)
+    master = cluster.master()
+    assert master is not None
+    lost = cluster.brokers()[master]["brokerId"]
+    others = sorted(name for name in cluster.brokers() if name != master)
+    for name in others:
+        cluster.kill(name)
+    await asyncio.sleep(4)
+    assert cluster.members() == [master]
+    if suspect:
+        cluster.power_fail(master)
+        cluster.power_on(master)
+        await asyncio.sleep(3)
+        cluster.start(master)
+        await asyncio.sleep(3)
+    cluster.kill(master)
+    await asyncio.sleep(3)
+    await world.forget(str(lost))
+    for name in others:
+        cluster.start(name)
+    assert await cluster.until(lambda: None if cluster.master() in others else "nobody leads", 20.0) is None
+    world.lose_disk(master)
+    cluster.start(master)
+    await world.whole(20)

@@ -117,6 +117,21 @@ def test_members_before_it_that_were_cleaned_away_are_waited_for_by_nobody() -> 
         assert table.groups[G].members == [2]
 
 
+@pytest.mark.parametrize(
+    ("alive", "elected"),
+    [((1, 3), "3"), ((1,), None)],  # the longest log, once every replica that is left has said its end
+)
+def test_where_the_only_member_is_given_up_the_others_go_on(
+    alive: tuple[int, ...], elected: str | None
+) -> None:
+    table = group()
+    assert elect(table, alive=(2,))["ext"]["masterBrokerId"] == "2"
+    assert table.apply(CleanBrokers(group=G, broker_ids=(2,), living=True))["code"] == 0
+    assert table.groups[G].members == []
+    answer = elect(table, alive=alive, answered=alive, ends={1: End(1, 5), 3: End(1, 9)})
+    assert answer["ext"].get("masterBrokerId") == elected
+
+
 def test_one_that_began_its_epoch_asks_only_members_of_that_epoch() -> None:
     table = group()
     assert elect(table, alive=(2, 3))["ext"]["masterBrokerId"] == "2"
