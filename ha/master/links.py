@@ -135,7 +135,6 @@ class SlaveLinks:
         self.credentials = Credentials.of(env, config)
         self._incarnations = Incarnations()
         self._mend_waits = MendWaits()
-        self._env = env
         self._config = config
         self._on_change = on_change
         proving = self.credentials.secret is not None
@@ -193,7 +192,7 @@ class SlaveLinks:
     def status(self, end: PhysicalOffset) -> list[dict[str, Any]]:
         """One entry a connected slave; ``end``: of our log. ``waitsForRepairAt``: it is sent nothing beyond
         until what is damaged here is mended; None: it is not kept."""
-        now_ms = self._env.monotonic_ms()
+        now_ms = self._resources.env.monotonic_ms()
         return [
             {
                 "id": broker_id,
@@ -220,7 +219,7 @@ class SlaveLinks:
         """See ``slave_link.Host``."""
         if not any(other.end > offset for other in self.by_id.values() if other is not link):
             return False
-        return self._mend_waits.may(link, offset, self._env.monotonic_ms())
+        return self._mend_waits.may(link, offset, self._resources.env.monotonic_ms())
 
     def on_greeting(self, link: SlaveLink) -> None:
         """``link`` said which broker it is: it takes the place of a former connection of the same one.
@@ -245,7 +244,7 @@ class SlaveLinks:
             hook(link.broker_id, link.slave.answers_heartbeats)
         self.replicas.on_connect(
             link.broker_id,
-            self._env.monotonic_ms(),
+            self._resources.env.monotonic_ms(),
             learner=link.slave.learner,
             answers_heartbeats=link.slave.answers_heartbeats,
         )
@@ -253,7 +252,7 @@ class SlaveLinks:
 
     def on_turned_away(self, link: SlaveLink, why: str) -> None:
         """See ``slave_link.Host``."""
-        self.turned_away.note(link.address, why, self._env.monotonic_ms())
+        self.turned_away.note(link.address, why, self._resources.env.monotonic_ms())
 
     def on_ack(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""
