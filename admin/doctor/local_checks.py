@@ -93,6 +93,7 @@ class Local:
     ports: Sequence[Port] = ()
     limits: Limits | None = None
     tls: Tls | None = None
+    raft_tls: Tls | None = None
     live_tls: str = ""
     """Why the running server does not use the TLS files that are there now, as it says at adminPort."""
     health: str = ""
@@ -120,8 +121,7 @@ def judge(seen: Local) -> list[Finding]:
         found.append(failed("health", seen.name, f"it does not serve: {seen.health}", todo))
     found += [_secret(seen.name, one) for one in seen.secrets]
     found += [warning("secrets", seen.name, *risk.split(" -> ")) for risk in seen.risks]
-    if seen.tls is not None:
-        found.append(_tls(seen.name, seen.tls))
+    found += [_tls(seen.name, one) for one in (seen.tls, seen.raft_tls) if one is not None]
     if seen.live_tls:
         todo = "mend the files: it reads them anew within 2 s; until then it goes on with the former ones"
         found.append(failed("tls", seen.name, f"the running server says: {seen.live_tls}", todo))
@@ -167,10 +167,8 @@ def _tls(name: str, tls: Tls) -> Finding:
             "tls", where, "its certificate is not good yet", "look at this machine's clock, or renew it"
         )
     if tls.rehearsal:
-        text = f"a server with the same files cannot dial it as {tls.host}: {tls.rehearsal}"
-        todo = (
-            "make certPath, keyPath and trustCertPath of tls.server and tls.client fit: docs/security.md, TLS"
-        )
+        text = f"a server with the same files cannot dial it{tls.host and f' as {tls.host}'}: {tls.rehearsal}"
+        todo = "make its certificates, keys and trust files fit: docs/security.md, TLS"
         return failed("tls", where, text, todo)
     left_ms = tls.not_after_ms - tls.now_ms
     if tls.serves and left_ms < SOON_MS:

@@ -17,6 +17,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from admin.doctor.local_checks import Limits, Local, Port, SecretFile, Space, Tls
 from admin.host.serve import SECRET_FILES, Plan, bind, plan
+from controller.links.tls import TlsFiles, TlsNetwork
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.config.tls import FILE_KEY, Mode
 from model.errors import ConfigError
@@ -68,6 +69,7 @@ def look(name: str, role: str, values: Mapping[str, str], *, pid: int | None = N
         ignored=found.ignored,
         secrets=[_secret(key, path) for key, path in (*_secrets(values), *keys)],
         tls=tls,
+        raft_tls=_raft_tls(values),
         risks=_risks(name, values),
         spaces=_spaces(role, values),
         live_tls=live_tls,
@@ -121,8 +123,30 @@ def _tls(found: Plan) -> tuple[Tls | None, list[tuple[str, str]]]:
     return seen, [(key, path) for path, key in paths.items()]
 
 
+def _raft_tls(values: Mapping[str, str]) -> Tls | None:
+    """What there is to say of a Controller's links; None where they have no TLS."""
+    files = TlsFiles(*(values.get(key, "") for key in ("raftTlsCert", "raftTlsKey", "raftTlsCaFile")))
+    if not files.cert:
+        return None
+    where = f"raftTlsCert={files.cert}"
+    try:
+        network = TlsNetwork(files)
+    except ConfigError as error:
+        return Tls(str(error), where)
+    own = network.own
+    return Tls(
+        where=where,
+        serves=True,
+        now_ms=wall_ms(),
+        not_before_ms=own.not_before_ms,
+        not_after_ms=own.not_after_ms,
+        not_after=own.not_after,
+        rehearsal=network.doubt,
+    )
+
+
 def _said(found: Plan) -> tuple[str, str]:
-    """``tls.error`` of a server that runs, and why it does not serve. Another program at that port says
+    """``error`` of a running server's TLS, and why it does not serve. Another program at that port says
     nothing of the kind."""
     if not found.admin_port:
         return "", ""
@@ -131,7 +155,9 @@ def _said(found: Plan) -> tuple[str, str]:
     try:
         with _DIRECT.open(f"{url}/status", timeout=STATUS_S) as answer:
             status = json.loads(answer.read(STATUS_BYTES_MAX))
-        live_tls = str((status.get("tls") or {}).get("error") or "")
+        raft = (status.get("controller") or status).get("raft") or {}
+        of_all = (status.get("tls") or {}, raft.get("tls") or {})
+        live_tls = "; ".join(str(tls["error"]) for tls in of_all if tls.get("error"))
         return live_tls, _unhealthy(url) if "serverRole" in status else ""
     except (OSError, HTTPException, ValueError, AttributeError):
         return "", ""

@@ -64,7 +64,7 @@ class _StatusCollector(Collector):
         yield histogram("keelmq_event_loop_delay_seconds", text, self._delays.to_json())
         yield _events(status.get("eventTotals") or {})
         yield from _ports(status.get("ports") or {})
-        yield from _tls(status.get("tls") or {})
+        yield from _tls(status.get("tls") or {}, _SERVER_TLS)
         if self._role == "broker":
             yield from _broker(status)
             yield from broker_figures(status)
@@ -140,29 +140,42 @@ def _audit(audit: Mapping[str, Any]) -> Iterator[Metric]:
         yield family
 
 
-def _tls(tls: Mapping[str, Any]) -> Iterator[Metric]:
+_SERVER_TLS: Final = (
+    "keelmq_tls_handshakes",
+    "keelmq_tls_reloads",
+    "keelmq_tls_files_wrong",
+    "keelmq_tls_certificate_not_after_seconds",
+)
+_RAFT_TLS: Final = (
+    "keelmq_raft_tls_handshakes",
+    "keelmq_raft_tls_reloads",
+    "keelmq_raft_tls_files_wrong",
+    "keelmq_raft_tls_certificate_not_after_seconds",
+)
+
+
+def _tls(tls: Mapping[str, Any], names: tuple[str, str, str, str]) -> Iterator[Metric]:
     """Only of a server that has TLS."""
     if not tls:
         return
+    handshakes_name, reloads_name, wrong_name, until_name = names
     handshakes = CounterMetricFamily(
-        "keelmq_tls_handshakes",
+        handshakes_name,
         "TLS handshakes that ended ok or failed, and connections refused because of tls.server.mode",
         labels=["outcome"],
     )
     for outcome, total in sorted(tls["handshakes"].items()):
         handshakes.add_metric([outcome], total)
     yield handshakes
-    yield CounterMetricFamily(
-        "keelmq_tls_reloads", "times that new TLS files were read", value=tls["reloads"]
-    )
+    yield CounterMetricFamily(reloads_name, "times that new TLS files were read", value=tls["reloads"])
     yield GaugeMetricFamily(
-        "keelmq_tls_files_wrong",
+        wrong_name,
         "1 while new TLS files cannot be used, and the former ones are",
         value=0.0 if tls["error"] is None else 1.0,
     )
     if (until_ms := tls["notAfterMs"]) is not None:
         yield GaugeMetricFamily(
-            "keelmq_tls_certificate_not_after_seconds",
+            until_name,
             "end of the server's certificate, seconds since 1970",
             value=until_ms / 1000,
         )
@@ -274,6 +287,7 @@ _RAFT_GAUGES: Final = {
 
 
 def _raft(raft: Mapping[str, Any]) -> Iterator[Metric]:
+    yield from _tls(raft.get("tls") or {}, _RAFT_TLS)
     for key, (name, text, unit) in _RAFT_GAUGES.items():
         if isinstance(value := raft.get(key), int):
             yield GaugeMetricFamily(name, text, value=value * unit)

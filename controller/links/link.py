@@ -32,7 +32,7 @@ class Owner(Protocol):
     def on_connection(self, link: Link) -> float | None: ...
     def on_opened(self, link: Link, opened: Opened) -> None: ...
     def on_body(self, link: Link, body: bytes) -> None: ...
-    def on_ended(self, link: Link) -> None: ...
+    def on_ended(self, link: Link, error: Exception | None) -> None: ...
 
 
 class Link(asyncio.Protocol):
@@ -46,7 +46,7 @@ class Link(asyncio.Protocol):
         self.heard = self.spoke = 0.0  # loop time of the last bytes in, of the last frame out
         self.ended = asyncio.Event()
         self._owner = owner
-        self._dialed = dialed
+        self.dialed = dialed
         self._wire: asyncio.Transport | None = None
         self._handshake: Dialing | Accepting | None = None
         self._frames: Frames | None = None
@@ -73,16 +73,16 @@ class Link(asyncio.Protocol):
             return
         self._deadline = loop.call_later(handshake_s, self._too_late)
         names = member_names(wire.get_extra_info("peercert"))
-        if self._dialed is None:
+        if self.dialed is None:
             self._handshake = Accepting(owner.identity, names, owner.nonce())
             return
         try:
-            owner.identity.check_certificate(self._dialed, names)
+            owner.identity.check_certificate(self.dialed, names)
         except PeerError as error:
-            log.warning("Raft connection to %s (%s) ended: %s", self._dialed, self.remote, error)
+            log.warning("Raft connection to %s (%s) ended: %s", self.dialed, self.remote, error)
             self.abort()
             return
-        self._handshake = Dialing(owner.identity, self._dialed, owner.nonce())
+        self._handshake = Dialing(owner.identity, self.dialed, owner.nonce())
         wire.write(self._handshake.hello)
 
     def data_received(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._owner.on_ended(self)
+        self._owner.on_ended(self, exc)
         self.ended.set()
 
     def _shake_hands(self, data: bytes) -> None:

@@ -4,7 +4,8 @@ With ``raftTlsCert``, ``raftTlsKey`` and ``raftTlsCaFile`` every Raft connection
 a certificate of that CA, which names its member: the id is the common name, or one of the DNS names. The
 handshake of ``controller.links.transport`` and its MACs come inside, so a secret still keeps the members of
 different groups apart. A connection whose TLS handshake fails never reaches the transport. Renewed files are
-read without a stop; links that are up go on with what they began with.
+read without a stop, unless they could not be used (expired, of an authority that members with the same files
+would not believe); links that are up go on with what they began with.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ from runtime.env import Listener
 from runtime.os_env import OsNetwork
 from runtime.report.complaints import Complaints
 from runtime.tls.alerts import TellingContext
+from runtime.tls.contexts import good_until
 from runtime.tls.door import Door
 from runtime.tls.network import listen
 from runtime.tls.places import Places
+from runtime.tls.rehearsal import handshake
+from runtime.tls.reminder import Reminder
+from runtime.tls.state import wall_ms
+from runtime.tls.validity import Validity
 from runtime.tls.watch import Watch
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -48,29 +54,78 @@ class TlsFiles:
 class TlsNetwork(OsNetwork):
     """Real connections as ``runtime.env.Network`` has them, over mutual TLS 1.3."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, now_ms: Callable[[], int] = wall_ms) -> None:
         """Raises ConfigError naming the file that cannot be used."""
+        self.failed: dict[str, str] = {}  # member -> why TLS with it failed, until a link to it is up
+        self.error: str | None = None
+        self.reloads = 0
         self.handshakes: Counter[str] = Counter({"ok": 0, "failed": 0, "refused": 0})
         self.complaints = Complaints(log, lambda: asyncio.get_running_loop().time())
         self._files = files
+        self._now_ms = now_ms
+        self._reminder = Reminder(log, "TLS of Raft: the certificate of this Controller")
         self._watch = Watch(astuple(files))
-        self._server, self._client = _contexts(files)
+        self._now = _load(files, now_ms())
 
     @property
     def server(self) -> ssl.SSLContext:
         """For connections that begin now."""
-        return self._server
+        return self._now.server
+
+    @property
+    def own(self) -> Validity:
+        """Of this member's certificate."""
+        return self._now.own
+
+    @property
+    def doubt(self) -> str:
+        """Why a member with the same files could not link to this one; empty when it could."""
+        return self._now.doubt
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready."""
+        own = self._now.own
+        return {
+            "handshakes": dict(sorted(self.handshakes.items())),
+            "notAfter": own.not_after,
+            "notAfterMs": own.not_after_ms,
+            "reloads": self.reloads,
+            "error": self.error,
+            "failed": dict(sorted(self.failed.items())),
+        }
+
+    def trouble(self) -> list[str]:
+        """Why links may not come about."""
+        own = self._now.own
+        expired = (
+            [f"its raftTlsCert expired at {own.not_after}"] if own.not_after_ms <= self._now_ms() else []
+        )
+        return expired + [f"TLS with {member}: {why}" for member, why in sorted(self.failed.items())]
 
     def look(self) -> None:
-        """Read the files again if they have changed; wrong ones change nothing. Blocks."""
-        if not self._watch.changed(astuple(self._files)):
-            return
+        """Read the files again if they have changed; wrong ones change nothing. A certificate that ends soon
+        is complained about. Blocks."""
+        if self._watch.changed(astuple(self._files)):
+            self._read()
+        self._reminder.look(self._now.own, self._now_ms())
+
+    def _read(self) -> None:
         try:
-            self._server, self._client = _contexts(self._files)
+            fresh = _load(self._files, self._now_ms())
+            if fresh.doubt and not self._now.doubt:
+                raise ConfigError(
+                    f"a member with the same files could not link to this one: {fresh.doubt}. Put the new"
+                    " certificate's authority into raftTlsCaFile everywhere first"
+                )
         except ConfigError as error:
+            self.error = str(error)
             log.error("TLS of Raft: the new files are not used, the former ones are: %s", error)
-        else:
-            log.info("TLS of Raft: files read again, new links use them")
+            return
+        self._now, self.error = fresh, None
+        self.reloads += 1
+        log.info(
+            "TLS of Raft: files read again, new links use them, certificate until %s", fresh.own.not_after
+        )
 
     async def _listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **more: Any
@@ -84,7 +139,7 @@ class TlsNetwork(OsNetwork):
         async with asyncio.timeout(timeout_s):
             # The name is checked by the transport, against the id of the member it wants to reach.
             return await asyncio.get_running_loop().create_connection(
-                factory, host, port, ssl=self._client, server_hostname=""
+                factory, host, port, ssl=self._now.client, server_hostname=""
             )
 
 
@@ -96,10 +151,21 @@ def member_names(peercert: dict[str, Any] | None) -> frozenset[str]:
     return frozenset(subject + other)
 
 
-def _contexts(files: TlsFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """(server's, client's)."""
+@dataclass(frozen=True, slots=True)
+class _Contexts:
+    """One reading of the files. ``doubt``: why a member with the same files could not link to this one."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    own: Validity
+    doubt: str
+
+
+def _load(files: TlsFiles, now_ms: int) -> _Contexts:
+    own = good_until(f"raftTlsCert={files.cert}", files.cert, now_ms)
     server = _ready(TellingContext(ssl.PROTOCOL_TLS_SERVER), files)
-    return server, _ready(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)
+    client = _ready(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)
+    return _Contexts(server, client, own, handshake(server, client, None))
 
 
 def _ready(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from controller.links.handshake import PROCESS_BYTES, Identity, Opened, dials
 from controller.links.link import Link
@@ -33,6 +34,7 @@ from runtime.report.complaints import Complaints
 from runtime.secret import NONCE_BYTES
 from runtime.tasks import Tasks, every
 from runtime.tls.watch import LOOK_S
+from runtime.tls.words import told
 
 log = logging.getLogger(__name__)
 
@@ -164,10 +166,16 @@ class Transport:
     def unlinked(self) -> str:
         """Why a member that has no link to any other cannot know a leader."""
         own = self.identity.node_id
-        return (
+        trouble = self._network.trouble() if isinstance(self._network, TlsNetwork) else []
+        text = (
             f"no leader among the Controllers: no other one is linked to {own}, whose Raft address here is "
             f"{self.addresses[own]} (a seat that was replaced has the address given to 'controller replace')"
         )
+        return "; ".join([text, *trouble])
+
+    def tls_status(self) -> dict[str, Any] | None:
+        """JSON-ready; None without TLS."""
+        return self._network.status() if isinstance(self._network, TlsNetwork) else None
 
     def send(self, peer: str, body: bytes) -> bool:
         """Whether ``body`` was handed to a link; that says nothing about its arrival."""
@@ -216,6 +224,8 @@ class Transport:
             former.abort()
             self._owner.on_down(peer)
         self._links[peer] = link
+        if isinstance(self._network, TlsNetwork):
+            self._network.failed.pop(peer, None)
         self._owner.on_up(peer)
 
     def _refuse_double(self, link: Link, former: Link, peer: str) -> None:
@@ -241,34 +251,52 @@ class Transport:
         assert link.peer is not None, "frames come after the handshake"
         self._owner.on_message(link.peer, body)
 
-    def on_ended(self, link: Link) -> None:
+    def on_ended(self, link: Link, error: Exception | None) -> None:
         self._strangers.pop(link, None)
+        if link.peer is None and link.dialed is not None and isinstance(error, ssl.SSLError):
+            self._on_tls_failed(link.dialed, error)
         if link.peer is not None and self._links.get(link.peer) is link:
             del self._links[link.peer]
             self._doubled.pop(link.peer, None)
             self._owner.on_down(link.peer)
+
+    def _on_tls_failed(self, peer: str, error: ssl.SSLError) -> None:
+        """TLS with ``peer``, which this one dials, failed at one of the ends: both of them say so."""
+        assert isinstance(self._network, TlsNetwork), "who else speaks TLS?"
+        why, before = told(error), self._network.failed.get(peer)
+        self._network.failed[peer] = why
+        if why != before:
+            log.warning(
+                "Controller %s cannot reach %s at %s: TLS: %s",
+                self.node_id,
+                peer,
+                self.addresses[peer],
+                why,
+            )
 
     # tasks
 
     async def _dial(self, peer: str) -> None:
         retry_ms = int(self.limits.retry_s * 1000)
         backoff = Backoff(self.env.random, retry_ms, 2 * retry_ms)
-        told = ""
+        before = ""
 
         async def connect() -> float:
-            nonlocal told
+            nonlocal before
             host, port = split_address(self.addresses[peer])
             _, link = await self._network.connect(
                 lambda: Link(self, peer), host, port, timeout_s=self.limits.handshake_s
             )
             await link.ended.wait()
-            told = ""
+            before = ""
             backoff.reset()
             return backoff.next_s()
 
         def on_error(error: Exception) -> None:
-            nonlocal told
-            if str(error) != told:
+            nonlocal before
+            if isinstance(error, ssl.SSLError):
+                self._on_tls_failed(peer, error)
+            elif str(error) != before:
                 log.info(
                     "Controller %s cannot reach %s at %s: %s",
                     self.node_id,
@@ -276,7 +304,7 @@ class Transport:
                     self.addresses[peer],
                     error,
                 )
-            told = str(error)
+            before = str(error)
 
         await level_triggered(
             connect,
@@ -299,17 +327,17 @@ class Transport:
     async def _watch(self) -> None:
         """Signs of life on quiet links; an end to links that give none."""
         looked = linked = asyncio.get_running_loop().time()
-        told = False
+        said = False
 
         async def look() -> None:
-            nonlocal looked, linked, told
+            nonlocal looked, linked, said
             before, looked = looked, asyncio.get_running_loop().time()
             # A process that stood still cannot say whether others were silent.
             stood_still = looked - before > self.limits.silence_s / 2
             if self._links:
-                linked, told = looked, False
-            elif not told and looked - linked > UNLINKED_S:
-                told = True
+                linked, said = looked, False
+            elif not said and looked - linked > UNLINKED_S:
+                said = True
                 log.warning("Controller %s: %s", self.node_id, self.unlinked())
             for link in list(self._links.values()):
                 if stood_still:

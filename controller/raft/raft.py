@@ -172,7 +172,9 @@ class Raft:
 
     def status(self) -> dict[str, Any]:
         """What ``/status`` shows of ``progress``, and of the ticks (docs/raft.md)."""
-        return self._vitals.to_json(self._env.monotonic_ms(), self.progress)
+        tls = self._transport.tls_status()
+        found = self._vitals.to_json(self._env.monotonic_ms(), self.progress)
+        return found if tls is None else {**found, "tls": tls}
 
     @property
     def failed(self) -> bool:

@@ -66,9 +66,7 @@ def client_context(config: TlsConfig, now_ms: int) -> ssl.SSLContext:
 
 def _chain(context: ssl.SSLContext, end: str, cert: str, key: str, password: str, now_ms: int) -> Validity:
     named = f"tls.{end}.certPath={cert}"
-    found = _validity(named, cert)
-    if found.not_after_ms <= now_ms:
-        raise ConfigError(f"{named}: it expired at {found.not_after}: renew it (keelmq certs renew)")
+    found = good_until(named, cert, now_ms)
     try:
         # A key with a password would have the process ask for it on a terminal it has not got.
         context.load_cert_chain(cert, key, password=password)
@@ -79,6 +77,14 @@ def _chain(context: ssl.SSLContext, end: str, cert: str, key: str, password: str
             f"{named}, tls.{end}.keyPath={key}: {_reason(error)}. The key must be a PEM key of this"
             f" certificate, readable here; its password goes into tls.{end}.keyPassword"
         ) from None
+    return found
+
+
+def good_until(named: str, path: str, now_ms: int) -> Validity:
+    """Of a server's own certificate. Raises ConfigError when it has expired, or is none."""
+    found = _validity(named, path)
+    if found.not_after_ms <= now_ms:
+        raise ConfigError(f"{named}: it expired at {found.not_after}: renew it (keelmq certs renew)")
     return found
 
 

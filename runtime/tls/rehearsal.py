@@ -15,17 +15,18 @@ _ROUNDS: Final = 8
 
 def rehearse(now: Contexts, host: str) -> str:
     """Why another server with the same files could not dial this one as ``host``; empty when it could."""
-    return "" if now.server is None else _handshake(now.server, now.client, host)
+    return "" if now.server is None else handshake(now.server, now.client, host)
 
 
 def rehearse_anywhere(now: Contexts, now_ms: int) -> str:
     """As ``rehearse``, whatever this server is called. Reads the files again; raises ConfigError."""
     if now.server is None:
         return ""
-    return _handshake(now.server, client_context(replace(now.config, client_check_host=False), now_ms), None)
+    return handshake(now.server, client_context(replace(now.config, client_check_host=False), now_ms), None)
 
 
-def _handshake(serving: ssl.SSLContext, dialling: ssl.SSLContext, host: str | None) -> str:
+def handshake(serving: ssl.SSLContext, dialling: ssl.SSLContext, host: str | None) -> str:
+    """Why one between these ends would fail; empty when it would not."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = dialling.wrap_bio(to_client, to_server, server_hostname=host)
     server = serving.wrap_bio(to_server, to_client, server_side=True)

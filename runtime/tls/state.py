@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from model.config.tls import FILE_KEY, TlsConfig
 from model.errors import ConfigError
@@ -22,13 +22,10 @@ from runtime.env import Env
 from runtime.report.complaints import Complaints
 from runtime.tls.contexts import Contexts, load
 from runtime.tls.rehearsal import rehearse_anywhere
+from runtime.tls.reminder import Reminder
 from runtime.tls.watch import Watch, look_at
 
 log = logging.getLogger(__name__)
-
-SOON_MS: Final = 14 * 24 * 3600 * 1000
-"""So long before its end a certificate is complained about, once a day."""
-_DAY_MS: Final = 24 * 3600 * 1000
 
 
 def wall_ms() -> int:
@@ -48,7 +45,7 @@ class TlsState:
         self._values = {name: value for name, value in values.items() if name != FILE_KEY}
         self._file = values.get(FILE_KEY, "")
         self._now_ms = now_ms
-        self._reminded_ms = 0
+        self._reminder = Reminder(log, "TLS: the certificate of this server")
         self._said: frozenset[str] = frozenset()  # keys that the file in use gives a value
         seen = look_at([self._file])
         config, self._said = self._config()
@@ -97,11 +94,7 @@ class TlsState:
     async def look_off_loop(self, env: Env) -> None:
         """``look``, and a reminder of a certificate that ends soon."""
         await env.offload(self.look)
-        own, now_ms = self.now.own, self._now_ms()
-        if own is not None and own.not_after_ms - now_ms < SOON_MS and now_ms - self._reminded_ms > _DAY_MS:
-            self._reminded_ms = now_ms
-            what = "expired" if own.not_after_ms <= now_ms else "expires"
-            log.warning("TLS: the certificate of this server %s at %s: renew it", what, own.not_after)
+        self._reminder.look(self.now.own, self._now_ms())
 
     def status(self) -> dict[str, Any]:
         """JSON-ready."""

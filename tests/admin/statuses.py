@@ -157,6 +157,14 @@ NAMESRV: dict[str, Any] = {
             "journalEntries": 12,
             "journalBytes": 3456,
             "compactionError": "Too many open files",
+            "tls": {
+                "handshakes": {"ok": 3, "failed": 1, "refused": 0},
+                "notAfter": "2027-01-01T00:00:00Z",
+                "notAfterMs": 1798761600000,
+                "reloads": 1,
+                "error": None,
+                "failed": {"n2": "it says that our certificate has expired"},
+            },
         },
         "groups": {
             "broker-a": {

@@ -315,6 +315,10 @@ def looked_at(handler: type[_Status]) -> Local:
     ("said", "text"),
     [
         (b'{"tls": {"error": "tls.server.certPath=/s.pem: expired"}}', "/s.pem: expired"),
+        (
+            b'{"controller": {"raft": {"tls": {"error": "tls.server.certPath=/s.pem: expired"}}}}',
+            "/s.pem: expired",
+        ),
         (b'{"tls": {"error": null}}', None),
         (b'{"serverRole": "namesrv"}', None),
         (b"another program", None),

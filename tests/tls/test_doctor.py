@@ -119,3 +119,29 @@ def test_a_tls_file_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     assert [one.text for one in found if one.check == "tls"] == [
         f"tls.config.file={tmp_path}/none: cannot be read: No such file or directory"
     ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "level", "text"),
+    [
+        (lambda site: site.pair(), Level.OK, "its files fit; certificate until"),
+        (lambda site: site.pair(days=10, ago=20), Level.FAILED, "it expired at"),
+        (lambda site: site.pair(days=3), Level.WARNING, "in 2 days"),
+        (lambda site: Site(site.directory, "other").pair(), Level.FAILED, "its certificate is not believed"),
+    ],
+)
+def test_the_certificate_of_raft_is_looked_at(site: Site, pair: object, level: Level, text: str) -> None:
+    assert callable(pair)
+    ca = site.directory / "ca.before"
+    ca.write_bytes(Path(site.ca).read_bytes())
+    site.put("n1", pair(site))
+    values = {
+        "controllerDLegerSelfId": "n1",
+        "controllerDLegerPeers": "n1-127.0.0.1:18911",
+        "raftTlsCert": site.path("n1.pem"),
+        "raftTlsKey": site.path("n1.key"),
+        "raftTlsCaFile": str(ca),
+    }
+    found = local_checks.judge(machine.look("c.conf", "controller", values))
+    ((seen, said),) = told(found)
+    assert (seen, text in said) == (level, True), said

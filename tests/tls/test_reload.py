@@ -16,7 +16,8 @@ from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from runtime.tls import contexts
 from runtime.tls.network import TlsNetwork
-from runtime.tls.state import SOON_MS, TlsState
+from runtime.tls.reminder import SOON_MS
+from runtime.tls.state import TlsState
 from runtime.tls.validity import validity
 from tests.tls.site import Site, ask, run_on, serving
 

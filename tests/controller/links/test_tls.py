@@ -11,6 +11,7 @@ import pytest
 from controller.links.tls import TlsFiles, TlsNetwork, member_names
 from model.config import ControllerConfig
 from model.errors import ConfigError
+from runtime.tls.state import wall_ms
 from tests.controller.certificates import Authority
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, port_of
@@ -163,3 +164,61 @@ def test_renewed_certificates_are_used_for_new_links_and_wrong_ones_are_not(
         await wait_for(lambda: one.ups and two.ups)
 
     pair(main, files=(ours.issue("n0"), used))
+
+
+def test_an_expired_certificate_is_refused_and_one_that_ends_soon_is_complained_about(
+    ours: Authority, theirs: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = ours.issue("n1")
+    used = replace(issued, cert=str(tmp_path / "n1.pem"), key=str(tmp_path / "n1.key"))
+
+    def put(files: TlsFiles) -> None:
+        shutil.copy(files.cert, used.cert)
+        shutil.copy(files.key, used.key)
+
+    put(issued)
+    at = [wall_ms()]
+    network = TlsNetwork(used, lambda: at[0])
+    end_ms = network.own.not_after_ms
+    assert (network.status()["notAfterMs"], network.error, network.trouble()) == (end_ms, None, [])
+    network.look()
+    assert "the certificate of this Controller expires at" in caplog.text, "it has three days"
+    at[0] = end_ms + 1
+    assert network.trouble() == [f"its raftTlsCert expired at {network.own.not_after}"]
+    with pytest.raises(ConfigError, match=r"raftTlsCert=.*it expired at .*renew it"):
+        TlsNetwork(used, lambda: at[0])
+    put(ours.issue("n2"))
+    for _ in range(2):
+        network.look()
+    assert "it expired at" in str(network.status()["error"])
+    at[0] = wall_ms()
+    put(theirs.issue("n1"))
+    for _ in range(2):
+        network.look()
+    assert "a member with the same files could not link to this one" in str(network.error)
+    put(issued)
+    for _ in range(2):
+        network.look()
+    assert (network.error, network.reloads) == (None, 1)
+
+
+def test_why_tls_with_a_member_failed_is_said_by_the_end_that_hears_it(
+    ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dialer is the one who is not believed, and the one who does not believe."""
+
+    async def main(one: End, two: End) -> None:
+        await wait_for(lambda: "TLS with n1: " in one.transport.unlinked())
+        assert one.ups == []
+        status = one.transport.tls_status()
+        assert status is not None
+        failed.update(status["failed"])
+
+    for files, why in (
+        ((theirs.issue("n0", trusts=ours), ours.issue("n1")), "it does not know the authority of our"),
+        ((ours.issue("n0", trusts=theirs), ours.issue("n1")), "its certificate is not believed"),
+    ):
+        failed = dict[str, str]()
+        pair(main, files=files)
+        assert why in failed["n1"]
+        assert f"TLS: {failed['n1']}" in caplog.text
