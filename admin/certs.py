@@ -3,9 +3,9 @@
     DIR/ca.pem, ca.key      the authority; its key is needed to sign, keep it off the servers
     DIR/NAME.pem, NAME.key  a server's or a client's
 
-Keys are of mode 0600. Nothing that is there is replaced unless the caller says so, and a certificate and its
-key change together: the key first, so that a server which reads both in between refuses the pair and tries
-again.
+Keys are of mode 0600. Nothing that is there is replaced unless the caller says so; what is replaced gives its
+owner, group and mode to what follows. A certificate and its key change together: the key first, so that a
+server which reads both in between refuses the pair and tries again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from model.errors import ConfigError, MqError
+from runtime.os_env import OsDisk
 from runtime.tls.contexts import EXTRA
 from runtime.tls.validity import Validity, validity
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from runtime.tls.making import Pair
 
 CA: Final = "ca"
+_NEW_AUTHORITY: Final = "A new authority: docs/security.md, A new authority"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -48,6 +50,8 @@ class Found:
     kind: str
     hosts: tuple[str, ...]
     valid: Validity
+    unfit: str = ""
+    """Why nobody believes it, or no server starts with it; empty when all is well."""
 
     def days_left(self, now_ms: int) -> int:
         """Whole days until it ends; negative when it has ended."""
@@ -62,10 +66,17 @@ class CertDirectory:
         if _MISSING:
             raise ConfigError(f"keelmq certs needs the library cryptography, the extra tls: {EXTRA}")
         self.path = path
+        self.given_away: list[Path] = []
+        """Files that were replaced, and whose owner this user could not keep."""
 
     def make_authority(self, name: str, days: int, *, force: bool = False) -> Path:
-        """Raises Refused when there is one: everything it signed would be worth nothing."""
-        self._need_new(CA, force)
+        """Raises Refused when there is one, with ``force`` when it signed something: that would be worth
+        nothing."""
+        for path in (self.path / f"{CA}.pem", self.path / f"{CA}.key"):
+            if path.exists() and not force:
+                raise Refused(f"{path} is there. {_NEW_AUTHORITY}; --force replaces one that signed nothing")
+        if signed := sorted(path.stem for path in self.path.glob("*.pem") if path.stem != CA):
+            raise Refused(f"{self.path}: {', '.join(signed)} would be believed by nobody. {_NEW_AUTHORITY}")
         return self._write(CA, making.make_authority(name, days))
 
     def issue(
@@ -76,7 +87,7 @@ class CertDirectory:
             raise ConfigError(f"name {name!r}: letters, digits and ._- only, and not {CA}")
         self._need_new(name, force)
         listed = tuple(dict.fromkeys((*hosts, name) if server else ()))
-        return self._write(name, making.issue(self._authority(), name, days, listed, server=server))
+        return self._write(name, self._signed(name, days, listed, server=server))
 
     def renew(self, names: Sequence[str], days: int) -> list[Path]:
         """New certificates and keys for those there are, with the names and hosts they have. ``names`` empty:
@@ -86,25 +97,27 @@ class CertDirectory:
         if missing:
             there = ", ".join(sorted(present)) or "none"
             raise Refused(f"{self.path}: there is no certificate {missing[0]}; there is {there}")
-        made = []
+        pairs: dict[str, Pair] = {}
         for name in names or sorted(present):
             one = present[name]
-            pair = making.issue(self._authority(), name, days, one.hosts, server=one.kind == "server")
-            made.append(self._write(name, pair))
-        return made
+            pairs[name] = self._signed(name, days, one.hosts, server=one.kind == "server")
+        return [self._write(name, pair) for name, pair in pairs.items()]
 
     def list(self) -> list[Found]:
         """Every certificate, by name. Raises ConfigError for a file that is none."""
         found = []
+        authorities = _content(self.path / f"{CA}.pem")
         for path in sorted(self.path.glob("*.pem")):
             try:
                 data = path.read_bytes()
                 _, hosts, server = making.subject_of(data)
                 valid = validity(data.decode("ascii"))
+                trusts = None if path.stem == CA else authorities
+                unfit = making.why_unfit(data, _content(path.with_name(f"{path.stem}.key")), trusts)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"{path}: no certificate of keelmq certs: {error}") from None
             kind = "authority" if path.stem == CA else "server" if server else "client"
-            found.append(Found(path.stem, kind, hosts, valid))
+            found.append(Found(path.stem, kind, hosts, valid, unfit))
         return found
 
     def _authority(self) -> Pair:
@@ -114,6 +127,12 @@ class CertDirectory:
         except OSError as error:
             raise Refused(f"{error.filename}: {error.strerror}; keelmq certs ca makes an authority") from None
 
+    def _signed(self, name: str, days: int, hosts: Sequence[str], *, server: bool) -> Pair:
+        try:
+            return making.issue(self._authority(), name, days, hosts, server=server)
+        except ValueError as error:
+            raise Refused(f"{self.path}/{CA}.pem, {CA}.key: {error}. {_NEW_AUTHORITY}") from None
+
     def _need_new(self, name: str, force: bool) -> None:
         for path in (self.path / f"{name}.pem", self.path / f"{name}.key"):
             if path.exists() and not force:
@@ -122,20 +141,34 @@ class CertDirectory:
     def _write(self, name: str, pair: Pair) -> Path:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         cert = self.path / f"{name}.pem"
-        _replace(self.path / f"{name}.key", pair.key, 0o600)
-        _replace(cert, pair.cert, 0o644)
+        key = cert.with_name(f"{name}.key")
+        for path, data, mode in ((key, pair.key, 0o600), (cert, pair.cert, 0o644)):
+            if not _replace(path, data, mode):
+                self.given_away.append(path)
         return cert
 
 
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    """A crash leaves the old file or the new one; nobody else reads it in between."""
+def _content(path: Path) -> bytes | None:
+    """None where there is nothing that this user can read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _replace(path: Path, data: bytes, mode: int) -> bool:
+    """Whether it has the owner of what was there. A crash leaves the old file or the new one; nobody else
+    reads it in between."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    OsDisk().keep_mode(str(path), str(temporary))
+    kept = not path.exists() or path.stat().st_uid == temporary.stat().st_uid
     temporary.replace(path)
+    return kept
 
 
 def now_ms() -> int:

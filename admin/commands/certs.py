@@ -59,7 +59,9 @@ def server(name: str, hosts: tuple[str, ...], directory: Path, days: int, force:
     for host in hosts:
         if not _HOST.fullmatch(host) and not _is_address(host):
             raise click.UsageError(f"--host {host!r}: neither a host name nor an IP address")
-    click.echo(CertDirectory(directory).issue(name, days, hosts, server=True, force=force))
+    made = CertDirectory(directory)
+    click.echo(made.issue(name, days, hosts, server=True, force=force))
+    _say_given_away(made)
 
 
 @click.command(short_help="Make a client's certificate.")
@@ -72,7 +74,9 @@ def client(name: str, directory: Path, days: int, force: bool) -> None:
 
     Example: keelmq certs client shop
     """
-    click.echo(CertDirectory(directory).issue(name, days, server=False, force=force))
+    made = CertDirectory(directory)
+    click.echo(made.issue(name, days, server=False, force=force))
+    _say_given_away(made)
 
 
 @click.command(short_help="Make certificates anew, with the same names.")
@@ -82,12 +86,15 @@ def client(name: str, directory: Path, days: int, force: bool) -> None:
 def renew(names: tuple[str, ...], directory: Path, days: int) -> None:
     """Make certificates and keys anew with the names and hosts they have: all of them, or those named.
 
-    Servers read them within seconds, without a stop. The authority stays.
+    Servers read them within seconds, without a stop. The authority stays. Owner, group and mode of the files
+    stay, too, as far as this user may give them: run it as root, or as the servers' user.
 
     Example: keelmq certs renew broker-a-0 --days 90
     """
-    for path in CertDirectory(directory).renew(names, days):
+    made = CertDirectory(directory)
+    for path in made.renew(names, days):
         click.echo(path)
+    _say_given_away(made)
 
 
 @click.command(short_help="Show what is there, and until when it is good.")
@@ -96,7 +103,7 @@ def renew(names: tuple[str, ...], directory: Path, days: int) -> None:
 @click.pass_context
 def show(ctx: click.Context, directory: Path, as_json: bool) -> None:
     """Show every certificate with its hosts and its end. Exit code 1 when one ends within 14 days, 2 when one
-    has ended.
+    has ended, has another one's key, or is not of ca.pem.
 
     Example: keelmq certs show --json
     """
@@ -111,11 +118,18 @@ def show(ctx: click.Context, directory: Path, as_json: bool) -> None:
         for one in found:
             left = one.days_left(now)
             state = f"{left} days left" if left >= 0 else "EXPIRED"
+            state = f"UNFIT: {one.unfit}" if one.unfit else state
             click.echo(
                 f"{one.name:<20}  {one.kind:<9}  {one.valid.not_after}  {state:<15}  {' '.join(one.hosts)}"
             )
     left = min((one.days_left(now) for one in found), default=WARN_DAYS)
-    ctx.exit(FAILED if left < 0 else WARNINGS if left < WARN_DAYS else DONE)
+    unfit = any(one.unfit for one in found)
+    ctx.exit(FAILED if unfit or left < 0 else WARNINGS if left < WARN_DAYS else DONE)
+
+
+def _say_given_away(made: CertDirectory) -> None:
+    for path in made.given_away:
+        click.echo(f"keelmq: {path} belongs to this user now: chown it to that of its server", err=True)
 
 
 def _is_address(text: str) -> bool:
@@ -133,6 +147,7 @@ def _json(one: Found, now: int) -> dict[str, object]:
         "hosts": list(one.hosts),
         "notAfter": one.valid.not_after,
         "daysLeft": one.days_left(now),
+        "unfit": one.unfit,
     }
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
@@ -53,9 +54,7 @@ def issue(
 ) -> Pair:
     """A certificate of ``authority`` for a server of ``hosts`` (names and IP addresses), or for a client. One
     of a server is one of a client, too: servers dial each other. Raises ValueError."""
-    issuer, signer = x509.load_pem_x509_certificate(authority.cert), load_pem_private_key(authority.key, None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise ValueError("the authority's key is of another kind than keelmq certs makes")
+    issuer, signer = _authority(authority, now or datetime.now(UTC))
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(name), issuer.subject, key.public_key(), days, now)
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -69,7 +68,51 @@ def issue(
     builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     known = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = builder.add_extension(known, critical=False)
-    return Pair(_pem(builder.sign(signer, hashes.SHA256())), _key_pem(key))
+    made = builder.sign(signer, hashes.SHA256())
+    made.verify_directly_issued_by(issuer)
+    return Pair(_pem(made), _key_pem(key))
+
+
+def _authority(pair: Pair, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The certificate that the key belongs to, of those in the file: there are several while one authority
+    follows another. Raises ValueError."""
+    signer = load_pem_private_key(pair.key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise ValueError("the authority's key is of another kind than keelmq certs makes")
+    for found in x509.load_pem_x509_certificates(pair.cert):
+        if found.public_key() == signer.public_key():
+            if found.not_valid_after_utc <= now:
+                raise ValueError(f"the authority expired at {found.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}")
+            return found, signer
+    raise ValueError("the authority's key belongs to none of its certificates")
+
+
+def why_unfit(cert: bytes, key: bytes | None, authorities: bytes | None) -> str:
+    """Why a certificate is not to be used with this key, or by those who believe ``authorities``; empty when
+    it is. None: that is not looked at. Raises ValueError."""
+    found, *others = x509.load_pem_x509_certificates(cert)
+    own = [found, *others] if authorities is None else [found]  # of an authority's file any one
+    try:
+        secret = None if key is None else load_pem_private_key(key, None)
+    except TypeError:
+        secret = None  # it has a password
+    except ValueError:
+        return "its key is damaged"
+    if secret is not None and all(secret.public_key() != one.public_key() for one in own):
+        return "its key is another one's"
+    if authorities is not None and not any(
+        _is_of(found, one) for one in x509.load_pem_x509_certificates(authorities)
+    ):
+        return "it is of another authority"
+    return ""
+
+
+def _is_of(found: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        found.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def subject_of(cert: bytes) -> tuple[str, tuple[str, ...], bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,9 @@ def test_nothing_is_replaced_without_force(made: Path, capsys: pytest.CaptureFix
     before = {path: path.read_bytes() for path in made.iterdir()}
     for again in (("ca",), ("server", "broker-a-0"), ("client", "shop")):
         assert certs(made, *again) == UNFINISHED
-        assert "--force replaces it" in capsys.readouterr().err
+        assert "--force replaces" in capsys.readouterr().err
+    assert certs(made, "ca", "--force") == UNFINISHED
+    assert "broker-a-0, shop would be believed by nobody. A new authority: docs/" in capsys.readouterr().err
     (made / "lone.key").write_text("a key somebody wants to keep")
     assert certs(made, "client", "lone") == UNFINISHED
     assert {path: path.read_bytes() for path in before} == before
@@ -107,6 +110,72 @@ def test_renewing_keeps_names_and_hosts_and_running_servers_take_it(
     assert (state.error, state.reloads) == (None, 1)
     assert certs(made, "renew", "nobody") == UNFINISHED
     assert "no certificate nobody; there is broker-a-0, shop" in capsys.readouterr().err
+
+
+def test_nothing_is_signed_with_a_key_that_is_not_the_authoritys(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    assert certs(other, "ca") == DONE
+    (made / "ca.pem").write_bytes((other / "ca.pem").read_bytes())
+    before = {path: path.read_bytes() for path in made.iterdir()}
+    for asked in (("renew",), ("client", "new")):
+        assert certs(made, *asked) == UNFINISHED
+        assert "the authority's key belongs to none of its certificates" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in made.iterdir()} == before
+    assert certs(made, "show") == FAILED
+    shown = capsys.readouterr().out
+    assert shown.count("UNFIT: it is of another authority") == 2
+    assert "UNFIT: its key is another one's" in shown, "the authority's own"
+
+
+def test_one_authority_follows_another_as_the_page_says(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new"
+    assert certs(new, "ca") == DONE
+    both = (made / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes()
+    (made / "ca.pem").write_bytes(both)
+    (made / "ca.key").write_bytes((new / "ca.key").read_bytes())
+    state = TlsState(keys(made))
+    assert certs(made, "show") == DONE, capsys.readouterr().out
+    assert certs(made, "renew") == DONE
+    assert certs(made, "show") == DONE, capsys.readouterr().out
+    for _ in range(2):
+        state.look()
+    assert (state.error, state.reloads) == (None, 1)
+    (made / "ca.pem").write_bytes((new / "ca.pem").read_bytes())
+    assert certs(made, "show") == DONE, capsys.readouterr().out
+    for _ in range(2):
+        state.look()
+    assert (state.error, state.reloads) == (None, 2)
+
+
+def test_an_authority_that_has_expired_signs_nothing(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from runtime.tls.making import make_authority
+
+    old = make_authority("old", 5, now=datetime.now(UTC) - timedelta(days=9))
+    (made / "ca.pem").write_bytes(old.cert)
+    (made / "ca.key").write_bytes(old.key)
+    assert certs(made, "renew") == UNFINISHED
+    assert "the authority expired at" in capsys.readouterr().err
+
+
+def test_what_is_renewed_keeps_owner_group_and_mode(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, cert = made / "broker-a-0.key", made / "broker-a-0.pem"
+    key.chmod(0o640)
+    cert.chmod(0o604)
+    if os.geteuid() == 0:
+        for path in (key, cert):
+            os.chown(path, 65534, 65534)
+    for again in (("renew",), ("server", "broker-a-0", "--force")):
+        assert certs(made, *again) == DONE
+        assert (key.stat().st_mode & 0o777, cert.stat().st_mode & 0o777) == (0o640, 0o604)
+        if os.geteuid() == 0:
+            assert {(path.stat().st_uid, path.stat().st_gid) for path in (key, cert)} == {(65534, 65534)}
+    assert capsys.readouterr().err == ""
 
 
 def test_show_says_until_when_by_its_exit_code(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
