@@ -30,7 +30,7 @@ from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import UNTIL_WOKEN, level_triggered
 from runtime.report.lasting import lasting
-from store.files.damage import resync
+from store.files.damage import may_have, resync
 from store.files.record import RECORD_BYTES_MIN, BadRecord
 from store.heal.agreement import Copy, decide
 
@@ -293,7 +293,7 @@ class LogCompare:
     def _size(self, offset: int, limit: int) -> int:
         """Bytes of the whole record or blank at ``offset``; 0 when there is none."""
         says = int.from_bytes(self._log.read(offset, 4), "big", signed=True)
-        if not 0 < says <= limit - offset:
+        if not may_have(says, limit - offset):
             return 0
         try:
             return abs(self._log.whole(self._read(offset, offset + says), 0, offset))

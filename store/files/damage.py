@@ -8,6 +8,10 @@ ranges are kept in ``damagedRanges`` under the store's root, a file RocketMQ doe
 ``lost`` holds one row a record known to have been there, from its queue entry or its readable head:
 [offset, size, topic, queue id, queue offset, tags code]. A range leaves the file when it was repaired, cut
 off or deleted with its segment.
+
+The file has no second copy. One flipped bit is turned back; what is damaged more is forgotten, and found
+again: what is no record by a scrub or a reader, what differs from replicas (``bytes_differ``) by the
+comparison with them. Which queue offsets had lost records without a queue entry is not.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import json
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -34,6 +39,7 @@ from store.files.record import (
     Dispatch,
     measure,
 )
+from store.files.sealed import one_bit_off, turn_back
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +56,11 @@ def may_have(says: int, left: int) -> bool:
     """Can a record, or a blank, have ``says`` bytes where ``left`` are left, in its segment or up to damage?
     Whoever reads a length from the disk asks this before it reads, or waits for, so many bytes."""
     return BLANK_BYTES <= says <= min(RECORD_BYTES_MAX, left)
+
+
+_CRC: Final = b'{"crc":'
+_RANGES: Final = b',"ranges":'
+_TAIL: Final = b"}\n"
 
 
 class Lost(NamedTuple):
@@ -104,8 +115,7 @@ class DamageLedger:
         self._path = f"{root}/{FILE_NAME}"
 
     def load(self) -> None:
-        """Read the file, else its ``.bak``. One that is damaged itself is forgotten: a scrub finds what it
-        said. Raises DiskError when it cannot be read."""
+        """Read the file; see ``load_ranges``. Raises DiskError when it cannot be read."""
         self.ranges = load_ranges(self._disk, self._path)
 
     def at(self, offset: int) -> DamagedRange | None:
@@ -202,15 +212,32 @@ def _with(ranges: list[DamagedRange], item: DamagedRange) -> list[DamagedRange]:
 def encode_ranges(ranges: Iterable[DamagedRange]) -> bytes:
     """The content of the file."""
     text = json.dumps([item.to_json() for item in ranges], separators=(",", ":"))
-    return f'{{"crc":{crc32(text.encode())},"ranges":{text}}}\n'.encode()
+    return b"%b%d%b%b%b" % (_CRC, crc32(text.encode()), _RANGES, text.encode(), _TAIL)
 
 
 def load_ranges(disk: Disk, path: str) -> list[DamagedRange]:
-    """The ranges the file at ``path`` names; none when it is absent or damaged. Raises DiskError."""
+    """The ranges the file at ``path`` names; none when it is absent, or damaged in more than a bit. Raises
+    DiskError."""
     if not disk.exists(path):
         return []
     try:
-        value = json.loads(read_file(disk, path))
+        data = read_file(disk, path)
+    except OSError as error:
+        raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
+    try:
+        return _ranges_in(data)
+    except ValueError as error:
+        log.error("%s is damaged: %s", path, error)
+    found = _ranges_but_for_a_bit(data)
+    if found is None:
+        log.error("%s is ignored; scrub and comparison find the ranges again", path)
+    return found or []
+
+
+def _ranges_in(data: bytes) -> list[DamagedRange]:
+    """Raises ValueError when they are not as they were written."""
+    try:
+        value = json.loads(data)
         rows = value["ranges"]
         if crc32(json.dumps(rows, separators=(",", ":")).encode()) != value["crc"]:
             raise ValueError("its CRC is another")
@@ -218,11 +245,18 @@ def load_ranges(disk: Disk, path: str) -> list[DamagedRange]:
             DamagedRange(r["begin"], r["until"], r["kind"], r["foundMs"], tuple(Lost(*x) for x in r["lost"]))
             for r in rows
         ]
-    except OSError as error:
-        raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        log.error("%s is damaged (%s) and ignored; the scrub finds the ranges again", path, error)
-        return []
+    except (KeyError, TypeError) as error:
+        raise ValueError(repr(error)) from error
+
+
+def _ranges_but_for_a_bit(data: bytes) -> list[DamagedRange] | None:
+    """What ``data`` says with the one flipped bit turned back; None when that does not explain it."""
+    head, mark, text = data.partition(_RANGES)
+    if mark and head.startswith(_CRC) and (digits := head.removeprefix(_CRC)).isdigit():
+        with suppress(ValueError):
+            rows = turn_back(text.removesuffix(_TAIL), int(digits))
+            return _ranges_in(head + mark + rows + _TAIL)
+    return one_bit_off(data, _ranges_in)  # of a short one any bit may be it, also of the CRC
 
 
 def resync(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> int | None:

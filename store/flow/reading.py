@@ -15,7 +15,7 @@ from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
 from store.files.commit_log import CommitLog
 from store.files.compiled import compiled
 from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
-from store.files.damage import DamageLedger
+from store.files.damage import DamageLedger, may_have
 from store.files.index_file import STILL_LOOKING
 from store.files.record import (
     BLANK_BYTES,
@@ -335,7 +335,9 @@ class Reader:
         if len(head) < HEAD.size:
             return 0
         size = int(HEAD.unpack_from(head)[0])
-        return size if RECORD_BYTES_MIN <= size <= self._log.end - physical_offset else 0
+        left = self._log.segment_bytes - physical_offset % self._log.segment_bytes
+        left = min(left, self._log.end - physical_offset)
+        return size if size >= RECORD_BYTES_MIN and may_have(size, left) else 0
 
     def lookup(self, physical_offset: int) -> bytes | None:
         """The record that starts there, or None: beyond the log, or no record."""

@@ -37,8 +37,11 @@ class LogWasLonger:
         self._path = f"{root}/{FILE}"
 
     def compare(self, end: int, was: int) -> None:
-        """Note durably, before anything else is changed, when the log ends at ``end`` but ended at ``was``.
-        Raises OSError."""
+        """Note durably when the log ends at ``end`` but ended at ``was``. Raises OSError.
+
+        Recovery has cut log and queues by then. Checkpoint and epochs follow after this: a crash before that
+        leaves them as they are, and the next start notes it.
+        """
         try:
             text = read_file(self._disk, self._path).strip()
             known = int(text) if text.isdigit() else end + 1  # damaged: then it says so much only

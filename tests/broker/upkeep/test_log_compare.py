@@ -20,7 +20,8 @@ from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.loops import UNTIL_WOKEN
-from store.files.record import records_in
+from store.files import damage
+from store.files.record import HEAD, records_in
 from store.message_store import MessageStore
 from tests.broker.helpers import elected, eventually, pair
 from tests.fakes.disk.memory import FaultyEnv
@@ -113,6 +114,31 @@ async def test_a_log_cut_or_deleted_while_a_replica_is_asked_only_ends_the_pass(
         compare = _compare(env, store, peer)
         await compare.once()
         assert peer.asked >= nth
+
+
+async def test_of_a_record_that_says_it_is_longer_than_any_nothing_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one go, it would be up to a segment."""
+    monkeypatch.setattr(damage, "RECORD_BYTES_MAX", 4096)
+    env = FaultyEnv()
+    async with opened(env, segment_bytes=SEGMENT) as store:
+        puts = await fill(store, 100)
+        compare = _compare(env, store, Peer(store, lambda _: None, 0))
+        at, limit = puts[1].physical_offset, store.log.end
+        assert compare._size(at, limit) == puts[1].size
+        env.disk.nodes["/store/commitlog/" + "0" * 20].cache[at + 2] ^= 0x20
+        asked: list[int] = []
+        read = store.log.read
+
+        def reading(offset: int, size: int) -> bytes:
+            asked.append(size)
+            return read(offset, size)
+
+        monkeypatch.setattr(store.log, "read", reading)
+        assert compare._size(at, limit) == 0
+        assert store.reader.record_bytes(at) == 0
+        assert max(asked) <= HEAD.size
 
 
 async def test_with_both_rates_zero_nothing_is_compared() -> None:

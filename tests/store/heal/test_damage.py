@@ -216,7 +216,22 @@ def test_the_ledger_is_durable_merges_follows_cuts_and_survives_its_own_rot() ->
     again.drop_below(300)
     again.clear(again.ranges[0])
     assert again.ranges == []
-    disk.nodes["/store/damagedRanges"].cache[40] ^= 4
+
+
+def test_a_bit_that_flips_in_the_ledger_is_turned_back_and_more_make_it_none() -> None:
+    disk = FaultyDisk()
+    disk.makedirs("/store")
+    ledger = DamageLedger(disk, "/store")
+    lost = Lost(PhysicalOffset(100), 50, "T", 1, QueueOffset(7), 0)
+    ledger.note([DamagedRange(100, 200, "crc_mismatch", 5, (lost,)), DamagedRange(400, 500, "bytes_differ")])
+    ranges, cache = ledger.ranges, disk.nodes["/store/damagedRanges"].cache
+    for at in range(0, len(cache), 3):
+        cache[at] ^= 4
+        ledger.load()
+        assert ledger.ranges == ranges, at
+        cache[at] ^= 4
+    cache[40] ^= 4
+    cache[60] ^= 4
     ledger.load()
     assert ledger.ranges == []
 
