@@ -217,7 +217,7 @@ class Directory:
 
     def load(self, raw: Mapping[str, Any]) -> bool:
         """Become what ``to_json`` gave; whether anything differs. Raises ValueError naming the entry."""
-        users = _parsed("users", raw.get("users"), User.from_json)
+        users = _users_in(raw.get("users"))
         known = raw.get("acls")
         if isinstance(known, Mapping):
             known = {name: acl for name, acl in known.items() if name in users}
@@ -232,7 +232,7 @@ class Directory:
     def load_part(self, raw: Mapping[str, Any]) -> None:
         """Take the entries of the users named in ``part``; one without an entry has none any more. Raises
         ValueError, KeyError, TypeError."""
-        users = _parsed("users", raw.get("users"), User.from_json)
+        users = _users_in(raw.get("users"))
         acls = _parsed("acls", raw.get("acls"), policies_of)
         for name in map(str, raw["part"]):
             self.users.pop(name, None)
@@ -279,6 +279,20 @@ def _parsed(what: str, raw: Any, parse: Callable[[Any], _Parsed]) -> dict[str, _
             raise ValueError(f"{what}, {name}: it lacks {error}") from None
         except (TypeError, ValueError, AttributeError):
             raise ValueError(f"{what}, {name}: it is no object of texts") from None
+    return found
+
+
+def _users_in(raw: Any) -> dict[str, User]:
+    """What ``create_user`` would not make is no user in a file, either: an empty password is one that anybody
+    signs with."""
+    found = _parsed("users", raw, User.from_json)
+    for name, user in found.items():
+        if not name.strip():
+            raise ValueError("users: a name is blank")
+        if user.name != name:
+            raise ValueError(f"users, {name}: its username is {user.name}")
+        if not user.password.strip():
+            raise ValueError(f"users, {name}: it has no password")
     return found
 
 

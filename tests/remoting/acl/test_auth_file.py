@@ -17,6 +17,7 @@ from tests.broker.turn_meter import counted_slices
 ENTRY = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
 POLICIES = policies_of({"policies": [{"policyType": "Custom", "entries": [ENTRY]}]})
 BOB = {"username": "bob", "password": "bob-password"}
+NO_PASSWORD: list[dict[str, Any]] = [{}, {"password": None}, {"password": ""}, {"password": " "}]
 
 
 async def test_a_long_file_is_written_an_entry_at_a_time_as_it_was_when_that_began(
@@ -42,6 +43,12 @@ async def test_a_long_file_is_written_an_entry_at_a_time_as_it_was_when_that_beg
     [
         ({"users": {"bob": {"password": "bob-password"}}}, "users, bob: it lacks 'username'"),
         ({"users": {"bob": "bob-password"}}, "users, bob: it is no object of texts"),
+        ({"users": {"bob": BOB, "root": BOB}}, "users, root: its username is bob"),
+        ({"users": {" ": BOB | {"username": " "}}}, "users: a name is blank"),
+        *(
+            ({"users": {"bob": {"username": "bob"} | no}}, "users, bob: it has no password")
+            for no in NO_PASSWORD
+        ),
         ({"users": ["bob"]}, "users is no object of entries by name"),
         ({"users": {"bob": BOB}, "acls": {"bob": {"policies": []}}}, "acls, bob: The body of acl is null"),
         (
@@ -51,6 +58,10 @@ async def test_a_long_file_is_written_an_entry_at_a_time_as_it_was_when_that_beg
     ],
 )
 def test_the_entry_is_named(raw: dict[str, Any], text: str) -> None:
+    directory = Directory()
+    directory.create_user("carol", {"password": "carol-password"}, True)
+    before = dict(directory.users)
     with pytest.raises(ValueError, match=f"^{text}") as wrong:
-        Directory().load(raw)
+        directory.load(raw)
+    assert directory.users == before, "the users in force stay"
     assert "bob-password" not in str(wrong.value)
