@@ -95,7 +95,7 @@ def env_of(values: Mapping[str, str], *, seed: int | None = None) -> OsEnv:
         state = TlsState(values)
     except ConfigError as error:
         raise ConfigError(_by_option(str(error))) from None
-    return OsEnv(seed=seed, network=TlsDialer(lambda: state.now, _always))
+    return OsEnv(seed=seed, network=TlsDialer(state, _always))
 
 
 def _by_option(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from client.routes import Route, Routes
@@ -17,8 +18,9 @@ from remoting import bodies
 from remoting.codec import Command
 from remoting.keys import Signer
 from remoting.service import Connection, RemotingClient
-from runtime.env import Env
-from runtime.tasks import Tasks
+from runtime.env import Env, FollowsFiles
+from runtime.tasks import Tasks, every
+from runtime.tls.watch import LOOK_S
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,9 @@ class Session:
         if self._users == 1:
             self.routes.start()
             self._tasks.spawn(self._beat_forever(), name="heartbeat")
+            if isinstance(network := self.env.network, FollowsFiles):
+                look = partial(network.look, self.env)
+                self._tasks.spawn(every(LOOK_S, look, what="TLS: files"), name="files")
 
     async def stop(self) -> None:
         self._users -= 1

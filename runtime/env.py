@@ -14,7 +14,7 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from runtime.report.events import EventLog
 
@@ -130,6 +130,14 @@ class Network(Protocol):
         self, factory: Callable[[], P], host: str, port: int, *, timeout_s: float = 3.0
     ) -> tuple[asyncio.Transport, P]:
         """Raises OSError; a connect that takes longer than ``timeout_s`` raises TimeoutError (an OSError)."""
+
+
+@runtime_checkable
+class FollowsFiles(Protocol):
+    """A network whose files may change. Who holds it for long has it look at them again and again: new
+    connections use what they say."""
+
+    async def look(self, env: Env) -> None: ...
 
 
 class Env(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import ssl
@@ -10,26 +11,34 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from model.config.tls import Mode, TlsConfig
-from runtime.env import Listener, P
+from runtime.env import Env, Listener, P
 from runtime.os_env import BACKLOG, OsNetwork
-from runtime.tls.contexts import Contexts
 from runtime.tls.door import SHUTDOWN_S, Door
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState
+from runtime.tls.watch import LOOK_S
 from runtime.tls.words import told
 
 
 class TlsDialer(OsNetwork):
     """Dials with TLS, listens without: what a client needs."""
 
-    def __init__(self, contexts: Callable[[], Contexts], dials: Callable[[TlsConfig], bool]) -> None:
-        self._contexts = contexts
+    def __init__(self, state: TlsState, dials: Callable[[TlsConfig], bool]) -> None:
+        self._state = state
         self._dials = dials
+        self._looked_ms = -math.inf
+
+    async def look(self, env: Env) -> None:
+        """See ``runtime.env.FollowsFiles``: several may ask, each every ``LOOK_S``."""
+        now_ms = env.monotonic_ms()
+        if now_ms - self._looked_ms >= LOOK_S * 1000 / 2:
+            self._looked_ms = now_ms
+            await self._state.look_off_loop(env)
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, timeout_s: float = 3.0
     ) -> tuple[asyncio.Transport, P]:
-        now = self._contexts()
+        now = self._state.now
         if not self._dials(now.config):
             return await super().connect(factory, host, port, timeout_s=timeout_s)
         try:
@@ -51,8 +60,7 @@ class TlsNetwork(TlsDialer):
     """Listens with a door (``runtime.tls.door``), too."""
 
     def __init__(self, state: TlsState, places: Places | None = None, *, ha: bool = False) -> None:
-        super().__init__(lambda: state.now, _dials_ha if ha else _dials)
-        self._state = state
+        super().__init__(state, _dials_ha if ha else _dials)
         self._places = places or Places()
         self._mode: Final[Callable[[TlsConfig], Mode]] = _ha_mode if ha else _mode
 

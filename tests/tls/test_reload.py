@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from client.session import Session
 from model.config.tls import Mode
 from model.errors import Unknown
 from model.settings import split_address
@@ -19,6 +20,7 @@ from runtime.tls.network import TlsNetwork
 from runtime.tls.reminder import SOON_MS
 from runtime.tls.state import TlsState
 from runtime.tls.validity import validity
+from tests.broker.helpers import eventually
 from tests.tls.site import Site, ask, run_on, serving
 
 
@@ -32,6 +34,40 @@ def look_twice(state: TlsState) -> None:
     """It reads what stayed the same between two looks."""
     state.look()
     state.look()
+
+
+async def test_a_client_that_runs_follows_its_files(own: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another authority and another client certificate, without a restart; open connections go on."""
+    monkeypatch.setattr("client.session.LOOK_S", 0.01)
+    monkeypatch.setattr("runtime.tls.network.LOOK_S", 0.02)
+    needs = {"tls.server.need.client.auth": "require", "tls.server.trustCertPath": own.ca}
+    state = TlsState({**own.client(shows=True)})
+    session = Session(OsEnv(network=TlsNetwork(state)), "127.0.0.1:1")
+    await session.start()
+    try:
+        async with serving(TlsState(own.server(**needs))) as (_, address):
+            assert (await session.remoting.call(address, Command(1, {}, b"1"))).body == b"1"
+        other = Site(own.directory, own.name)  # its files, anew
+        async with serving(TlsState(other.server(**needs))) as (_, address):
+            await eventually(lambda: state.reloads, "the client read its files")
+            assert (await session.remoting.call(address, Command(1, {}, b"2"))).body == b"2"
+    finally:
+        await session.stop()
+
+
+async def test_two_that_share_a_network_look_no_more_often(own: Site) -> None:
+    class World(OsEnv):
+        def monotonic_ms(self) -> float:
+            return at[0]
+
+    at, looks = [1_000_000.0], list[int]()
+    state = TlsState(own.client())
+    state.look = lambda: looks.append(1)  # type: ignore[method-assign]
+    network, env = TlsNetwork(state), World()
+    for late_ms in (0, 10, 2_000, 2_010):
+        at[0] = 1_000_000.0 + late_ms
+        await network.look(env)
+    assert len(looks) == 2
 
 
 def shown(site: Site, address: str) -> str:
