@@ -68,11 +68,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a request that was admitted: who may be sent something later without asking for it."""
+    """Who sent a request that was admitted: who may be sent something later without asking for it. It is kept
+    as long as the sender is there: nothing of the request is.
+
+    ``account``: the name of a user, an account or a key of the peers that is there."""
 
     account: str | None
     address: str
-    passed: Pass | None
+    user: User | None
     by_peer: bool
 
 
@@ -224,15 +227,20 @@ class Gate:
 
     def sender(self, request: Command, remote: str, *, by_peer: bool) -> Sender:
         """Who sent a request that was admitted."""
-        passed = self.passed(request, remote)
-        name = request.ext.get(ACCESS_KEY) if by_peer or passed is not None else None
-        return Sender(name, host_of(remote), passed, by_peer)
+        address = host_of(remote)
+        user, account = self._proven(request, address)
+        name = request.ext.get(ACCESS_KEY) if by_peer else None
+        if user is not None:
+            name = user.name
+        elif account is not None:
+            name = account.access_key
+        return Sender(name, address, user, by_peer)
 
     def may_publish(self, sender: Sender, topic: str) -> bool:
         """Whether a sender may send to a topic, as far as is known of it."""
         if sender.by_peer:
             return True
-        user = None if sender.passed is None else sender.passed.user
+        user = sender.user
         if self.authenticates and user is None and Request.SEND_MESSAGE_V2 not in self.open_to_all:
             return False
         try:

@@ -13,7 +13,7 @@ from model.codes import Request, Response
 from model.config import NamesrvConfig
 from model.errors import ConfigError, Refused
 from remoting.acl.audit import Audit
-from remoting.acl.gate import PLAIN_ERROR, Admission, Gate
+from remoting.acl.gate import PLAIN_ERROR, Admission, Gate, Sender
 from remoting.acl.needs import SETTINGS
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import PEER_CODES, Credentials
@@ -154,6 +154,18 @@ def test_an_address_on_a_white_list_proves_no_name(tmp_path: Path) -> None:
     assert [sender.account for sender in senders] == [None, key.access_key]
     one.plain.acl = replace(one.plain.acl, white=())
     assert [one.may_publish(sender, "T") for sender in senders] == [False, True]
+
+
+def test_of_a_heartbeat_nothing_is_kept_but_who_sent_it() -> None:
+    """Any field of it may have megabytes, and its sender is kept for as long as it is there."""
+    one, long = gate(authorizationEnabled="false"), "x" * 10_000
+    sender = one.sender(
+        ALICE.signed(Command(Request.HEART_BEAT, {"topic": long, "consumerGroup": long})),
+        FROM,
+        by_peer=False,
+    )
+    assert sender == Sender(ALICE.access_key, "127.0.0.1", one.directory.users["alice"], False)
+    assert sender.account is one.directory.users["alice"].name
 
 
 def test_authorization_without_authentication_is_refused_as_configuration() -> None:
