@@ -482,6 +482,7 @@ class Controller:
                 unclean=opt_bool(ext, "unclean"),
                 suspect=opt_bool(ext, "doubtful"),
                 majority_of=opt_int(ext, "majorityOf", 0, 0, INT_MAX),
+                old=opt_bool(ext, "old"),
                 learner=opt_bool(ext, "learner"),
                 all_ack=opt_bool(ext, ALL_ACK) if ALL_ACK in ext else None,
                 timeout_ms=_timeout_ms(ext, 0),

@@ -223,9 +223,11 @@ class Controllers:
         *,
         unclean: bool = False,
         suspect: bool = False,
+        old: bool = False,
     ) -> View:
         """``unclean``: this broker was not shut down in order; ``suspect``: its log may lack its end. Such a
-        one leaves the SyncStateSet, or is not elected, until it caught up. A real Controller ignores these.
+        one leaves the SyncStateSet, or is not elected, until it caught up; an ``old`` disk's tables are old,
+        too. A real Controller ignores these.
 
         Raises Overtaken when the Controllers know of a later start of this broker.
         """
@@ -234,7 +236,7 @@ class Controllers:
             brokerAddress=self._config.address,
             haServerAddr=self._config.ha_address,
         )
-        said = {"unclean": unclean, "doubtful": suspect, "learner": self._config.async_learner}
+        said = {"unclean": unclean, "doubtful": suspect, "old": old, "learner": self._config.async_learner}
         ext |= {name: "true" for name, value in said.items() if value}
         if self._config.majority_ack:
             ext["majorityOf"] = str(self._config.total_replicas)

@@ -180,7 +180,7 @@ class Membership:
             start = Start(starts, self._process, self._registrations) if starts else None
             try:
                 view = await self._controllers.register(
-                    broker_id, start, unclean=unclean, suspect=self.suspect
+                    broker_id, start, unclean=unclean, suspect=self.suspect, old=self.old
                 )
                 break
             except Overtaken as overtaken:

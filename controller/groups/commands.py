@@ -80,7 +80,8 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     """A broker that started, or that the Controllers had forgotten.
 
     ``unclean``: it was not shut down in order, and has all it wrote (no rule asks for it any more).
-    ``suspect``: its log may lack what it acknowledged. ``learner``: it copies and counts nowhere.
+    ``suspect``: its log may lack what it acknowledged. ``old``: besides, its disk was put back to an older
+    state of itself, and so are its tables. ``learner``: it copies and counts nowhere.
     As master it waits for a majority of ``majority_of`` replicas (0 = it does not), or for every member
     (``all_ack``), and its leases follow from ``timeout_ms``. None and 0: a broker that does not say, of an
     older version or a RocketMQ broker.
@@ -94,6 +95,7 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     ha_address: str = ""
     unclean: bool = False
     suspect: bool = msgspec.field(name="doubtful", default=False)
+    old: bool = False
     majority_of: int = 0
     learner: bool = False
     all_ack: bool | None = None

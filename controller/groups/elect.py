@@ -42,6 +42,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ``given_up``: those of them that an operator removed.
     ``rivals``: suspects that were members when they forgot, and said for this election how far their logs
     are. Where fewer than all members acknowledge, one may have what no member has.
+    ``old``: suspects whose disk was put back to an older state of itself, their tables included.
     ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
     replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
@@ -57,6 +58,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     answered: Collection[int] = ()
     suspect: Collection[int] = ()
     rivals: Collection[int] = ()
+    old: Collection[int] = ()
     ends: Mapping[int, End] = {}
     master: int | None = None
     preferred: int | None = None
@@ -76,12 +78,12 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
             return self.preferred if self.preferred in candidates else None
         return min(candidates, key=self._rank, default=None)
 
-    def _rank(self, broker_id: int) -> tuple[int, int, bool, bool, bool, int, int]:
+    def _rank(self, broker_id: int) -> tuple[int, int, bool, bool, bool, bool, int, int]:
         end = self.ends.get(broker_id, _NOTHING_KNOWN)
         # Of equal logs one that answered wins: the other may have died a moment ago.
         silent, rests = broker_id not in self.answered, broker_id in self.maintenance
-        suspect = broker_id in self.suspect
-        return -end.epoch, -end.max_offset, suspect, rests, silent, end.priority, broker_id
+        old, suspect = broker_id in self.old, broker_id in self.suspect
+        return -end.epoch, -end.max_offset, old, suspect, rests, silent, end.priority, broker_id
 
 
 def choose(ballot: Ballot) -> int | None:
@@ -174,7 +176,8 @@ def _among_survivors(ballot: Ballot) -> int | None:
 
     Members alone will not do: the master's machine loses power just after its slaves were killed and left the
     set; it comes back with a short log as the only member, leads, and cuts the slaves, which have everything.
-    But of equal logs a member's leads: every change of a table that was answered is on its disk.
+    But of equal logs a member's leads: every change of a table that was answered is on its disk. On a disk
+    that was put back it is not, whatever set the broker was in.
 
     A member that became a learner may have what nobody else has. It is waited for, and leads no more.
 
@@ -189,7 +192,8 @@ def _among_survivors(ballot: Ballot) -> int | None:
     if len(heard) < needed or learners.difference(_said(ballot)):
         return None
     furthest = with_longest_log({*heard, *learners}, ballot.ends)
-    for has_tables in (ballot.members, ballot.quorum_members):
+    not_old = set(furthest).difference(ballot.old)
+    for has_tables in (not_old, ballot.members, ballot.quorum_members):
         furthest = [b for b in furthest if b in has_tables] or furthest
     return ballot.best([b for b in furthest if b in ballot.voters])
 

@@ -83,6 +83,7 @@ class Group(msgspec.Struct):
     asked whether the others have all, and where fewer than all members acknowledge, these may not.
     ``table_sources``: where the master takes tables from before it serves, the newest last; none once a
     master has changed the set: it serves, so it has taken them (or is one that cannot).
+    ``old``: suspects whose disk was put back to an older state of itself: it lacks changes of the tables.
     ``life``: any name that no other life of the group has. Where the Controllers lost everything, ids and
     epochs begin anew, and what brokers noted of former ones says nothing. "" = of an older version."""
 
@@ -109,6 +110,7 @@ class Group(msgspec.Struct):
     maintenance: list[int] = []
     left_unasked: list[int] = []
     table_sources: list[TableSource] = []
+    old: list[int] = []
     life: str = ""
 
     @property
@@ -183,6 +185,7 @@ class Group(msgspec.Struct):
             rivals=self.rivals(command, self.members),
             ends=command.ends,
             master=self.master,
+            old=self.old,
             virgin=self.virgin,
             preferred=asks if command.designate and asks != NOBODY else None,
             all_ack=command.all_ack if said is None else said,
@@ -276,18 +279,17 @@ class Group(msgspec.Struct):
             self.holders, self.quorum_members, self.left_unasked = [], [], []
         self.renews = any(holder not in self.replicas for holder in self.holders)
         self._note_holders()
-        if chosen in self.suspect:
-            self.suspect.remove(chosen)  # from now on what it has is what the group has
+        self._trust({chosen})  # from now on what it has is what the group has
 
     def _note_table_sources(self, chosen: int, had_all: list[int], *, unclean: bool) -> None:
         """Where every member lost the end of its log, an outsider's may reach further. What was answered of
-        the tables is on the members' disks all the same."""
+        the tables is on the members' disks all the same, but on none that was put back to an older state."""
         if unclean:
             self.table_sources = []
             return
         by_majority = self.rule is not None and self.rule.majority_of
         # No change is answered under a set that is no majority.
-        members = self.quorum_members if by_majority else had_all
+        members = _without(self.quorum_members if by_majority else had_all, set(self.old))
         if by_majority and self.table_sources and self.table_sources[-1].brokers == members:
             return  # nothing was answered since, as no set was a majority
         if members and chosen not in members:
@@ -304,7 +306,7 @@ class Group(msgspec.Struct):
         """The SyncStateSet becomes ``members``; new ones were level with the master since they registered."""
         joined = set(members) - set(self.members)
         self.unaware = _without(self.unaware, joined)
-        self.suspect = [broker_id for broker_id in self.suspect if broker_id not in joined]
+        self._trust(joined)
         self.members, self.members_epoch = members, self.members_epoch + 1
         self.left_unasked = _without(self.left_unasked, joined)
         self.table_sources = []  # the master serves, so it has taken them
@@ -315,6 +317,9 @@ class Group(msgspec.Struct):
             self.rule = msgspec.structs.replace(self.rule, majority_of=self.majority_next)
             self.majority_next = 0
         self._note_holders()
+
+    def _trust(self, brokers: set[int]) -> None:
+        self.suspect, self.old = _without(self.suspect, brokers), _without(self.old, brokers)
 
     def _note_holders(self) -> None:
         """Members have all that was acknowledged before the set changed to hold them, former epochs included
@@ -354,7 +359,7 @@ class Group(msgspec.Struct):
             self.holders = _without(self.holders, gone - set(self.left_unasked))
         self.left_unasked = _without(self.left_unasked, gone)
         self.replicas = {number: replica for number, replica in self.replicas.items() if number not in gone}
-        self.suspect = _without(self.suspect, gone)
+        self._trust(gone)
         self.quorum_members = _without(self.quorum_members, gone)
         self.unaware = _without(self.unaware, gone)
         self.maintenance = _without(self.maintenance, gone)
@@ -407,6 +412,7 @@ def _check_members(group: Group) -> None:
     assert sources <= registered, f"table sources {sources} are not all registered"
     assert set(group.maintenance) <= registered, f"maintenance of {group.maintenance}, not all registered"
     assert set(group.suspect) <= registered, f"suspects {group.suspect} are not all registered"
+    assert set(group.old) <= set(group.suspect), f"old disks {group.old} that are not suspect"
     assert max(registered, default=-1) < group.next_id, "an id that was not given yet"
 
 

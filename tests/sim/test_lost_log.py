@@ -11,7 +11,9 @@ from chaos.faults import Kill, PutBack, Restart, Snapshot, Step, ordered
 from chaos.scenarios import Plan
 from chaos.sim.cluster import SimCluster
 from chaos.sim.story import Story
+from model.codes import Request
 from tests.sim.kept import ALL, MAJORITY, Kept
+from tests.sim.test_tables_first import TOPIC
 from tests.sim.world import World, simulated
 
 
@@ -205,6 +207,41 @@ async def test_a_disk_put_back_to_an_older_state_of_itself_waits_for_those_that_
         if not cluster.nodes[name].running:
             world.start(name)
     await world.settled()
+
+
+@pytest.mark.sim
+@simulated(lambda: Snapshots(1, ALL))
+async def test_after_a_power_failure_of_all_a_disk_that_was_put_back_does_not_lead_by_its_id(
+    world: Snapshots,
+) -> None:
+    """All logs are equal. It lacks a topic that was answered since."""
+    cluster = world.cluster
+    ids = {name: status["brokerId"] for name, status in cluster.brokers().items()}
+    old = min(ids, key=ids.__getitem__)
+    cluster.kill(old)  # it is a slave from now on
+    await asyncio.sleep(3)
+    world.start(old)
+    assert await cluster.until(cluster.converged, 20) is None
+    stopped = cluster.stop(old)
+    assert stopped is not None
+    await asyncio.wait([stopped], timeout=10)
+    snapshot = world.take(old)
+    world.start(old)
+    assert await cluster.until(cluster.converged, 20) is None
+    await asyncio.sleep(1)
+    assert (await world.ask(Request.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+    await asyncio.sleep(2)
+    for name in ids:
+        cluster.power_fail(name)
+    for name in ids:
+        cluster.power_on(name)
+    world.put_back(old, snapshot)
+    await asyncio.sleep(3)
+    for name in ids:
+        world.start(name)
+    assert await cluster.until(cluster.converged, 30) is None
+    assert cluster.master() != old
+    assert all("T1" in world.broker(name).topics.table for name in ids)
 
 
 @pytest.mark.sim

@@ -69,6 +69,45 @@ def test_one_that_died_before_it_took_them_leaves_them_to_the_next() -> None:
     assert table.told == "2@1=h1:1;3@2=h2:1"
 
 
+def three_lost_power(old: int) -> Table:
+    """Every one was a member, and the disk of ``old`` was put back to an older state."""
+    table = Table()
+    group = table.table.groups[G]
+    every = AlterSyncStateSet(
+        group=G,
+        alive=ALL,
+        members=ALL,
+        master_id=1,
+        master_epoch=group.epoch,
+        members_epoch=group.members_epoch,
+    )
+    assert table.table.apply(every)["code"] == 0
+    table.table.apply(ElectMaster(group=G))  # all are dead
+    for i in ALL:
+        said = RegisterBroker(
+            group=G, cluster="c", broker_id=i, address=f"h{i}:1", suspect=True, old=i == old
+        )
+        assert table.table.apply(said)["code"] == 0
+    return table
+
+
+def test_of_equal_logs_an_old_disk_does_not_lead() -> None:
+    """Its id is the smallest, and it was a member like the others."""
+    table = three_lost_power(old=1)
+    ends = dict.fromkeys(ALL, End(1, 5))
+    table.table.apply(ElectMaster(group=G, alive=ALL, answered=ALL, ends=ends))
+    assert (table.table.groups[G].master, table.told) == (2, None)
+
+
+def test_an_old_disk_with_the_longest_log_takes_the_tables_of_the_members() -> None:
+    table = three_lost_power(old=1)
+    ends = {1: End(1, 9), 2: End(1, 5), 3: End(1, 5)}
+    table.table.apply(ElectMaster(group=G, alive=ALL, answered=ALL, ends=ends))
+    group = table.table.groups[G]
+    assert (group.master, table.told) == (1, f"{group.epoch}@2=h2:1,3=h3:1")
+    assert group.old == [], "what it has is what the group has from now on"
+
+
 def test_who_was_removed_is_asked_no_more() -> None:
     table = Table()
     table.loses_power(1)
