@@ -1,10 +1,11 @@
-"""The promise of the command line: a wrong use is one line that says what to do, with exit code 64."""
+"""The promise of the command line: a wrong use is one line that says what to do, and leaves nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+import psutil
 import pytest
 
 from admin.exits import UNFINISHED, USAGE, run
@@ -121,7 +122,10 @@ def test_a_wrong_use_is_one_line(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    before = set(psutil.Process().children())
     assert run(command(), arguments) == USAGE
+    assert set(psutil.Process().children()) <= before, "nothing is left running"
+    assert list(tmp_path.iterdir()) == [], "nor lying"
     said = capsys.readouterr()
     assert said.out == ""
     assert text in said.err

@@ -5,6 +5,7 @@ An application's own modules collide with none of them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ import pytest
 from hatch_build import CannotRelocate, relocated
 from runtime import native
 from tests import ROOT
+from tests.audit.stores import trio
 from tests.audit.without_java import without_java
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -196,6 +198,27 @@ def test_a_cluster_starts_and_spark_calls_it_clean_on_a_machine_without_java(
     told = application.run(*demo, env=without_java(tmp_path / "bin"), timeout_s=230)
     assert "audit (spark): clean" in told
     assert "all replicas are equal" in told
+
+
+@pytest.mark.more
+@pytest.mark.live
+def test_a_drill_and_the_notebook_run_in_an_applications_folder(
+    application: Application, tmp_path: Path
+) -> None:
+    """The drill ends well when nothing is lost, twice or out of order."""
+    pytest.importorskip("pyspark")
+    application.run(
+        "-m", "keelmq", "drill", "kill-master", "--repeat", "1", "--json", "kill.json", timeout_s=200
+    )
+    assert json.loads((application.folder / "kill.json").read_text())
+    cells = json.loads((ROOT / "docs" / "examples" / "audit.ipynb").read_text())["cells"]
+    stores = [str(store) for store in trio("ha-allack-91", "after", tmp_path)]
+    program = ""
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        given = "parameters" in cell["metadata"].get("tags", [])
+        program += f"STORES = {stores}\n" if given else "".join(cell["source"]) + "\n"
+    (application.folder / "notebook.py").write_text(program + "print('verdict', report.verdict)\n")
+    assert "verdict diverged" in application.run("notebook.py", timeout_s=230)
 
 
 @pytest.mark.parametrize(

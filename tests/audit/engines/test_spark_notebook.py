@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ NOTEBOOK = ROOT / "docs" / "examples" / "audit.ipynb"
 
 
 def test_the_notebook_runs_and_finds_what_it_plants(
-    engine: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the session of the other tests. The cell marked as parameters gets stores of the real broker."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     whole = json.loads(NOTEBOOK.read_text())
     cells = [cell for cell in whole["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
