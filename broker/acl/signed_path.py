@@ -24,7 +24,7 @@ from remoting import codec
 from remoting.acl.gate import Gate
 from remoting.auth import ACCESS_KEY, SIGNATURE, UNSIGNED_BEFORE, UNSIGNED_UP_TO_VERSION
 from remoting.codec import Command
-from remoting.long_bodies import SLICED_BYTES
+from remoting.long_bodies import LOOKED_AT_BYTES
 from remoting.service import Connection
 
 RIGHTS_MAX: Final = 65536
@@ -89,6 +89,10 @@ class SignedPath:
 
     def _passes(self, view: memoryview, at: int, stop: int, address: str) -> bool:
         """Whether the frame is no send, or one that its sender proved and may make."""
+        if stop - at > LOOKED_AT_BYTES:
+            return (
+                False  # it waits its turn, and is refused before its signature is looked at if it is too long
+            )
         mark = int.from_bytes(view[at + 4 : at + 8], "big")
         if mark > _MARK_MAX:
             return False  # a ROCKETMQ header, or a long one
@@ -107,8 +111,6 @@ class SignedPath:
             return False
         if topic is None or topic.startswith(RETRY_PREFIX):
             return False  # the right is one to a group
-        if stop - body_at > SLICED_BYTES:
-            return False
         content = self._content(head.version, ext) + view[body_at:stop]
         own = base64.b64encode(hmac.digest(secret, content, "sha1"))
         if not hmac.compare_digest(own, signature.encode()):
