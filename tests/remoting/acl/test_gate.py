@@ -303,7 +303,7 @@ def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogC
         audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER), FROM, 0)
         audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER, {"designateElect": "true"}), FROM, 0)
     assert [record.getMessage() for record in caplog.records] == [
-        "test: act: root from 127.0.0.1:5: AUTH_CREATE_USER (username=bob): done",
+        "test: act: root from 127.0.0.1:5: AUTH_CREATE_USER (username=bob, password=***): done",
         "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_ACL_CONFIG (accessKey=bob1234):"
         " answered 209",
         "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_TOPIC (topic=T): done",
@@ -313,6 +313,58 @@ def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogC
     ]
     assert "pass-word" not in caplog.text
     assert sum(audit.acts.values()) == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "told"),
+    [
+        (
+            Request.AUTH_UPDATE_USER,
+            {"username": "bob"},
+            b'{"userType":"Super","userStatus":"disable"}',
+            "username=bob, userType=Super, userStatus=disable",
+        ),
+        (
+            Request.AUTH_UPDATE_USER,
+            {"username": "bob"},
+            b'{"password":"pass-word"}',
+            "username=bob, password=***",
+        ),
+        (Request.AUTH_UPDATE_USER, {"username": "bob"}, b'{"password":"pass-word"', "username=bob"),
+        (
+            Request.UPDATE_BROKER_CONFIG,
+            {},
+            b"#pass-word=1\nfileReservedTime=24\nsome=pass-word\n",
+            "keys=fileReservedTime some",
+        ),
+        (Request.UPDATE_BROKER_CONFIG, {}, b"a=1\n" * 2_000 + b"z=1\n", "keys=" + "a " * 512 + "..."),
+        (
+            Request.CLEAN_BROKER_DATA,
+            {"brokerName": "b", "brokerControllerIdsToClean": "2;3"},
+            b"",
+            "brokerName=b, brokerControllerIdsToClean=2;3",
+        ),
+        (
+            Request.KEELMQ_REPLACE_CONTROLLER,
+            {"controllerId": "n2", "address": "h:1", "raftAddress": "h:2", "lost": "true"},
+            b"",
+            "controllerId=n2, address=h:1, raftAddress=h:2, lost=true",
+        ),
+        (
+            Request.UPDATE_AND_CREATE_ACL_CONFIG,
+            {"accessKey": "bob1234", "secretKey": "pass-word", "admin": "true"},
+            b"",
+            "accessKey=bob1234, admin=true",
+        ),
+    ],
+)
+def test_an_act_says_what_it_changed(
+    code: int, ext: dict[str, str], body: bytes, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Audit("test", lambda: 0.0).on_act(Command(code, ext, body), FROM, 0)
+    (line,) = caplog.messages
+    assert line.partition(" (")[2] == f"{told}): done"
+    assert "pass-word" not in line
 
 
 def test_no_change_of_a_proven_operator_is_left_out_and_refused_ones_hide_no_others(
