@@ -156,7 +156,7 @@ class Directory:
         return [user for name, user in sorted(self.users.items()) if part in name]
 
     def add_unless_there(self, name: str, password: str) -> bool:
-        """A super user of the configuration, made when there is none of its name."""
+        """A super user of the configuration; whether it was made."""
         if name in self.users:
             return False
         self.users[name] = User(name, password, "Super")

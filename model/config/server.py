@@ -100,7 +100,8 @@ class ServerConfig(Config):
     init_authentication_user: str = key(
         "initAuthenticationUser",
         "",
-        'a super user made when there is none of its name: {"username":"...","password":"..."}',
+        "a super user made where there are no users yet; take it out then:"
+        ' {"username":"...","password":"..."}',
         secret=True,
     )
     inner_client_credentials: str = key(

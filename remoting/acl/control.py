@@ -84,13 +84,25 @@ class AccessControl:
             tasks.spawn(every(LOOK_S, self.plain.look, what="looking at the ACL files"), name="acl")
 
     def add_configured(self) -> bool:
-        """The super users of the configuration, made when they are not there; whether one was."""
-        users = (
-            credentials_in(self._config.init_authentication_user, "username", "password"),
-            credentials_in(self._config.inner_client_credentials, "accessKey", "secretKey"),
-        )
-        made = [self.directory.add_unless_there(*user) for user in users if user is not None]
-        return any(made)
+        """The super users of the configuration; whether one was made. The servers' own when it is not there;
+        the first one where there is no other: RocketMQ makes one anew whom somebody deleted."""
+        first = credentials_in(self._config.init_authentication_user, "username", "password")
+        inner = credentials_in(self._config.inner_client_credentials, "accessKey", "secretKey")
+        others = self.directory.users.keys() - ({inner[0]} if inner is not None else set())
+        made = False
+        if first is not None and not others and self.directory.add_unless_there(*first):
+            self.gate.audit.on_configured_user(first[0], "initAuthenticationUser")
+            made = True
+        elif first is not None and first[0] not in self.directory.users:
+            log.warning(
+                "initAuthenticationUser names %s, who is not there: not made, there are other users."
+                " Take it out of the configuration",
+                first[0],
+            )
+        if inner is not None and self.directory.add_unless_there(*inner):
+            self.gate.audit.on_configured_user(inner[0], "innerClientAuthenticationCredentials")
+            made = True
+        return made
 
 
 class StandaloneAccess:

@@ -76,6 +76,30 @@ async def test_routes_need_a_right_and_rules_are_kept_in_its_file(tmp_path: Path
         await alice.close()
 
 
+async def test_the_first_user_is_made_once_and_never_again_with_its_old_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {**ON, "auth_config_path": str(tmp_path)}
+    boss = Credentials("boss", "boss-secret")
+    async with world(**keys) as w:
+        assert "act: its configuration: made the super user rootroot (initAuthenticationUser)" in caplog.text
+        body = dumps({"password": boss.secret_key, "userType": "Super"})
+        for who, code, content, name in (
+            (ROOT, Request.AUTH_CREATE_USER, body, "boss"),
+            (boss, Request.AUTH_DELETE_USER, b"", "rootroot"),
+        ):
+            client = RemotingClient(w.env, "signed", credentials=who)
+            asked = Command(code, {"username": name}, content)
+            assert (await client.call(w.server.address, asked)).code == 0
+            await client.close()
+    caplog.clear()
+    inner = json.dumps({"accessKey": "inner", "secretKey": "inner-secret-of-servers"})
+    async with world(**keys, inner_client_credentials=inner):
+        assert set(json.loads((tmp_path / "auth.json").read_text())["users"]) == {"boss", "inner"}
+        assert "initAuthenticationUser names rootroot, who is not there: not made" in caplog.text
+        assert "made the super user inner (innerClientAuthenticationCredentials)" in caplog.text
+
+
 async def test_users_made_together_are_all_in_the_file_when_they_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
