@@ -131,27 +131,34 @@ def longer_than(broker_id: int, others: Collection[int], ends: Mapping[int, End]
 
 
 def _by_membership(ballot: Ballot) -> int | None:
-    """A living member that forgot nothing has all that was acknowledged. Where every member is needed for an
-    acknowledgement, one that answered wins over one with a longer log that may have just died.
-
-    Where fewer are, the furthest of the members has it. A suspect was one of those that acknowledged. What it
-    forgot is gone; but what it has is there, and its log may still reach further than any member's: what only
-    it and the master had, its machine may have flushed before it lost power. So it competes, by what it said
-    just now. It was a member, so a log that reaches further holds all that a shorter one has.
-    """
+    """A living member that forgot nothing has all that was acknowledged."""
     able = set(ballot.members).intersection(ballot.voters)
     sound = [b for b in ballot.members if b in able and b in ballot.alive and b not in ballot.suspect]
     if not sound:
         # Where an operator gave up all the members, what only these had is lost: the others go on with what
         # they have. Without members nobody may ever have led, and then the first to ask does.
         return _among_survivors(ballot) if ballot.members or not ballot.virgin else None
-    if ballot.all_ack and ballot.preferred is None:
-        sound = [b for b in sound if b in ballot.answered] or sound
-        # Each of them has all that was acknowledged, whichever log is the longest.
-        sound = [b for b in sound if b not in ballot.maintenance] or sound
-    if not ballot.all_ack and ballot.preferred is None:
-        sound += [b for b in ballot.rivals if b in ballot.alive and b in ballot.voters]
-    return ballot.best(sound)
+    if ballot.preferred is not None:
+        return ballot.best(sound)
+    return ballot.best(_with_everything(ballot, sound) if ballot.all_ack else _that_compete(ballot, sound))
+
+
+def _with_everything(ballot: Ballot, sound: list[int]) -> list[int]:
+    """Where every member is needed for an acknowledgement, each has all of it, whichever log is the longest.
+    One that answered wins over one with a longer log that may have just died."""
+    answered = [b for b in sound if b in ballot.answered] or sound
+    return [b for b in answered if b not in ballot.maintenance] or answered
+
+
+def _that_compete(ballot: Ballot, sound: list[int]) -> list[int]:
+    """Where fewer members are needed for an acknowledgement, the furthest of them has it.
+
+    A suspect was one of those that acknowledged. What it forgot is gone; but what it has is there, and its
+    log may still reach further than any member's: what only it and the master had, its machine may have
+    flushed before it lost power. So it competes, by what it said just now. It was a member, so a log that
+    reaches further holds all that a shorter one has.
+    """
+    return sound + [b for b in ballot.rivals if b in ballot.alive and b in ballot.voters]
 
 
 def _by_majority(ballot: Ballot) -> int | None:

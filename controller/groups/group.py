@@ -318,6 +318,12 @@ class Group(msgspec.Struct):
             self.majority_next = 0
         self._note_holders()
 
+    def distrust(self, broker_id: int, *, old: bool) -> None:
+        if broker_id not in self.suspect:
+            self.suspect.append(broker_id)
+        if old and broker_id not in self.old:
+            self.old.append(broker_id)
+
     def _trust(self, brokers: set[int]) -> None:
         self.suspect, self.old = _without(self.suspect, brokers), _without(self.old, brokers)
 

@@ -411,10 +411,7 @@ class ReplicaTable:
         changed = False
         if command.suspect:
             changed = self._leaves_the_set(group, command)
-            if command.broker_id not in group.suspect:
-                group.suspect.append(command.broker_id)
-            if command.old and command.broker_id not in group.old:
-                group.old.append(command.broker_id)
+            group.distrust(command.broker_id, old=command.old)
             # What was proposed, or is acknowledged, for what the broker had before: that is over, each time.
             replica.incarnation += 1
             group.members_epoch += 1
