@@ -125,7 +125,9 @@ class Controller:
             self._brokers,
             self._propose_own,
         )
-        self._giving_way = GivingWay(env, config, self._raft, self._live, client, self._addresses)
+        self._giving_way = GivingWay(
+            env, config, self._raft, self._live, client, self._addresses, self._coordinator.without_hope
+        )
         self._server = self._make_server(credentials, guard)
         asks: dict[int, _Ask] = {
             Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 STEP_MIN_MS: Final = 1.0
+HOPE_LOOKS: Final = 50
 
 
 class ElectionCoordinator:
@@ -114,6 +115,18 @@ class ElectionCoordinator:
         self._follow_raft()
         now_ms, followed_ms = self._env.monotonic_ms(), self._raft.followed_ms()
         return self.state.grant(group, broker_id, epoch, beat, followed_ms, now_ms)
+
+    def without_hope(self, after: str) -> str | None:
+        """The first group behind this name, or else from the first name on, that has no master, and in which
+        nobody would be elected whatever those that live answered. It looks at ``HOPE_LOOKS`` at most."""
+        if not self.state.mandate.decides:
+            return None
+        now_ms, groups = self._env.monotonic_ms(), self._table.groups
+        names = sorted((name <= after, name) for name, group in groups.items() if group.master is None)
+        for _, name in names[:HOPE_LOOKS]:
+            if self.state.preview.would_be_elected(name, groups[name], now_ms) is None:
+                return name
+        return None
 
     def keeps_to_leases(self, name: str, broker_id: int, epoch: int) -> None:
         """The master says that its members' word is not enough for it: note that for whoever elects next."""

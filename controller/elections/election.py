@@ -89,7 +89,7 @@ class ElectionDecider:
         self.leases = Leases()
         self.mandate = Mandate()
         self.elections: dict[str, Election] = {}
-        self._preview = ElectionPreview(config, table, live, self.leases)
+        self.preview = ElectionPreview(config, table, live, self.leases)
         self._reported = Reported()
         self._step_downs = StepDowns()
         self._backoffs, self._asked_for = Backoffs(chance), AskedFor()
@@ -264,7 +264,7 @@ class ElectionDecider:
                     self._look_again_by(self._live.presumed_until_ms(name, group.master) + 1)
                 return
             self._note_lost(name, group.master, group.epoch)
-        elif self._preview.would_be_elected(name, group, self._now_ms) is None:
+        elif self.preview.would_be_elected(name, group, self._now_ms) is None:
             return
         if self._now_ms < self._backoffs.until_ms(name):
             self._look_again_by(self._backoffs.until_ms(name))
@@ -279,8 +279,8 @@ class ElectionDecider:
     def _lease_left_ms(self, name: str, answered: frozenset[int] | None, at_ms: float) -> float:
         """For how long from ``at_ms`` on the former master's lease holds an own election up. Candidates'
         answers lack what it confirmed after they were asked, so it counts from then (decision 5)."""
-        chosen = self._preview.chosen(self._preview.command(name, OWN, answered, self._now_ms))
-        return self._preview.lease_left_ms(name, chosen, at_ms)
+        chosen = self.preview.chosen(self.preview.command(name, OWN, answered, self._now_ms))
+        return self.preview.lease_left_ms(name, chosen, at_ms)
 
     # telling
 
@@ -361,8 +361,8 @@ class ElectionDecider:
     def _ask(self, name: str, election: Election) -> None:
         request, group = election.request, self._table.groups.get(name)
         election.phase, election.asked_ms = Phase.ASKING, self._now_ms
-        asked = [] if group is None else self._preview.to_ask(name, group, request, self._now_ms)
-        longest_s = self._preview.longest_wait_s(name, asked, ours=election.ticket is None)
+        asked = [] if group is None else self.preview.to_ask(name, group, request, self._now_ms)
+        longest_s = self.preview.longest_wait_s(name, asked, ours=election.ticket is None)
         self._inquiries += 1
         election.inquiry = Inquiry(self._inquiries, asked, longest_s, self._now_ms)
         if asked:
@@ -404,16 +404,16 @@ class ElectionDecider:
         if election.all_of_them:
             return inquiry.answered >= inquiry.asked - {group.master}
         command = self._command(name, election, frozenset(inquiry.answered))
-        return self._preview.is_decided(group, command, inquiry.asked, inquiry.answered)
+        return self.preview.is_decided(group, command, inquiry.asked, inquiry.answered)
 
     def _command(self, name: str, election: Election, answered: frozenset[int] | None) -> ElectMaster:
-        return self._preview.command(name, election.request, answered, self._now_ms)
+        return self.preview.command(name, election.request, answered, self._now_ms)
 
     def _propose(self, election: Election, command: ElectMaster) -> None:
-        own, name, chosen = election.ticket is None, command.group, self._preview.chosen(command)
+        own, name, chosen = election.ticket is None, command.group, self.preview.chosen(command)
         assert not (own and self._master_may_live(name)), f"the master of {name} may be alive"
         suspect = election.request.suspect_id
-        left_ms = self._preview.lease_left_ms(name, chosen, election.asked_ms, suspect)
+        left_ms = self.preview.lease_left_ms(name, chosen, election.asked_ms, suspect)
         assert left_ms <= 0, f"the lease of the former master of {name} matters for {left_ms:.0f} ms"
         election.phase = Phase.PROPOSING
         self._out.append(Propose(command))
@@ -425,7 +425,7 @@ class ElectionDecider:
         group = self._table.groups.get(name)
         command = self._command(name, election, election.answered)
         if group is not None and group.master is not None:
-            may_be_back = following or self._preview.chosen(command) is None
+            may_be_back = following or self.preview.chosen(command) is None
             closed = self._live.connection_closed(name, group.master)
             if may_be_back and closed and self._now_ms < election.back_until_ms:
                 election.phase, election.due_ms = Phase.AWAITING_RETURN, self._now_ms + BACK_STEP_MS
@@ -434,10 +434,10 @@ class ElectionDecider:
         may = group is not None and self.mandate.is_raft_leader and not self._master_may_live(name)
         if left_ms > 0 or not may:
             self._call_off(name, election)
-        elif self._preview.is_in_vain(command):
+        elif self.preview.is_in_vain(command):
             self._backoffs.add(name, self._now_ms)
             self._call_off(name, election)
-        elif self._preview.why_not_yet(command, election.heard, election.since_ms, self._now_ms):
+        elif self.preview.why_not_yet(command, election.heard, election.since_ms, self._now_ms):
             election.phase, election.due_ms = Phase.AWAITING_RETURN, self._now_ms + RETRY_MS
         else:
             self._propose(election, command)
@@ -477,7 +477,7 @@ class ElectionDecider:
     def _why_not_now(self, name: str, request: ElectionRequest) -> str | None:
         if name in self.elections:
             return f"an election of {name} is under way"
-        why = self._preview.why_not_designated(name, request)
+        why = self.preview.why_not_designated(name, request)
         return why if why or not request.steps_down else self._step_downs.why_not_now(name, self._now_ms)
 
     def _on_stepped_down(self, event: SteppedDown) -> None:
@@ -494,27 +494,27 @@ class ElectionDecider:
 
     def _ask_for_request(self, name: str, election: Election) -> None:
         command = self._command(name, election, None)
-        may_lack = election.compares and self._preview.may_lack(command)
+        may_lack = election.compares and self.preview.may_lack(command)
         election.all_of_them = may_lack or election.request.steps_down
         self._ask(name, election)
 
     def _on_asked_for_request(self, name: str, election: Election, ticket: int) -> None:
         command = self._command(name, election, election.answered)
-        chosen = self._preview.chosen(command)
-        left_ms = self._preview.lease_left_ms(name, chosen, election.asked_ms, election.request.suspect_id)
-        why = self._preview.lacks(command) if election.compares else None
+        chosen = self.preview.chosen(command)
+        left_ms = self.preview.lease_left_ms(name, chosen, election.asked_ms, election.request.suspect_id)
+        why = self.preview.lacks(command) if election.compares else None
         if left_ms > 0 and election.request.steps_down:
             # No new one is granted meanwhile. That it holds none is not believed: its word may be old.
             election.phase, election.due_ms = Phase.AWAITING_LEASE_END, self._now_ms + left_ms
             return
         if left_ms > 0:
             why = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
-        elif why is None and self._preview.is_in_vain(command):
-            why = self._preview.why_nobody(command)
+        elif why is None and self.preview.is_in_vain(command):
+            why = self.preview.why_nobody(command)
         if why is None and election.request.steps_down:
             why = self._why_no_step_down(name, election, chosen)
         if why is None and not election.handed_over:
-            why = self._preview.why_not_yet(command, election.heard, election.since_ms, self._now_ms)
+            why = self.preview.why_not_yet(command, election.heard, election.since_ms, self._now_ms)
         if why is not None:
             self._refuse(name, election, Refused(why, ELECT_MASTER_FAILED))
             return

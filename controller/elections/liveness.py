@@ -87,6 +87,35 @@ def successor(silent_ms: float, others: Iterable[Heard]) -> str | None:
     return min(able, key=lambda other: (other.age_ms, other.controller)).controller if able else None
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How many brokers a Controller hears: of one group, and of all. ``timeout_ms``: the longest timeout of
+    those of the group."""
+
+    controller: str
+    of_group: int
+    of_all: int
+    timeout_ms: int
+
+
+def hears_more(mine: Reach, led_ms: float, others: Iterable[Reach]) -> str | None:
+    """The Controller that a leader gives way to which can elect nobody in a group; None = it leads on.
+
+    It hears more of the group, and more of all brokers, so that no other group is the worse for it. The
+    leader counts whom it heard within ``SILENT_SHARE`` of a timeout, the others within ``HEARD_SHARE``: so
+    with each step the leader hears more, and nobody is asked back while the links stay as they are.
+    """
+    able = [
+        other
+        for other in others
+        if other.of_group > mine.of_group
+        and other.of_all > mine.of_all
+        and led_ms >= other.timeout_ms * SILENT_SHARE
+    ]
+    best = min(able, key=lambda other: (-other.of_group, -other.of_all, other.controller), default=None)
+    return None if best is None else best.controller
+
+
 class Liveness:
     """What heartbeats and closed connections say.
 
@@ -223,6 +252,12 @@ class Liveness:
     def alive(self, group: str, now_ms: float) -> list[int]:
         """Ids of the group's brokers that are alive, sorted."""
         return sorted(i for i in self._ids.get(group, ()) if self.is_alive(group, i, now_ms))
+
+    def reach(self, controller: str, group: str, share: float, now_ms: float) -> Reach:
+        """Of the brokers heard within this share of their timeouts."""
+        heard = [b for b, beat in self._beats.items() if now_ms <= beat.at_ms + beat.timeout_ms * share]
+        timeouts = [self._beats[broker].timeout_ms for broker in heard if broker[0] == group]
+        return Reach(controller, len(timeouts), len(heard), max(timeouts, default=0))
 
     def presumed_alive(self, group: str, broker_ids: Iterable[int], now_ms: float) -> list[int]:
         """Those of ``broker_ids`` that must not be taken for dead, sorted."""

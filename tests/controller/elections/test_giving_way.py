@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import product
 
 import pytest
 
-from controller.elections.liveness import Heard, looks_for_another, successor
+from controller.elections.liveness import Heard, Reach, hears_more, looks_for_another, successor
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.sim import NAMES, G, World
+from tests.sim.kept import MAJORITY, Kept
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,33 @@ def test_two_controllers_never_give_way_to_each_other() -> None:
             there = successor(one, [Heard("b", other, 1500)])
             back = successor(other, [Heard("a", one, 1500)])
             assert there is None or back is None
+
+
+@pytest.mark.parametrize(
+    ("of_group", "of_all", "led_ms", "expected"),
+    [
+        (2, 4, 800, "k1"),
+        (1, 4, 800, None),  # nobody of the group is heard there that is not heard here
+        (2, 3, 800, None),  # another group would be the worse for it
+        (2, 4, 700, None),  # it has not listened for long enough to say whom it does not hear
+    ],
+)
+def test_who_leads_where_nobody_of_a_group_can_be_elected(
+    of_group: int, of_all: int, led_ms: float, expected: str | None
+) -> None:
+    found = hears_more(Reach("k0", 1, 3, 1500), led_ms, [Reach("k1", of_group, of_all, 1500)])
+    assert found == expected
+
+
+def test_who_gave_way_as_others_hear_more_is_not_asked_back() -> None:
+    """What one hears within a quarter of the timeout it hears within a half of it, too."""
+    heard = range(4)
+    for mine, fresh, other, other_fresh in product(heard, heard, heard, heard):
+        if fresh > mine or other_fresh > other:
+            continue
+        there = hears_more(Reach("a", mine, mine, 1500), 5000, [Reach("b", other_fresh, other_fresh, 1500)])
+        back = hears_more(Reach("b", other, other, 1500), 5000, [Reach("a", fresh, fresh, 1500)])
+        assert there is None or back is None
 
 
 def test_nobody_is_asked_while_brokers_are_heard() -> None:
@@ -123,3 +152,28 @@ def test_leadership_stays_where_no_controller_hears_more(how: str) -> None:
         assert (leading(world), term(world)) == (led_by, in_term)
 
     play(5, work)
+
+
+@pytest.mark.sim
+def test_a_leader_that_hears_too_few_of_a_group_to_elect_gives_way_once() -> None:
+    """Majority mode: the one link that is cut is that of the leader and a slave; the master dies."""
+    world = Kept(1, MAJORITY)
+    cluster = world.cluster
+
+    async def main() -> None:
+        leader, master = cluster.leader(), cluster.master()
+        assert leader is not None
+        assert master is not None
+        slaves = sorted(node.name for node in cluster.of("broker") if node.name != master)
+        cluster.cut(slaves[0], leader)
+        await asyncio.sleep(3)
+        assert cluster.leader() == leader, "the group has a master, so nobody is missed"
+        cluster.kill(master)
+        assert await cluster.until(lambda: None if cluster.master() in slaves else "nobody leads", 10) is None
+        led_by = cluster.leader()
+        assert led_by != leader
+        cluster.fabric.heal_all()
+        await asyncio.sleep(5)
+        assert cluster.leader() == led_by
+
+    world.run(main)
