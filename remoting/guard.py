@@ -35,7 +35,7 @@ from remoting.keys import Signer
 from remoting.transport.inbox import Lines
 from remoting.transport.starts import Reads, Starts
 from runtime.descriptors import SPARE
-from runtime.report.complaints import Complaints
+from runtime.report.complaints import ServerComplaints
 from runtime.report.slow_turns import SlowTurns
 from runtime.turns import Peer
 
@@ -257,7 +257,7 @@ class Guard:
         self.slow = SlowTurns(name, now_ms, limits.slow_request_ms)
         self.starts = Starts(now_ms)
         self.lines = Lines()
-        self.complaints = Complaints(log, lambda: now_ms() / 1000)
+        self.complaints = ServerComplaints(log, lambda: now_ms() / 1000)
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))

@@ -37,6 +37,7 @@ from remoting.service import Connection
 from store.files.record import NewMessage
 
 RECALL_TAG: Final = "_RECALL_TAG_"
+TIME_DIGITS_MAX: Final = 19
 _NOT_NOW: Final = "recall failed, broker service not available"
 
 
@@ -76,7 +77,8 @@ class TimerProcessor:
             raise Refused(_NOT_NOW, Response.ILLEGAL_OPERATION)
         now_ms = self._context.env.now_ms()
         text = handle.deliver_ms
-        left_ms = int(text) - now_ms if text.isascii() and text.isdigit() else -1
+        is_time = len(text) <= TIME_DIGITS_MAX and text.isascii() and text.isdigit()
+        left_ms = int(text) - now_ms if is_time else -1
         if not 0 < left_ms < Rules.of(config).delay_max_ms:
             raise Refused("recall failed, timestamp invalid", Response.ILLEGAL_OPERATION)
         group = request.ext.get("producerGroup", "")

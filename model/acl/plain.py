@@ -99,7 +99,8 @@ class PlainAcl:
         admin_code: int | None,
     ) -> str | None:
         """Why not, in the original's words, or None. ``signed_with``: is the signature that of this secret?
-        ``admin_code``: the request's code when only an admin may ask for it."""
+        ``admin_code``: the request's code when only an admin may ask for it. ``needs`` is gone through when
+        it is proven who asks."""
         if self.on_white_list(address):
             return None
         if access_key is None:

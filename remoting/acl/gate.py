@@ -9,7 +9,7 @@ SYSTEM_ERROR with its exception's name, 2.0 NO_PERMISSION.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from model.acl import plain as plain_acl
@@ -296,9 +296,14 @@ class Gate:
         # The original names five of these.
         code = request.code if request.code in PEER_CODES | SETTINGS else None
         wanted: list[plain_acl.Need] = []
+
+        def read() -> Iterator[plain_acl.Need]:
+            """Asked for behind the signature: a body has megabytes, and its sender may be anybody."""
+            wanted.extend(plain_needs(request, self.cluster))
+            yield from wanted
+
         try:
-            wanted = plain_needs(request, self.cluster)
-            refused = plain.acl.refuses(address, name, signed_with, wanted, code)
+            refused = plain.acl.refuses(address, name, signed_with, read(), code)
         except PeerError as error:
             refused = str(error)
         if refused is not None:

@@ -5,7 +5,6 @@ Whatever a handler raises is an answer: a connection goes on after it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
@@ -18,8 +17,6 @@ from remoting.guard import Guard, Weighed
 from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
 from remoting.transport.calls import unsupported
-
-log = logging.getLogger(__name__)
 
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
 
@@ -75,7 +72,8 @@ async def _handled(
         asked.guard.complaints.warn("%s: %s from %s: %s", asked.name, what, remote, error)
         return request.reply(Response.SYSTEM_ERROR, remark=str(error))
     except Exception as error:
-        log.exception("%s: %s from %s failed", asked.name, name_of(request.code), connection.remote)
+        what, remote = name_of(request.code), connection.remote
+        asked.guard.complaints.log_of_mistakes.exception("%s: %s from %s failed", asked.name, what, remote)
         return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 

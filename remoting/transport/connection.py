@@ -333,7 +333,8 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error)
         except Exception as error:
             # A mistake of our own: the state of this connection is unknown, the others go on.
-            log.exception("%s: handling what %s sent failed", self._endpoint.name, self.remote)
+            name, log_of_mistakes = self._endpoint.name, self._endpoint.guard.complaints.log_of_mistakes
+            log_of_mistakes.exception("%s: handling what %s sent failed", name, self.remote)
             self.fail(f"{type(error).__name__}: {error}")
         if outbox.frames:
             self._flush()

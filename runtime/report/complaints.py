@@ -32,6 +32,7 @@ class Complaints:
         *values: object,
         extra: Mapping[str, Any] | None = None,
         level: int = logging.WARNING,
+        exc_info: bool = False,
     ) -> None:
         """``log.warning``, when there is room. ``extra``: for the JSON log, see admin.host.logs."""
         self.total += 1
@@ -41,7 +42,7 @@ class Complaints:
         self._left -= 1
         more = f" ({self.left_out} more such lines left out)" if self.left_out else ""
         self.left_out = 0
-        self._log.log(level, text + "%s", *values, more, extra=extra)
+        self._log.log(level, text + "%s", *values, more, extra=extra, exc_info=exc_info)
 
     def tell_left_out(self, text: str, *values: object) -> None:
         """A line about those left out, when there are some and there is room: no other line may follow."""
@@ -61,6 +62,22 @@ class Complaints:
         self._since_s = now_s
         self._left = min(self._left + passed * PER_S, float(LINES_AT_ONCE))
         return self._left >= 1
+
+
+class Mistakes(Complaints):
+    """Of ours, that a request brought to light: whoever found it can repeat it."""
+
+    def exception(self, text: str, *values: object) -> None:
+        """``log.exception``, when there is room."""
+        self.warn(text, *values, level=logging.ERROR, exc_info=True)
+
+
+class ServerComplaints(Complaints):
+    """Of one server, about its peers; ``log_of_mistakes`` has its own rate: no flood hides ours."""
+
+    def __init__(self, log: logging.Logger, now_s: Callable[[], float]) -> None:
+        super().__init__(log, now_s)
+        self.log_of_mistakes = Mistakes(log, now_s)
 
 
 class ComplaintsByKey:

@@ -14,8 +14,11 @@ from model.codes import Request, Response
 from model.errors import PeerError, Refused, Unknown
 from remoting.codec import ROCKETMQ, Command, decode, encode, frame_end
 from remoting.service import Connection, Limits, RemotingClient
+from remoting.transport.answering import answer_to
 from runtime.direct import NO_DESCRIPTOR
+from runtime.report.complaints import LINES_AT_ONCE
 from tests.remoting.support import HOST, client_of, read_command, run, serving
+from tests.remoting.wires import Transport, endpoint_of
 from tests.waiting import until
 
 SENT_BYTES = 8 << 20  # more than two kernels hold
@@ -58,6 +61,28 @@ def test_refused_goes_back_with_its_code_and_an_error_as_system_error(
 
     run(work)
     assert [bool(record.exc_info) for record in caplog.records] == [True, False]
+
+
+async def test_a_request_that_finds_a_mistake_of_ours_fills_no_log_and_a_flood_hides_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors: list[Exception] = [PeerError("not a body"), KeyError("lost")]
+
+    async def handle(connection: Connection, request: Command) -> Command:
+        raise errors[request.code]
+
+    endpoint = endpoint_of(handle)
+    connection = Connection(endpoint)
+    connection.connection_made(Transport())
+    for code in (0, 1):
+        for _ in range(5 * LINES_AT_ONCE):
+            answer = await answer_to(endpoint, connection, Command(code))
+            assert answer is not None
+            assert answer.code == Response.SYSTEM_ERROR
+    told = [bool(record.exc_info) for record in caplog.records]
+    assert told == [False] * LINES_AT_ONCE + [True] * LINES_AT_ONCE
+    assert endpoint.guard.complaints.log_of_mistakes.left_out == 4 * LINES_AT_ONCE
+    connection.abort()
 
 
 def test_a_oneway_request_is_handled_and_never_answered() -> None:

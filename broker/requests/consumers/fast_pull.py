@@ -10,7 +10,6 @@ holds the two together (``tests/broker/requests/consumers/test_fast_pull.py``).
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -29,8 +28,6 @@ from remoting.headers import PullHeader
 from remoting.service import Connection
 from remoting.transport.connection import UNSENT_BYTES_HIGH
 from store.files.compiled import compiled
-
-log = logging.getLogger(__name__)
 
 KNOWN_BYTES_MAX: Final = 8 << 20
 """Of what is remembered: one a consumer and queue."""
@@ -302,7 +299,7 @@ class FastReads:
                 return False
             answer = request.reply(refused.code, remark=refused.remark)
         except Exception as error:
-            log.exception("a pull from %s failed", connection.remote)
+            self._guard.complaints.log_of_mistakes.exception("a pull from %s failed", connection.remote)
             answer = request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
             took_s = (slow.now_ms() - began_ms) / 1000

@@ -228,6 +228,7 @@ async def test_a_recall_that_names_nothing_is_refused(tmp_path: Path) -> None:
             (good._replace(deliver_ms="1").encode(), "T", 604, "recall failed, timestamp invalid"),
             (good._replace(deliver_ms="x").encode(), "T", 604, "recall failed, timestamp invalid"),
             (good._replace(deliver_ms="9" * 15).encode(), "T", 604, "recall failed, timestamp invalid"),
+            (good._replace(deliver_ms="9" * 5000).encode(), "T", 604, "recall failed, timestamp invalid"),
         ]:
             answer = await recall(client, handle, name)
             assert (answer.code, answer.remark) == (code, remark)

@@ -14,7 +14,7 @@ from model.config import NamesrvConfig
 from model.errors import ConfigError, Refused
 from remoting.acl.audit import Audit
 from remoting.acl.gate import PLAIN_ERROR, Admission, Gate, Sender
-from remoting.acl.needs import SETTINGS
+from remoting.acl.needs import SETTINGS, plain_needs
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import PEER_CODES, Credentials
 from remoting.codec import Command
@@ -220,6 +220,32 @@ def test_acl_1_answers_as_the_original(tmp_path: Path) -> None:
     admin = Command(Request.UPDATE_BROKER_CONFIG)
     assert "Need admin permission for request code=25" in why(one, alice.signed(admin))[1]
     assert one.check(ROOT.signed(admin), FROM, None) is Admission.RIGHT
+
+
+def test_acl_1_reads_the_body_of_nobody_who_has_not_proven_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = plain_gate(tmp_path)
+    alice, read = Credentials("alice123", "12345678"), []
+
+    def counted(request: Command, cluster: str) -> list[Any]:
+        read.append(request)
+        return plain_needs(request, cluster)
+
+    monkeypatch.setattr("remoting.acl.gate.plain_needs", counted)
+    beat = Command(Request.HEART_BEAT, {}, b'{"consumerDataSet":[{"groupName":"g"}]}')
+    for unproven in (
+        beat,
+        Credentials("nobody1", "12345678").signed(beat),
+        Credentials("alice123", "wrong-secret").signed(beat),
+    ):
+        why(one, unproven)
+    assert not read
+    assert one.check(alice.signed(beat), FROM, None) is Admission.CLIENT
+    assert len(read) == 1
+    wrong = alice.signed(Command(Request.HEART_BEAT, {}, b'{"consumerDataSet":[1]}'))
+    assert why(one, wrong)[0] != 0
+    assert len(read) == 2
 
 
 def test_a_white_list_lets_send_and_makes_nobody_an_operator(tmp_path: Path) -> None:
