@@ -115,6 +115,10 @@ async def test_users_and_policies_are_made_changed_and_deleted(
         ]
         assert (await run("user", "delete", "shop", "--yes", "--at", broker.context.config.address))[0] == 0
         assert set(broker.acl.directory.users) == {"inner", "rootroot"}
+        code, said = await run("user", "delete", "shop", "--yes", *every)
+        assert (code, said.count("there is no user shop"), said.count("is deleted")) == (3, 1, 1), said
+        code, said = await run("user", "delete", "root", "--yes", "--even-last")
+        assert (code, "there is no user root" in said) == (3, True), "a part of a name is none"
         code, said = await run("user", "list", "--at", f"{broker.context.config.address};127.0.0.1:1")
         assert (code, "rootroot" in said, "127.0.0.1:1: " in said) == (3, True, True)
 

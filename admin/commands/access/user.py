@@ -126,13 +126,17 @@ def delete(
     servers: Servers,
     as_json: bool,
 ) -> int:
-    """Delete a user at every master, and its policies with it. Where it is not there nothing happens.
+    """Delete a user at every master, and its policies with it. Where there is none of that name nothing
+    happens: exit code 3.
 
     Example: keelmq user delete shop --yes
     """
     need_yes(f"Delete the user {name}, and its policies?", yes)
 
     async def work(rules: AccessRules, server: str) -> None:
+        # A server says yes to a name that is not there, as RocketMQ's do.
+        if all(user.name != name for user in await rules.users(server, name)):
+            raise Refused(f"there is no user {name}")
         if not even_last:
             await _check_not_last(rules, server, name)
         await rules.delete_user(server, name)
