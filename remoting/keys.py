@@ -24,6 +24,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import re
 import struct
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -60,6 +61,7 @@ SEEN_MAX: Final = 200_000
 PEERS: Final = "peers"
 OPERATORS: Final = "operators"
 ALL: Final = "all"
+_FIELDS: Final = ("accessKey", "secretKey", "for", "strict")
 _LABEL: Final = b"keelmq request\0"
 _CODE: Final = struct.Struct(">i")
 _LENGTHS: Final = struct.Struct(">II")
@@ -115,7 +117,8 @@ class Replays:
     def take(self, time_ms: int, signature: str, now_ms: int) -> str | None:
         """Why it is refused, or None; then it is remembered."""
         if abs(now_ms - time_ms) > self._skew_ms:
-            return f"its time is {abs(now_ms - time_ms) // 1000} s from this server's clock"
+            way = "behind" if time_ms < now_ms else "ahead of"
+            return f"its time is {abs(now_ms - time_ms) // 1000} s {way} this server's clock"
         while self._order and self._order[0][0] < now_ms - self._skew_ms:
             self._forget()
         if signature in self._seen or time_ms < self._floor_ms:
@@ -218,6 +221,12 @@ class Keyring:
             if key.access_key == ext[ACCESS_KEY] and (own or not key.strict) and _is_right(command, key, own):
                 break
         else:
+            if not own and any(key.access_key == ext[ACCESS_KEY] and key.strict for key in self.keys):
+                raise Refused(
+                    f"{what} has RocketMQ's signature alone, and the key {ext[ACCESS_KEY]} is strict here: it"
+                    " takes keelmq's own",
+                    Response.NO_PERMISSION,
+                )
             raise Refused(
                 f"{what} is signed with another key than this server's peerCredentialsFile: {HOW}",
                 Response.NO_PERMISSION,
@@ -258,6 +267,18 @@ class Keyring:
         return [_key(raw, where, form) for raw in listed]
 
 
+_CLOCK: Final = re.compile(r"its time is (\d{1,12}) s (behind|ahead of) this server's clock")
+
+
+def clock_of(remark: str) -> int | None:
+    """How far the server's clock is before ours, in ms, by its refusal of what we signed; None: it refused
+    for another reason."""
+    found = _CLOCK.search(remark)
+    if found is None:
+        return None
+    return int(found[1]) * (1000 if found[2] == "behind" else -1000)
+
+
 def to_client(request: Command) -> Command:
     """``request`` as a server passes it on to a client: without its flag, and what proves who made it.
     A client with somebody's signature could send it again under another code (see ``remoting.auth``)."""
@@ -294,6 +315,9 @@ def _key(raw: Any, where: str, form: str) -> Key:
     role, strict = raw.get("for", ALL), raw.get("strict", False)
     if role not in (PEERS, OPERATORS, ALL) or not isinstance(strict, bool):
         raise ConfigError(f'{where}: "for" is peers, operators or all, and "strict" true or false')
+    if "accessKey" in raw and raw.keys() - set(_FIELDS):
+        # No name of one is shown: where a secret stands in the wrong place it is one.
+        raise ConfigError(f"{where}: a key has {', '.join(_FIELDS)} and nothing else")
     plain = {name: value for name, value in raw.items() if name not in ("for", "strict")}
     access, secret = read_key(plain, where, form)
     return Key(access, secret, role, strict)

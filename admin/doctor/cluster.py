@@ -13,6 +13,7 @@ from model.errors import MqError, Refused
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import NOW_MS
+from remoting.keys import clock_of
 
 ANSWER_S: Final = 3.0
 
@@ -55,7 +56,11 @@ async def _ask(admin: AdminClient, role: str, address: str, code: Request, table
         said = table(response)
     except (MqError, OSError) as error:
         refused = isinstance(error, Refused)
-        return Answer(role, address, problem=str(error) or type(error).__name__, refused=refused)
+        problem = str(error) or type(error).__name__
+        ahead_ms = clock_of(problem) if refused else None
+        # It is told in whole seconds.
+        clock = None if ahead_ms is None else Clock(ahead_ms, 1000)
+        return Answer(role, address, problem=problem, refused=refused, clock=clock)
     clock = _clock(response, said, began_ms + took_ms / 2, took_ms)
     return Answer(role, address, took_ms=took_ms, clock=clock, said=said)
 

@@ -95,6 +95,8 @@ def _reached(one: Answer) -> Finding:
 
 def _todo_of(one: Answer) -> str:
     """By the code of an answer, or else by how the connection ended."""
+    if one.refused and one.clock is not None:
+        return "its clock and this machine's differ, see clocks: signed requests are refused"
     if one.refused:
         return "give the cluster's key (--credentials FILE), or a user who may: --access-key and --secret-key"
     if "TLS" in one.problem:

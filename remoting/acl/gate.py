@@ -33,7 +33,7 @@ from remoting.acl.needs import (
 from remoting.acl.plain_files import PlainFiles
 from remoting.auth import ACCESS_KEY, PEER_CODES, ROCKETMQ, SIGNATURE, Scheme, is_signed
 from remoting.codec import Command
-from remoting.keys import Signer
+from remoting.keys import OWN_SIGNATURE, Signer
 
 PLAIN_ERROR = "org.apache.rocketmq.acl.common.AclException: "
 
@@ -345,10 +345,15 @@ def is_peer(request: Command, credentials: Signer) -> bool:
 
 def with_peer_reason(refused: Refused, request: Command, credentials: Signer | None) -> Refused:
     """A refusal of one who names a key of the peers says why that key is not believed: a peer whose clock or
-    secret is wrong is no unknown user."""
+    secret is wrong is no unknown user, and one whose key was taken out hears where it stood."""
     name = request.ext.get(ACCESS_KEY)
-    if name is None or credentials is None or not credentials.knows(name):
+    if name is None or credentials is None:
         return refused
+    if not credentials.knows(name):
+        if OWN_SIGNATURE not in request.ext:
+            return refused  # RocketMQ's text alone, for RocketMQ's clients
+        text = f"{refused.remark}; nor is {name} a key of peerCredentialsFile here"
+        return Refused(text, refused.code)
     try:
         credentials.check_signed(request)
     except Refused as failed:

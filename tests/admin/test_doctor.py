@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from admin.doctor import cluster_checks, local_checks, machine
+from admin.doctor import cluster, cluster_checks, local_checks, machine
 from admin.doctor.cluster_checks import Answer, Clock, Cluster, clock_of_runtime
 from admin.doctor.findings import Finding, Level, worst
 from admin.doctor.local_checks import Limits, Local, Port, SecretFile, Space
 from admin.exits import FAILED, run
 from cli.main import command
 from client.admin import SyncState
+from model.codes import Request
+from model.errors import Refused
+from runtime.os_env import OsEnv
 
 GIB = 1 << 30
 SOUND = Local(
@@ -221,6 +224,27 @@ def test_this_machines_clock_may_be_the_one_that_is_wrong() -> None:
     )
     assert (level, check) == (Level.WARNING, "clocks")
     assert text == "this machine is 10.0 s from the servers"
+
+
+async def test_a_refusal_for_its_clock_is_a_clock_finding() -> None:
+    text = "User:x is not found.; x is a key of peerCredentialsFile, and GET_BROKER_RUNTIME_INFO is refused: "
+
+    class Refusing:
+        env = OsEnv()
+
+        async def call(self, *_: object, **__: object) -> None:
+            raise Refused(f"{text}its time is 599 s behind this server's clock", 16)
+
+    class Admin:
+        session = Refusing()
+
+    answer = await cluster._ask(Admin(), "broker", "h:1", Request.GET_BROKER_RUNTIME_INFO, dict)  # type: ignore[arg-type]
+    assert (answer.refused, answer.clock) == (True, Clock(599_000, 1000))
+    found = cluster_checks.judge(replace(WELL, brokers=[*WELL.brokers, answer]))
+    reached, clocks = [one for one in found if one.level is Level.FAILED]
+    assert (reached.check, reached.todo[:38]) == ("reachable", "its clock and this machine's differ, s")
+    assert (clocks.check, clocks.where) == ("clocks", "broker h:1")
+    assert "599.0 s ahead of the other servers (known to 1000 ms)" in clocks.text
 
 
 def test_a_clock_that_is_known_to_the_second_is_not_blamed_for_less() -> None:

@@ -28,6 +28,7 @@ from remoting.keys import (
     TIME,
     Keyring,
     Replays,
+    clock_of,
     own_signature,
 )
 from remoting.service import Connection, RemotingClient, RemotingServer
@@ -106,9 +107,19 @@ def test_the_acl_says_why_it_does_not_believe_a_key_of_the_file(tmp_path: Path, 
     env.at_ms += 400_000
     of_a_peer = "User:peers is not found.; peers is a key of peerCredentialsFile, and "
     assert told(late).startswith(of_a_peer)
-    assert told(late).endswith("its time is 400 s from this server's clock")
+    assert told(late).endswith("its time is 400 s behind this server's clock")
+    assert clock_of(told(late)) == 400_000
     assert "signed with another key than this server's peerCredentialsFile" in told(other.signed(TOPIC))
     assert "peerCredentialsFile" not in told(Credentials("nobody", SECRET).signed(TOPIC))
+    (tmp_path / "retired").mkdir()
+    retired = ring(tmp_path / "retired", key("people", strict=strict), env=env)
+    hint = "User:people is not found.; nor is people a key of peerCredentialsFile here"
+    assert told(retired.signed(TOPIC)) == hint
+
+
+def test_a_clock_is_told_by_both_ends_and_what_is_no_number_is_none() -> None:
+    assert clock_of("X is refused: its time is 599 s ahead of this server's clock") == -599_000
+    assert clock_of("its time is long before this server's clock") is None
 
 
 def test_a_request_of_another_time_is_refused(tmp_path: Path) -> None:
@@ -118,9 +129,9 @@ def test_a_request_of_another_time_is_refused(tmp_path: Path) -> None:
     env.at_ms += SKEW_MS
     one.check(early)
     env.at_ms += 1
-    assert "300 s from this server's clock" in why(one, late)
+    assert "300 s behind this server's clock" in why(one, late)
     env.at_ms -= 2 * SKEW_MS + 2
-    assert "from this server's clock" in why(one, late)
+    assert "ahead of this server's clock" in why(one, late)
     for time in ("", "x", "9" * 30):
         signed = one.signed(TOPIC)
         signed.ext[TIME] = time
@@ -148,13 +159,13 @@ def test_without_its_own_signature_only_a_key_that_is_not_strict_is_good(tmp_pat
     plain = Credentials("peers", SECRET)
     ring(tmp_path, key()).check(plain.signed(TOPIC))
     strict = ring(tmp_path, key(strict=True))
-    assert "another key" in why(strict, plain.signed(TOPIC))
+    assert "the key peers is strict here" in why(strict, plain.signed(TOPIC))
     assert "must be signed" in why(strict, TOPIC)
     signed = strict.signed(TOPIC)
     assert "Signature" not in signed.ext
     # What was overheard is good under no other names of its fields either.
     renamed = {{OWN_SIGNATURE: "Signature", TIME: "kqTimf"}.get(k, k): v for k, v in signed.ext.items()}
-    assert "another key" in why(strict, replace(signed, ext=renamed))
+    assert "is strict here" in why(strict, replace(signed, ext=renamed))
 
 
 @given(ext=st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=4), body=st.binary(max_size=9))
@@ -248,7 +259,7 @@ def test_new_keys_that_could_not_be_read_are_read_later(
         (json.dumps(key(**{"for": "nobody"})), "for"),
         (json.dumps(key(strict="yes")), "strict"),
         (json.dumps({"keys": [key()], "more": 1}), "expected"),
-        (json.dumps(key(extra="x")), "nothing else"),
+        (json.dumps(key(extra="x")), "accessKey, secretKey, for, strict and nothing else"),
     ],
 )
 def test_a_file_that_is_none_is_refused_without_its_secrets(
