@@ -146,9 +146,8 @@ def _secret(name: str, one: SecretFile) -> Finding:
             "secrets", where, one.problem, f"mend it, and let the server's user read it: {one.path}"
         )
     if one.without_effect:
-        return warning(
-            "secrets", where, one.without_effect, "mend the names: docs/security.md, Users and rights"
-        )
+        todo = "mend the file: docs/security.md, Access control of clients"
+        return warning("secrets", where, one.without_effect, todo)
     if one.mode & 0o077:
         text = f"others than its owner may read or change it (mode {one.mode & 0o777:o})"
         return warning("secrets", where, text, f"chmod 600 {one.path}")

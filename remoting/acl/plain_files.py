@@ -92,7 +92,7 @@ class PlainFiles:
         self._spoke = {path for path, content in contents.items() if content}
         self.without_effect = [
             f"{path}: {text}" for path, content in contents.items() for text in complaints(content)
-        ]
+        ] + _repeated(contents)
         for text in self.without_effect:
             log.warning("%s", text)
 
@@ -190,6 +190,20 @@ def _files(disk: Disk, directory: str) -> list[str]:
             found += _files(disk, path)
         elif name.endswith(_SUFFIXES):
             found.append(path)
+    return found
+
+
+def _repeated(contents: _Contents) -> list[str]:
+    """Accounts whose AccessKey stands in another place, too: the first one counts, as in RocketMQ."""
+    first: dict[str, str] = {}
+    found = []
+    for path, content in contents.items():
+        for account in content.get("accounts") or []:
+            key = str(account.get("accessKey"))
+            if key in first:
+                where = "" if first[key] == path else f" in {first[key]}"
+                found.append(f"{path}: account {key} stands{where} before: this one has no effect")
+            first.setdefault(key, path)
     return found
 
 

@@ -168,6 +168,26 @@ def test_of_a_heartbeat_nothing_is_kept_but_who_sent_it() -> None:
     assert sender.account is one.directory.users["alice"].name
 
 
+def test_an_account_that_stands_twice_is_complained_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "acl").mkdir()
+    account = "- {accessKey: accountA, secretKey: secret-of-%s}\n"
+    (tmp_path / "acl" / "more.yml").write_text("accounts:\n" + account % "A")
+    (tmp_path / "plain_acl.yml").write_text(
+        "accounts:\n" + (account % "B").replace("tA", "tB") * 2 + account % "C"
+    )
+    files = PlainFiles(OsEnv(seed=1), str(tmp_path))
+    files.load()
+    at = f"{tmp_path}/plain_acl.yml: account"
+    assert files.without_effect == [
+        f"{at} accountB stands before: this one has no effect",
+        f"{at} accountA stands in {tmp_path}/acl/more.yml before: this one has no effect",
+    ]
+    assert files.without_effect[0] in caplog.text
+    assert files.acl.accounts["accountA"].secret_key == "secret-of-A"
+
+
 def test_authorization_without_authentication_is_refused_as_configuration() -> None:
     with pytest.raises(ConfigError, match="set both"):
         gate(authenticationEnabled="false")
