@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
+import yaml
+
+from model.acl.plain import Perm, acl_of, complaints
 from tests import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -37,3 +41,12 @@ def test_the_hardening_takes_ten_lines() -> None:
     assert [line.partition(".")[0] for line in text.splitlines() if line[:1].isdigit()] == [
         str(n) for n in range(1, 11)
     ]
+
+
+def test_the_example_of_plain_acl_yml_is_one() -> None:
+    begin = PAGE.index("    globalWhiteRemoteAddresses: []")
+    raw = yaml.load(textwrap.dedent(PAGE[begin : PAGE.index("\n\n", begin)]), Loader=yaml.BaseLoader)
+    assert complaints(raw) == []
+    account = acl_of([raw]).accounts["orders-app"]
+    assert (account.topics["orders"], account.groups["orders-readers"]) == (Perm.PUB | Perm.SUB, Perm.SUB)
+    assert (account.default_topic, account.admin) == (Perm.DENY, False)
