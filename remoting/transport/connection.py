@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def join_on(self) -> None:
         """See ``wholes.Joining``."""
-        if self._gate.joining:
+        if self._gate.joining and self._state is not _CLOSED:
             self._gate.joining = False
             self._take(self._loop.time())
             self.regulate()

@@ -308,6 +308,8 @@ async def test_a_frame_that_waits_to_be_taken_is_taken_at_once_of_who_is_a_peer_
         read(one, frame)
         assert cast(Wire, one._transport).reading is False
         assert one.handling == 1
+    left._shut()
+    left.join_on()
     left.connection_lost(None)
     guard.on_request(peer, KEY.signed(PEER), KEY)
     peer.join_on()
