@@ -173,9 +173,14 @@ class Keyring:
     def look(self) -> None:
         """Read the file again if it changed; one that cannot be read leaves the keys as they are."""
         found = stamp(self._env.disk, self._path)
-        if found is None or found == self._seen_as:
-            return
         told, self._told_as = self._told_as, found
+        if found is None:
+            if told is not None:
+                log.error("the keys in force stay: %s=%s cannot be read any more", self._name, self._path)
+            return
+        if found == self._seen_as:
+            return
+        former = self.keys
         try:
             self.keys = self._read()
             self._seen_as = found
@@ -185,6 +190,8 @@ class Keyring:
             elif told == found:
                 return
             log.error("the keys in force stay: %s", error)
+            return
+        if self.keys == former:
             return
         log.warning(
             "%s=%s changed: keys of %s", self._name, self._path, ", ".join(k.access_key for k in self.keys)

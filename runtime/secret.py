@@ -72,15 +72,20 @@ class Secrets:
     def current(self) -> tuple[bytes, ...]:
         """Those in force. A file that cannot be used leaves the former ones. Blocks."""
         found = stamp(self._disk, self._path) if self._path else None
-        if found is None or found == self._seen_as:
+        if found == self._seen_as:
             return self._found
         self._seen_as = found
+        if found is None:
+            log.error("the secrets in force stay: %s=%s cannot be read any more", self._key, self._path)
+            return self._found
+        former = self._found
         try:
             self._found = read_secrets(self._disk, self._path, self._key)
         except ConfigError as error:
             log.error("the secrets in force stay: %s", error)
         else:
-            log.warning("%s=%s changed: %d in force", self._key, self._path, len(self._found))
+            if self._found != former:
+                log.warning("%s=%s changed: %d in force", self._key, self._path, len(self._found))
         return self._found
 
 

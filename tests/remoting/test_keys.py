@@ -33,7 +33,7 @@ from remoting.keys import (
 )
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
-from runtime.secret import read_secret
+from runtime.secret import Secrets, read_secret
 
 SECRET = "0123456789abcdef"
 OTHER = "another secret of many bytes"
@@ -196,6 +196,40 @@ def test_keys_of_peers_and_of_operators_are_not_each_others(tmp_path: Path) -> N
             server.check(server.signed(request))
         else:
             assert "which is one for peers" in why(server, server.signed(request))
+
+
+def test_a_file_that_is_gone_or_says_the_same_changes_nothing_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = ring(tmp_path, key())
+    path = tmp_path / "keys.json"
+    content = path.read_text()
+    path.unlink()
+    for _ in range(3):
+        one.look()
+    assert caplog.messages == [f"the keys in force stay: peerCredentialsFile={path} cannot be read any more"]
+    path.write_text(content + "\n")
+    one.look()
+    assert len(caplog.messages) == 1, "its keys are the same"
+    path.unlink()
+    one.look()
+    assert len(caplog.messages) == 2
+    assert one.knows("peers")
+
+
+def test_secrets_of_raft_that_are_gone_or_the_same_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "raft.secret"
+    path.write_text(SECRET)
+    secrets = Secrets(OsEnv().disk, str(path), "raftSecretFile")
+    path.write_text(SECRET + "\n")
+    assert secrets.current() == (SECRET.encode(),)
+    assert caplog.messages == []
+    path.unlink()
+    for _ in range(2):
+        assert secrets.current() == (SECRET.encode(),)
+    assert caplog.messages == [f"the secrets in force stay: raftSecretFile={path} cannot be read any more"]
 
 
 def test_keys_change_without_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
