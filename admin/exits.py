@@ -61,7 +61,7 @@ _ADVICE: Final = {
 def advised(text: str) -> str:
     """What a server or the client says, with the names of the options that mend it."""
     text = text.replace("set tls.client.certPath and .keyPath", "give --tls-cert and --tls-key")
-    found = [todo for said, todo in _ADVICE.items() if said in text]
+    found = [todo for said, todo in _ADVICE.items() if said in text and "the TLS connection" not in text]
     return f"{text} ({'; '.join(found)})" if found else text
 
 

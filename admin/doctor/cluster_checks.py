@@ -99,6 +99,8 @@ def _todo_of(one: Answer) -> str:
         return "its clock and this machine's differ, see clocks: signed requests are refused"
     if one.refused:
         return "give the cluster's key (--credentials FILE), or a user who may: --access-key and --secret-key"
+    if "the TLS connection" in one.problem and one.problem.endswith("ended before the answer"):
+        return "its log says why it hung up"
     if "TLS" in one.problem:
         return (
             "give the cluster's authority, --tls-ca FILE, and --tls-cert and --tls-key where it asks for them"

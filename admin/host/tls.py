@@ -37,7 +37,7 @@ def tls_of(values: Mapping[str, str]) -> TlsState | None:
         log.warning("TLS: tls.test.mode.enable=true: no certificate is checked, for tests only")
     elif config.dials and not config.checks_servers:
         log.warning("TLS: certificates of servers are not checked: set tls.client.trustCertPath")
-    for path in (config.server_key, config.client_key):
+    for path in dict.fromkeys((config.server_key, config.client_key)):
         if open_to_others(path):
             log.warning("%s can be read by others than its owner: chmod 600", path)
     return state

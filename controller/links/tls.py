@@ -28,7 +28,7 @@ from runtime.tls.contexts import good_until
 from runtime.tls.door import Door
 from runtime.tls.network import listen
 from runtime.tls.places import Places
-from runtime.tls.rehearsal import handshake
+from runtime.tls.rehearsal import advice, handshake
 from runtime.tls.reminder import Reminder
 from runtime.tls.state import wall_ms
 from runtime.tls.validity import Validity
@@ -114,8 +114,8 @@ class TlsNetwork(OsNetwork):
             fresh = _load(self._files, self._now_ms())
             if fresh.doubt and not self._now.doubt:
                 raise ConfigError(
-                    f"a member with the same files could not link to this one: {fresh.doubt}. Put the new"
-                    " certificate's authority into raftTlsCaFile everywhere first"
+                    f"a member with the same files could not link to this one: {fresh.doubt}. "
+                    + advice(fresh.doubt, "raftTlsCaFile everywhere")
                 )
         except ConfigError as error:
             self.error = str(error)

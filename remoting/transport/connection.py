@@ -405,7 +405,8 @@ class Connection(asyncio.BufferedProtocol):
         self._endpoint.connections.pop(self, None)
         if not self._endpoint.connections:
             self._endpoint.emptied.set()
-        self._calls.fail(f"the connection to {self.remote} ended before the answer{alert(exc)}")
+        tls = "TLS " if self._transport is not None and self._transport.get_extra_info("ssl_object") else ""
+        self._calls.fail(f"the {tls}connection to {self.remote} ended before the answer{alert(exc)}")
         self._inbox.drop()
         if self._on_close is not None:
             self._on_close(self)

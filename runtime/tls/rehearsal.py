@@ -25,6 +25,14 @@ def rehearse_anywhere(now: Contexts, now_ms: int) -> str:
     return handshake(now.server, client_context(replace(now.config, client_check_host=False), now_ms), None)
 
 
+def advice(problem: str, trusted: str) -> str:
+    """What to do about files whose rehearsal failed; ``trusted``: the keys of those that say whom to
+    believe."""
+    if "purpose" in problem:
+        return "A client's certificate serves nobody: make one for a server (keelmq certs server)"
+    return f"Put the new certificate's authority into {trusted} first"
+
+
 def handshake(serving: ssl.SSLContext, dialling: ssl.SSLContext, host: str | None) -> str:
     """Why one between these ends would fail; empty when it would not."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -21,7 +21,7 @@ from model.settings import parse_file
 from runtime.env import Env
 from runtime.report.complaints import Complaints
 from runtime.tls.contexts import Contexts, load
-from runtime.tls.rehearsal import rehearse_anywhere
+from runtime.tls.rehearsal import advice, rehearse_anywhere
 from runtime.tls.reminder import Reminder
 from runtime.tls.watch import Watch, look_at
 
@@ -81,8 +81,8 @@ class TlsState:
         problem = rehearse_anywhere(fresh, self._now_ms())
         if problem and self._believed:
             raise ConfigError(
-                f"a server with the same files could not dial this one: {problem}. Put the new certificate's"
-                " authority into the files of tls.client.trustCertPath and tls.server.trustCertPath first"
+                f"a server with the same files could not dial this one: {problem}. "
+                + advice(problem, "the files of tls.client.trustCertPath and tls.server.trustCertPath")
             )
         return not problem
 
@@ -113,7 +113,9 @@ class TlsState:
     def _summary(self) -> str:
         own = self.now.own
         until = "" if own is None else f", certificate until {own.not_after}"
-        return f"tls.server.mode={self.now.config.mode}{until}"
+        config = self.now.config
+        asks = f"tls.server.need.client.auth={config.client_auth}"
+        return f"tls.server.mode={config.mode}, {asks}{until}"
 
     def _config(self) -> tuple[TlsConfig, frozenset[str]]:
         """What the file says, and which keys it gives a value. Raises ConfigError."""

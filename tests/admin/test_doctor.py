@@ -440,6 +440,7 @@ def test_what_a_file_allows_and_nobody_needs_is_a_warning(tmp_path: Path) -> Non
         ("TLS handshake failed: its certificate is not believed: self-signed", False, "--tls-ca"),
         ("User:people2 is not found.", True, "--credentials"),
         ("the connection to h:1 ended before the answer", False, "--tls-ca"),
+        ("the TLS connection to h:1 ended before the answer", False, "its log says why"),
         ("cannot connect to h:1", False, "is it running?"),
     ],
 )

@@ -114,6 +114,7 @@ def test_show_signs_like_the_other_commands(tmp_path: Path, monkeypatch: pytest.
 def test_what_a_server_says_names_the_options_that_mend_it() -> None:
     assert "--access-key" in advised("username cannot be null.")
     assert "--tls-ca" in advised("the connection to h:1 ended before the answer")
+    assert "--tls-ca" not in advised("the TLS connection to h:1 ended before the answer")
     assert advised("it wants a certificate: set tls.client.certPath and .keyPath") == (
         "it wants a certificate: give --tls-cert and --tls-key"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,29 @@ def test_a_certificate_of_an_authority_that_nobody_trusts_yet_is_not_used(own: S
     assert state.status()["error"] is None
     assert state.reloads == 1
     assert state.now is not before
+
+
+def test_a_clients_certificate_for_a_server_is_said_to_be_one(own: Site) -> None:
+    state = TlsState(own.server())
+    for kind in ("pem", "key"):
+        Path(own.path(f"server.{kind}")).write_bytes(Path(own.path(f"client.{kind}")).read_bytes())
+    look_twice(state)
+    assert state.error is not None
+    assert "A client's certificate serves nobody: make one for a server (keelmq certs server)" in state.error
+
+
+def test_the_line_of_a_reload_says_whom_it_asks_for_a_certificate(
+    own: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tls.properties"
+    asks = "tls.server.need.client.auth=require\n"
+    file.write_text(asks)
+    values = {**own.server(), "tls.server.trustCertPath": own.ca, "tls.config.file": str(file)}
+    state = TlsState(values)
+    file.write_text("tls.server.need.client.auth=none\n")
+    with caplog.at_level(logging.INFO):
+        look_twice(state)
+    assert "tls.server.mode=enforcing, tls.server.need.client.auth=none, certificate until" in caplog.text
 
 
 def test_a_server_that_its_own_files_never_believed_takes_any_certificate(own: Site, strangers: Site) -> None:

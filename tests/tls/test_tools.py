@@ -11,11 +11,13 @@ from admin import tls
 from admin.exits import DONE, UNFINISHED, USAGE, run
 from cli.main import command
 from model.config import NamesrvConfig
+from model.errors import Unknown
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv
 from runtime.tls.network import TlsNetwork
 from runtime.tls.state import TlsState
-from tests.tls.site import Site
+from tests.remoting.support import HOST
+from tests.tls.site import Site, ask, run_on
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +47,21 @@ def listed(values: dict[str, str], *options: str) -> int:
 def test_a_command_dials_with_tls(site: Site) -> None:
     assert listed(site.server(), "--tls-ca", site.ca) == DONE
     assert listed(site.server("permissive")) == DONE
+
+
+def test_a_connection_that_spoke_tls_and_ended_is_not_said_to_lack_it(site: Site, loop: str) -> None:
+    async def work() -> None:
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.close()
+
+        server = await asyncio.start_server(hang_up, HOST, 0, ssl=TlsState(site.server()).server)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Unknown, match=rf"the TLS connection to {HOST}:{port} ended before the answer$"):
+            await ask(f"{HOST}:{port}", site.client())
+        server.close()
+
+    run_on(loop, work)
 
 
 def test_the_environment_says_it_as_well(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
