@@ -70,9 +70,15 @@ def read(path: str | None = None) -> Signer | None:
     user = _user()
     if user is not None:
         return user
-    if path:
-        return read_keys(OsEnv(), path, OPERATORS, "--credentials")
-    return read_keys(OsEnv(), os.environ.get(VARIABLE, ""), OPERATORS, VARIABLE)
+    name, path = ("--credentials", path) if path else (VARIABLE, os.environ.get(VARIABLE, ""))
+    warn_if_open(path)
+    return read_keys(OsEnv(), path, OPERATORS, name)
+
+
+def warn_if_open(path: str) -> None:
+    """Of a file that holds a secret."""
+    if open_to_others(path):
+        click.echo(f"keelmq: {path} can be read by others than its owner: chmod 600 {path}", err=True)
 
 
 def open_to_others(path: str) -> bool:

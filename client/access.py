@@ -48,6 +48,10 @@ class AccessRules:
             KnownUser(str(u["username"]), str(u.get("userType")), str(u.get("userStatus"))) for u in listed
         ]
 
+    async def is_super(self, server: str, name: str) -> bool:
+        """Whether there is a super user of that name."""
+        return any((u.name, u.kind) == (name, "Super") for u in await self.users(server, name))
+
     async def create_user(self, server: str, name: str, password: str, kind: str) -> None:
         """Refused where it is there already."""
         body = {"username": name, "password": password, "userType": kind}

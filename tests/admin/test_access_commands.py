@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from admin import exits
+from admin.commands.access.servers import _advised
 from broker.service import Broker
 from cli.main import command
 from model.config import NamesrvConfig
@@ -74,8 +75,10 @@ async def test_users_and_policies_are_made_changed_and_deleted(
     async with servers(tmp_path) as (namesrv, broker):
         run = Shell(namesrv, capsys)
         every = ("--nameservers",)
+        secret.chmod(0o644)
         code, said = await run("user", "create", "shop", "--password-file", str(secret), *every)
         assert (code, said.count("shop is made")) == (0, 2)
+        assert f"keelmq: {secret} can be read by others than its owner: chmod 600 {secret}" in said
         assert broker.acl.directory.users["shop"].password == "shop-secret"
         code, said = await run("user", "create", "shop", "--password-file", str(secret))
         assert (code, "The user is existed" in said) == (3, True)
@@ -102,6 +105,8 @@ async def test_users_and_policies_are_made_changed_and_deleted(
         ] == [("Group:*", ["Pub"], ["10.0.0.0/8"], "Allow"), ("Topic:orders", ["Sub"], [], "Deny")]
         code, said = await run("policy", "list")
         assert (code, "Topic:orders" in said) == (0, True)
+        code, said = await run("policy", "create", "rootroot", *pub, "--deny")
+        assert (code, "rootroot is a super user, whom no policy holds" in said) == (3, True)
         assert (await run("policy", "delete", "shop", "--resource", "Group:*", "--yes"))[0] == 0
         assert len(await run.json("policy", "list", "--user", "shop")) == 1
         assert (await run("policy", "delete", "shop", "--yes"))[0] == 0
@@ -155,3 +160,10 @@ def test_wrong_uses_are_named_before_anything_is_asked(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert exits.run(command(), (*words.split(), "--namesrv", "127.0.0.1:1")) == exits.USAGE
     assert says in capsys.readouterr().err
+
+
+def test_a_server_without_users_is_said_to_have_none() -> None:
+    assert "authenticationEnabled is off there" in _advised(
+        "An system error occurred, please try again later."
+    )
+    assert _advised("no route") == "no route"

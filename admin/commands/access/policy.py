@@ -78,6 +78,8 @@ class Change:
 
     async def make(self, rules: AccessRules, server: str, *, new: bool) -> None:
         """Raises Refused when one is there (``new``), or is not."""
+        if any(not entry.allow for entry in self.entries) and await rules.is_super(server, self.user):
+            raise Refused(f"{self.user} is a super user, whom no policy holds: keelmq user update --normal")
         held = {e.resource for e in await rules.entries(server, self.user) if e.policy == self.policy}
         for entry in self.entries:
             if new and str(entry.resource) in held:

@@ -61,7 +61,7 @@ class Servers:
                 try:
                     found[server] = await work(rules, server)
                 except (MqError, OSError) as error:
-                    found[server] = advised(str(error) or type(error).__name__)
+                    found[server] = _advised(str(error) or type(error).__name__)
             return found
 
         return self.site.ask(inside)
@@ -75,6 +75,12 @@ class Servers:
             raise NoMaster(f"no master: {', '.join(lacking) or 'the NameServers know no broker yet'}")
         masters = [members[0] for members in brokers.values()]
         return [*masters, *(self.site.namesrv if self.nameservers else ())]
+
+
+def _advised(text: str) -> str:
+    if "An system error occurred" in text:  # RocketMQ's text for a server without users
+        return f"{text} (it has no users of ACL 2.0: authenticationEnabled is off there)"
+    return advised(text)
 
 
 def say_done(outcomes: Mapping[str, object], what: str, *, in_json: bool) -> int:

@@ -11,6 +11,7 @@ import click
 
 from admin.commands.access.servers import Servers, answered, at_servers, merged, problems_of, say_done
 from admin.commands.reach import need_yes, say_json, show
+from admin.credentials import warn_if_open
 from admin.group import group_of
 from client.access import AccessRules, KnownUser
 from model.errors import ConfigError, Refused
@@ -157,6 +158,8 @@ def password_of(path: str | None) -> str:
         if not sys.stdin.isatty():
             raise ConfigError("nobody is there to type a password: give --password-file FILE, or - for stdin")
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    if path != "-":
+        warn_if_open(path)
     try:
         with click.open_file(path, encoding="utf-8") as file:
             password = str(file.readline(PASSWORD_BYTES_MAX)).rstrip("\r\n")
