@@ -95,7 +95,6 @@ class Dispatcher:
         self.dispatched = PhysicalOffset(0)
         self.last_timestamp_ms = 0  # store time of the last record dispatched
         self._files = files
-        self._log = files.log
         self._indexer = indexer
         self._parser = parser
         self._on_arrive = on_arrive
@@ -115,8 +114,8 @@ class Dispatcher:
         assert self.dispatched <= self.confirmed, (
             f"dispatched up to {self.dispatched}, confirmed only up to {self.confirmed}"
         )
-        assert self.confirmed <= self._log.end, (
-            f"confirmed up to {self.confirmed}, the log ends at {self._log.end}"
+        assert self.confirmed <= self._files.log.end, (
+            f"confirmed up to {self.confirmed}, the log ends at {self._files.log.end}"
         )
         assert self._indexer.at <= self.dispatched, (
             f"indexed up to {self._indexer.at}, dispatched only up to {self.dispatched}"
@@ -150,7 +149,7 @@ class Dispatcher:
 
     def confirm(self, offset: int) -> None:
         """Let records that end at or below ``offset`` be dispatched soon. Never moves back."""
-        offset = min(offset, self._log.end)
+        offset = min(offset, self._files.log.end)
         if offset <= self.confirmed:
             return
         self.confirmed = PhysicalOffset(offset)
@@ -298,7 +297,7 @@ class Dispatcher:
                 self._deliver(damaged.lost_from(at), damaged.until)
             return
         until = self._files.damage.next_begin(at, until)
-        data = self._log.read(at, min(READ_BYTES, until - at))
+        data = self._files.log.read(at, min(READ_BYTES, until - at))
         if self._packer is not None:
             block, end = self._packer.parse(data, at, until)
             if end > at:  # the rest, what is not plain, in the next step
@@ -328,14 +327,14 @@ class Dispatcher:
         if end > at or len(data) < BLANK_BYTES or data[4:8] == _BLANK:
             return found, end
         says = int.from_bytes(data[:4], "big", signed=True)
-        left = self._log.segment_bytes - at % self._log.segment_bytes
+        left = self._files.log.segment_bytes - at % self._files.log.segment_bytes
         if self._files.damage.at(until) is not None:
             left = min(left, until - at)
         if not may_have(says, left):
             raise BadRecord("unreadable_region", f"the record at {at} says it has {says} bytes")
         if at + says <= until:  # longer than one reading
-            return self._parser.parse(self._log.read(at, says), at, until)
-        if claimed_end(lambda size, p: self._log.read(at + p, size), 0, at, until - at) is None:
+            return self._parser.parse(self._files.log.read(at, says), at, until)
+        if claimed_end(lambda size, p: self._files.log.read(at + p, size), 0, at, until - at) is None:
             raise BadRecord("unreadable_region", f"the parts of the record at {at} do not add up")
         return found, end
 
@@ -347,7 +346,7 @@ class Dispatcher:
         """
         if self.on_bad(at, until, bad):
             return
-        if self._copied_until != self._log.end or until - at > RECORD_BYTES_MAX:
+        if self._copied_until != self._files.log.end or until - at > RECORD_BYTES_MAX:
             raise bad
         self._stalled_at = self.confirmed
 
@@ -441,7 +440,7 @@ class Dispatcher:
             ):
                 continue
             if sys_flag & INNER_BATCH:  # the other messages of the record have its offset plus 1, 2, ...
-                queue.skip_to(queue_offset + messages_at(self._log, offset, size))
+                queue.skip_to(queue_offset + messages_at(self._files.log, offset, size))
             dirty[queue] = None
             arrived[topic, queue_id, tags_code] = queue.max_offset
         return arrived
