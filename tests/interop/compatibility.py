@@ -193,6 +193,11 @@ def _differences() -> list[str]:
         "(`enableCalcFilterBitMap`, off by default) would lie in ConsumeQueueExt, which keelmq does not",
         "have. RocketMQ also chooses by the kept expression: a group that comes back within 24 hours with a",
         "subscription of an older version gets what its former one takes; here, what it wants.",
+        "",
+        "A NOTIFICATION (200054) says that there is something whatever the consumer's expression takes:",
+        "RocketMQ 5.5 looks (`useMessageFilterForNotification`), here the pop that follows finds nothing.",
+        "An operator's reset of offsets is known to the master until the group reads from there, as in",
+        "RocketMQ: after a failover in between, what members commit counts again.",
     ]
 
 
