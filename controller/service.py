@@ -70,6 +70,7 @@ from runtime.turns import Slice
 log = logging.getLogger(__name__)
 
 PROCESS_NAME_MAX: Final = 32
+PROCESSES_MAX: Final = 64
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 GROUP_MAX: Final = 1000
 """Brokers of one group: what is decided about a group looks at all of them in one go, 5 us each."""
@@ -491,6 +492,7 @@ class Controller:
                 starts=opt_int(ext, "starts", 0, 0),
                 process=ext.get("process", "")[:PROCESS_NAME_MAX],
                 nth=opt_int(ext, "nth", 0, 0),
+                before=_names(ext.get("startsBefore", "")),
             )
         )
         return self._told_ha_address(name, answer)
@@ -581,6 +583,10 @@ def _timeout_ms(ext: dict[str, str], unsaid: int) -> int:
     if not ext.get("heartbeatTimeoutMills"):
         return unsaid
     return min(max(opt_int(ext, "heartbeatTimeoutMills", 0), TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name[:PROCESS_NAME_MAX] for name in text.split(",")[:PROCESSES_MAX] if name)
 
 
 def _incarnations(text: str) -> dict[int, int]:

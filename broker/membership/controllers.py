@@ -62,11 +62,12 @@ class Granted:
 @dataclass(frozen=True, slots=True)
 class Start:
     """Which registration this is: the ``nth`` of ``process``, the ``starts``'th start of this broker's
-    disk."""
+    disk. ``before``: the starts that the disk knows of besides; empty = an older version noted none."""
 
     starts: int
     process: str
     nth: int
+    before: tuple[str, ...] = ()
 
 
 class Overtaken(MqError):
@@ -246,6 +247,8 @@ class Controllers:
         ext["heartbeatTimeoutMills"] = str(self._config.controller_heartbeat_timeout_ms)
         if start is not None:
             ext |= {"starts": str(start.starts), "process": start.process, "nth": str(start.nth)}
+            if start.before:
+                ext["startsBefore"] = ",".join(start.before)
         asked_ms = self._env.monotonic_ms()
         invalid = Response.CONTROLLER_BROKER_ID_INVALID
         answer = await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext), also=[invalid])

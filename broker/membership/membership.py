@@ -55,9 +55,9 @@ class Membership:
         self._controllers = controllers
         self._identity = Identity(env.disk, config)
         self._allocator = BrokerIdAllocator(env, config, self._identity, controllers)
-        self._reboot = UncleanRebootDetector(env, config.store_path)
         self._was_registered = False
         self._process = f"{env.random.getrandbits(64):016x}"
+        self._reboot = UncleanRebootDetector(env, config.store_path, self._process)
         self._registrations = 0
         self._suspect_since_ms = float("-inf")
         self._noting = asyncio.Lock()  # the suspicion: one is not ended while another is noted
@@ -175,9 +175,10 @@ class Membership:
     async def _register(self, broker_id: BrokerId) -> View:
         unclean = self.unclean and not self._was_registered
         while True:
+            await self._count()
             self._registrations += 1
-            starts = self._reboot.starts
-            start = Start(starts, self._process, self._registrations) if starts else None
+            before = self._reboot.before
+            start = Start(self._reboot.starts, self._process, self._registrations, before)
             try:
                 view = await self._controllers.register(
                     broker_id, start, unclean=unclean, suspect=self.suspect, old=self.old
@@ -191,6 +192,17 @@ class Membership:
         self._refuse_to_be_a_double(broker_id, view)
         return view
 
+    async def _count(self) -> None:
+        """A start that is registered and not noted here would be one more that an older state of this disk
+        may lack, and nobody could tell. Raises MqError."""
+        if self._reboot.counted:
+            return
+        try:
+            async with self._noting:
+                await self._env.offload(self._reboot.count)
+        except OSError as error:
+            raise MqError(f"this broker cannot register: its start cannot be noted: {error}") from error
+
     async def _on_old_disk(self, overtaken: Overtaken) -> None:
         """What a later start acknowledged is not on this disk."""
         log.error(
@@ -199,7 +211,8 @@ class Membership:
             overtaken,
         )
         async with self._noting:
-            await self._env.offload(partial(self._reboot.on_old_disk, overtaken.starts))
+            note = partial(self._reboot.on_old_disk, overtaken.starts, overtaken.process)
+            await self._env.offload(note)
 
     async def on_refused(self, refused: Refused, lacks: str | None) -> bool:
         """A Controller refused. If it does not know this broker, register or apply for the id again; whether

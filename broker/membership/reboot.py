@@ -10,10 +10,13 @@ so, at every start and in every mode. ``bootId.json`` in the store keeps it, a J
     synced    the last run acknowledged nothing before its sync (SYNC_FLUSH)
     written   the log had bytes once; absent in files of older versions
     starts    how often the store was opened
+    processes the last starts, by names that no other start has, this one at the end
     old       the disk was put back to an older state of itself, and no master has taken the broker in since
 
-A disk that was put back (a snapshot, a backup) says nothing of that. But the Controllers know of a later
-start, if there was one since: ``on_old_disk``.
+A disk that was put back (a snapshot, a backup) says nothing of that. But the Controllers know the last start
+that registered. A disk that does not know that one is older than it: ``on_old_disk``. Numbers would not do:
+starts that reached no Controller count the disk's up, past the one that they know. So no start registers
+before it is noted here.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from runtime.env import Env, read_file, write_file
 log = logging.getLogger(__name__)
 
 FILE: Final = "bootId.json"
+PROCESSES_MAX: Final = 64
+"""So many starts in a row may fail to register. One more, and the broker is suspect without need."""
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +45,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
     written: bool | None = None
     starts: int = 0
     old: bool = False
+    processes: tuple[str, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +85,15 @@ class UncleanRebootDetector:
 
     In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside or
     cut, ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however
-    often the process or the machine dies.
+    often the process or the machine dies. ``process``: the name of this start.
     """
 
-    def __init__(self, env: Env, directory: str) -> None:
+    def __init__(self, env: Env, directory: str, process: str = "") -> None:
         self.suspect = False
+        self.counted = False
+        """This start is noted on the disk, with its number and its name."""
         self._noted = Noted()
-        self._counted = False  # the number of this start is on the disk
+        self._process = process
         self._env = env
         self._path = f"{directory}/{FILE}"
 
@@ -109,6 +117,7 @@ class UncleanRebootDetector:
             written=written or None,
             starts=1 + (noted.starts if noted else 0),
             old=noted is not None and noted.old and self.suspect,
+            processes=self._with_own(noted.processes if noted else ()),
         )
         try:
             self._write(note)
@@ -117,13 +126,12 @@ class UncleanRebootDetector:
             if self.suspect or (says_synced and not found.synced):
                 raise DiskError(f"{self._path} cannot be written: {error}") from error
             log.warning("%s cannot be written: %s", self._path, error)
-            self._noted = msgspec.structs.replace(note, written=None)  # written with the next note
-            self._counted = False
+            self._noted, self.counted = note, False
 
     @property
     def owes_bytes(self) -> bool:
         """Whether the log had no bytes yet when this was last noted, or the note could not be written."""
-        return not self._noted.written or not self._counted
+        return not self._noted.written or not self.counted
 
     def on_bytes(self) -> None:
         """The log has bytes: from now on an empty one is evidence of a loss. Blocks on syncs."""
@@ -146,21 +154,43 @@ class UncleanRebootDetector:
     def starts(self) -> int:
         """How often the store was opened, this time included, or more where others know of more. 0 while
         that is not on the disk: the next start would say the same number."""
-        return self._noted.starts if self._counted else 0
+        return self._noted.starts if self.counted else 0
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """The starts that this disk knows of, but this one."""
+        return tuple(process for process in self._noted.processes if process != self._process)
+
+    def count(self) -> None:
+        """Have this start on the disk. Blocks on syncs. Raises OSError."""
+        if not self.counted:
+            self._write(self._noted)
+
+    def _with_own(self, processes: tuple[str, ...]) -> tuple[str, ...]:
+        others = [process for process in processes if process != self._process]
+        return (*others, self._process)[-PROCESSES_MAX:] if self._process else tuple(others)
 
     @property
     def old(self) -> bool:
         """The disk is older than what this broker had once."""
         return self._noted.old
 
-    def on_old_disk(self, known_starts: int) -> None:
-        """The store was opened ``known_starts`` times: the disk is as it was before that. Blocks on syncs.
-        What cannot be written now, the next start hears from the Controllers as well."""
+    def on_old_disk(self, known_starts: int, process: str = "") -> None:
+        """The store was opened ``known_starts`` times, ``process`` was the last: the disk is as it was before
+        that. Blocks on syncs. What cannot be written now, the next start hears from the Controllers as well.
+        """
         self.suspect = True
         starts = max(self._noted.starts, known_starts) + 1
-        noted = msgspec.structs.replace(self._noted, suspect=True, written=True, starts=starts, old=True)
-        self._noted, self._counted = noted, False
-        self._note(noted, "it is said without a number that this disk is old")
+        noted = msgspec.structs.replace(
+            self._noted,
+            suspect=True,
+            written=True,
+            starts=starts,
+            old=True,
+            processes=self._with_own((process,) if process else ()),
+        )
+        self._noted, self.counted = noted, False
+        self._note(noted, "this start does not register before that")
 
     def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
@@ -189,4 +219,4 @@ class UncleanRebootDetector:
 
     def _write(self, noted: Noted) -> None:
         write_file(self._env.disk, self._path, msgspec.json.encode(noted))
-        self._noted, self._counted = noted, True
+        self._noted, self.counted = noted, True

@@ -87,7 +87,8 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     older version or a RocketMQ broker.
 
     ``starts``: how often the broker was started, by its disk. ``process``: any name of this start's own;
-    ``nth``: its so many'th registration. What is older than the last one changes nothing."""
+    ``nth``: its so many'th registration; ``before``: the other starts that its disk knows of, empty = it does
+    not say. What is older than the last one changes nothing."""
 
     cluster: str
     broker_id: int
@@ -103,6 +104,7 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     starts: int = 0
     process: str = ""
     nth: int = 0
+    before: tuple[str, ...] = ()
 
 
 class ApplyBrokerId(_Command, frozen=True, kw_only=True, tag="apply_id"):

@@ -44,11 +44,18 @@ class Replica(msgspec.Struct):
 
     def is_newer_than(self, command: RegisterBroker) -> bool:
         """Whether the last registration is newer than this one: that of a process that is gone came late, or
-        the broker's disk was put back to an older state of itself. One without a number is taken as it is."""
+        the broker's disk was put back to an older state of itself. One without a number is taken as it is.
+
+        Each start is on the disk before it registers, and the next one names those that are. So one that does
+        not name the last is of an older state. The number alone tells less: starts that reached no Controller
+        raise it, too.
+        """
         if not command.starts:
             return False
         if command.process == self.process:
             return command.nth < self.nth
+        if command.before and self.process:
+            return self.process not in command.before
         return command.starts <= self.starts
 
 

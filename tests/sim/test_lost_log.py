@@ -209,6 +209,61 @@ async def test_a_disk_put_back_to_an_older_state_of_itself_waits_for_those_that_
     await world.settled()
 
 
+def refuses(disk: object, path: str, content: bytes) -> None:
+    raise OSError(5, "EIO")
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("what", ["reaches no Controller first", "was not noted before", "is not noted now"])
+@simulated(lambda what: Snapshots(1, ALL))
+async def test_a_disk_put_back_is_known_by_the_start_that_it_does_not_know(
+    world: Snapshots, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its own count of starts may be past the one that the Controllers know, or it could not write it."""
+    cluster = world.cluster
+    master = cluster.master()
+    old, other = sorted(node.name for node in cluster.of("broker") if node.name != master)
+    assert master is not None
+    world.send_on(every_s=0.05)
+    await asyncio.sleep(1)
+    stopped = cluster.stop(old)
+    assert stopped is not None
+    await asyncio.wait([stopped], timeout=10)
+    snapshot = world.take(old)
+    with monkeypatch.context() as refusing:
+        if what == "was not noted before":
+            refusing.setattr(reboot, "write_file", refuses)
+        world.start(old)
+        await world.serves(old)
+        await asyncio.sleep(1)
+    assert await cluster.until(cluster.converged, 20) is None
+    cluster.kill(other)  # what is acknowledged from now on is at two
+    await asyncio.sleep(3)
+    world.quiet = True
+    await asyncio.sleep(0.5)
+    cluster.kill(old)
+    cluster.kill(master)
+    world.put_back(old, snapshot)
+    await asyncio.sleep(3)
+    if what == "reaches no Controller first":
+        for node in cluster.of("namesrv"):
+            cluster.cut(old, node.name)
+        world.start(old)
+        await asyncio.sleep(2)
+        cluster.kill(old)
+        cluster.fabric.heal_all()
+    with monkeypatch.context() as refusing:
+        if what == "is not noted now":
+            refusing.setattr(reboot, "write_file", refuses)
+        world.start(old)
+        await asyncio.sleep(2)
+    await asyncio.sleep(2)
+    assert cluster.master() is None, "it waits for those that have more"
+    for name in (other, master):
+        world.start(name)
+    await world.settled()
+
+
 @pytest.mark.sim
 @simulated(lambda: Snapshots(1, ALL))
 async def test_after_a_power_failure_of_all_a_disk_that_was_put_back_does_not_lead_by_its_id(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.membership.reboot import Found, Noted, UncleanRebootDetector, suspicion
+from broker.membership.reboot import PROCESSES_MAX, Found, Noted, UncleanRebootDetector, suspicion
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
@@ -228,6 +228,33 @@ def test_a_number_that_is_not_on_the_disk_is_not_said_the_next_start_would_say_i
     disk.full = False
     made.on_bytes()
     assert made.starts == 10
+
+
+def test_a_start_names_those_before_it_and_is_noted_before_it_registers() -> None:
+    env = full()
+    disk = env.disk
+    assert isinstance(disk, Full)
+
+    def start(process: str) -> UncleanRebootDetector:
+        made = UncleanRebootDetector(env, "/store", process)
+        made.begin(Found(clean=True, synced=True))
+        return made
+
+    unnoted = start("1")
+    assert not unnoted.counted
+    with pytest.raises(OSError, match="space"):
+        unnoted.count()
+    disk.full = False
+    unnoted.count()
+    assert (unnoted.counted, unnoted.before) == (True, ())
+    assert start("2").before == ("1",)
+    third = start("3")
+    assert third.before == ("1", "2")
+    third.on_old_disk(9, "other")
+    assert list(third.before) == ["other"]
+    assert start("4").before == ("other", "3")
+    for number in range(100):
+        assert len(start(f"n{number}").before) < PROCESSES_MAX
 
 
 def test_an_old_disk_is_old_until_a_master_has_taken_the_broker_in() -> None:

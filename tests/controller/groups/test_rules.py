@@ -527,6 +527,25 @@ def test_a_disk_put_back_says_a_number_that_is_taken() -> None:
     assert table.groups[G].suspect == [2]
 
 
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [
+        (("first", "unheard", "second"), 0),  # starts that reached no Controller lie between
+        (
+            ("first", "unheard"),
+            BROKER_ID_INVALID,
+        ),  # it was put back, and started more often than was heard of
+        ((), 0),  # an older version names none: the number counts
+    ],
+)
+def test_a_start_that_does_not_know_the_last_one_is_of_an_older_disk_whatever_its_number(
+    before: tuple[str, ...], code: int
+) -> None:
+    table = started(ALL)
+    table.apply(registration(2, 5, "second", 1, before=("first",)))
+    assert table.apply(registration(2, 9, "now", 1, before=before))["code"] == code
+
+
 def test_who_says_no_number_is_taken_at_its_word() -> None:
     """A RocketMQ broker, or an older version."""
     table = started(ALL)
