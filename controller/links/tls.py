@@ -33,6 +33,7 @@ from runtime.tls.reminder import Reminder
 from runtime.tls.state import wall_ms
 from runtime.tls.validity import Validity
 from runtime.tls.watch import Watch
+from runtime.tls.words import told
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 PLACES: Final = Places(64, 64)
@@ -149,6 +150,11 @@ def member_names(peercert: dict[str, Any] | None) -> frozenset[str]:
     subject = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
     other = [value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"]
     return frozenset(subject + other)
+
+
+def fault(error: Exception | None) -> str | None:
+    """What TLS says of the end of a connection; None: it ended for another reason."""
+    return told(error) if isinstance(error, ssl.SSLError) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from typing import Any, Final
 from controller.links.handshake import PROCESS_BYTES, Identity, Opened, dials
 from controller.links.link import Link
 from controller.links.roster import Roster
-from controller.links.tls import TlsFiles, TlsNetwork
+from controller.links.tls import TlsFiles, TlsNetwork, fault
 from model.errors import ConfigError
 from model.settings import is_loopback, split_address
 from runtime.backoff import Backoff
@@ -34,7 +33,6 @@ from runtime.report.complaints import Complaints
 from runtime.secret import NONCE_BYTES
 from runtime.tasks import Tasks, every
 from runtime.tls.watch import LOOK_S
-from runtime.tls.words import told
 
 log = logging.getLogger(__name__)
 
@@ -253,17 +251,18 @@ class Transport:
 
     def on_ended(self, link: Link, error: Exception | None) -> None:
         self._strangers.pop(link, None)
-        if link.peer is None and link.dialed is not None and isinstance(error, ssl.SSLError):
-            self._on_tls_failed(link.dialed, error)
+        why = fault(error)
+        if link.peer is None and link.dialed is not None and why is not None:
+            self._on_tls_failed(link.dialed, why)
         if link.peer is not None and self._links.get(link.peer) is link:
             del self._links[link.peer]
             self._doubled.pop(link.peer, None)
             self._owner.on_down(link.peer)
 
-    def _on_tls_failed(self, peer: str, error: ssl.SSLError) -> None:
+    def _on_tls_failed(self, peer: str, why: str) -> None:
         """TLS with ``peer``, which this one dials, failed at one of the ends: both of them say so."""
         assert isinstance(self._network, TlsNetwork), "who else speaks TLS?"
-        why, before = told(error), self._network.failed.get(peer)
+        before = self._network.failed.get(peer)
         self._network.failed[peer] = why
         if why != before:
             log.warning(
@@ -294,8 +293,8 @@ class Transport:
 
         def on_error(error: Exception) -> None:
             nonlocal before
-            if isinstance(error, ssl.SSLError):
-                self._on_tls_failed(peer, error)
+            if (why := fault(error)) is not None:
+                self._on_tls_failed(peer, why)
             elif str(error) != before:
                 log.info(
                     "Controller %s cannot reach %s at %s: %s",
