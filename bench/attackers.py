@@ -15,6 +15,7 @@ import json
 import os
 import struct
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from model.codes import Request  # noqa: E402
 from remoting.codec import Command, decode, encode  # noqa: E402
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader  # noqa: E402
+from remoting.pop_headers import PopHeader  # noqa: E402
 
 BIG: Final = "BenchmarkTest"  # 1024 queues, at every broker from its first start
 VICTIM: Final = "Hostile"
@@ -323,6 +325,65 @@ async def compression_bombs(wire: Wire) -> None:
             await talk.call(Request.SEND_MESSAGE_V2, ext, body)
 
 
+def _framed(header: bytes) -> bytes:
+    return struct.pack(">iI", 4 + len(header), len(header)) + header
+
+
+ODD_HEADERS: Final = tuple(
+    _framed(b'{"code":35,"opaque":1,"extFields":{"a":' + text + b"}}")
+    for text in (
+        b"[" + (b'[{"":' * 100 + b"1" + b"}]" * 100 + b",") * 350 + b"1]",
+        b"[" + b'{"":1},' * 30_000 + b"1]",
+        b"[" + (b"9" * 4000 + b",") * 60 + b"1]",
+        b'"",' + b",".join(b'"%x" :""' % n for n in range(180_000)),
+    )
+)
+
+
+async def odd_headers(wire: Wire) -> None:
+    """50 headers at once: objects in objects, blanks that hide 180,000 fields, numbers of 4,000 digits"""
+
+    async def one(at: int) -> None:
+        async with wire.to(at // len(ODD_HEADERS)) as talk:
+            talk.put(ODD_HEADERS[at % len(ODD_HEADERS)])
+            await talk.writer.drain()
+            with contextlib.suppress(TimeoutError):
+                await talk.answer()
+
+    ended = await asyncio.gather(*(one(at) for at in range(50)), return_exceptions=True)
+    wire.seen["headers that ended their connection"] += sum(isinstance(each, Exception) for each in ended)
+
+
+async def last_bytes(wire: Wire) -> None:
+    """30 sends of 4 MB, each but for its last byte, then all last bytes at once"""
+    frame = encode(Command(int(Request.SEND_MESSAGE_V2), send_ext(VICTIM), bytes(4_100_000), 1))
+    async with contextlib.AsyncExitStack() as stack:
+        talks = [await stack.enter_async_context(wire.to()) for _ in range(30)]
+        for talk in talks:
+            talk.put(frame[:-1])
+            await talk.writer.drain()
+        await asyncio.sleep(0.5)
+        for talk in talks:
+            talk.put(frame[-1:])
+        for talk in talks:
+            await talk.answer()
+
+
+async def pops_over_together(wire: Wire) -> None:
+    """8,000 pops of an empty queue that are over in the same millisecond"""
+    async with contextlib.AsyncExitStack() as stack:
+        talks = [await stack.enter_async_context(wire.to()) for _ in range(8)]
+        now_ms = int(time.time() * 1000)
+        for number, talk in enumerate(talks):
+            ext = PopHeader("hostile", BIG, number, 32, 60_000, 3000, now_ms, 1).to_ext()
+            for _ in range(1000):
+                talk.ask(Request.POP_MESSAGE, ext)
+            await talk.writer.drain()
+        for talk in talks:
+            for _ in range(1000):
+                await talk.answer()
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     attack.__name__.replace("_", "-"): attack
     for attack in (
@@ -343,6 +404,9 @@ ATTACKS: Final[dict[str, Attack]] = {
         idle_connections,
         begun_frames,
         compression_bombs,
+        odd_headers,
+        last_bytes,
+        pops_over_together,
     )
 }
 
