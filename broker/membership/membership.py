@@ -232,6 +232,7 @@ class Membership:
                 "the Controllers do not know this broker, and there is no master to copy from what was lost"
                 f" here: {lacks}. If it was removed: start it with an empty store"
             )
-        empty = self._store.log.end == self._store.log.min_offset
+        # A log that is empty because its disk is gone is none of a new broker.
+        empty = self._store.log.end == self._store.log.min_offset and not self.suspect
         self.broker_id = await self._allocator.apply_anew(await self.id(), empty=empty)
         return False

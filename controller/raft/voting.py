@@ -6,13 +6,14 @@ followed by the next one soon, at a random time; the tries grow apart until a le
 
 A member that begins with an empty directory may have forgotten a vote, so it has none until a leader admits
 it (``journal.admit``). Two things of it count all the same: that it follows, which endangers nothing, and its
-vote where *all* members vote for one candidate. No decision can be lacking there; that is also how a new
-group begins.
+vote where *all* members vote for one candidate. No decision can be lacking there that one of them has; that
+is also how a new group begins.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from controller.raft.disk.journal import Journal
     from controller.raft.membership import Membership
+
+log = logging.getLogger(__name__)
 
 NEVER: Final = -1e9
 ANSWERS_MISSED_MAX: Final = 3
@@ -170,7 +173,21 @@ class Voting(LibraryNode):
         ballots.add(message.term, sender.id, admitted=message.admitted)
         if self._elects(ballots.votes):
             ballots.electors = frozenset(ballots.votes if len(ballots.votes) == len(self.peers) else ())
+            self._tell_who_remembers(sum(ballots.votes.values()) + self.has_vote)
             self.on_elected()
+
+    def _tell_who_remembers(self, remember: int) -> None:
+        """Elected by all, as most have no admission: their directories were lost, or a power failure cut the
+        ends of them. What was decided may be lost with the former, and nothing here can tell."""
+        if remember and not self._majority(remember):
+            log.error(
+                "Controller %s leads by the votes of all, and %d of %d remembers what was decided: if the"
+                " others lost their directories, see 'The Controllers lost their directories' in"
+                " docs/operations.md",
+                self.selfNode.id,
+                remember,
+                len(self.peers) + 1,
+            )
 
     def _elects(self, votes: dict[str, bool]) -> bool:
         """Whether these and the own vote are a majority of admitted members, or all members."""

@@ -16,6 +16,7 @@ from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command
 from remoting.service import RemotingClient
+from tests.sim.test_lost_log import lose_the_log
 from tests.sim.world import SEND, World, simulated
 
 pytestmark = pytest.mark.sim
@@ -229,6 +230,34 @@ async def test_controllers_that_lost_everything_make_no_replica_master_that_may_
         assert status is not None
         assert "docs/operations.md" in (status["life"]["reason"] or "")
         assert ids.get(name) in (None, status["life"]["brokerId"])
+
+
+@simulated(lambda: Operated(1))
+async def test_controllers_that_lost_everything_take_no_broker_for_a_new_one_whose_log_is_gone(
+    world: Operated,
+) -> None:
+    """It has the identity of a broker, and is the first to ask; the others have everything."""
+    cluster = world.cluster
+    await world.send(20)
+    ids = {name: status["brokerId"] for name, status in cluster.brokers().items()}
+    await asyncio.sleep(10)  # each has noted that its log has bytes
+    world.kill_all("broker")
+    world.kill_all("namesrv")
+    for node in cluster.of("namesrv"):
+        world.lose_disk(node.name)
+        cluster.start(node.name)
+    first = min(ids, key=ids.__getitem__)
+    lose_the_log(cluster, first)
+    cluster.start(first)
+    await asyncio.sleep(5)
+    for name in ids:
+        if name != first:
+            cluster.start(name)
+    await asyncio.sleep(5)
+    assert cluster.master() is None
+    status = cluster.status(first)
+    assert status is not None
+    assert "never gave id" in status["life"]["reason"]
 
 
 @pytest.mark.parametrize("suspect", [False, True])

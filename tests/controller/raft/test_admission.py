@@ -172,6 +172,34 @@ def test_leadership_is_not_handed_to_a_member_without_a_vote() -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("wiped", [1, 2])
+def test_who_leads_by_the_votes_of_all_says_so_where_a_majority_forgot(
+    wiped: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group(3)
+
+    async def main() -> None:
+        members = sorted(group.members.values(), key=lambda member: member.name)
+        for member in members:
+            await member.start()
+        await group.wait_leader()
+        assert await wait_for(lambda: all(m.up for m in members))
+        assert "remembers" not in caplog.text, "a new group has nothing to remember"
+        for member in members:
+            member.kill()
+        for member in members[:wiped]:
+            member.replace_disk()
+        for member in members:
+            await member.start()
+        await group.wait_leader()
+
+    try:
+        group.loop.run_until_complete(main())
+    finally:
+        group.loop.close()
+    assert ("1 of 3 remembers" in caplog.text) == (wiped == 2)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_wiped_member_cannot_elect_a_leader_that_lacks_decisions(seed: int) -> None:
     """n0 and n1 decide while n2 is away; n1 loses its disk, n0 is away: n2 must not lead with n1's help."""
