@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.group import group_of
-from runtime.os_env import OsDisk, OsEnv
+from runtime.os_env import FILE_MODE, OsDisk, OsEnv
 from store.files.record import Record
 from store.offline.directory import Damage, StoreDirectory
 from store.offline.directory import dump as dump_record
@@ -120,6 +121,8 @@ def export(
     with StoreDirectory(OsDisk(), str(directory)) as store, _bar("exporting") as progress:
         total = sum(segment.size for segment in store.segments())
         store.progress = lambda size: progress(size, total)
+        if out is not None and not out.exists():  # messages are for its owner and group, as in a store
+            os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         if kind == "parquet":
             write_parquet(str(out), records(store), bodies)
         elif out is None:

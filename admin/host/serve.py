@@ -327,7 +327,7 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     accounts = f"{values.get('aclHome') or 'conf'}/plain_acl.yml"
     if values.get("aclEnable", "").lower() == "true" and open_to_others(accounts):
         log.warning("%s can be read by others than its owner: chmod 600", accounts)
-    tls = tls_of(chosen.tls)
+    tls = tls_of(chosen.tls, told={values.get(name, "") for name in SECRET_FILES})
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(chosen, tls, logs))
 

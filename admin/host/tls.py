@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from admin.credentials import open_to_others
@@ -24,8 +24,9 @@ class Server(Protocol):
     def health(self) -> str | None: ...
 
 
-def tls_of(values: Mapping[str, str]) -> TlsState | None:
-    """The TLS that a server's own file asks for; None: it asks for none. Raises ConfigError."""
+def tls_of(values: Mapping[str, str], told: Collection[str] = ()) -> TlsState | None:
+    """The TLS that a server's own file asks for; None: it asks for none. ``told``: of these paths it was said
+    who can read them. Raises ConfigError."""
     if not values:
         return None
     state = TlsState(values)
@@ -38,7 +39,7 @@ def tls_of(values: Mapping[str, str]) -> TlsState | None:
     elif config.dials and not config.checks_servers:
         log.warning("TLS: certificates of servers are not checked: set tls.client.trustCertPath")
     for path in dict.fromkeys((config.server_key, config.client_key)):
-        if open_to_others(path):
+        if path not in told and open_to_others(path):
             log.warning("%s can be read by others than its owner: chmod 600", path)
     return state
 

@@ -104,6 +104,7 @@ def test_export_writes_every_record_with_its_body(stores: Path, tmp_path: Path, 
     out = tmp_path / f"out.{kind}"
     arguments = ["export", str(stores / "plain-11"), "--format", kind, "--out", str(out), "--bodies"]
     assert run(store, arguments) == DONE
+    assert out.stat().st_mode & 0o007 == 0, "messages are for its owner and group"
     if kind == "jsonl":
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         bodies = {row["commitLogOffset"]: base64.b64decode(row["body"]) for row in rows if row["body"]}

@@ -135,6 +135,13 @@ def test_a_key_that_others_can_read_is_complained_about(
     state = tls_of({**site.server(), "tls.server.keyPath": str(open_key)})
     assert state is not None
     assert "open.key can be read by others than its owner" in caplog.text
+    caplog.clear()
+    both = {"tls.server.keyPath": str(open_key), "tls.client.certPath": site.path("server.pem")}
+    both["tls.client.keyPath"] = str(open_key)
+    tls_of({**site.server(), **both})
+    assert caplog.text.count("open.key can be read") == 1
+    tls_of({**site.server(), **both}, told=[str(open_key)])
+    assert caplog.text.count("open.key can be read") == 1
 
 
 def test_a_file_that_turns_tls_off_has_none() -> None:
