@@ -12,17 +12,10 @@ from chaos.scenarios import Plan
 from chaos.sim.cluster import SimCluster
 from chaos.sim.story import Story
 from model.codes import Request
+from tests.sim.asked import TOPIC
 from tests.sim.kept import ALL, MAJORITY, Kept
-from tests.sim.test_tables_first import TOPIC
+from tests.sim.operated import lose_the_log
 from tests.sim.world import World, simulated
-
-
-def lose_the_log(cluster: SimCluster, broker: str) -> None:
-    """The disk of storePathCommitLog is an empty one; bootId.json, checkpoint, epochs and queues stay."""
-    machine = cluster.nodes[broker].machine
-    for path in [path for path in machine.paths("/store") if path.startswith("/store/commitlog/")]:
-        machine._files.pop(path)
-        machine._durable.pop(path, None)
 
 
 def status(cluster: SimCluster, node: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from model.codes import Request, Response
-from tests.sim.test_operations import EPOCHS, IDENTITY, Operated
-from tests.sim.test_tables_first import FLUSHES_SELDOM, TOPIC, Group, alone
+from tests.sim.asked import FLUSHES_SELDOM, TOPIC, Group, alone
+from tests.sim.operated import EPOCHS, IDENTITY, Operated
 from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
