@@ -159,7 +159,7 @@ def test_in_majority_mode_an_outsider_with_a_longer_log_and_without_the_group_do
     world.run(main)
 
 
-@simulated(lambda: Group(0))
+@simulated(lambda: Group(1))
 async def test_after_a_power_failure_of_the_only_member_an_outsider_with_an_equal_log_does_not_lead(
     world: Group,
 ) -> None:
