@@ -1,4 +1,5 @@
-"""The promise of Polling to everybody else: of pops that are over together it answers a slice a turn."""
+"""The promise of Polling to everybody else: of pops that are over together it answers a slice a turn.
+To those that wait: when their time is over they are answered, whoever searches by an expression."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any, cast
 
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.polling import Polling
-from broker.state.clients import Subscription
+from broker.state.clients import SQL92, Subscription
+from broker.state.effort import Effort
 from model.config import BrokerConfig
 from remoting.codec import Command
 from runtime.turns import SLICE_MS
@@ -31,6 +33,7 @@ class World:
             config=BrokerConfig(),
             store=SimpleNamespace(on_arrive=[]),
             trust=SimpleNamespace(passed=lambda connection, request: None),
+            effort=Effort(lambda: self.now_ms),
         )
         self.polling = Polling(cast(Any, context), self._released)
         self.polling.serve = self._serve
@@ -76,3 +79,21 @@ async def test_pops_of_a_role_that_ends_are_answered_a_slice_a_turn() -> None:
     assert sum(world.made.values()) == SLICE_MS
     await world.until_all()
     await world.polling.answered()
+
+
+async def test_pops_whose_time_is_over_do_not_wait_for_the_search_of_an_expression() -> None:
+    """A pop by an expression may keep its turn until its own time is over: no overdue one was answered."""
+    world = World()
+    pop = header("T0", group="chosen", poll_ms=60_000)
+    chosen = Subscription.of(pop.topic, "a = 1", SQL92)
+    assert world.polling.hold(cast(Any, world), Command(2), pop, chosen, 60_000) is None
+    effort = world.polling._context.effort
+    async with effort.turn(cast(Any, world)):
+        world.polling.more(pop)
+        await asyncio.sleep(0)
+        assert effort._turns.waiting == 1, "the one that was woken waits for its turn"
+        world.now_ms = 2000
+        world.polling._expire()
+        await world.until_all()
+        assert world.polling.held == 1
+    await world.polling._tasks.join()

@@ -50,7 +50,7 @@ class Polling:
         self._tasks = Tasks("held pops")
         self._releases = Tasks("released pops")
         self._waking: asyncio.Task[None] | None = None
-        self._late = False
+        self._answering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
         context.store.on_arrive.append(self._arrived)
@@ -116,27 +116,18 @@ class Polling:
             self._due[key] = None
             self._try_on()
 
-    @property
-    def _is_trying(self) -> bool:
-        return self._waking is not None and not self._waking.done()
-
     def _try_on(self) -> None:
-        if not self._is_trying:
+        if self._waking is None or self._waking.done():
             self._waking = self._tasks.spawn(self._wake(), name="wake")
 
     async def _wake(self) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)
-        while self._due or self._late:
+        while self._due:
             due, self._due = self._due, {}
             for key in due:
                 while (held := self.pops.first(key)) is not None and await self._tried(held):
                     if self.pops.first(key) is held:
                         self.pops.take(key)
-                    await slice_.breathe()
-            if self._late:
-                self._late, now_ms = False, self._context.env.monotonic_ms()
-                while (over := self.pops.overdue(now_ms)) is not None:
-                    self._try(over, last=True)
                     await slice_.breathe()
 
     async def _tried(self, held: HeldPop) -> bool:
@@ -178,17 +169,28 @@ class Polling:
         self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1000, self._expire)
 
     def _expire(self) -> None:
-        """Answer a slice of those whose time is over; the rest one slice after the other, in ``_wake``."""
+        """Answer a slice of those whose time is over; the rest a slice a turn in a task that waits for no
+        expression's turn, as woken ones may."""
         self._timer = None
-        now_ms = self._context.env.monotonic_ms()
-        slice_ = Slice(self._context.env.monotonic_ms)
-        self._late = self._is_trying
-        while not self._late and (held := self.pops.overdue(now_ms)) is not None:
-            self._try(held, last=True)
-            self._late = slice_.is_over()
-        if self._late:
-            self._try_on()
+        if self._answering is None or self._answering.done():
+            slice_ = Slice(self._context.env.monotonic_ms)
+            while self._answer_late():
+                if slice_.is_over():
+                    self._answering = self._tasks.spawn(self._answer_all_late(), name="late")
+                    break
         self._arm()
+
+    async def _answer_all_late(self) -> None:
+        slice_ = Slice(self._context.env.monotonic_ms)
+        while self._answer_late():
+            await slice_.breathe()
+
+    def _answer_late(self) -> bool:
+        """Answer the first whose time is over; whether there was one."""
+        held = self.pops.overdue(self._context.env.monotonic_ms())
+        if held is not None:
+            self._try(held, last=True)
+        return held is not None
 
     def look_at_all(self) -> None:
         """Try all that wait."""
