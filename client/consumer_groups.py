@@ -91,7 +91,8 @@ class ConsumerGroups:
         return sorted((s for found in await self._each(ask) for s in found), key=lambda s: s.queue)
 
     async def reset(self, group: str, topic: str, queue: Queue, offset: int) -> None:
-        """Set the group's offset of one queue, back or forward, and tell members that are online."""
+        """Set the group's offset of one queue, back or forward. Members hear of it with their next pull, or
+        commit: within a minute."""
         address = (await self._masters()).get(queue.broker_name)
         if address is None:
             raise Refused(f"{queue.broker_name} has no master now", Response.SYSTEM_ERROR)

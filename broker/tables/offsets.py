@@ -1,12 +1,12 @@
 """How far has each consumer group read each queue?
 
 ``config/consumerOffset.json``: ``{"dataVersion", "groupTopicMap", "offsetTable": {"topic@group": {queue:
-offset}}}``.
+offset}}}``, and while resets stand ``"resetOffsetTable"`` of the same form, which RocketMQ passes over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from model.topic import DataVersion
 from runtime.turns import Slice
 
 SEPARATOR: Final = "@"
+_RESETS: Final = "resetOffsetTable"
 PART_MAX: Final = 8192
 """More entries than these are written with the whole table, which takes slices: 20,000 took 47 ms in one."""
 
@@ -53,6 +54,7 @@ class OffsetTable:
     def load(self, stored: dict[str, Any] | None) -> None:
         if stored is not None:
             self._replace(_parse(stored.get("offsetTable") or {}))
+            self._take_resets(_parse(stored.get(_RESETS) or {}), self._table)
             self.version = DataVersion.from_json(stored.get("dataVersion"))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -92,9 +94,23 @@ class OffsetTable:
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """An operator has the group go on elsewhere: ``resets`` says so until it does."""
         self.commit(group, topic, queue_id, offset)
-        self.resets.add(group, topic, queue_id, offset)
+        self.resets.add((topic, group), queue_id, offset)
+        self._changed((topic, group))
         for hook in self.on_reset:
             hook(topic, queue_id)
+
+    def reset_stands(self, group: str, topic: str, queue_id: int, now_ms: float) -> int | None:
+        """Where the group is to go on by an operator's word, and does not yet."""
+        offset = self.resets.get((topic, group), queue_id)
+        if offset is not None and self.resets.is_over((topic, group), queue_id, now_ms):
+            self.end_reset(group, topic, queue_id)
+            return None
+        return offset
+
+    def end_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """The group reads from there."""
+        if self.resets.end((topic, group), queue_id) and (topic, group) in self._table:
+            self._changed((topic, group))
 
     # What consumers commit while there is no master: a table copied from the next one does not replace it.
 
@@ -118,7 +134,6 @@ class OffsetTable:
 
     def take_held(self, end: Callable[[str, int], int]) -> None:
         """This broker is master now: what it kept is its own, up to ``end(topic, queue)``."""
-        self.resets.clear()  # of a time when it led before
         for topic, group, queue_id, kept in self.held_for_master():
             offset = min(kept, end(topic, queue_id))
             if offset > self._table.get((topic, group), {}).get(queue_id, -1):
@@ -187,6 +202,7 @@ class OffsetTable:
         queues = self._table.get((topic, source))
         if queues:
             self._table.setdefault((topic, target), {}).update(queues)
+            self.resets.drop((topic, target))  # the last word counts
             self._changed((topic, target))
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
@@ -194,12 +210,12 @@ class OffsetTable:
         when that changed anything. An entry without queues was dropped at the master."""
         table = _parse(wrapper.get("offsetTable") or {})
         part = bool(wrapper.get("part"))
+        self._take_resets(_parse(wrapper.get(_RESETS) or {}), table if part else None)
         if part:
             table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
         if not table if part else table == self._table:
             return False
         self.mark += 1
-        self.resets.clear()
         if part:
             for key, queues in table.items():
                 if queues:
@@ -219,8 +235,14 @@ class OffsetTable:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
         if mark is None or not self._first <= mark <= self.mark:
             return self.to_text()
-        changed = {SEPARATOR.join(key): dict(self._table.get(key, {})) for key in self._since(mark)}
-        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
+        keys = list(self._since(mark))
+        changed = {SEPARATOR.join(key): dict(self._table.get(key, {})) for key in keys}
+        return {
+            "dataVersion": self.version.to_json(),
+            "offsetTable": changed,
+            "part": True,
+            **self._resets_of(keys),
+        }
 
     def since(self, mark: int) -> dict[str, Any] | None:
         """As ``changed_since`` a mark, of texts that ``prepare_since`` made; None for the whole table, also
@@ -233,7 +255,12 @@ class OffsetTable:
         for key in keys:
             (here if key in self._table else gone).append(SEPARATOR.join(key))
         changed = self.text.part(here, gone)
-        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
+        return {
+            "dataVersion": self.version.to_json(),
+            "offsetTable": changed,
+            "part": True,
+            **self._resets_of(keys),
+        }
 
     def _since(self, mark: int) -> Iterator[tuple[str, str]]:
         """What changed after ``mark``, the newest first."""
@@ -264,6 +291,7 @@ class OffsetTable:
             "dataVersion": self.version.to_json(),
             "groupTopicMap": self._topics_text.whole(indent),
             "offsetTable": self.text.whole(indent),
+            **self._resets_of(self.resets.all()),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -273,7 +301,22 @@ class OffsetTable:
             "offsetTable": {
                 f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()
             },
+            **self._resets_of(self.resets.all()),
         }
+
+    def _resets_of(self, keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """The member of those that stand, if there are any."""
+        found = {SEPARATOR.join(key): queues for key in keys if (queues := self.resets.of(key))}
+        return {_RESETS: found} if found else {}
+
+    def _take_resets(
+        self, told: dict[tuple[str, str], dict[int, int]], only: Iterable[tuple[str, str]] | None
+    ) -> None:
+        """Those a master, or the file, has; ``only`` of these pairs, or of all."""
+        for pair in list(self.resets.all() if only is None else only):
+            self.resets.replace(pair, told.get(pair, {}))
+        for pair, queues in told.items():
+            self.resets.replace(pair, queues)
 
     def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self._table = table

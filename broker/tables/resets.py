@@ -1,51 +1,81 @@
 """Which offsets did an operator give a group, and nobody has read from them yet? Pure.
 
-Until a pull of the queue was told to go on there, what members commit is of their time before the reset:
-it would undo it. As Apache RocketMQ 5.5 (``useServerSideResetOffset``) this is known to the master alone, and
-not kept.
+Until a consumer reads the queue from there, what members commit is of their time before the reset, and would
+undo it. A pull is told once, as of Apache RocketMQ 5.5 (``useServerSideResetOffset``); a consumer may take a
+while to go there, Java's of 4.9 ten seconds. Slaves copy them with the offsets.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-QUEUES_MAX: Final = 200_000
+QUEUES_MAX: Final = 16_384
 """Beyond, the oldest pair is forgotten: its offsets were committed, and count as any commit does."""
+GOING_MS: Final = 30_000
+"""So long after it was told a consumer may still commit what it did before."""
+
+Pair = tuple[str, str]
+"""Topic and group."""
 
 
 class Resets:
     """Holds: ``count`` is that of all queues."""
 
     def __init__(self) -> None:
-        self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group): the oldest first
+        self._of: dict[
+            Pair, dict[int, tuple[int, float | None]]
+        ] = {}  # offset, told at; the oldest pair first
         self.count = 0
 
-    def add(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        queues = self._offsets.setdefault((topic, group), {})
+    def add(self, pair: Pair, queue_id: int, offset: int) -> None:
+        queues = self._of.setdefault(pair, {})
         self.count += queue_id not in queues
-        queues[queue_id] = offset
+        queues[queue_id] = offset, None
         while self.count > QUEUES_MAX:
-            self.drop(next(iter(self._offsets)))
+            self.drop(next(iter(self._of)))
 
-    def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self._offsets.get((topic, group), {}).get(queue_id) if self.count else None
+    def get(self, pair: Pair, queue_id: int) -> int | None:
+        """Where the group is to go on."""
+        found = self._of.get(pair, {}).get(queue_id) if self.count else None
+        return None if found is None else found[0]
 
-    def end(self, group: str, topic: str, queue_id: int) -> None:
-        """It is read from there."""
-        queues = self._offsets.get((topic, group), {})
-        if queues.pop(queue_id, None) is not None:
-            self.count -= 1
-            if not queues:
-                del self._offsets[topic, group]
+    def is_told(self, pair: Pair, queue_id: int) -> bool:
+        return self._of[pair][queue_id][1] is not None
 
-    def drop(self, pair: tuple[str, str]) -> None:
-        """Of a (topic, group)."""
-        self.count -= len(self._offsets.pop(pair, ()))
+    def is_over(self, pair: Pair, queue_id: int, now_ms: float) -> bool:
+        """Whether who was told had its time to go there."""
+        told_ms = self._of[pair][queue_id][1]
+        return told_ms is not None and now_ms - told_ms >= GOING_MS
 
-    def clear(self) -> None:
-        self._offsets.clear()
-        self.count = 0
+    def on_told(self, pair: Pair, queue_id: int, now_ms: float) -> None:
+        self._of[pair][queue_id] = self._of[pair][queue_id][0], now_ms
+
+    def end(self, pair: Pair, queue_id: int) -> bool:
+        """It is read from there; whether it stood."""
+        queues = self._of.get(pair, {})
+        if queues.pop(queue_id, None) is None:
+            return False
+        self.count -= 1
+        if not queues:
+            del self._of[pair]
+        return True
+
+    def of(self, pair: Pair) -> dict[int, int]:
+        return {queue_id: offset for queue_id, (offset, _) in self._of.get(pair, {}).items()}
+
+    def all(self) -> dict[Pair, dict[int, int]]:
+        return {pair: self.of(pair) for pair in self._of}
+
+    def replace(self, pair: Pair, queues: dict[int, int]) -> None:
+        """As a master has them. One that is known here was told, perhaps."""
+        if queues != self.of(pair):
+            self.drop(pair)
+            for queue_id, offset in queues.items():
+                self.add(pair, queue_id, offset)
+
+    def drop(self, pair: Pair) -> None:
+        self.count -= len(self._of.pop(pair, ()))
 
     def check_invariants(self) -> None:
-        assert self.count == sum(map(len, self._offsets.values())), "each counts once"
-        assert all(self._offsets.values()), "a pair without queues is forgotten"
+        assert self.count == sum(map(len, self._of.values())), "each counts once"
+        assert all(self._of.values()), "a pair without queues is forgotten"

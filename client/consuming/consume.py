@@ -178,7 +178,7 @@ class QueueWorker:
                 continue
             if pulled.status is PullStatus.MOVED:
                 log.warning("offset %d of %s moved to %d by the broker", at, self.queue, pulled.next_offset)
-                if pulled.next_offset < at:
+                if pulled.reset or pulled.next_offset < at:
                     self.seek(pulled.next_offset)
                     return
                 progress.took([], pulled.next_offset)

@@ -403,8 +403,12 @@ class PushConsumer(Lifecycle):
             return
         what = f"commit of {queue.topic} at {queue.broker_name}"
         try:
-            await self.puller.commit(queue, offset)
-            if worker.committed == before:  # else that is in doubt since
+            if not await self.puller.commit(queue, offset):
+                # A worker that has its hands full does not pull, and would not hear of it.
+                moved = await self.puller.committed(queue)
+                if moved is not None and worker.handled == offset:
+                    worker.seek(moved)
+            elif worker.committed == before:  # else that is in doubt since
                 worker.committed = offset
             self._refusals.on_good(what)
         except (OSError, MqError) as error:

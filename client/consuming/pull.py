@@ -45,6 +45,11 @@ PULL_CODES: Final = (
 )
 
 
+RESET_REMARK: Final = "OFFSET_RESET"
+RESET_COMMIT_REMARK: Final = "Offset has been previously reset"
+"""How brokers of RocketMQ 5.5 say that an operator has the group go on elsewhere."""
+
+
 class PullStatus(Enum):
     """FOUND; NO_NEW (nothing yet); NO_MATCH (ask again from ``next_offset``); MOVED (offset corrected)."""
 
@@ -71,6 +76,8 @@ class Pulled:
     next_offset: int
     min_offset: int
     max_offset: int
+    reset: bool = False
+    """MOVED, as an operator has the group go on there."""
 
 
 def parse_records(body: bytes, broker_name: str) -> list[Received]:
@@ -156,7 +163,8 @@ class PullConsumer(Lifecycle):
         self._suggested[queue] = answer.suggest_broker_id
         status = _STATUS[Response(response.code)]
         messages = parse_records(response.body, queue.broker_name) if status is PullStatus.FOUND else []
-        return Pulled(status, messages, answer.next_offset, answer.min_offset, answer.max_offset)
+        reset = status is PullStatus.MOVED and response.remark == RESET_REMARK
+        return Pulled(status, messages, answer.next_offset, answer.min_offset, answer.max_offset, reset)
 
     async def committed(self, queue: Queue, *, or_zero: bool = True) -> int | None:
         """The group's offset of ``queue``, or None when it has none. With ``or_zero`` brokers say 0 then,
@@ -170,10 +178,12 @@ class PullConsumer(Lifecycle):
         )
         return int(response.ext["offset"]) if response.code == Response.SUCCESS else None
 
-    async def commit(self, queue: Queue, offset: int) -> None:
-        """Set the group's offset of ``queue``: the next message to read. Returns when the master has it."""
+    async def commit(self, queue: Queue, offset: int) -> bool:
+        """Set the group's offset of ``queue``: the next message to read. Returns when the master has it, or
+        with False: an operator has the group go on elsewhere (``committed``), and this was not noted."""
         ext = {**self._group_queue(queue), "commitOffset": str(offset)}
-        await self._ask(queue, Request.UPDATE_CONSUMER_OFFSET, ext, master_only=True)
+        response = await self._ask(queue, Request.UPDATE_CONSUMER_OFFSET, ext, master_only=True)
+        return response.remark != RESET_COMMIT_REMARK
 
     async def min_offset(self, queue: Queue) -> int:
         return await self._offset(queue, Request.GET_MIN_OFFSET, {})

@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from client.admin import AdminClient
 from client.consuming.consumer import ConsumeOptions, PushConsumer
 from client.consuming.pop.consumer import PopConsumer
@@ -80,6 +82,39 @@ def test_offsets_that_are_reset_while_a_consumer_is_online_are_read_from_again(t
             await until(lambda: sum(listener.got.values()) == 2 * COUNT)
             assert set(listener.got.values()) == {2}
             await until(lambda: offsets.get("cg", TOPIC, 0) == COUNT)
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("held", [1, 3])
+def test_a_reset_passes_over_a_message_that_its_consumer_cannot_handle(tmp_path: Path, held: int) -> None:
+    """In order nothing passes it, and a worker with its hands full does not pull: its commits are told."""
+
+    async def work(servers: Pair) -> None:
+        await sent(servers)
+        got: list[bytes] = []
+
+        async def listener(messages: list[Received]) -> bool:
+            got.append(messages[0].body)
+            return messages[0].body != b"0"
+
+        consumer = PushConsumer(
+            servers.env,
+            "cg",
+            servers.namesrv,
+            listener,
+            subscriptions={TOPIC: "*"},
+            options=options(orderly=True, held_max=held, suspend_s=0.01),
+        )
+        offsets = servers.broker.context.offsets
+        async with consumer, PullConsumer(servers.env, "asks", servers.namesrv) as other:
+            await until(lambda: len(got) > 3)
+            to = {"topic": TOPIC, "group": "cg", "timestamp": 0, "queueId": 0, "offset": COUNT - 1}
+            answer = await asked(other, servers, Request.INVOKE_BROKER_TO_RESET_OFFSET, **to)
+            assert answer.code == 0, answer.remark
+            consumer._doubt_commits()  # as each minute
+            await until(lambda: offsets.get("cg", TOPIC, 0) == COUNT)
+            assert set(got) == {b"0", b"%d" % (COUNT - 1)}
 
     run(tmp_path, work)
 

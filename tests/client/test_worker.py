@@ -129,6 +129,28 @@ def test_a_queue_that_its_broker_moves_back_is_read_from_there_and_nothing_is_ju
     virtually(work)
 
 
+def test_a_queue_that_an_operator_moves_on_leaves_what_it_cannot_handle() -> None:
+    """What is under way is what the reset is to pass over: a poison message, in order."""
+
+    async def work() -> None:
+        queue, calls = FakeQueue(1), list[int]()
+
+        async def listener(messages: list[Received]) -> bool:
+            calls.append(messages[0].queue_offset)
+            return messages[0].queue_offset != 0
+
+        worker = queue.worker(listener, orderly=True)
+        worker.start()
+        await asyncio.sleep(3)
+        assert (set(calls), worker.handled) == ({0}, 0)
+        queue.count, queue.moved = 8, Pulled(PullStatus.MOVED, [], 7, 0, 8, reset=True)
+        await asyncio.sleep(30)
+        assert (calls[-1], worker.handled) == (7, 8)
+        await worker.stop()
+
+    virtually(work)
+
+
 def test_a_queue_that_its_broker_moves_on_waits_for_what_is_under_way() -> None:
     async def work() -> None:
         queue, calls = FakeQueue(1), list[int]()
@@ -177,8 +199,9 @@ def test_queues_that_hang_wait_side_by_side() -> None:
         consumer = PushConsumer(OsEnv(), "g", "nowhere:1", listener, subscriptions={"T": "*"})
         commits: list[int] = []
 
-        async def commit(queue: Queue, offset: int) -> None:
+        async def commit(queue: Queue, offset: int) -> bool:
             commits.append(offset)
+            return True
 
         consumer.puller.commit = commit  # type: ignore[method-assign]
         consumer._routes.on_change.append(consumer._route_changed)

@@ -196,8 +196,9 @@ def _differences() -> list[str]:
         "",
         "A NOTIFICATION (200054) says that there is something whatever the consumer's expression takes:",
         "RocketMQ 5.5 looks (`useMessageFilterForNotification`), here the pop that follows finds nothing.",
-        "An operator's reset of offsets is known to the master until the group reads from there, as in",
-        "RocketMQ: after a failover in between, what members commit counts again.",
+        "An operator's reset of offsets stands until the group reads from there, also at a new master, and",
+        "commits of before are not noted for 30 s after a pull was told. RocketMQ forgets it with that",
+        "pull, or its master: what a Java client of 4.9 commits in the next 10 s undoes it.",
     ]
 
 

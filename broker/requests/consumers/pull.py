@@ -258,7 +258,8 @@ class PullProcessor:
         if header.bytes_max is not None:
             bytes_max = min(bytes_max, max(1, header.bytes_max))
         first = self._context.topics.first_offset(header.topic, header.queue_id)
-        if self._context.offsets.resets.count and (reset := self._reset(header)) is not None:
+        stands = self._context.offsets.resets.count and self._context.role_state.is_master
+        if stands and (reset := self._reset(header)) is not None:
             end = self._context.queue_end(header.topic, header.queue_id)
             least = self._context.min_offset(header.topic, header.queue_id)
             return Got(GetStatus.OFFSET_RESET, reset, least, end, [], 0)
@@ -289,16 +290,20 @@ class PullProcessor:
         return got
 
     def _reset(self, header: PullHeader) -> int | None:
-        """Where its group was told to go on, and does not yet; from now on it does."""
-        resets, place = self._context.offsets.resets, (header.group, header.topic, header.queue_id)
-        offset = resets.get(*place)
+        """Where its group is to go on by an operator's word, to be told now; once."""
+        offsets, now_ms = self._context.offsets, self._context.env.monotonic_ms()
+        place = (header.group, header.topic, header.queue_id)
+        offset = offsets.reset_stands(*place, now_ms)
         if offset is None:
             return None
-        resets.end(*place)
-        begins_there = header.queue_offset == offset and (
-            not header.commits or header.commit_offset == offset
-        )
-        return None if begins_there else offset
+        if header.queue_offset == offset and (not header.commits or header.commit_offset == offset):
+            offsets.end_reset(*place)
+            return None
+        pair = (header.topic, header.group)
+        if offsets.resets.is_told(pair, header.queue_id):
+            return None
+        offsets.resets.on_told(pair, header.queue_id, now_ms)
+        return offset
 
     def _waits(self, got: Got, held: Held) -> bool:
         if got.status is GetStatus.OFFSET_RESET:

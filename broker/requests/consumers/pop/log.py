@@ -70,7 +70,7 @@ class PopLog:
         if self.positions.get(key) is None:
             self._committed[key] = self._context.offsets.get(group, topic, queue_id)
             self._context.offsets.reserve(group, topic)
-        self._context.offsets.resets.end(group, topic, queue_id)
+        self._context.offsets.end_reset(group, topic, queue_id)
         self.positions.popped(key, offset, end)
         self.note()
 
