@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from remoting.service import Connection
 from runtime.sizes import text_bytes
 
 CLIENTS_MAX: Final = 100_000
+PRODUCERS: Final = 0
+CONSUMERS: Final = 1
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 ALL: Final = "*"
@@ -179,11 +181,8 @@ class ConsumerGroup:
         )
 
     def bytes_after(self, data: dict[str, Any], fresh: dict[str, Subscription]) -> int:
-        """``bytes`` at most, once these are taken: of a topic the newer subscription stays."""
-        weight = sum(
-            max(one.weight, known.weight if (known := self.subscriptions.get(topic)) else 0)
-            for topic, one in fresh.items()
-        )
+        """``bytes`` once these are taken."""
+        weight = sum(_newer(self.subscriptions.get(topic), one).weight for topic, one in fresh.items())
         return sum(map(text_bytes, self.how(data))) + weight
 
 
@@ -211,12 +210,21 @@ class Clients:
         self._count(group, former, client)
         members[client.connection] = client
         self._ids.setdefault(client.client_id, {}).setdefault(client.connection, set()).add(group)
-        self._beat(0, group, client.connection)
+        self._beat(PRODUCERS, group, client.connection)
 
     def _beat(self, kind: int, group: str, connection: Connection) -> None:
         beaten = self._in.setdefault(connection, ({}, {}))[kind]
         beaten.pop(group, None)
         beaten[group] = None
+
+    def heard(self, kind: int, name: str, client: Client) -> None:
+        """What a member says now was refused: it beats all the same, and what it said before stays."""
+        group = self.consumers.get(name)
+        members = self.producers.get(name) if kind == PRODUCERS else group.members if group else None
+        known = members.get(client.connection) if members is not None else None
+        if members is not None and known is not None:
+            members[client.connection] = replace(known, seen_ms=client.seen_ms)
+            self._beat(kind, name, client.connection)
 
     def told_by_another(self, name: str, fingerprint: int) -> bool:
         """Note a heartbeat that names a group; whether another one, of other content, named it since."""
@@ -278,7 +286,7 @@ class Clients:
         changed = known is None or known.client_id != client.client_id
         self._count(group.name, known, client)
         group.members[client.connection] = client
-        self._beat(1, group.name, client.connection)
+        self._beat(CONSUMERS, group.name, client.connection)
         return changed
 
     def _count(self, group: str, former: Client | None, client: Client | None) -> None:
@@ -346,7 +354,7 @@ class Clients:
         return None if sender is None else sender.account
 
     def _remove_producer(self, group: str, connection: Connection) -> None:
-        self._left(connection, 0, group)
+        self._left(connection, PRODUCERS, group)
         members = self.producers.get(group)
         client = members.pop(connection, None) if members is not None else None
         if client is not None:
@@ -365,7 +373,7 @@ class Clients:
             del self._ids[client.client_id]
 
     def _remove_consumer(self, name: str, connection: Connection) -> bool:
-        self._left(connection, 1, name)
+        self._left(connection, CONSUMERS, name)
         group = self.consumers.get(name)
         client = group.members.pop(connection, None) if group is not None else None
         if group is None or client is None:
@@ -446,21 +454,21 @@ def long_of(name: str, value: object) -> int:
     return number
 
 
+def _newer(known: Subscription | None, told: Subscription) -> Subscription:
+    """Which of two subscriptions to a topic a group keeps."""
+    return told if known is None or told.version > known.version else known
+
+
 def _subscribed(group: ConsumerGroup, fresh: dict[str, Subscription]) -> bool:
     """The group wants ``fresh`` and no other topics; whether that is new."""
     held = group.subscriptions
     wanted: dict[str, Subscription] = {}
     changed, weight = False, 0
-    for topic, subscription in fresh.items():
+    for topic, told in fresh.items():
         known = held.get(topic)
-        if known is None:
-            changed = True
-        elif subscription.version > known.version:
-            changed |= subscription.expression != known.expression
-        else:
-            subscription = known
-        wanted[topic] = subscription
-        weight += subscription.weight
+        wanted[topic] = kept = _newer(known, told)
+        changed |= known is None or kept.expression != known.expression
+        weight += kept.weight
     changed |= any(topic not in wanted for topic in held)
     group.subscriptions, group.subscribed_bytes = wanted, weight
     return changed

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.answers import gathered, strict
 from broker.requests.consumers.filter_data import FilterNews
-from broker.state.clients import CLIENTS_MAX, TAG, Client, Subscription, long_of
+from broker.state.clients import CLIENTS_MAX, CONSUMERS, PRODUCERS, TAG, Client, Subscription, long_of
 from model.codes import Request, Response
 from model.errors import PeerError, Refused
 from model.message import retry_topic
@@ -35,6 +36,16 @@ LEFT_AT_ONCE: Final = 100
 """Groups that a connection is taken out of in one step when it ends."""
 CLIENT_ID_MAX: Final = 512
 """Characters. Of official clients it is an address, a process or the name of an instance, and a time."""
+
+
+@dataclass(slots=True)
+class _Beat:
+    """What a heartbeat says of all its groups. ``changed``: those whose members are to be told."""
+
+    client: Client
+    fingerprint: int
+    without: bool
+    changed: list[str]
 
 
 class ClientProcessor:
@@ -59,14 +70,19 @@ class ClientProcessor:
                 Response.SYSTEM_ERROR,
             )
         turns, is_long = self.turns, len(request.body) > LONG_BYTES
-        async with turns.take(connection) if is_long else turns.late(connection) as turn:
-            fresh, changed = await self._heard(connection, request, turn)
-        self.notify(changed)
+        changed: list[str] = []
+        try:
+            async with turns.take(connection) if is_long else turns.late(connection) as turn:
+                fresh = await self._heard(connection, request, turn, changed)
+        finally:
+            self.notify(changed)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
         return request.reply(ext=ext)
 
-    async def _heard(self, connection: Connection, request: Command, slice_: Slice) -> tuple[bool, list[str]]:
-        """See ``_took``. Raises Refused."""
+    async def _heard(
+        self, connection: Connection, request: Command, slice_: Slice, changed: list[str]
+    ) -> bool:
+        """See ``_took``."""
         config = self._context.config
         data = await long_request_object(request, slice_)
         try:
@@ -77,22 +93,15 @@ class ClientProcessor:
                     f"a heartbeat names at most {config.heartbeat_groups_max} groups (maxGroupsInHeartbeat)",
                     Response.SYSTEM_ERROR,
                 )
-            return await self._took(connection, request, data, consumers, producers, slice_)
+            beat = self._beat(connection, request, data, changed)
+            return await self._took(beat, consumers, producers, slice_)
         except (PeerError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
 
-    async def _took(
-        self,
-        connection: Connection,
-        request: Command,
-        data: dict[str, Any],
-        consumers: list[dict[str, Any]],
-        producers: list[dict[str, Any]],
-        slice_: Slice,
-    ) -> tuple[bool, list[str]]:
-        """(whether the broker lacks this client's subscriptions, groups whose members changed).
-
-        Raises KeyError, TypeError, ValueError or AttributeError on data that is no heartbeat."""
+    def _beat(
+        self, connection: Connection, request: Command, data: dict[str, Any], changed: list[str]
+    ) -> _Beat:
+        """Raises KeyError or ValueError."""
         context = self._context
         client = Client(
             _client_id(data),
@@ -104,39 +113,67 @@ class ClientProcessor:
         )
         fingerprint = long_of("heartbeatFingerprint", data.get("heartbeatFingerprint") or 0)
         without = bool(data.get("withoutSub", False)) and fingerprint != 0
+        return _Beat(client, fingerprint, without, changed)
+
+    async def _took(
+        self,
+        beat: _Beat,
+        consumers: list[dict[str, Any]],
+        producers: list[dict[str, Any]],
+        slice_: Slice,
+    ) -> bool:
+        """Whether the broker lacks this client's subscriptions. Raises the first Refused when all the others
+        are taken; KeyError, TypeError, ValueError or AttributeError on data that is no heartbeat."""
+        client, connection, clients = beat.client, beat.client.connection, self._context.clients
         # Version 2 leaves the subscriptions out until the broker says that it lacks them.
-        fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
-        if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
-            raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
+        fresh = beat.fingerprint == 0 or connection.attributes.get("fingerprint") != beat.fingerprint
+        first: Refused | None = None
+        entries = [(CONSUMERS, consumer) for consumer in consumers]
+        entries += [(PRODUCERS, producer) for producer in producers]
+        for kind, entry in entries:
+            await slice_.breathe()
+            if connection.closed:
+                raise PeerLeft
+            name = str(entry["groupName"])
+            try:
+                if kind == CONSUMERS:
+                    fresh |= await self._consumer(beat, name, entry, slice_)
+                else:
+                    self._producer(name, client)
+            except PeerLeft:
+                raise
+            except Refused as refused:
+                first = first or refused
+                clients.heard(kind, name, client)
+        if first is not None:
+            raise first
+        connection.attributes["fingerprint"] = beat.fingerprint
+        return fresh
+
+    async def _consumer(self, beat: _Beat, name: str, entry: dict[str, Any], slice_: Slice) -> bool:
+        """Whether another member may have replaced its subscriptions."""
+        context, client = self._context, beat.client
+        group = context.groups.find(name)
+        if group is None:
+            return False
+        _need_places(context.clients.consumers, name)
+        if context.role_state.is_master:
+            context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
+        wanted = await _subscriptions(entry, slice_, context.config.subscription_bytes_max)
+        if client.connection.closed:
+            raise PeerLeft
         room = context.config.client_bytes_max
-        changed: list[str] = []
-        for consumer in consumers:
-            await slice_.breathe()
-            if connection.closed:
-                raise PeerLeft
-            name = str(consumer["groupName"])
-            group = context.groups.find(name)
-            if group is None:
-                continue
-            if context.role_state.is_master:
-                context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
-            wanted = await _subscriptions(consumer, slice_, context.config.subscription_bytes_max)
-            if connection.closed:
-                raise PeerLeft
-            if context.clients.consumer(
-                consumer, client, wanted, without_subscriptions=without, bytes_max=room
-            ):
-                changed.append(name)
-            self._filters.heard(name, wanted, without_subscriptions=without)
-            # Another member may have replaced them.
-            fresh |= context.clients.told_by_another(name, fingerprint)
-        for producer in producers:
-            await slice_.breathe()
-            if connection.closed:
-                raise PeerLeft
-            context.clients.producer(str(producer["groupName"]), client, bytes_max=room)
-        connection.attributes["fingerprint"] = fingerprint
-        return fresh, changed
+        if context.clients.consumer(
+            entry, client, wanted, without_subscriptions=beat.without, bytes_max=room
+        ):
+            beat.changed.append(name)
+        self._filters.heard(name, wanted, without_subscriptions=beat.without)
+        return context.clients.told_by_another(name, beat.fingerprint)
+
+    def _producer(self, name: str, client: Client) -> None:
+        clients = self._context.clients
+        _need_places(clients.producers, name)
+        clients.producer(name, client, bytes_max=self._context.config.client_bytes_max)
 
     async def unregister(self, connection: Connection, request: Command) -> Command:
         need(request.ext, "clientID")
@@ -267,6 +304,12 @@ class ClientProcessor:
         if group is None or (config is not None and not config.notify_consumer_ids_changed):
             return []
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
+
+
+def _need_places(groups: Collection[str], name: str) -> None:
+    """Of a group that is not there yet. Raises Refused."""
+    if len(groups) > CLIENTS_MAX and name not in groups:
+        raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
 
 
 def _client_id(data: dict[str, Any]) -> str:

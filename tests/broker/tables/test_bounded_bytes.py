@@ -278,6 +278,48 @@ async def test_no_heartbeat_is_taken_while_clients_take_too_much(tmp_path: Path)
         broker.context.clients.check_invariants()
 
 
+async def test_who_is_refused_in_one_group_is_heard_in_all_others(tmp_path: Path) -> None:
+    """A heartbeat ended at its first refused group: those behind it and all producers grew silent, members of
+    those before it were not told, and the connection was closed after two minutes."""
+    wide = bodies.loads(heartbeat("one", "wide", *(f"T{number}" for number in range(300))))
+    told = bodies.loads(heartbeat("one", "a", "T", producer="p"))
+    entry = told["consumerDataSet"][0]
+    told["consumerDataSet"].append({**entry, "groupName": "z"})
+    async with running(tmp_path, maxClientBytes="100000") as broker, client_of(broker) as client:
+        clients = broker.context.clients
+        assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == 0
+        (connection,) = clients.connections()
+        for member in [*clients.producers["p"].values(), *clients.consumers["a"].members.values()]:
+            member.seen_ms = -1
+        noted: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broker.processors.clients, "notify", noted.extend)
+            grown = {**wide["consumerDataSet"][0], "groupName": "a"}
+            others = [{**entry, "groupName": name} for name in ("new", "z")]
+            told["consumerDataSet"] = [grown, others[0], *wide["consumerDataSet"], others[1]]
+            assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == 2
+        assert noted == ["new"]
+        assert list(clients.consumers) == ["a", "z", "new"]
+        assert list(clients.consumers["a"].subscriptions) == ["T"], "what it said before"
+        assert not clients.is_silent(connection, 0)
+        clients.check_invariants()
+
+
+def test_a_member_whose_subscription_is_the_older_one_adds_nothing_with_it() -> None:
+    clients = Clients()
+    members = [Entry(f"client-{number}", cast(Any, object()), "JAVA", 1, 0.0) for number in range(2)]
+    entries = [
+        {"groupName": "cg", "subscriptionDataSet": [{"topic": "T", "subString": text, "subVersion": version}]}
+        for text, version in ((LONG, 1), ("a", 2))
+    ]
+    for entry, member in zip(entries, members, strict=True):
+        clients.consumer(entry, member)
+    before = clients.bytes
+    clients.consumer(entries[0], members[0], bytes_max=before)
+    assert clients.bytes == before < len(LONG)
+    clients.check_invariants()
+
+
 async def test_long_heartbeats_are_taken_apart_one_after_the_other(tmp_path: Path) -> None:
     wide = heartbeat("one", "cg", *(f"T{number}" for number in range(1000)))
     async with running(tmp_path) as broker, client_of(broker) as client:
