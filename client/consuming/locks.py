@@ -53,7 +53,8 @@ class Locks:
         return max(waits_s, default=0.0)
 
     async def give_back(self, queue: Queue) -> None:
-        if self._asked_ms.pop(queue, None) is None:
+        """It is ours until the broker answers, or cannot: one that is broken off is done again."""
+        if queue not in self._asked_ms:
             return
         try:
             address = await self._master(queue)
@@ -61,6 +62,7 @@ class Locks:
         except (OSError, MqError) as error:
             group = self._puller.group
             log.info("consumer %s: unlock of %s: %s (it ends by itself after 60 s)", group, queue, error)
+        self._asked_ms.pop(queue, None)
 
     async def _ask(self, broker_name: str, queues: list[Queue], again_s: float) -> float:
         what = f"locks at {broker_name}"

@@ -44,6 +44,9 @@ class World:
         return [queue for queue in queues if queue not in self.taken]
 
     async def unlock(self, queues: Sequence[Queue], address: str) -> None:
+        await asyncio.sleep(0.01)
+        if address in self.dead:
+            raise ConnectionError(f"{address} is dead")
         self.unlocked += queues
 
     def locks(self) -> Locks:
@@ -112,5 +115,26 @@ def test_a_queue_that_comes_again_needs_its_lock_anew() -> None:
         world.dead.add("a:1")
         assert await locks.ask([HERE], 1.0, anew=True) == 1.0
         assert held(locks) == []
+
+    virtually(work)
+
+
+def test_a_lock_whose_return_was_broken_off_is_given_back_by_the_next_one() -> None:
+    """The consumer's stop breaks off what its rebalance gives up, and gives it up itself."""
+
+    async def work() -> None:
+        world = World()
+        locks = world.locks()
+        await locks.ask([HERE, THERE], 1.0)
+        for broken_off_s in (0, 0.005):
+            giving = asyncio.ensure_future(locks.give_back(HERE))
+            await asyncio.sleep(broken_off_s)
+            giving.cancel()
+            await asyncio.wait([giving])
+        await locks.give_back(HERE)
+        assert (held(locks), world.unlocked) == ([THERE], [HERE])
+        world.dead.add("b:1")
+        await locks.give_back(THERE)
+        assert held(locks) == [], "it ends by itself at its broker"
 
     virtually(work)
