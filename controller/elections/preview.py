@@ -274,8 +274,9 @@ class ElectionPreview:
         target, answered, name = wanted.broker_id, wanted.answered, wanted.group
         # As after a failure: a member that is down is not waited for, a suspect counts by what it says only.
         others = [m for m in sorted(group.may_compete(group.members)) if m in wanted.alive and m != target]
-        for member in (target, *others):
-            if member not in answered and member not in (group.master, *group.suspect):
+        sound = [member for member in others if member not in group.suspect]
+        for member in (target, *sound):
+            if member not in answered and member != group.master:
                 return f"broker {member} of {name} does not say how far its log is; no master handed over"
         other = longer_than(target, [m for m in others if m in answered], wanted.ends)
         if other is None:

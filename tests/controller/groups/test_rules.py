@@ -107,6 +107,30 @@ def test_one_that_left_the_set_as_it_forgot_leads_where_it_has_more_than_any_mem
     assert table.groups[G].left_unasked == []
 
 
+@pytest.mark.parametrize(
+    ("end", "answered", "lacks"),
+    [
+        (End(1, 30), (2, 3), "broker 2 lacks what broker 3 has"),
+        (End(1, 20), (2, 3), None),
+        (End(1, 30), (2,), None),  # a suspect that says nothing is not waited for
+        (End(1, 30), (3,), "broker 2 of broker-a does not say"),
+    ],
+)
+def test_an_operator_names_no_member_that_lacks_what_one_that_forgot_has(
+    end: End, answered: tuple[int, ...], lacks: str | None
+) -> None:
+    """Two of the members acknowledge; 3 left the set as it may have forgotten, and the master is dead."""
+    table = started(TWO)
+    registers(table, 3, suspect=True, **TWO)
+    preview = ElectionPreview(ControllerConfig(), table, Liveness(), Leases())
+    ends = {2: End(1, 20), 3: end}
+    wanted = ElectMaster(
+        group=G, broker_id=2, designate=True, alive=(2, 3), answered=answered, all_ack=False, ends=ends
+    )
+    assert (preview.lacks(wanted) or "").startswith(lacks or "")
+    assert (preview.lacks(wanted) is None) == (lacks is None)
+
+
 def test_a_proposal_about_an_earlier_incarnation_admits_nobody() -> None:
     """3 loses power, is level again, is proposed; it loses power again before the proposal arrives."""
     table = started(ALL)
