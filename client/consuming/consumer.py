@@ -391,7 +391,8 @@ class PushConsumer(Lifecycle):
         )
 
     async def _keep_locks(self) -> None:
-        await self._locks.ask(list(self._workers), INCOMPLETE_S)
+        # In a task of its own: a broker that is silent delays the next renewal of no other one.
+        self._tasks.spawn(self._locks.keep(self._workers, INCOMPLETE_S), name="keep locks")
 
     def _doubt_commits(self) -> None:
         for worker in self._workers.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from client.consuming.pull import PullConsumer
@@ -34,6 +34,8 @@ class Locks:
         self._puller = puller
         self._refusals = refusals
         self._asked_ms: dict[Queue, float] = {}
+        self._silent: set[str] = set()
+        """Brokers that ``keep`` asks again."""
 
     def holds(self, queue: Queue) -> bool:
         asked_ms = self._asked_ms.get(queue)
@@ -51,6 +53,28 @@ class Locks:
             by_broker.setdefault(queue.broker_name, []).append(queue)
         waits_s = await asyncio.gather(*(self._ask(*asked, again_s) for asked in by_broker.items()))
         return max(waits_s, default=0.0)
+
+    async def keep(self, ours: Collection[Queue], again_s: float) -> None:
+        """Ask for the locks of ``ours``. A broker that does not answer is asked again after ``again_s`` or
+        more, until it does: a lock does not live until the renewal after the next one."""
+        brokers = dict.fromkeys(queue.broker_name for queue in ours)
+        await asyncio.gather(*(self._keep(name, ours, again_s) for name in brokers))
+
+    async def _keep(self, broker_name: str, ours: Collection[Queue], again_s: float) -> None:
+        wait_s = await self._ask_of(broker_name, ours, again_s)
+        if not wait_s or broker_name in self._silent:
+            return
+        self._silent.add(broker_name)
+        try:
+            while wait_s:
+                await asyncio.sleep(wait_s)
+                wait_s = await self._ask_of(broker_name, ours, again_s)
+        finally:
+            self._silent.discard(broker_name)
+
+    async def _ask_of(self, broker_name: str, ours: Collection[Queue], again_s: float) -> float:
+        queues = [queue for queue in ours if queue.broker_name == broker_name]
+        return await self._ask(broker_name, queues, again_s) if queues else 0.0
 
     async def give_back(self, queue: Queue) -> None:
         """It is ours until the broker answers, or cannot: one that is broken off is done again."""

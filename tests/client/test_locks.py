@@ -7,14 +7,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from client.consuming.locks import Locks
+from client.consuming.consumer import PushConsumer
+from client.consuming.locks import LOCK_S, Locks
 from client.consuming.refused import Refusals
 from client.message import Queue
 from client.routes import Route
+from runtime.tasks import Tasks, every
 from tests.client.virtual import virtually
 
 HERE, THERE = Queue("T", "a", 0), Queue("T", "b", 0)
@@ -28,6 +31,7 @@ class World:
         self.group = "g"
         self.dead: set[str] = set()
         self.taken: set[Queue] = set()
+        self.asked: Counter[str] = Counter()
         self.unlocked: list[Queue] = []
         self.session: Any = SimpleNamespace(routes=self)
 
@@ -38,6 +42,7 @@ class World:
         return Route(topic, {"a": {0: "a:1"}, "b": {0: "b:1"}})
 
     async def lock(self, queues: Sequence[Queue], address: str) -> list[Queue]:
+        self.asked[address] += 1
         await asyncio.sleep(3 if address in self.dead else 0.01)
         if address in self.dead:
             raise ConnectionError(f"{address} is dead")
@@ -136,5 +141,41 @@ def test_a_lock_whose_return_was_broken_off_is_given_back_by_the_next_one() -> N
         world.dead.add("b:1")
         await locks.give_back(THERE)
         assert held(locks) == [], "it ends by itself at its broker"
+
+    virtually(work)
+
+
+def test_a_broker_that_lost_a_renewal_is_asked_again_before_its_locks_are_too_old() -> None:
+    """One lost renewal rested its queues for 10 s; the others are renewed as ever meanwhile."""
+
+    async def work() -> None:
+        world = World()
+        consumer: Any = SimpleNamespace(
+            _locks=world.locks(), _workers=dict.fromkeys((HERE, THERE)), _tasks=Tasks("consumer")
+        )
+        keeping = asyncio.ensure_future(
+            every(LOCK_S, lambda: PushConsumer._keep_locks(consumer), what="locks")
+        )
+        await consumer._locks.ask([HERE, THERE], 1.0)
+        await asyncio.sleep(LOCK_S - 1)
+        world.dead.add("b:1")
+        await asyncio.sleep(2)
+        world.dead.clear()
+        for _ in range(30):
+            assert held(consumer._locks) == [HERE, THERE]
+            await asyncio.sleep(1)
+        world.dead.add("b:1")
+        await asyncio.sleep(100)
+        assert held(consumer._locks) == [HERE]
+        world.asked.clear()
+        await asyncio.sleep(40)
+        assert 10 < world.asked["b:1"] <= 14, "one of those that ask again, and each renewal"
+        del consumer._workers[THERE]
+        await asyncio.sleep(5)
+        world.asked.clear()
+        await asyncio.sleep(40)
+        assert world.asked["b:1"] == 0
+        keeping.cancel()
+        await consumer._tasks.cancel()
 
     virtually(work)
