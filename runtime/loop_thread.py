@@ -8,10 +8,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures import Future as Future  # what begin returns
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
+
+GRACE_S: Final = 10.0
+"""So long may work that was cancelled take to its end: a client's start, to take back what it began."""
 
 
 class LoopThread:
@@ -28,8 +32,9 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns or raises. A KeyboardInterrupt of the caller ends it. Raises RuntimeError as
-        ``begin``, also when it is stopped meanwhile.
+        """What ``work`` returns or raises. A KeyboardInterrupt of the caller cancels it, and is raised when
+        it has ended, or after ``GRACE_S``. Raises RuntimeError as ``begin``, also when it is stopped
+        meanwhile.
         """
         future = self.begin(work)
         try:
@@ -39,7 +44,9 @@ class LoopThread:
                 raise RuntimeError("it was stopped") from None
             raise
         except BaseException:
-            future.cancel()
+            if future.cancel():
+                with suppress(RuntimeError, CancelledError):  # stopped meanwhile
+                    self.begin(_end(work)).result()
             raise
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -79,6 +86,13 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+async def _end(work: Coroutine[Any, Any, Any]) -> None:
+    """Wait for the task of ``work``, which was cancelled: the future of its caller is over at once."""
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro() is work]
+    if tasks:
+        await asyncio.wait(tasks, timeout=GRACE_S)
 
 
 async def _cancel_the_rest() -> None:
