@@ -8,6 +8,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.polling import Polling
 from broker.state.clients import SQL92, Subscription
@@ -28,6 +30,7 @@ class World:
         self.turn = 0
         self.made: Counter[int] = Counter()
         self.closed = False
+        self.has_messages = False
         context = SimpleNamespace(
             env=SimpleNamespace(monotonic_ms=lambda: self.now_ms),
             config=BrokerConfig(),
@@ -47,7 +50,7 @@ class World:
         self.made[self.turn] += 1
 
     def _serve(self, held: HeldPop, last: bool) -> Command | None:
-        return Command(0) if last else None
+        return Command(0) if last or self.has_messages else None
 
     def _released(self, request: Command) -> Command:
         return Command(0)
@@ -81,19 +84,42 @@ async def test_pops_of_a_role_that_ends_are_answered_a_slice_a_turn() -> None:
     await world.polling.answered()
 
 
-async def test_pops_whose_time_is_over_do_not_wait_for_the_search_of_an_expression() -> None:
-    """A pop by an expression may keep its turn until its own time is over: no overdue one was answered."""
+@pytest.mark.parametrize("woken", [True, False])
+async def test_other_pops_do_not_wait_for_the_search_of_an_expression(woken: bool) -> None:
+    """One by an expression may keep its turn until its own time is over: no other one was answered."""
     world = World()
     pop = header("T0", group="chosen", poll_ms=60_000)
     chosen = Subscription.of(pop.topic, "a = 1", SQL92)
-    assert world.polling.hold(cast(Any, world), Command(2), pop, chosen, 60_000) is None
+    for number in range(2):
+        assert world.polling.hold(cast(Any, world), Command(2 + number), pop, chosen, 60_000) is None
     effort = world.polling._context.effort
     async with effort.turn(cast(Any, world)):
         world.polling.more(pop)
         await asyncio.sleep(0)
+        await asyncio.sleep(0)
         assert effort._turns.waiting == 1, "the one that was woken waits for its turn"
-        world.now_ms = 2000
-        world.polling._expire()
+        world.has_messages = woken
+        if woken:
+            world.polling.look_at_all()
+        else:
+            world.now_ms = 2000
+            world.polling._expire()
         await world.until_all()
-        assert world.polling.held == 1
+        assert world.polling.held == 2
     await world.polling._tasks.join()
+    assert world.polling.held == (0 if woken else 2)
+
+
+async def test_a_pop_without_an_expression_behind_one_that_has_one_is_woken_with_it() -> None:
+    world = World()
+    pop = header("T0", poll_ms=60_000)
+    chosen = Subscription.of(pop.topic, "a = 1", SQL92)
+    world.polling.release_all()
+    await world.polling.answered()
+    for subscription in (None, chosen, chosen, None):
+        assert world.polling.hold(cast(Any, world), Command(2), pop, subscription, 60_000) is None
+    world.has_messages = True
+    world.polling.more(pop)
+    await world.polling._tasks.join()
+    assert (world.polling.held, sum(world.made.values())) == (0, POPS + 4)
+    world.polling.pops.check_invariants()

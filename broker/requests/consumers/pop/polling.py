@@ -47,9 +47,11 @@ class Polling:
         self._config = context.config
         self.pops = HeldPops()
         self._due: dict[Key, None] = {}
+        self._searched: dict[Key, None] = {}
         self._tasks = Tasks("held pops")
         self._releases = Tasks("released pops")
         self._waking: asyncio.Task[None] | None = None
+        self._searching: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
@@ -125,19 +127,39 @@ class Polling:
         while self._due:
             due, self._due = self._due, {}
             for key in due:
-                while (held := self.pops.first(key)) is not None and await self._tried(held):
-                    if self.pops.first(key) is held:
-                        self.pops.take(key)
+                while (held := self.pops.first(key)) is not None:
+                    if _searches(held):
+                        self._search_on(key)
+                        break
+                    if not self._try(held, last=False):
+                        break
+                    self._over(held)
                     await slice_.breathe()
 
-    async def _tried(self, held: HeldPop) -> bool:
-        """``_try`` of the first of its key, an expression's in a turn of its own."""
-        if held.subscription is None or held.subscription.chooses is None:
-            return self._try(held, last=False)
+    def _over(self, held: HeldPop) -> None:
+        """The first of its key need not wait any more."""
+        if self.pops.first(held.key) is held:
+            self.pops.take(held.key)
+
+    def _search_on(self, key: Key) -> None:
+        self._searched[key] = None
+        if self._searching is None or self._searching.done():
+            self._searching = self._tasks.spawn(self._search(), name="search")
+
+    async def _search(self) -> None:
+        """Try those by an expression, each in a turn of its own: who has none does not wait for that."""
         effort = self._context.effort
-        async with effort.turn(effort.own):
-            # Its time may have come meanwhile: the next one is the first then.
-            return self.pops.first(held.key) is not held or self._try(held, last=False)
+        while self._searched:
+            key = next(iter(self._searched))
+            del self._searched[key]
+            while (held := self.pops.first(key)) is not None and _searches(held):
+                async with effort.turn(effort.own):
+                    # Its time may have come meanwhile: the next one is the first then.
+                    if self.pops.first(key) is held and not self._try(held, last=False):
+                        break
+                    self._over(held)
+            else:
+                self._note(key)  # the next one has none, if there is one
 
     def _try(self, held: HeldPop, *, last: bool) -> bool:
         """Whether it need not wait any more. Errors are its own: the others wait on."""
@@ -211,6 +233,7 @@ class Polling:
             self._timer.cancel()
             self._timer = None
         self._due.clear()
+        self._searched.clear()
         left, slice_ = iter(self.pops.take_all()), Slice(self._context.env.monotonic_ms)
         for held in left:
             self._release(held)
@@ -230,3 +253,8 @@ class Polling:
     def _release(self, held: HeldPop) -> None:
         if not held.connection.closed:
             held.connection.send(self._released(held.request))
+
+
+def _searches(held: HeldPop) -> bool:
+    """Whether it is tried in a turn of the expressions."""
+    return held.subscription is not None and held.subscription.chooses is not None
