@@ -69,6 +69,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "broker.tables.quota.Quota": ("take",),
     "broker.tables.moved.Moved": ("add", "forget"),
     "broker.tables.offsets.OffsetTable": (
+        *("reset", "end_reset"),
         "load",
         "commit",
         "hold_for_master",
@@ -81,8 +82,10 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "clone_group",
         "adopt",
     ),
-    "broker.tables.topics.Topics": ("boot", "put", "delete", "was_deleted", "set_epoch", "adopt", "apply"),
-    "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "adopt"),
+    "broker.tables.topics.Topics": (
+        *("boot", "put", "delete", "was_deleted", "set_epoch", "taken_over", "adopt", "apply"),
+    ),
+    "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "taken_over", "adopt"),
     "store.files.consume_queue.ConsumeQueues": ("load", "open", "destroy", "remove"),
 }
 PART_OF: Final[Mapping[str, Sequence[str]]] = {
