@@ -492,7 +492,7 @@ class Controller:
                 starts=opt_int(ext, "starts", 0, 0),
                 process=ext.get("process", "")[:PROCESS_NAME_MAX],
                 nth=opt_int(ext, "nth", 0, 0),
-                before=_names(ext.get("startsBefore", "")),
+                before=_names(ext["startsBefore"]) if "startsBefore" in ext else None,
             )
         )
         return self._told_ha_address(name, answer)

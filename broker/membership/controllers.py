@@ -59,6 +59,10 @@ class Granted:
     elects_outsiders: bool = False
 
 
+NONE_BEFORE: Final = "none"
+"""An empty text would be none in a ROCKETMQ header, and its sender one that names no starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Which registration this is: the ``nth`` of ``process``, the ``starts``'th start of this broker's
@@ -247,8 +251,7 @@ class Controllers:
         ext["heartbeatTimeoutMills"] = str(self._config.controller_heartbeat_timeout_ms)
         if start is not None:
             ext |= {"starts": str(start.starts), "process": start.process, "nth": str(start.nth)}
-            if start.before:
-                ext["startsBefore"] = ",".join(start.before)
+            ext["startsBefore"] = ",".join(start.before) or NONE_BEFORE
         asked_ms = self._env.monotonic_ms()
         invalid = Response.CONTROLLER_BROKER_ID_INVALID
         answer = await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext), also=[invalid])

@@ -189,19 +189,15 @@ class Membership:
                     raise  # by a later call of this one
                 await self._on_old_disk(overtaken)
         self.registered = self._was_registered = True
+        async with self._noting:
+            await self._env.offload(self._reboot.on_registered)
         self._refuse_to_be_a_double(broker_id, view)
         return view
 
     async def _count(self) -> None:
-        """A start that is registered and not noted here would be one more that an older state of this disk
-        may lack, and nobody could tell. Raises MqError."""
-        if self._reboot.counted:
-            return
-        try:
-            async with self._noting:
-                await self._env.offload(self._reboot.count)
-        except OSError as error:
-            raise MqError(f"this broker cannot register: its start cannot be noted: {error}") from error
+        """An older state of this disk lacks this start: the Controllers find it by that."""
+        async with self._noting:
+            await self._env.offload(self._reboot.count)
 
     async def _on_old_disk(self, overtaken: Overtaken) -> None:
         """What a later start acknowledged is not on this disk."""

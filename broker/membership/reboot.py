@@ -10,13 +10,15 @@ so, at every start and in every mode. ``bootId.json`` in the store keeps it, a J
     synced    the last run acknowledged nothing before its sync (SYNC_FLUSH)
     written   the log had bytes once; absent in files of older versions
     starts    how often the store was opened
-    processes the last starts, by names that no other start has, this one at the end
+    processes the last starts that went to register, by names that no other start has, this one at the end
+    registered  the last one whose registration was answered; it stays among them
     old       the disk was put back to an older state of itself, and no master has taken the broker in since
 
 A disk that was put back (a snapshot, a backup) says nothing of that. But the Controllers know the last start
 that registered. A disk that does not know that one is older than it: ``on_old_disk``. Numbers would not do:
-starts that reached no Controller count the disk's up, past the one that they know. So no start registers
-before it is noted here.
+starts that reached no Controller count the disk's up, past the one that they know. So a start is noted here
+before it registers. One that cannot be registers all the same, or a full disk would take a voter from its
+group: its name is known to the Controllers alone then, and the next start is suspect, without need perhaps.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ log = logging.getLogger(__name__)
 
 FILE: Final = "bootId.json"
 PROCESSES_MAX: Final = 64
-"""So many starts in a row may fail to register. One more, and the broker is suspect without need."""
+"""So many are noted. What the Controllers answered last stays among them, however many found none."""
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
     starts: int = 0
     old: bool = False
     processes: tuple[str, ...] = ()
+    registered: str = ""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +93,7 @@ class UncleanRebootDetector:
 
     def __init__(self, env: Env, directory: str, process: str = "") -> None:
         self.suspect = False
-        self.counted = False
-        """This start is noted on the disk, with its number and its name."""
+        self._failed = False  # what is noted is not on the disk
         self._noted = Noted()
         self._process = process
         self._env = env
@@ -117,7 +119,8 @@ class UncleanRebootDetector:
             written=written or None,
             starts=1 + (noted.starts if noted else 0),
             old=noted is not None and noted.old and self.suspect,
-            processes=self._with_own(noted.processes if noted else ()),
+            processes=noted.processes if noted else (),
+            registered=noted.registered if noted else "",
         )
         try:
             self._write(note)
@@ -126,12 +129,12 @@ class UncleanRebootDetector:
             if self.suspect or (says_synced and not found.synced):
                 raise DiskError(f"{self._path} cannot be written: {error}") from error
             log.warning("%s cannot be written: %s", self._path, error)
-            self._noted, self.counted = note, False
+            self._noted, self._failed = note, True
 
     @property
     def owes_bytes(self) -> bool:
         """Whether the log had no bytes yet when this was last noted, or the note could not be written."""
-        return not self._noted.written or not self.counted
+        return not self._noted.written or self._failed
 
     def on_bytes(self) -> None:
         """The log has bytes: from now on an empty one is evidence of a loss. Blocks on syncs."""
@@ -148,13 +151,12 @@ class UncleanRebootDetector:
     @property
     def loss_is_noted(self) -> bool:
         """Whether the disk says that this log is suspect: ``suspect`` may only be meant to."""
-        return self._noted.suspect
+        return self._noted.suspect and not self._failed
 
     @property
     def starts(self) -> int:
-        """How often the store was opened, this time included, or more where others know of more. 0 while
-        that is not on the disk: the next start would say the same number."""
-        return self._noted.starts if self.counted else 0
+        """How often the store was opened, this time included, or more where others know of more."""
+        return self._noted.starts
 
     @property
     def before(self) -> tuple[str, ...]:
@@ -162,13 +164,25 @@ class UncleanRebootDetector:
         return tuple(process for process in self._noted.processes if process != self._process)
 
     def count(self) -> None:
-        """Have this start on the disk. Blocks on syncs. Raises OSError."""
-        if not self.counted:
-            self._write(self._noted)
+        """Have this start on the disk, if that can be: it is about to register. Blocks on syncs."""
+        if self._failed or self._process not in self._noted.processes:
+            noted = msgspec.structs.replace(self._noted, processes=self._with_own(self._noted.processes))
+            self._note(noted, "the next start is suspect, without need perhaps")
+
+    def on_registered(self) -> None:
+        """The Controllers know of this start. Blocks on syncs."""
+        if self._noted.registered != self._process and self._process in self._noted.processes:
+            self._note(msgspec.structs.replace(self._noted, registered=self._process), "it is noted again")
 
     def _with_own(self, processes: tuple[str, ...]) -> tuple[str, ...]:
-        others = [process for process in processes if process != self._process]
-        return (*others, self._process)[-PROCESSES_MAX:] if self._process else tuple(others)
+        if not self._process:
+            return processes
+        others = tuple(process for process in processes if process != self._process)
+        answered = self._noted.registered
+        kept = others[1 - PROCESSES_MAX :]
+        if answered in others and answered not in kept:
+            kept = (answered, *kept[1:])
+        return (*kept, self._process)
 
     @property
     def old(self) -> bool:
@@ -188,9 +202,9 @@ class UncleanRebootDetector:
             starts=starts,
             old=True,
             processes=self._with_own((process,) if process else ()),
+            registered=process,
         )
-        self._noted, self.counted = noted, False
-        self._note(noted, "this start does not register before that")
+        self._note(noted, "the next start hears it from the Controllers as well")
 
     def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
@@ -203,6 +217,7 @@ class UncleanRebootDetector:
         try:
             self._write(noted)
         except OSError as error:
+            self._noted, self._failed = noted, True
             log.warning("%s cannot be written, %s: %s", self._path, otherwise, error)
 
     def _read(self) -> Noted | None:
@@ -219,4 +234,4 @@ class UncleanRebootDetector:
 
     def _write(self, noted: Noted) -> None:
         write_file(self._env.disk, self._path, msgspec.json.encode(noted))
-        self._noted, self.counted = noted, True
+        self._noted, self._failed = noted, False

@@ -87,7 +87,7 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     older version or a RocketMQ broker.
 
     ``starts``: how often the broker was started, by its disk. ``process``: any name of this start's own;
-    ``nth``: its so many'th registration; ``before``: the other starts that its disk knows of, empty = it does
+    ``nth``: its so many'th registration; ``before``: the other starts that its disk knows of, None = it does
     not say. What is older than the last one changes nothing."""
 
     cluster: str
@@ -104,7 +104,7 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     starts: int = 0
     process: str = ""
     nth: int = 0
-    before: tuple[str, ...] = ()
+    before: tuple[str, ...] | None = None
 
 
 class ApplyBrokerId(_Command, frozen=True, kw_only=True, tag="apply_id"):

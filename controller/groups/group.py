@@ -24,7 +24,8 @@ class Rule(msgspec.Struct, frozen=True):
 
 class Replica(msgspec.Struct):
     """``incarnation``: how often it registered as a suspect, and so forgot what it had said before.
-    ``starts``, ``process``, ``nth``: of its last registration, see ``RegisterBroker``."""
+    ``starts``, ``process``, ``nth``: of its last registration, see ``RegisterBroker``; ``named``: it said
+    which starts its disk knows of."""
 
     address: str
     check_code: str
@@ -37,6 +38,7 @@ class Replica(msgspec.Struct):
     starts: int = 0
     process: str = ""
     nth: int = 0
+    named: bool = False
 
     @property
     def rule(self) -> Rule:
@@ -54,7 +56,7 @@ class Replica(msgspec.Struct):
             return False
         if command.process == self.process:
             return command.nth < self.nth
-        if command.before and self.process:
+        if command.before is not None and self.named:
             return self.process not in command.before
         return command.starts <= self.starts
 

@@ -400,6 +400,7 @@ class ReplicaTable:
             return _no_learner_yet(name, command.broker_id, group)
         if command.starts:
             replica.starts, replica.process, replica.nth = command.starts, command.process, command.nth
+            replica.named = command.before is not None
         before = msgspec.structs.astuple(replica)
         replica.address = command.address or replica.address
         replica.ha_address = command.ha_address or replica.ha_address

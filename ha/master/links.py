@@ -30,8 +30,8 @@ STRANGERS_MAX: Final = 64
 TELL_MS: Final = 10_000
 """Links turned away for want of a proof share a line in the log for so long."""
 MEND_WAIT_MS: Final = 30_000
-"""So long, in all, a slave is kept from what is damaged here and another slave might mend: it takes tenths of
-a second to ask that one, and it may have the same damage, or not know the question."""
+"""So long a slave is kept from what is damaged here and another slave might mend: it takes tenths of a second
+to ask that one, and it may have the same damage, or not know the question."""
 LOOKED_MS: Final = 1000
 """Who waits looks again sooner than this."""
 NAMELESS_FROM: Final = 1 << 32
@@ -59,16 +59,18 @@ class TurnedAway:
 
 
 class MendWaits:
-    """Slaves that wait until what is damaged here is mended. Of one link all its waits count together."""
+    """Slaves that wait until what is damaged here is mended. One that waited in vain waits nowhere more."""
 
     def __init__(self) -> None:
         self._of: dict[SlaveLink, tuple[float, float, PhysicalOffset]] = {}  # waited ms, looked at, where
 
     def may(self, link: SlaveLink, offset: PhysicalOffset, now_ms: float) -> bool:
         """Whether ``link`` is to wait, on, at ``offset``."""
-        waited_ms, looked_ms, _ = self._of.get(link, (0.0, now_ms, offset))
+        waited_ms, looked_ms, at = self._of.get(link, (0.0, now_ms, offset))
         if waited_ms >= MEND_WAIT_MS:
             return False
+        if at != offset:
+            waited_ms, looked_ms = 0.0, now_ms  # the former place was mended
         waited_ms += min(now_ms - looked_ms, LOOKED_MS)
         self._of[link] = waited_ms, now_ms, offset
         if waited_ms < MEND_WAIT_MS:

@@ -217,44 +217,52 @@ def test_each_start_has_a_number_of_its_own_and_an_old_disk_goes_on_behind_the_l
     assert (later.starts, later.suspect) == (11, True)
 
 
-def test_a_number_that_is_not_on_the_disk_is_not_said_the_next_start_would_say_it_again() -> None:
+def test_a_start_that_cannot_be_noted_registers_all_the_same_and_is_noted_later() -> None:
+    """A full disk takes no voter from its group. The Controllers know of the start, the disk perhaps not: the
+    next one may be suspect without need, and an older state of the disk is found."""
     env = full()
     disk = env.disk
     assert isinstance(disk, Full)
-    made = started(env, "two", clean=True, synced=True)
-    assert made.starts == 0
-    made.on_old_disk(9)
-    assert (made.suspect, made.old, made.starts) == (True, True, 0)
+    made = UncleanRebootDetector(env, "/store", "full")
+    made.begin(Found(clean=True, synced=True))
+    made.count()
+    made.on_registered()
+    assert (made.starts, made.before, made.owes_bytes) == (1, (), True)
+    made.on_old_disk(9, "other")
+    assert (made.suspect, made.old, made.starts, made.before) == (True, True, 10, ("other",))
+    assert not made.loss_is_noted
     disk.full = False
     made.on_bytes()
-    assert made.starts == 10
+    assert (made.loss_is_noted, made.owes_bytes) == (True, False)
+    later = UncleanRebootDetector(env, "/store", "later")
+    later.begin(Found(clean=True, synced=True))
+    assert (later.starts, later.suspect, later.before) == (11, True, ("other", "full"))
 
 
-def test_a_start_names_those_before_it_and_is_noted_before_it_registers() -> None:
-    env = full()
-    disk = env.disk
-    assert isinstance(disk, Full)
+def test_a_start_names_those_before_it_that_went_to_register_and_the_last_that_was_answered() -> None:
+    env = store()
 
-    def start(process: str) -> UncleanRebootDetector:
+    def start(process: str, *, counts: bool = True) -> UncleanRebootDetector:
         made = UncleanRebootDetector(env, "/store", process)
         made.begin(Found(clean=True, synced=True))
+        if counts:
+            made.count()
         return made
 
-    unnoted = start("1")
-    assert not unnoted.counted
-    with pytest.raises(OSError, match="space"):
-        unnoted.count()
-    disk.full = False
-    unnoted.count()
-    assert (unnoted.counted, unnoted.before) == (True, ())
-    assert start("2").before == ("1",)
+    assert start("1").before == ()
+    assert start("never", counts=False).before == ("1",)
     third = start("3")
-    assert third.before == ("1", "2")
-    third.on_old_disk(9, "other")
-    assert list(third.before) == ["other"]
-    assert start("4").before == ("other", "3")
-    for number in range(100):
-        assert len(start(f"n{number}").before) < PROCESSES_MAX
+    assert third.before == ("1",), "one that ended before it registered has no name"
+    third.on_registered()
+    assert start("4").before == ("1", "3")
+    for number in range(200):
+        before = start(f"n{number}").before
+        assert len(before) < PROCESSES_MAX
+        assert "3" in before, "the Controllers know it, however many did not reach them since"
+    old = start("old")
+    old.on_old_disk(300, "other")
+    assert list(old.before) == ["other"]
+    assert start("5").before == ("other", "old")
 
 
 def test_an_old_disk_is_old_until_a_master_has_taken_the_broker_in() -> None:

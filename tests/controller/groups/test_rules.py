@@ -559,15 +559,24 @@ def test_a_disk_put_back_says_a_number_that_is_taken() -> None:
             ("first", "unheard"),
             BROKER_ID_INVALID,
         ),  # it was put back, and started more often than was heard of
-        ((), 0),  # an older version names none: the number counts
+        ((), BROKER_ID_INVALID),  # it knows of none
+        (None, 0),  # an older version names none: the number counts
     ],
 )
 def test_a_start_that_does_not_know_the_last_one_is_of_an_older_disk_whatever_its_number(
-    before: tuple[str, ...], code: int
+    before: tuple[str, ...] | None, code: int
 ) -> None:
     table = started(ALL)
     table.apply(registration(2, 5, "second", 1, before=("first",)))
     assert table.apply(registration(2, 9, "now", 1, before=before))["code"] == code
+
+
+def test_a_start_that_was_registered_by_an_older_version_is_on_no_disk_by_name() -> None:
+    """The first starts of an upgraded broker reached no Controller: its disk is not old for that."""
+    table = started(ALL)
+    table.apply(registration(2, 5, "older version", 1))
+    assert table.apply(registration(2, 7, "now", 1, before=("unheard",)))["code"] == 0
+    assert table.apply(registration(2, 9, "next", 1, before=("unheard",)))["code"] == BROKER_ID_INVALID
 
 
 def test_who_says_no_number_is_taken_at_its_word() -> None:
