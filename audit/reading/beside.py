@@ -46,7 +46,10 @@ _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "written": (bool, type(None)),
     "starts": (int,),
     "old": (bool,),
+    "processes": (list,),
+    "registered": (str,),
 }
+"""As ``broker/membership/reboot`` writes it; a test holds the two together."""
 T = TypeVar("T")
 
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from audit.reading import beside
+from broker.membership.reboot import Noted
 from model.ids import Epoch, PhysicalOffset
 from store.files.damage import DamagedRange, encode_ranges
 from store.files.epoch_file import EpochEntry, encode
@@ -71,3 +74,7 @@ def test_a_log_that_was_longer_by_its_own_note_lost_its_end(
     report = run_local(stores, None)
     assert [f.kind for f in report.findings] == found
     assert all((f.replica, f.phys_offset, f.until) == ("r1", end, end + more) for f in report.findings)
+
+
+def test_what_a_broker_notes_of_its_boot_is_expected_member_by_member() -> None:
+    assert {field.encode_name for field in msgspec.structs.fields(Noted)} == set(beside._BOOT)

@@ -454,8 +454,12 @@ async def test_a_look_at_halves_ends_with_the_role(tmp_path: Path) -> None:
         await broker.store.caught_up()
         transactions = broker.processors.transactions
         transactions._is_due = lambda half: True  # type: ignore[method-assign]
+        end = broker.store.log.end
         looking = asyncio.create_task(transactions.check())
-        await asyncio.sleep(0)  # its first turn
+        for _ in range(10_000):  # its first turns
+            if broker.store.log.end > end:
+                break
+            await asyncio.sleep(0)
         await broker.fence()
         with pytest.raises(Refused):
             await looking

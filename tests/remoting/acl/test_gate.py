@@ -178,7 +178,8 @@ def test_an_account_that_stands_twice_is_complained_about(
         "accounts:\n" + (account % "B").replace("tA", "tB") * 2 + account % "C"
     )
     files = PlainFiles(OsEnv(seed=1), str(tmp_path))
-    files.load()
+    with caplog.at_level("WARNING", "remoting.acl.plain_files"):
+        files.load()
     at = f"{tmp_path}/plain_acl.yml: account"
     assert files.without_effect == [
         f"{at} accountB stands before: this one has no effect",
