@@ -241,6 +241,11 @@ class Gate:
         if sender.by_peer:
             return True
         user = sender.user
+        if user is not None and self.authenticates:
+            # As it is now: it may be demoted, disabled or gone since it said that it is there.
+            user = self.directory.users.get(user.name)
+            if user is None or not user.enabled:
+                return False
         if self.authenticates and user is None and Request.SEND_MESSAGE_V2 not in self.open_to_all:
             return False
         try:

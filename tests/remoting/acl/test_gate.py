@@ -139,6 +139,21 @@ def test_a_name_that_a_heartbeat_only_says_is_sent_nothing_later(authorizes: str
     assert one.may_publish(sender, "abc")
 
 
+@pytest.mark.parametrize(
+    "change", [{"kind": "Normal"}, {"enabled": False}, None], ids=["demoted", "off", "gone"]
+)
+def test_who_was_a_super_user_when_it_said_that_it_is_there_is_none_for_that(
+    change: dict[str, Any] | None,
+) -> None:
+    one = gate()
+    sender = one.sender(ROOT.signed(Command(Request.HEART_BEAT, {})), FROM, by_peer=False)
+    assert one.may_publish(sender, "other")
+    user = one.directory.users.pop(ROOT.access_key)
+    if change is not None:
+        one.directory.users[user.name] = replace(user, **change)
+    assert not one.may_publish(sender, "other")
+
+
 def test_an_address_on_a_white_list_proves_no_name(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(
         "globalWhiteRemoteAddresses: [127.0.0.1]\n"
