@@ -111,16 +111,17 @@ class UncleanRebootDetector:
         self.suspect = reason is not None
         if reason is not None:
             log.warning("this broker is suspect, its log may lack its end: %s", reason)
-        written = found.end > 0 or bool(noted and noted.written) or self.suspect
+        known = noted or Noted()
+        written = found.end > 0 or known.written or self.suspect
         note = Noted(
             boot_id=boot_id,
             suspect=self.suspect,
             synced=found.synced,
             written=written or None,
-            starts=1 + (noted.starts if noted else 0),
-            old=noted is not None and noted.old and self.suspect,
-            processes=noted.processes if noted else (),
-            registered=noted.registered if noted else "",
+            starts=1 + known.starts,
+            old=known.old and self.suspect,
+            processes=known.processes,
+            registered=known.registered,
         )
         try:
             self._write(note)
