@@ -240,13 +240,9 @@ class Gate:
         """Whether a sender may send to a topic, as far as is known of it."""
         if sender.by_peer:
             return True
-        user = sender.user
-        if user is not None and self.authenticates:
-            # As it is now: it may be demoted, disabled or gone since it said that it is there.
-            user = self.directory.users.get(user.name)
-            if user is None or not user.enabled:
-                return False
-        if self.authenticates and user is None and Request.SEND_MESSAGE_V2 not in self.open_to_all:
+        user = self._as_now(sender.user)
+        lost = user is None and sender.user is not None
+        if self.authenticates and user is None and (lost or Request.SEND_MESSAGE_V2 not in self.open_to_all):
             return False
         try:
             if self.plain is not None:
@@ -262,6 +258,13 @@ class Gate:
         except Refused:
             return False
         return True
+
+    def _as_now(self, user: User | None) -> User | None:
+        """It may be demoted, disabled or gone since it said that it is there."""
+        if user is None or not self.authenticates:
+            return user
+        found = self.directory.users.get(user.name)
+        return found if found is not None and found.enabled else None
 
     def still(self, held: Pass) -> None:
         """Raises Refused when its sender has lost what it was admitted by."""
