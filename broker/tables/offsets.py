@@ -54,7 +54,7 @@ class OffsetTable:
     def load(self, stored: dict[str, Any] | None) -> None:
         if stored is not None:
             self._replace(_parse(stored.get("offsetTable") or {}))
-            self._take_resets(_parse(stored.get(_RESETS) or {}), self._table)
+            self._take_resets(_parse(stored.get(_RESETS) or {}), None)
             self.version = DataVersion.from_json(stored.get("dataVersion"))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -291,7 +291,7 @@ class OffsetTable:
             "dataVersion": self.version.to_json(),
             "groupTopicMap": self._topics_text.whole(indent),
             "offsetTable": self.text.whole(indent),
-            **self._resets_of(self.resets.all()),
+            **self._resets_of(self.resets.pairs()),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class OffsetTable:
             "offsetTable": {
                 f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()
             },
-            **self._resets_of(self.resets.all()),
+            **self._resets_of(self.resets.pairs()),
         }
 
     def _resets_of(self, keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class OffsetTable:
         self, told: dict[tuple[str, str], dict[int, int]], only: Iterable[tuple[str, str]] | None
     ) -> None:
         """Those a master, or the file, has; ``only`` of these pairs, or of all."""
-        for pair in list(self.resets.all() if only is None else only):
+        for pair in self.resets.pairs() if only is None else only:
             self.resets.replace(pair, told.get(pair, {}))
         for pair, queues in told.items():
             self.resets.replace(pair, queues)

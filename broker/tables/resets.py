@@ -63,8 +63,8 @@ class Resets:
     def of(self, pair: Pair) -> dict[int, int]:
         return {queue_id: offset for queue_id, (offset, _) in self._of.get(pair, {}).items()}
 
-    def all(self) -> dict[Pair, dict[int, int]]:
-        return {pair: self.of(pair) for pair in self._of}
+    def pairs(self) -> list[Pair]:
+        return list(self._of)
 
     def replace(self, pair: Pair, queues: dict[int, int]) -> None:
         """As a master has them. One that is known here was told, perhaps."""

@@ -9,17 +9,26 @@ from tests.fakes.ha.store import FakeStore
 from tests.waiting import until
 
 
+def a_foreign_log() -> FakeStore:
+    store = FakeStore()
+    store.log.data += b"something " * 3
+    store.epochs.append(7, 0)
+    store.confirmed = 20
+    return store
+
+
+async def a_master_with_another(group: Group) -> None:
+    group.epoch = 7
+    group.master_id = 1
+    group.nodes[1].store.grow(b"0123456789" * 9)
+    group.nodes[1].store.epochs.append(1, 0)
+    await group.elect(1)
+
+
 async def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_copied() -> None:
-    rocketmq_peer = FakeStore()
-    rocketmq_peer.log.data += b"something " * 3
-    rocketmq_peer.epochs.append(7, 0)
-    rocketmq_peer.confirmed = 20
+    rocketmq_peer = a_foreign_log()
     async with Group(Node(1), Node(2, rocketmq_peer, auto_reseed=True)) as group:
-        group.epoch = 7
-        group.master_id = 1
-        group.nodes[1].store.grow(b"0123456789" * 9)
-        group.nodes[1].store.epochs.append(1, 0)
-        await group.elect(1)
+        await a_master_with_another(group)
         await group.full()
         group.assert_identical()
         assert rocketmq_peer.put_asides == [b"something " * 3]
@@ -31,10 +40,7 @@ async def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_co
 
 async def test_a_log_is_put_aside_only_when_the_group_knows_of_it() -> None:
     """In majority mode an election counts logs: one that went must not count as if it were here."""
-    foreign = FakeStore()
-    foreign.log.data += b"something " * 3
-    foreign.epochs.append(7, 0)
-    foreign.confirmed = 20
+    foreign = a_foreign_log()
     told: list[int] = []
     async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
         slave = group.nodes[2]
@@ -45,11 +51,7 @@ async def test_a_log_is_put_aside_only_when_the_group_knows_of_it() -> None:
                 raise ConnectionError("no Controller answers")
 
         slave.ha.conditions.before_reseed = tell
-        group.epoch = 7
-        group.master_id = 1
-        group.nodes[1].store.grow(b"0123456789" * 9)
-        group.nodes[1].store.epochs.append(1, 0)
-        await group.elect(1)
+        await a_master_with_another(group)
         await until(lambda: "no Controller answers" in (slave.ha.needs_reseed or ""))
         assert bytes(foreign.log.data) == b"something " * 3
         await group.full()
@@ -59,10 +61,7 @@ async def test_a_log_is_put_aside_only_when_the_group_knows_of_it() -> None:
 
 async def test_a_log_is_not_put_aside_for_a_master_that_is_none_any_more() -> None:
     """While the Controllers were told another one was elected: the log may go on in that one's."""
-    foreign = FakeStore()
-    foreign.log.data += b"something " * 3
-    foreign.epochs.append(7, 0)
-    foreign.confirmed = 20
+    foreign = a_foreign_log()
     async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
         slave = group.nodes[2]
         told: list[int] = []
@@ -72,11 +71,7 @@ async def test_a_log_is_not_put_aside_for_a_master_that_is_none_any_more() -> No
             await slave.ha.become_slave(BrokerId(2), Epoch(9), "127.0.0.1:1")
 
         slave.ha.conditions.before_reseed = tell
-        group.epoch = 7
-        group.master_id = 1
-        group.nodes[1].store.grow(b"0123456789" * 9)
-        group.nodes[1].store.epochs.append(1, 0)
-        await group.elect(1)
+        await a_master_with_another(group)
         await until(lambda: "Connect" in str(slave.ha.status()["following"]["reason"]), "it tries the next")
         assert told == [1]
         assert foreign.put_asides == []
@@ -85,10 +80,7 @@ async def test_a_log_is_not_put_aside_for_a_master_that_is_none_any_more() -> No
 async def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
     """An empty broker elected uncleanly must not make the others give up what they confirmed."""
 
-    rocketmq_peer = FakeStore()
-    rocketmq_peer.log.data += b"something " * 3
-    rocketmq_peer.epochs.append(7, 0)
-    rocketmq_peer.confirmed = 20
+    rocketmq_peer = a_foreign_log()
     async with Group(Node(1), Node(2, rocketmq_peer, auto_reseed=True)) as group:
         group.epoch = 7
         await group.elect(1)

@@ -129,9 +129,10 @@ def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, o
     reset, and is not noted. Raises Refused."""
     need_pair(context, group, topic)
     if context.role_state.is_master:
-        now_ms = context.env.monotonic_ms()
-        if context.offsets.reset_stands(group, topic, queue_id, now_ms) is not None:
-            return False
+        if context.offsets.resets.count:
+            now_ms = context.env.monotonic_ms()
+            if context.offsets.reset_stands(group, topic, queue_id, now_ms) is not None:
+                return False
         # One that read more at a former master than this one got must not skip what is written there next.
         offset = min(offset, context.store.next_offset(topic, queue_id))
         context.offsets.commit(group, topic, queue_id, offset)
