@@ -256,7 +256,7 @@ class Guard:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms, limits.slow_request_ms)
         self.starts = Starts(now_ms)
-        self.lines = Lines()
+        self.lines = Lines(self.slow)
         self.complaints = ServerComplaints(log, lambda: now_ms() / 1000)
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None

@@ -498,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
             if guard.made.size > MADE_BYTES_MAX:
                 await guard.made.next_turn()
             what = label_of(request.code)
-            answer = await guard.slow.steps(answer_to(self._endpoint, self, request), what, self.remote)
+            answer = await guard.lines.steps.run(self, answer_to(self._endpoint, self, request), what)
             if answer is not None and not request.flag & FLAG_ONEWAY:
                 guard.slow.on_answered(what, self.remote, self._loop.time() - began, answer.code)
                 answer.opaque = request.opaque

@@ -13,7 +13,9 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from remoting.codec import Command, body_start, command_of, frame_end
+from remoting.transport.steps import Steps
 from remoting.transport.wholes import Wholes
+from runtime.report.slow_turns import SlowTurns
 
 READ_BYTES_MIN: Final = 16 * 1024
 KEPT_BYTES_LITTLE: Final = 4 * 1024  # of a begun frame: they cost no more than the read that follows
@@ -330,10 +332,11 @@ class Line:
 
 
 class Lines:
-    """Those of one server: who is read on, mostly parts of long frames, whose long frame is taken, and pieces
-    that are written."""
+    """Those of one server: who is read on, mostly parts of long frames, whose long frame is taken, pieces
+    that are written, and requests that go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: SlowTurns) -> None:
         self.wholes = Wholes()
+        self.steps = Steps(slow)
         self.reads = Line(PARTS_A_TURN, lambda connection: connection.read_on())
         self.writes = Line(PIECES_A_TURN, lambda connection: connection.write_on())

@@ -1,7 +1,8 @@
 """Which request held the event loop too long, and from which client? How long did answers take?
 
 The lease, heartbeats and replication run on the same loop as clients' requests. Each step of a request is
-timed; one of ``SLOW_MS`` or more is counted, and logged as far as the rate limit lets it.
+timed (``remoting/transport/steps``); one of ``SLOW_MS`` or more is counted, and logged as far as the rate
+limit lets it.
 
 Under simulation the clock stands still while code runs, so nothing is ever slow there and a seed replays.
 """
@@ -10,16 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator
-from types import coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final
 
 from model.codes import answer_label_of
 from runtime.report.complaints import Complaints
 from runtime.report.histogram import ANSWERS_S, RPC_MS, Histogram
 from runtime.report.slow_requests import SlowRequests
-
-T = TypeVar("T")
 
 SLOW_MS: Final = 20.0
 KEPT: Final = 16
@@ -104,31 +102,6 @@ class SlowTurns:
         self.answers.observe(request, answer, took_s)
         if took_s * 1000 >= self.requests.least_ms and request not in HELD:
             self.requests.note(request, client, took_s * 1000)
-
-    @coroutine
-    def steps(self, work: Coroutine[Any, Any, T], what: str, peer: str) -> Generator[Any, Any, T]:
-        """Run ``work``, timing each piece between two waits; its result."""
-        now_ms = self.now_ms
-        thrown: BaseException | None = None
-        while True:
-            began_ms = now_ms()
-            try:
-                waits_for = work.send(None) if thrown is None else work.throw(thrown)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            finally:
-                took_ms = now_ms() - began_ms
-                if took_ms >= SLOW_MS:
-                    self.note(took_ms, what, peer)
-            thrown = None
-            try:
-                yield waits_for
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as error:  # noqa: BLE001 - handed on to the work, as await does
-                thrown = error
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: how often, how long at worst, by what, and the last few."""
