@@ -1,4 +1,5 @@
-"""The promise of Polling to everybody else: of pops that are over together it answers a slice a turn.
+"""The promise of Polling to everybody else: of pops that are over together it answers a slice a turn, and
+those that are to be tried it looks for and tries a slice a turn.
 To those that wait: when their time is over they are answered, whoever searches by an expression."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.requests.consumers.pop.held import HeldPop
+from broker.requests.consumers.pop.held import HeldPop, Key
 from broker.requests.consumers.pop.polling import Polling
 from broker.state.clients import SQL92, Subscription
 from broker.state.effort import Effort
@@ -123,3 +124,45 @@ async def test_a_pop_without_an_expression_behind_one_that_has_one_is_woken_with
     await world.polling._tasks.join()
     assert (world.polling.held, sum(world.made.values())) == (0, POPS + 4)
     world.polling.pops.check_invariants()
+
+
+@pytest.mark.parametrize("what", ["all", "in order", "a message"])
+async def test_who_is_to_be_tried_is_looked_for_and_tried_a_slice_a_turn(what: str) -> None:
+    """By default 100,000 pops may wait, each for something else: the loop was held while all were noted, and
+    while all were tried that got nothing."""
+    world, groups = World(), 40
+    for number in range(groups):
+        pop = header("wide", group=f"g{number}", poll_ms=60_000, order=True, queue_id=0)
+        held = world.polling.hold(cast(Any, world), Command(2), pop, Subscription(pop.topic), 60_000)
+        assert held is None
+    looked: Counter[int] = Counter()
+    tried: Counter[int] = Counter()
+    first = world.polling.pops.first
+
+    def look(key: Key) -> HeldPop | None:
+        world.now_ms += 1
+        looked[world.turn] += 1
+        return first(key)
+
+    def serve(held: HeldPop, last: bool) -> None:
+        world.now_ms += 1
+        tried[world.turn] += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.polling.pops, "first", look)
+        world.polling.serve = serve
+        match what:
+            case "all":
+                world.polling.look_at_all()
+            case "in order":
+                world.polling.look_again()
+            case _:
+                world.polling._arrived([("wide", 0, 0, 0)])
+        assert not looked, "nothing before its turn"
+        while world.polling._tasks._tasks:
+            world.turn += 1
+            await asyncio.sleep(0)
+    keys = groups + 3
+    assert sum(tried.values()) == (keys if what == "all" else groups)
+    assert sum(looked.values()) == sum(tried.values()) + (groups if what == "a message" else keys)
+    assert max((looked + tried).values()) <= SLICE_MS + 2

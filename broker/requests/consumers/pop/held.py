@@ -93,6 +93,10 @@ class HeldPops:
         waiting = self._waiting.get(key)
         return waiting[0] if waiting else None
 
+    def are_woken_by(self, topic: str) -> bool:
+        """Whether any wait for messages of this topic."""
+        return topic in self._groups
+
     def woken_by(self, topic: str, queue_id: int) -> Iterator[Key]:
         """What may have become of use to whom: each key that waits for a message of this queue."""
         for (name, group), queues in list(self._groups.get(topic, {}).items()):

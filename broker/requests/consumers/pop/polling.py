@@ -9,7 +9,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from broker.context import BrokerContext
 from broker.requests.consumers.pop.held import HeldPop, HeldPops, Key
@@ -32,6 +32,9 @@ TIMER_MS: Final = 20
 DROPPED_AT_ONCE: Final = 100
 """Pops of a connection that are taken out in one step when it ends."""
 
+News = tuple[str, int] | Literal["all", "in order"]
+"""Who is to be tried: those that wait for a queue to which messages came, or who waits."""
+
 SERVED: Final = Command(0)
 """Stands for an answer that is on its way already."""
 
@@ -46,6 +49,7 @@ class Polling:
         self._context = context
         self._config = context.config
         self.pops = HeldPops()
+        self._news: dict[News, None] = {}
         self._due: dict[Key, None] = {}
         self._searched: dict[Key, None] = {}
         self._tasks = Tasks("held pops")
@@ -110,8 +114,12 @@ class Polling:
         """Records were dispatched."""
         if self.pops.count:
             for topic, queue_id, _, _ in arrived:
-                for key in self.pops.woken_by(topic, queue_id):
-                    self._note(key)
+                if self.pops.are_woken_by(topic):
+                    self._look((topic, queue_id))
+
+    def _look(self, news: News) -> None:
+        self._news[news] = None
+        self._try_on()
 
     def _note(self, key: Key) -> None:
         if key not in self._due and self.pops.of(key):
@@ -124,7 +132,8 @@ class Polling:
 
     async def _wake(self) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)
-        while self._due:
+        while self._news or self._due:
+            await self._note_all(slice_)
             due, self._due = self._due, {}
             for key in due:
                 while (held := self.pops.first(key)) is not None:
@@ -135,6 +144,18 @@ class Polling:
                         break
                     self._over(held)
                     await slice_.breathe()
+                await slice_.breathe()
+
+    async def _note_all(self, slice_: Slice) -> None:
+        """Note whom the news concern: of those for whom nothing comes 100,000 may wait."""
+        news, self._news = self._news, {}
+        for one in news:
+            keys = self.pops.waiting_keys() if isinstance(one, str) else self.pops.woken_by(*one)
+            for key in keys:
+                held = self.pops.first(key)
+                if held is not None and (one != "in order" or held.header.order):
+                    self._due[key] = None
+                await slice_.breathe()
 
     def _over(self, held: HeldPop) -> None:
         """The first of its key need not wait any more."""
@@ -216,15 +237,11 @@ class Polling:
 
     def look_at_all(self) -> None:
         """Try all that wait."""
-        for key in self.pops.waiting_keys():
-            self._note(key)
+        self._look("all")
 
     def look_again(self) -> None:
         """Try those that wait for a queue in order: its time, and no message, makes it free."""
-        for key in self.pops.waiting_keys():
-            held = self.pops.first(key)
-            if held is not None and held.header.order:
-                self._note(key)
+        self._look("in order")
 
     def release_all(self) -> None:
         """The role changed or the broker stops: nothing waits any more when this returns. A slice is answered
@@ -232,6 +249,7 @@ class Polling:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._news.clear()
         self._due.clear()
         self._searched.clear()
         left, slice_ = iter(self.pops.take_all()), Slice(self._context.env.monotonic_ms)
