@@ -2,14 +2,14 @@
 
     python bench/growth.py [--only TEXT] [--log-gib 1 4] [--write DIR] [--json OUT]
 
-One broker of keelmq, ASYNC_FLUSH. A series changes one thing and keeps the rest at one topic of four queues,
-one connection with 64 JSON sends in flight, 1 KiB, a young log: ``topics`` (sends go to all in turn, each of
-which has had some before), ``connections`` (64 sends in flight shared by them, or one on each where there are
-more), ``size`` of the body, ``log`` (the bytes it holds before). CPU is what the operating system accounts
-to the broker. The values of ``connections`` and ``size`` are measured in turn, ``--repeat`` times; topics and
-log grow, so theirs follow each other. A figure is the median, and the ratio is to the first of its series. Of
-``size`` the cost of a KiB is told too: bytes have to be copied. ``--write`` puts a table and a plot,
-``growth.md`` and ``growth.svg``, there.
+One broker of keelmq for each series, ASYNC_FLUSH. A series changes one thing and keeps the rest at one topic
+of four queues, one connection with 64 JSON sends in flight, 1 KiB, a young log: ``topics`` (sends go to all
+in turn, each of which has had some before), ``connections`` (64 sends in flight shared by them, or one on
+each where there are more), ``size`` of the body, ``log`` (what it holds at least before). CPU is what the
+operating system accounts to the broker. The values of ``connections`` and ``size`` are measured in turn,
+``--repeat`` times; topics and log grow, so theirs follow each other. A figure is the median, and the ratio is
+to the first of its series. Of ``size`` the cost of a KiB is told too: bytes have to be copied. ``--write``
+puts a table and a plot, ``growth.md`` and ``growth.svg``, there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from bench.load import ManyTopics, Work  # noqa: E402
 from bench.plot import lines_svg  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from bench.send import QUEUES, TOPIC, Side, create_topic, keelmq_broker  # noqa: E402
+from chaos.worlds import rocketmq  # noqa: E402
 
 PREFIX: Final = "BenchGrowth"
 IN_FLIGHT: Final = 64
@@ -64,7 +65,7 @@ class Point:
 
 
 def points(log_gib: Sequence[int]) -> list[list[Point]]:
-    """The series; those that leave something behind come last."""
+    """The series."""
     plain = Work(in_flight=IN_FLIGHT)
     return [
         [
@@ -82,9 +83,8 @@ def points(log_gib: Sequence[int]) -> list[list[Point]]:
 
 def grow(side: Side, point: Point) -> None:
     """Make the topics and the log that ``point`` is measured with."""
-    stored = 0
-    while stored < point.log_bytes:
-        stored += load.run(side.address, TOPIC, QUEUES, Work(16 * 1024), 1.0).ok * 16 * 1024
+    while log_end(side) < point.log_bytes:
+        load.run(side.address, TOPIC, QUEUES, Work(16 * 1024), 1.0)
     for number in range(point.topics):
         create_topic(side.address, f"{PREFIX}{number:05d}")
     sent = 0
@@ -92,6 +92,11 @@ def grow(side: Side, point: Point) -> None:
         template = ManyTopics(PREFIX, point.topics, point.work)
         sent += load.run(side.address, TOPIC, QUEUES, point.work, 1.0, template=template).ok
     time.sleep(3)
+
+
+def log_end(side: Side) -> int:
+    _, body = rocketmq.call(side.address, 28)
+    return int(json.loads(body)["table"]["commitLogMaxOffset"])
 
 
 def series_of(side: Side, wanted: list[Point], given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -169,15 +174,16 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch,
-        keelmq_broker(Path(scratch), given.base_port) as side,
-    ):
-        create_topic(side.address)
-        side.load(Work(), 2.0)
-        for wanted in points(given.log_gib):
-            if given.only in wanted[0].series:
-                rows += series_of(side, wanted, given)
+    for wanted in points(given.log_gib):
+        if given.only not in wanted[0].series:
+            continue
+        with (
+            tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch,
+            keelmq_broker(Path(scratch), given.base_port) as side,
+        ):
+            create_topic(side.address)
+            side.load(Work(), 2.0)
+            rows += series_of(side, wanted, given)
     where = machine()
     if given.write:
         (given.write / "growth.md").write_text(table(rows, where))

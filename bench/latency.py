@@ -173,7 +173,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
         rows = asyncio.run(bench(given, Path(scratch)))
     if given.json:
-        report = {"name": "latency", "rows": rows, "machine": machine()}
+        peer = rocketmq.described() if given.peer == "rocketmq" else None
+        report = {"name": "latency", "rows": rows, "machine": machine(), "peer": peer}
         given.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 

@@ -214,8 +214,9 @@ def main() -> int:
             sides.append(stack.enter_context(rocketmq_broker(at / "r", given.base_port + 200)))
         rows = measure(sides, given)
     if given.json:
+        peer = rocketmq.described() if given.peer == "rocketmq" else None
         given.json.write_text(
-            json.dumps({"name": "pull", "rows": rows, "machine": machine()}, indent=2) + "\n"
+            json.dumps({"name": "pull", "rows": rows, "machine": machine(), "peer": peer}, indent=2) + "\n"
         )
     return 0
 

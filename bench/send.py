@@ -4,15 +4,15 @@
                          [--json OUT]
 
 One load program (``bench/load.py``) drives each side in turn, row by row, on this machine: single broker,
-ASYNC_FLUSH, 1 GiB segments; with ``3`` a group of three brokers that waits for all of them, whose CPU is
-summed up. ``--peer rocketmq`` measures the real RocketMQ beside, ``--python`` keelmq without its compiled
-path, ``--before`` another checkout of keelmq (both one broker). CPU is what the operating system accounts to
-the broker processes (user + system). Each row is the median of ``--repeat`` runs of ``--seconds`` at each of
-``--starts`` starts of the brokers, the sides in turn; ``spread`` is the lowest and the highest. The JVM gets
-``--warm-up`` seconds of load first, a part of each kind of work, keelmq a tenth. ``path``: which path of
-sends the broker said it has; ``fast``: the share of keelmq's messages that took its fast path, by its own
-counter; ``refused``: the share of sends that were answered with an error, at the worst (flow control), CPU
-counts for those stored.
+ASYNC_FLUSH, 1 GiB segments; with ``3`` a group of three brokers that waits for all of them, with the small
+files of a local cluster on both sides, whose CPU is summed up. ``--peer rocketmq`` measures the real RocketMQ
+beside, ``--python`` keelmq without its compiled path, ``--before`` another checkout of keelmq (both one
+broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
+median of ``--repeat`` runs of ``--seconds`` at each of ``--starts`` starts of the brokers, the sides in turn;
+``spread`` is the lowest and the highest. The JVM gets ``--warm-up`` seconds of load first, a part of each
+kind of work, keelmq a tenth. ``path``: which path of sends the broker said it has; ``fast``: the share of
+keelmq's messages that took its fast path, by its own counter; ``refused``: the share of sends that were
+answered with an error, at the worst (flow control), CPU counts for those stored.
 """
 
 from __future__ import annotations
@@ -393,8 +393,9 @@ def main() -> int:
         given.peer = "none"
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
         rows = asyncio.run(bench(given, Path(scratch)))
-    report = {"name": "send", "rows": rows, "machine": machine()}
     if given.json:
+        peer = rocketmq.described() if given.peer == "rocketmq" else None
+        report = {"name": "send", "rows": rows, "machine": machine(), "peer": peer}
         given.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 

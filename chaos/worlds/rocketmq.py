@@ -40,6 +40,7 @@ JAVA_OPTIONS: Final = "KEELMQ_ROCKETMQ_JAVA_OPTIONS"
 # For a broker of that kind: no table of timers to look through at the start (1 s), and a thread that spins
 # for this long before it sleeps for as long, at the end too, spins for half a second instead of ten.
 QUICK_BROKER: Final[dict[str, Any]] = {"timerWheelEnable": "false", "transactionMetricFlushInterval": 500}
+BROKER_HEAP_MB: Final = 1024
 COPY_JARS: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 
@@ -133,6 +134,18 @@ def java(
         main,
         *arguments,
     ]
+
+
+def described() -> dict[str, Any]:
+    """Which RocketMQ, and how it runs: for results that compare with it."""
+    told = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60).stderr
+    options = os.environ.get(JAVA_OPTIONS, "")
+    return {
+        "version": VERSION,
+        "java": told.partition("\n")[0],
+        "broker_heap_mb": BROKER_HEAP_MB,
+        "options": options,
+    }
 
 
 def mqadmin(
@@ -275,7 +288,11 @@ def broker_node(
         "rocketmqHome": directory,
     }
     return Node(
-        "broker", "org.apache.rocketmq.broker.BrokerStartup", directory, {**own, **config}, heap_mb=1024
+        "broker",
+        "org.apache.rocketmq.broker.BrokerStartup",
+        directory,
+        {**own, **config},
+        heap_mb=BROKER_HEAP_MB,
     )
 
 

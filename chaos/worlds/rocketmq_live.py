@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from admin.local.cluster import ClusterNotReady
-from admin.local.layout import HOST, Layout, Node
+from admin.local.layout import BROKER_DEFAULTS, HOST, Layout, Node
 from chaos.links.cluster_links import LINK_FAULTS
 from chaos.worlds import rocketmq
 from chaos.worlds.live import (
@@ -275,7 +275,7 @@ def node_of(layout: Layout, node: Node, where: Path, kept: Path) -> rocketmq.Nod
             "brokerIP2": node.host,
             "enableControllerMode": "true",
             "controllerAddr": ";".join(controllers),
-            "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+            **BROKER_DEFAULTS,
             **layout.settings.get("broker", {}),
         }
         namesrv = ";".join(one.address for one in layout.namesrvs)
