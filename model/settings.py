@@ -283,3 +283,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether ``host``, told to another machine, would mean that one there, or none at all (0.0.0.0)."""
+    if is_loopback(host):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False

@@ -5,7 +5,7 @@ from typing import Final
 
 from model.config.pop import PopConfig
 from model.config.server import PERIOD_MIN_MS
-from model.settings import PORT_MAX, addresses, key, need, split_address
+from model.settings import PORT_MAX, addresses, is_loopback, is_this_machine, key, need, split_address
 
 HEARTBEATS_MIN: Final = 2
 """haSendHeartbeatInterval fits so often into haHousekeepingInterval. A sender looks at its links each half
@@ -36,7 +36,11 @@ class BrokerConfig(PopConfig):
     broker_id: int = key(
         "brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0, least=-1
     )
-    broker_ip1: str = key("brokerIP1", "127.0.0.1", "address clients are told")
+    broker_ip1: str = key(
+        "brokerIP1",
+        "127.0.0.1",
+        "address clients are told; no loopback one beside Controllers or NameServers elsewhere",
+    )
     group_address: str = key(
         "groupAddress", "", "host:port that stays that of the group's master, whoever it is; empty = none"
     )
@@ -284,6 +288,7 @@ class BrokerConfig(PopConfig):
         addresses(self.ha_master_address, "haMasterAddress")
         self._check_copies()
         self._check_group_address()
+        self._check_told()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"
             need(
@@ -321,6 +326,31 @@ class BrokerConfig(PopConfig):
         need(
             0 < port < 65536 and port not in (self.listen_port, self.listen_port - 2, self.ha_port),
             f"groupAddress={self.group_address}: needs a port of its own, on which only the master listens",
+        )
+
+    def _check_told(self) -> None:
+        """A broker that nobody elsewhere reaches can still dial out, copy, be in the SyncStateSet and be
+        elected: then its group has a master that no client finds."""
+        servers = addresses(self.namesrv_addr) + addresses(self.controller_addr)
+        far = [address for address in servers if not is_loopback(split_address(address)[0])]
+        if not far:
+            return
+        group_host = split_address(self.group_address)[0] if self.group_address else ""
+        for name, host in (
+            ("brokerIP1", self.broker_ip1),
+            ("brokerIP2", self.broker_ip2),
+            ("groupAddress", group_host),
+        ):
+            need(
+                not (host and is_this_machine(host)),
+                f"{name}={host} would be told to {far[0]}, and means whoever reads it there: set {name} to"
+                " the address at which clients and the other brokers reach this one, and bindAddress to one"
+                " of this machine where they get in",
+            )
+        need(
+            not is_loopback(self.bind_address),
+            f"bindAddress={self.bind_address}: nobody elsewhere gets in there, and {self.address} would be"
+            f" told to {far[0]}: set bindAddress to that address of this machine, or 0.0.0.0",
         )
 
     @property

@@ -64,6 +64,35 @@ def test_a_link_is_not_given_up_between_two_signs_of_life() -> None:
         config(5000, None)
 
 
+FAR = {"namesrvAddr": "127.0.0.1:1;10.0.0.1:9876"}
+OUT = {"bindAddress": "0.0.0.0", "trustPeers": "true", "brokerIP1": "10.0.0.5"}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (FAR, "brokerIP1=127.0.0.1 would be told to 10.0.0.1:9876"),
+        ({"enableControllerMode": "true", "controllerAddr": "ctl:9878"}, "brokerIP1=127.0.0.1 .* ctl:9878"),
+        (FAR | OUT | {"brokerIP1": "localhost"}, "set brokerIP1 to .*, and bindAddress"),
+        (FAR | OUT | {"brokerIP1": "0.0.0.0"}, "brokerIP1=0.0.0.0 would be told"),
+        (FAR | OUT | {"brokerIP2": "[::1]"}, "brokerIP2=.* would be told"),
+        (FAR | OUT | {"bindAddress": "127.0.0.1"}, "bindAddress=127.0.0.1: nobody elsewhere gets in"),
+    ],
+)
+def test_an_address_that_nobody_elsewhere_reaches_is_not_told_elsewhere(
+    values: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        BrokerConfig.from_mapping(values)
+
+
+def test_on_loopback_or_with_addresses_of_this_machine_it_is_told() -> None:
+    BrokerConfig.from_mapping(FAR | OUT)
+    near = {"namesrvAddr": "127.0.0.2:1;localhost:2;[::1]:3", "controllerAddr": "127.0.0.1:9878"}
+    BrokerConfig.from_mapping({**near, "enableControllerMode": "true"})
+    BrokerConfig.from_mapping({})  # nobody is told
+
+
 SERVERS: tuple[type[Config], ...] = (BrokerConfig, NamesrvConfig, ControllerConfig)
 BOUNDED = [
     (kind, name, field.metadata["least"])

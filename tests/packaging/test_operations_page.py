@@ -9,7 +9,7 @@ import click
 import pytest
 
 from admin.host import log_setup
-from admin.host.serve import plan
+from admin.host.serve import plan, read_values
 from cli.main import command
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.foreign_keys import REFUSED
@@ -27,6 +27,22 @@ def test_its_files_start_servers(role: str, text: str) -> None:
     made = plan(role, parse_properties(text))
     assert made.ignored == ()
     assert f"127.0.0.1:{made.admin_port}/healthz" in PAGE or role == "namesrv"
+
+
+def test_the_broker_that_joins_a_group_of_rocketmq_would_start_and_be_reached() -> None:
+    page = (ROOT / "docs" / "migration.md").read_text()
+    (text,) = re.findall(r"^ +keelmq broker (--set(?:.*\\\n)+.*)$", page, re.M)
+    here = {"$C": "10.0.0.1:9878", "$N": "10.0.0.1:9876", "$IP": "10.0.0.7"}
+    for name, value in here.items():
+        assert name in text
+        text = text.replace(name, value)
+    given = [part for part in shlex.split(text.replace("\\\n", "")) if part != "--set"]
+    assert plan("broker", read_values(None, given)).address == "10.0.0.7:10911"
+
+
+def test_a_seat_is_given_before_its_new_machine_starts() -> None:
+    (how,) = re.findall(r"\*\*Replace a Controller\.\*\*.*?(?=\n### )", PAGE, re.S)
+    assert how.index("keelmq controller replace") < how.index("start the new machine")
 
 
 def test_there_are_commands() -> None:

@@ -208,7 +208,7 @@ async def test_with_a_key_of_peers_a_stranger_makes_no_user(tmp_path: Path) -> N
 def test_a_group_whose_brokers_could_not_talk_does_not_start(tmp_path: Path) -> None:
     for acl in ({"aclEnable": "true"}, {"authenticationEnabled": "true"}):
         for of_a_group in (
-            {"enableControllerMode": "true", "controllerAddr": "h:1"},
+            {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:1"},
             {"brokerRole": "SLAVE", "brokerId": "1"},
         ):
             with pytest.raises(ConfigError, match="turn each other away"):
