@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +67,10 @@ def _copy(file: Path, to: Path) -> None:
     os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     shutil.copyfile(file, to)
     found = file.stat()
-    with suppress(PermissionError):  # only root gives files away
+    try:
         os.chown(to, found.st_uid, found.st_gid)
+    except OSError as error:
+        # Only root gives files away; and in a user namespace (PrivateUsers=) others' owners are no users.
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
     shutil.copystat(file, to)

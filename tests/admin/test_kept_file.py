@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+import pytest
 
 from admin.host.kept_file import keep
 
@@ -24,3 +27,19 @@ def test_a_changed_file_and_the_former_one_have_the_owner_and_rights_it_had(tmp_
         found = one.stat()
         assert (found.st_uid, found.st_gid, found.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broker.conf", "broker.conf.bak"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL])
+def test_a_file_of_somebody_else_is_changed_all_the_same(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's file in a directory that the server's group writes. EINVAL: of a user its namespace lacks."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerPermission=6\n")
+    monkeypatch.setattr(os, "chown", refuse)
+    keep(file, {"brokerPermission": "4"})
+    assert file.read_text() == "brokerPermission=4\n"

@@ -62,6 +62,17 @@ def test_it_gives_the_server_little(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_it_may_write_the_file_that_keeps_what_is_changed_at_run_time(unit: Path) -> None:
+    text = unit.read_text()
+    (file,) = re.findall(r"^ExecStart=.* -c (\S+)$", text, re.M)
+    (group,) = re.findall(r"^Group=(\w+)$", text, re.M)
+    assert "ProtectSystem=strict" in text
+    assert f"\nReadWritePaths={Path(file).parent}\n" in text
+    page = (ROOT / "docs/operations.md").read_text()
+    assert f"install -d -g {group} -m 775 {Path(file).parent}\n" in page
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_boot_id_stays_readable(unit: Path) -> None:
     """A broker that cannot read it cannot tell a restart of its process from one of its machine."""
     assert "ProcSubset=pid" not in unit.read_text()
