@@ -186,13 +186,27 @@ class ConsumerGroup:
         return sum(map(text_bytes, self.how(data))) + weight
 
 
+@dataclass(slots=True)
+class Told:
+    """What a heartbeat says of one group. ``wanted``: a consumer's subscriptions by topic. ``growth``: bytes
+    that it would have added when it was read."""
+
+    kind: int
+    name: str
+    entry: dict[str, Any]
+    wanted: dict[str, Subscription] = field(default_factory=dict)
+    growth: int = 0
+
+
 class Clients:
     """The table of producers and consumers; every change returns the groups whose members changed.
 
-    ``bytes``: about the memory of all that clients said."""
+    ``bytes``: about the memory of all that clients said. ``promised``: what heartbeats that are being entered
+    will add to it."""
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.promised = 0
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
         # Where a producer's id beats, the newest connection last, and for which groups.
@@ -202,8 +216,8 @@ class Clients:
 
     def producer(self, group: str, client: Client, *, bytes_max: float = math.inf) -> None:
         """Raises Refused when all would take more than ``bytes_max`` then, and more than before."""
+        self._need_room(self.growth(Told(PRODUCERS, group, {}), client), bytes_max)
         former = self.producers.get(group, {}).get(client.connection)
-        self._need_room(_entry_bytes(group, client) - _entry_bytes(group, former), bytes_max)
         members = self.producers.setdefault(group, {})
         if former is not None and former.client_id != client.client_id:
             self._forget_id(group, former)
@@ -249,12 +263,10 @@ class Clients:
         name = str(data["groupName"])
         if fresh is None:
             fresh = {s.topic: s for s in map(Subscription.from_json, data.get("subscriptionDataSet") or [])}
+        told = Told(CONSUMERS, name, data, fresh)
+        self._need_room(self.growth(told, client, without_subscriptions=without_subscriptions), bytes_max)
         group = self.consumers.get(name) or ConsumerGroup(name)
         before = group.bytes if name in self.consumers else 0
-        known = group.members.get(client.connection)
-        growth = _entry_bytes(name, client) - _entry_bytes(name, known) - before
-        kept = group.subscriptions if without_subscriptions else fresh
-        self._need_room(growth + group.bytes_after(data, kept), bytes_max)
         self.consumers[name] = group
         changed = self._joined(group, client)
         group.consume_type, group.message_model, group.from_where = group.how(data)
@@ -263,9 +275,28 @@ class Clients:
         self.bytes += group.bytes - before
         return changed
 
+    def growth(self, told: Told, client: Client, *, without_subscriptions: bool = False) -> int:
+        """The bytes that entering it would add."""
+        name, link = told.name, client.connection
+        if told.kind == PRODUCERS:
+            return _entry_bytes(name, client) - _entry_bytes(name, self.producers.get(name, {}).get(link))
+        group = self.consumers.get(name)
+        before, group = (0, ConsumerGroup(name)) if group is None else (group.bytes, group)
+        after = group.bytes_after(told.entry, group.subscriptions if without_subscriptions else told.wanted)
+        return after - before + _entry_bytes(name, client) - _entry_bytes(name, group.members.get(link))
+
+    def promise(self, growth: int, bytes_max: float) -> None:
+        """Keep room for a heartbeat that adds so much, for all of it or, raising Refused, for none."""
+        self._need_room(growth, bytes_max)
+        self.promised += max(growth, 0)
+
+    def keep(self, before: int, after: int) -> None:
+        """Of a promise of ``before`` bytes ``after`` are left."""
+        self.promised += max(after, 0) - max(before, 0)
+
     def _need_room(self, growth: int, bytes_max: float) -> None:
         """Raises Refused. Who is known and says nothing new is heard however much there is."""
-        if growth > 0 and self.bytes + growth > bytes_max:
+        if growth > 0 and self.bytes + self.promised + growth > bytes_max:
             raise Refused("this broker's clients take too much memory (maxClientBytes)", Response.SYSTEM_BUSY)
 
     def renew(self, name: str, subscription: Subscription, *, bytes_max: float = math.inf) -> None:
@@ -409,6 +440,7 @@ class Clients:
             for connection in group.members:
                 found.setdefault(connection, (set(), set()))[1].add(name)
         assert self.bytes == self._all_bytes(), "all of it is counted"
+        assert self.promised >= 0, "no promise is kept twice"
         known = {connection: (set(groups[0]), set(groups[1])) for connection, groups in self._in.items()}
         by_id = {(i, c, g) for i, links in self._ids.items() for c, names in links.items() for g in names}
         beating = {(m.client_id, c, g) for g, members in self.producers.items() for c, m in members.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,17 @@ from typing import Any, Final
 from broker.context import BrokerContext
 from broker.requests.answers import gathered, strict
 from broker.requests.consumers.filter_data import FilterNews
-from broker.state.clients import CLIENTS_MAX, CONSUMERS, PRODUCERS, TAG, Client, Subscription, long_of
+from broker.state.clients import (
+    CLIENTS_MAX,
+    CONSUMERS,
+    PRODUCERS,
+    TAG,
+    Client,
+    Clients,
+    Subscription,
+    Told,
+    long_of,
+)
 from model.codes import Request, Response
 from model.errors import PeerError, Refused
 from model.message import retry_topic
@@ -123,57 +133,93 @@ class ClientProcessor:
         slice_: Slice,
     ) -> bool:
         """Whether the broker lacks this client's subscriptions. Raises the first Refused when all the others
-        are taken; KeyError, TypeError, ValueError or AttributeError on data that is no heartbeat."""
-        client, connection, clients = beat.client, beat.client.connection, self._context.clients
-        # Version 2 leaves the subscriptions out until the broker says that it lacks them.
-        fresh = beat.fingerprint == 0 or connection.attributes.get("fingerprint") != beat.fingerprint
-        first: Refused | None = None
+        are taken, or a bound's for all of them; KeyError, TypeError, ValueError or AttributeError on data
+        that is no heartbeat. Who is refused beats all the same."""
         entries = [(CONSUMERS, consumer) for consumer in consumers]
         entries += [(PRODUCERS, producer) for producer in producers]
-        for kind, entry in entries:
-            await slice_.breathe()
-            if connection.closed:
-                raise PeerLeft
-            name = str(entry["groupName"])
-            try:
-                if kind == CONSUMERS:
-                    fresh |= await self._consumer(beat, name, entry, slice_)
-                else:
-                    self._producer(name, client)
-            except PeerLeft:
-                raise
-            except Refused as refused:
-                first = first or refused
-                clients.heard(kind, name, client)
-        if first is not None:
-            raise first
-        connection.attributes["fingerprint"] = beat.fingerprint
+        refused: list[Refused] = []
+        told = await self._told(beat, entries, slice_, refused)
+        # Version 2 leaves the subscriptions out until the broker says that it lacks them.
+        attributes = beat.client.connection.attributes
+        fresh = beat.fingerprint == 0 or attributes.get("fingerprint") != beat.fingerprint
+        fresh |= await self._entered(beat, told, slice_, refused)
+        if refused:
+            raise refused[0]
+        attributes["fingerprint"] = beat.fingerprint
         return fresh
 
-    async def _consumer(self, beat: _Beat, name: str, entry: dict[str, Any], slice_: Slice) -> bool:
+    async def _told(
+        self, beat: _Beat, entries: list[tuple[int, dict[str, Any]]], slice_: Slice, refused: list[Refused]
+    ) -> list[Told]:
+        """What it says of groups that there are, each once: those that shrink first, as they make room."""
+        context, clients, client = self._context, self._context.clients, beat.client
+        found: dict[tuple[int, str], Told] = {}
+        for kind, entry in entries:
+            await slice_.breathe()
+            told = Told(kind, str(entry["groupName"]), entry)
+            if kind == CONSUMERS:
+                if context.groups.find(told.name) is None:
+                    continue
+                try:
+                    most = context.config.subscription_bytes_max
+                    told.wanted = await _subscriptions(entry, slice_, most)
+                except PeerLeft:
+                    raise
+                except Refused as error:
+                    refused.append(error)
+                    clients.heard(kind, told.name, client)
+                    continue
+            told.growth = clients.growth(told, client, without_subscriptions=beat.without)
+            found[kind, told.name] = told
+        return sorted(found.values(), key=lambda told: told.growth)
+
+    async def _entered(self, beat: _Beat, told: list[Told], slice_: Slice, refused: list[Refused]) -> bool:
         """Whether another member may have replaced its subscriptions."""
-        context, client = self._context, beat.client
+        clients, client = self._context.clients, beat.client
+        left = sum(one.growth for one in told)
+        try:
+            _need_places(clients, told)
+            clients.promise(left, self._context.config.client_bytes_max)
+        except Refused:
+            for one in told:
+                clients.heard(one.kind, one.name, client)
+            raise
+        fresh = False
+        try:
+            for one in told:
+                await slice_.breathe()
+                if client.connection.closed:
+                    raise PeerLeft
+                clients.keep(left, left - one.growth)
+                left -= one.growth
+                try:
+                    fresh |= self._enter(beat, one)
+                except Refused as error:  # others have changed the group since it was read
+                    refused.append(error)
+                    clients.heard(one.kind, one.name, client)
+        finally:
+            clients.keep(left, 0)
+        return fresh
+
+    def _enter(self, beat: _Beat, told: Told) -> bool:
+        """Whether another member may have replaced its subscriptions."""
+        context, name = self._context, told.name
+        clients, room = context.clients, context.config.client_bytes_max
+        if told.kind == PRODUCERS:
+            clients.producer(name, beat.client, bytes_max=room)
+            return False
         group = context.groups.find(name)
         if group is None:
             return False
-        _need_places(context.clients.consumers, name)
         if context.role_state.is_master:
             context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
-        wanted = await _subscriptions(entry, slice_, context.config.subscription_bytes_max)
-        if client.connection.closed:
-            raise PeerLeft
-        room = context.config.client_bytes_max
-        if context.clients.consumer(
-            entry, client, wanted, without_subscriptions=beat.without, bytes_max=room
+        without = beat.without
+        if clients.consumer(
+            told.entry, beat.client, told.wanted, without_subscriptions=without, bytes_max=room
         ):
             beat.changed.append(name)
-        self._filters.heard(name, wanted, without_subscriptions=beat.without)
-        return context.clients.told_by_another(name, beat.fingerprint)
-
-    def _producer(self, name: str, client: Client) -> None:
-        clients = self._context.clients
-        _need_places(clients.producers, name)
-        clients.producer(name, client, bytes_max=self._context.config.client_bytes_max)
+        self._filters.heard(name, told.wanted, without_subscriptions=without)
+        return clients.told_by_another(name, beat.fingerprint)
 
     async def unregister(self, connection: Connection, request: Command) -> Command:
         need(request.ext, "clientID")
@@ -306,10 +352,12 @@ class ClientProcessor:
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
 
 
-def _need_places(groups: Collection[str], name: str) -> None:
-    """Of a group that is not there yet. Raises Refused."""
-    if len(groups) > CLIENTS_MAX and name not in groups:
-        raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
+def _need_places(clients: Clients, told: list[Told]) -> None:
+    """Of groups that are not there yet. Raises Refused."""
+    for kind, groups in ((CONSUMERS, clients.consumers), (PRODUCERS, clients.producers)):
+        fresh = sum(one.kind == kind and one.name not in groups for one in told)
+        if fresh and len(groups) + fresh > CLIENTS_MAX:
+            raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
 
 
 def _client_id(data: dict[str, Any]) -> str:

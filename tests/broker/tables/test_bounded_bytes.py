@@ -25,6 +25,7 @@ from broker.tables.moved import Moved
 from broker.tables.offsets import OffsetTable
 from broker.tables.topics import DELETED_MAX, Topics
 from model.codes import Request
+from model.errors import Refused
 from model.sql92 import compile_filter
 from model.sql92.compile import CHARS_MAX, Compiled
 from model.topic import TopicConfig
@@ -278,9 +279,12 @@ async def test_no_heartbeat_is_taken_while_clients_take_too_much(tmp_path: Path)
         broker.context.clients.check_invariants()
 
 
-async def test_who_is_refused_in_one_group_is_heard_in_all_others(tmp_path: Path) -> None:
-    """A heartbeat ended at its first refused group: those behind it and all producers grew silent, members of
-    those before it were not told, and the connection was closed after two minutes."""
+@pytest.mark.parametrize("bound", ["maxClientBytes", "maxSubscriptionBytes"])
+async def test_who_is_refused_is_heard_and_a_bound_of_all_takes_nothing_new(
+    tmp_path: Path, bound: str
+) -> None:
+    """A heartbeat ended at its first refused group: those behind it and all producers grew silent, and the
+    connection was closed after two minutes. Beyond maxClientBytes it kept what it had entered so far."""
     wide = bodies.loads(heartbeat("one", "wide", *(f"T{number}" for number in range(300))))
     told = bodies.loads(heartbeat("one", "a", "T", producer="p"))
     entry = told["consumerDataSet"][0]
@@ -291,18 +295,50 @@ async def test_who_is_refused_in_one_group_is_heard_in_all_others(tmp_path: Path
         (connection,) = clients.connections()
         for member in [*clients.producers["p"].values(), *clients.consumers["a"].members.values()]:
             member.seen_ms = -1
+        before = clients.bytes
         noted: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(broker.processors.clients, "notify", noted.extend)
             grown = {**wide["consumerDataSet"][0], "groupName": "a"}
+            if bound == "maxSubscriptionBytes":
+                long = {"topic": "T", "subString": "x" * (broker.config.subscription_bytes_max + 1)}
+                grown["subscriptionDataSet"] = [long]
             others = [{**entry, "groupName": name} for name in ("new", "z")]
-            told["consumerDataSet"] = [grown, others[0], *wide["consumerDataSet"], others[1]]
-            assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == 2
-        assert noted == ["new"]
-        assert list(clients.consumers) == ["a", "z", "new"]
+            told["consumerDataSet"] = [others[0], grown, others[1]]
+            code = (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code
+        assert code == (2 if bound == "maxClientBytes" else 23)
+        assert noted == ([] if bound == "maxClientBytes" else ["new"])
+        assert list(clients.consumers) == ["a", "z", *noted]
+        assert (clients.bytes == before) is (not noted)
         assert list(clients.consumers["a"].subscriptions) == ["T"], "what it said before"
         assert not clients.is_silent(connection, 0)
+        assert clients.promised == 0
         clients.check_invariants()
+
+
+async def test_a_heartbeat_in_which_one_group_shrinks_as_another_grows_is_taken(tmp_path: Path) -> None:
+    topics = [f"T{number}" for number in range(300)]
+    async with running(tmp_path, maxClientBytes="200000") as broker, client_of(broker) as client:
+        clients = broker.context.clients
+        for wide, narrow in ("ab", "ba", "ab"):
+            told = bodies.loads(heartbeat("one", wide, *topics))
+            told["consumerDataSet"] += bodies.loads(heartbeat("one", narrow, "T"))["consumerDataSet"]
+            assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(told))).code == 0
+            clients.check_invariants()
+        assert clients.bytes > 100_000, "both wide ones have no room"
+
+
+def test_what_is_promised_to_one_heartbeat_is_no_other_ones() -> None:
+    clients = Clients()
+    clients.promise(60, 100)
+    clients.promise(-1000, 100)
+    with pytest.raises(Refused):
+        clients.promise(41, 100)
+    clients.promise(0, 0)
+    clients.keep(60, 30)
+    clients.keep(-1000, 0)
+    clients.promise(41, 100)
+    assert clients.promised == 71
 
 
 def test_a_member_whose_subscription_is_the_older_one_adds_nothing_with_it() -> None:
