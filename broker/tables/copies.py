@@ -157,6 +157,11 @@ class Copies:
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
         """
+        for name in changed:
+            if self._tables[name].gathered:
+                # A slave may have been told of it already, and not that it is to be on its disk: who answers
+                # the operator did other things between the change and now.
+                self.changed(name)
         self._synced = self.revision
         wanted = self.hurry()
         limit_ms = self._config.slave_timeout_ms

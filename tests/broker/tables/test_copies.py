@@ -240,6 +240,21 @@ async def test_a_reset_of_offsets_is_on_the_slave_when_it_is_answered(tmp_path: 
         assert two.offsets.get("readers", "T", 0) == 0
 
 
+async def test_what_the_slave_was_told_before_the_wait_began_is_on_its_disk_when_it_is_over(
+    tmp_path: Path,
+) -> None:
+    """The loop runs between a change and the wait: a search by time, or many queues, take several turns."""
+    async with copied(tmp_path) as (one, _, _):
+        one.offsets.reset("readers", "T", 0, 7)
+        copies = one.context.copies
+        await eventually(lambda: copies.has(BrokerId(2), copies.revision), "the receipt of the change")
+        files = list((tmp_path / "two" / "config").glob("consumerOffset*"))
+        assert not any(b"readers" in file.read_bytes() for file in files), "it is in memory alone"
+        await copies.wait_for_copies("offsets")
+        files = list((tmp_path / "two" / "config").glob("consumerOffset*"))
+        assert any(b"readers" in file.read_bytes() for file in files)
+
+
 async def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queue(tmp_path: Path) -> None:
     async with copied(tmp_path) as (one, two, client):
         one.groups.find("readers")
