@@ -66,6 +66,22 @@ def test_whatever_extras_an_image_has_no_package_comes_without_its_hash() -> Non
             assert f"requirements-{name}.lock" in copied, "it is there to be built from"
 
 
+def test_the_image_is_built_from_the_sdist_too() -> None:
+    """Whoever has the sdist alone has all that the image is made of, and Docker leaves none of it out."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = re.findall(r"^COPY (?!--from=)(.*) \S+$", text, re.M)
+    copied = {name for line in lines for name in line.split()}
+    assert {"requirements-server.lock", "hatch_build.py", "broker"} <= copied
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    always = {"pyproject.toml", "README.md", "LICENSE", "NOTICE"}  # hatchling's own choice
+    held = set(build["targets"]["sdist"]["only-include"])
+    assert copied <= held | always, "pyproject.toml: sdist only-include"
+    assert {"Dockerfile", ".dockerignore"} <= held
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert copied <= {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in held)
+
+
 def test_what_builds_it_is_locked_with_hashes_and_nothing_else_builds_it() -> None:
     """After a change of ``build-system.requires``: ``make lock``."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]

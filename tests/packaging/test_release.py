@@ -59,7 +59,16 @@ def test_a_release_is_whole_and_its_checksums_hold(tmp_path: Path) -> None:
     addresses = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert addresses.keys() == {"Repository", "Documentation", "Changelog", "Issues"}
     assert addresses["Issues"] == "https://git.example/keelmq/issues"
-    needed = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "deploy/sbom.py"}
+    needed = {
+        "pyproject.toml",
+        "hatch_build.py",
+        ".dockerignore",
+        "requirements-audit.lock",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "deploy/sbom.py",
+    }
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
     assert needed | {f"{name}/__init__.py" for name in [*packages, "keelmq"]} <= held
     again = run(tmp_path / "dist")
