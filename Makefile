@@ -12,7 +12,7 @@ TESTS ?= tests
 EXECUTIONS ?= 1000000
 SECONDS ?= 600
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
-# a closed directory.
+# a closed directory. Each is whole or not there: an empty one would be taken for made.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
@@ -139,13 +139,13 @@ secrets: $(SECRETS)
 
 deploy/secrets/%:
 	@mkdir -p -m 700 deploy/secrets
-	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(32))' > $@
-	@chmod 444 $@
+	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(32))' > $@.new
+	@chmod 444 $@.new && mv $@.new $@
 
 deploy/secrets/peers:
 	@mkdir -p -m 700 deploy/secrets
-	@$(PYTHON) -c 'import json, secrets; print(json.dumps({"accessKey": "peers", "secretKey": secrets.token_hex(32)}))' > $@
-	@chmod 444 $@
+	@$(PYTHON) -c 'import json, secrets; print(json.dumps({"accessKey": "peers", "secretKey": secrets.token_hex(32)}))' > $@.new
+	@chmod 444 $@.new && mv $@.new $@
 
 clean:
 	rm -rf runtime/native/*.so

@@ -133,6 +133,17 @@ def test_configs_are_in_the_repository_and_secrets_are_not(compose: dict[str, An
         assert re.search(r"\b[0-9a-f]{64}\b", path.read_text())
 
 
+def test_a_secret_that_cannot_be_made_leaves_no_file_that_looks_like_one(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("raft", "peers"):
+        again = ["make", "-C", str(tmp_path), f"deploy/secrets/{name}"]
+        assert subprocess.run([*again, "PYTHON=false"], check=False, capture_output=True).returncode
+        assert not (tmp_path / "deploy/secrets" / name).exists()
+        subprocess.run(again, check=True, capture_output=True)
+        assert (tmp_path / "deploy/secrets" / name).stat().st_size > 64
+    assert sorted(path.name for path in (tmp_path / "deploy/secrets").iterdir()) == ["peers", "raft"]
+
+
 def test_secrets_are_mounted_where_the_servers_look(compose: dict[str, Any]) -> None:
     for service in (*NAMESRVS, *BROKERS):
         looked_for = {v for k, v in settings(compose, service).items() if v.startswith("/run/secrets/")}
