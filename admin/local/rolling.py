@@ -17,6 +17,7 @@ from admin import ending
 from admin.handover import hand_over
 from admin.local.cluster import POLL_S, UP_TIMEOUT_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Layout, Node
+from admin.numbers import whole
 from model.errors import MqError
 from remoting.keys import Signer
 from runtime.env import Env
@@ -91,23 +92,29 @@ def interruptions(layout: Layout) -> list[str]:
     found = []
     if layout.controllers < 3:
         found.append(f"{layout.controllers} Controllers have no majority without one of them")
-    copies = _copies_needed(layout)
-    if layout.brokers - 1 < copies:
-        groups = ", ".join(layout.group_names)
-        found.append(
-            f"a send needs {copies} of the {layout.brokers} brokers of {groups}, one away is one too many"
-        )
+    groups: dict[int, list[str]] = {}
+    for group in layout.group_names:
+        groups.setdefault(_copies_needed(layout, group), []).append(group)
+    for copies, names in groups.items():
+        if layout.brokers - 1 < copies:
+            found.append(
+                f"a send needs {copies} of the {layout.brokers} brokers of {', '.join(names)},"
+                " one away is one too many"
+            )
     return found
 
 
-def _copies_needed(layout: Layout) -> int:
-    values = layout.settings.get("broker", {})
+def _copies_needed(layout: Layout, group: str) -> int:
+    """With what each broker has at its next start, so also what was changed on it since (``Node.kept``)."""
     copies = 1
-    for key in ("minInSyncReplicas", "inSyncReplicas"):
-        if (text := values.get(key, "")).isdigit():
-            copies = max(copies, int(text))
-    if values.get("majorityAck", "").lower() == "true":
-        copies = max(copies, layout.brokers // 2 + 1)
+    for node in layout.broker_nodes:
+        if node.group != group:
+            continue
+        values = {**layout.settings.get("broker", {}), **node.kept, **node.own}
+        for key in ("minInSyncReplicas", "inSyncReplicas"):
+            copies = max(copies, whole(values.get(key, "")) or 1)
+        if values.get("majorityAck", "").lower() == "true":
+            copies = max(copies, layout.brokers // 2 + 1)
     return copies
 
 

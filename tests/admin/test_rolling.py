@@ -207,6 +207,26 @@ def test_what_one_server_away_would_interrupt(
     assert len(interruptions(layout)) == reasons
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "reasons"),
+    [("minInSyncReplicas", "3", 1), ("inSyncReplicas", "2", 0), ("majorityAck", "true", 0)],
+)
+def test_what_was_changed_on_a_running_broker_counts(
+    tmp_path: Path, key: str, value: str, reasons: int
+) -> None:
+    """``updateBrokerConfig`` writes into the broker's file; the next start takes it from there."""
+    cluster = LocalCluster(tmp_path, Layout.make(groups=2, base_port=20000))
+    node = cluster.layout.node("broker-b-1")
+    node.written = cluster.layout.conf(node, tmp_path)
+    cluster.conf_path(node).parent.mkdir()
+    cluster.conf_path(node).write_text(f"brokerName=broker-b\n{key}={value}\n")
+    assert interruptions(cluster.layout) == []
+    cluster.take(())
+    found = interruptions(cluster.layout)
+    assert len(found) == reasons
+    assert all("of the 3 brokers of broker-b," in text for text in found)
+
+
 async def test_an_interrupted_restart_leaves_no_server_down(tmp_path: Path) -> None:
     cluster = PretendCluster(tmp_path)
     cluster.lost = {"namesrv-0"}
