@@ -16,7 +16,7 @@ from admin.group import group_of
 from admin.host.serve import loop_factory
 from admin.load.reading import Read, Reading
 from admin.load.sending import MARK, Plan, Sending, Sent
-from admin.numbers import Number
+from admin.numbers import Number, whole
 from admin.tls import client_env
 from client.admin import AdminClient
 from client.consuming.pull import PullConsumer
@@ -269,9 +269,10 @@ def _to_its_end(work: Coroutine[Any, Any, None]) -> int:
 def _sizes(text: str) -> tuple[int, int]:
     """``1024`` or ``100-4096``. Raises UsageError."""
     first, dash, last = text.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise click.UsageError(f"--size {text!r}: expected bytes, N or N-M")
-    least, most = int(first), int(last or first)
+    least = whole(first)
+    most = whole(last) if dash else least
+    if least is None or most is None:
+        raise click.UsageError(f"--size {text[:60]!r}: expected bytes, N or N-M")
     if not 1 <= least <= most <= BODY_BYTES_MAX:
         raise click.UsageError(f"--size {text!r}: 1 to {BODY_BYTES_MAX:,} bytes, the smaller one first")
     return least, most

@@ -33,7 +33,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--groups", type=click.IntRange(1, 64), help="Broker groups [1].")
 @click.option("--base-port", type=click.IntRange(1024, 60000), help="First port [a free range].")
 @click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="ROLE: broker or namesrv.")
-@click.option("--timeout", "timeout_s", type=float, default=UP_TIMEOUT_S, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", "timeout_s", type=Number(min=0), default=UP_TIMEOUT_S, show_default=True, help="Seconds."
+)
 @_json
 def up(
     directory: Path,

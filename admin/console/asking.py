@@ -12,6 +12,7 @@ from admin.commands.messaging.find import by_time
 from admin.commands.messaging.message import CONSUMER_GROUP
 from admin.commands.messaging.topic import topic_names
 from admin.handover import HandedOver, hand_over
+from admin.numbers import whole
 from admin.top.look import Look, look
 from client.admin import AdminClient, ConsumeStats, QueueStats, SyncState
 from client.consumer_groups import ConsumerGroups, Online
@@ -151,11 +152,12 @@ class Cluster:
         return Browsed(stats.queue, pulled.messages, at, first, end)
 
     async def message(self, topic: str, place: str, offset: int) -> Received:
-        group, _, number = place.rpartition("/")
-        if not group or not number.isdecimal():
+        group, _, text = place.rpartition("/")
+        number = whole(text)
+        if not group or number is None:
             raise NotThere(f"{topic} has no queue {place}")
         async with self._consumer() as consumer:
-            pulled = await consumer.pull(Queue(topic, group, int(number)), offset, count_max=1)
+            pulled = await consumer.pull(Queue(topic, group, number), offset, count_max=1)
         if not pulled.messages or pulled.messages[0].queue_offset != offset:
             raise NotThere(f"{topic} has no message at {place}:{offset}: it may be deleted by now")
         return pulled.messages[0]

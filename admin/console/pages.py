@@ -18,6 +18,7 @@ from admin.console.drills import KINDS, REPEAT_MAX, CannotDrill, Drills
 from admin.console.guard import Guard, Handler
 from admin.console.poll import Poll
 from admin.handover import CannotHandOver, best_target
+from admin.numbers import whole
 from client.finding import Found
 from client.message import NoRoute
 from model.errors import MqError
@@ -221,10 +222,11 @@ class Pages:
         target = str(form.get("target", ""))
         if form.get("sure") != "yes":
             raise Wrong("a handover is confirmed by its check box")
-        if target and not target.isdecimal():
+        chosen = whole(target)
+        if target and chosen is None:
             raise Wrong(f"{target[:20]} is no broker id")
         try:
-            done = await self._cluster.hand_over(group, int(target) if target else None)
+            done = await self._cluster.hand_over(group, chosen)
         except CannotHandOver as error:
             return await self._handover_page(request, group, {"problem": str(error)}, 409)
         log.info(
@@ -248,10 +250,11 @@ class Pages:
         kind, repeat = str(form.get("kind", "")), str(form.get("repeat", "1"))
         if form.get("sure") != "yes":
             raise Wrong("a drill is confirmed by its check box")
-        if not (repeat.isascii() and repeat.isdecimal() and len(repeat) <= 4):
+        times = whole(repeat)
+        if times is None:
             raise Wrong(f"{repeat[:20]} is no number of times")
         try:
-            drills.start(kind, int(repeat), self._guard.user)
+            drills.start(kind, times, self._guard.user)
         except CannotDrill as error:
             return self._problem(request, 409, str(error))
         log.info("drill=%s repeat=%s started by %s", kind, repeat, self._guard.user or "the console")
@@ -325,6 +328,7 @@ def _number(request: web.Request, member: str, default: int | None) -> Any:
     said = request.query.get(member, "").strip()
     if not said:
         return default
-    if not (said.isascii() and said.isdecimal()) or len(said) > 19 or int(said) > NUMBER_MAX:
+    found = whole(said, NUMBER_MAX)
+    if found is None:
         raise Wrong(f"{member}: {said[:20]} is no number that can be")
-    return int(said)
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from admin.doctor.cluster_checks import Answer, Clock, Cluster, clock_of_runtime
+from admin.numbers import whole
 from client.admin import AdminClient, SyncState, cluster_info_of
 from model.codes import Request
 from model.errors import MqError, Refused
@@ -67,9 +68,9 @@ async def _ask(admin: AdminClient, role: str, address: str, code: Request, table
 
 def _clock(response: Command, said: Mapping[str, Any], middle_ms: float, took_ms: float) -> Clock | None:
     error_ms = int(took_ms / 2) + 1
-    text = response.ext.get(NOW_MS, "")
-    if text.isdigit():
-        return Clock(round(int(text) - middle_ms), error_ms)
+    now_ms = whole(response.ext.get(NOW_MS, ""))
+    if now_ms is not None:
+        return Clock(round(now_ms - middle_ms), error_ms)
     told_ms = clock_of_runtime(said)
     # Of a clock that is told to the second the rest is not known: half a second is the middle of it.
     return None if told_ms is None else Clock(round(told_ms + 500 - middle_ms), error_ms + 1000)

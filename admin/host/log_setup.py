@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from admin.host.logs import JsonFormatter, LineFormatter
+from admin.numbers import whole
 from model.errors import ConfigError
 
 LEVEL: Final = "KEELMQ_LOG"
@@ -78,9 +79,10 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, "")
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise ConfigError(f"{name}={text}: a number of 0 or more")
-    return int(text)
+    found = whole(text, 10**15)
+    if found is None:
+        raise ConfigError(f"{name}={text[:60]}: a number of 0 or more")
+    return found
 
 
 class RotatingFile(logging.handlers.RotatingFileHandler):

@@ -214,7 +214,7 @@ def _need(data: Mapping[str, Any], where: str) -> None:
 
 def _address(text: Any) -> str:
     host, colon, port = str(text).rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise Refused(f"address {text}: expected HOST:PORT", 500)
     return f"{host}:{port}"
 

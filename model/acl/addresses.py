@@ -124,7 +124,7 @@ def _range(text: str) -> White:
         raise ConfigError(f"white list {text!r}: a range is one of the last three of four parts")
     low, high = _bounds(parts[at], 10, 255, text)
     head = tuple(parts[:at])
-    if not all(part.isdecimal() and int(part) <= 255 for part in head):
+    if not all(part.isdecimal() and len(part) <= 3 and int(part) <= 255 for part in head):
         raise ConfigError(f"white list {text!r}: the parts before the range are 0 to 255")
     return White(head=head, low=low, high=high)
 

@@ -231,7 +231,7 @@ def test_a_reply_needs_what_the_request_says() -> None:
     assert message.properties == {**asked, "MSG_TYPE": "reply"}
     assert ttl_s(found, 10.0) == 1.5
     assert ttl_s(found, 1.0) == 1.0
-    for text in ("", "-1", "x", "1.5"):
+    for text in ("", "-1", "x", "1.5", "9" * 5000):
         assert ttl_s(received({"TTL": text}), 10.0) == 10.0
     with pytest.raises(ValueError, match="lacks CLUSTER, CORRELATION_ID"):
         reply_to(received({"REPLY_TO_CLIENT": "c"}), b"pong")

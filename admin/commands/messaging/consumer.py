@@ -12,6 +12,7 @@ import click
 
 from admin.commands.reach import Site, ago, as_json, need_yes, reaches, say_json, show, site
 from admin.group import group_of
+from admin.numbers import whole
 from admin.tls import client_env
 from client.admin import AdminClient, ConsumeStats
 from client.consumer_groups import ConsumerGroups, Online
@@ -300,17 +301,18 @@ def _place(queue: Queue) -> tuple[str, str, int]:
 
 def moment_ms(text: str) -> int:
     """``90m`` (so long ago) or an ISO time, UTC without a zone, in ms since the epoch. Raises UsageError."""
-    if text[-1:] in UNITS_S and text[:-1].isascii() and text[:-1].isdigit():
-        found_ms = int((time.time_ns() // 1_000_000) - int(text[:-1]) * UNITS_S[text[-1]] * 1000)
+    count = whole(text[:-1]) if text[-1:] in UNITS_S else None
+    if count is not None:
+        found_ms = time.time_ns() // 1_000_000 - count * UNITS_S[text[-1]] * 1000
     else:
         try:
             moment = datetime.fromisoformat(text)
             found_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError):
-            text = f"{text!r} is no time: 2026-11-22T20:00, or 90m for so long ago"
+            text = f"{text[:60]!r} is no time: 2026-11-22T20:00, or 90m for so long ago"
             raise click.UsageError(text) from None
     if found_ms < 0:
-        raise click.UsageError(f"{text!r} is no time of a message: it lies before 1970")
+        raise click.UsageError(f"{text[:60]!r} is no time of a message: it lies before 1970")
     return found_ms
 
 

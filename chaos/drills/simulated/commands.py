@@ -15,6 +15,7 @@ from typing import Any, Never
 import click
 
 from admin import ending
+from admin.numbers import whole
 from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos import extensions
 from chaos.bugs import BUGS, planted
@@ -260,10 +261,11 @@ class _Given:
 
 def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given:
     """A seed, or the schedule in a file."""
-    if replay.isdecimal():
+    seed = whole(replay)
+    if seed is not None:
         if len(scenarios) != 1:
             _wrong("--replay needs one --scenario")
-        return _Given(scenarios[0], int(replay), plant)
+        return _Given(scenarios[0], seed, plant)
     try:
         data = json.loads(Path(replay).read_text())
         extensions.load_for(str(data["scenario"]))
