@@ -3,7 +3,8 @@
 Files older than ``fileReservedTime`` go at the hours of ``deleteWhen``, or at any time while the disk is
 fuller than ``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest goes whatever its
 age, and so it does while all segments together exceed ``commitLogMegabytesMax`` (0: no bound; ours);
-above ``diskSpaceWarningLevelRatio`` writes are refused as well. Never the last segment, never one that
+above ``diskSpaceWarningLevelRatio`` writes are refused as well. A clock that steps ahead makes no segment
+older. Never the last segment, never one that
 holds records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
 """
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 ROUND_S = 10.0
 FILES_PER_ROUND = 10
 PAUSE_S = 0.1
+AHEAD_MS = 60_000
+"""A clock that went on so much further than this process did was set."""
 
 
 class Retention:
@@ -40,6 +43,8 @@ class Retention:
         self._log = files.log
         self._health = files.health
         self._dispatcher = dispatcher
+        self._began_ms = env.now_ms(), env.monotonic_ms()
+        self._told = False  # that the clock was set
 
     def used_percent(self) -> int:
         """How full the file system of the store is."""
@@ -134,5 +139,17 @@ class Retention:
         in_time = any_hour or datetime.fromtimestamp(now_ms / 1000).hour in hours
         if not (in_time or percent > self._config.disk_max_used_ratio):
             return False
-        age_ms = now_ms - self._env.disk.mtime_ms(segments[0].path)
+        age_ms = self._steady_ms(now_ms) - self._env.disk.mtime_ms(segments[0].path)
         return age_ms > self._config.file_reserved_hours * 3_600_000
+
+    def _steady_ms(self, now_ms: int) -> float:
+        """The time, without what the clock was set ahead since the start: by it a whole log may seem old."""
+        wall_ms, monotonic_ms = self._began_ms
+        steady_ms = wall_ms + self._env.monotonic_ms() - monotonic_ms
+        if now_ms - steady_ms > AHEAD_MS and not self._told:
+            self._told = True
+            hours = (now_ms - steady_ms) / 3_600_000
+            log.warning(
+                "the clock was set %.1f h ahead; segments are no older for that until a restart", hours
+            )
+        return min(now_ms, steady_ms)

@@ -36,6 +36,26 @@ def _set_used(env: FaultyEnv, percent: int) -> None:
     env.disk.free_bytes = (1 << 41) * (100 - percent) // 100
 
 
+async def test_a_clock_that_is_set_ahead_makes_no_segment_older(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = FaultyEnv(now_ms=_at_hour(4))
+    _set_used(env, 50)
+    monkeypatch.setattr(env.disk, "mtime_ms", lambda path: _at_hour(4))
+    up_ms = [0.0]
+    monkeypatch.setattr(env, "monotonic_ms", lambda: up_ms[0])
+    async with opened(env) as store:
+        await fill(store, 200, queues=1)
+        store.log.sync()
+        segments = len(store.log.segments)
+        env.clock_ms += 100 * 24 * HOUR_MS
+        assert await store.retention.round() == 0
+        assert await store.retention.round(any_hour=True) == 0
+        assert caplog.text.count("the clock was set 2400.0 h ahead") == 1
+        up_ms[0] += 73 * HOUR_MS
+        assert await store.retention.round(any_hour=True) == segments - 1
+
+
 async def test_old_segments_go_at_the_hour_and_queues_index_and_epochs_follow() -> None:
     env = FaultyEnv(now_ms=_at_hour(4))
     _set_used(env, 50)
