@@ -22,7 +22,7 @@ LEVEL_BYTES: Final = 4 << 20
 
 
 class CannotHandOver(MqError):
-    """The group was not handed over; the text says why. Nothing changed."""
+    """The group was not handed over, or not to the one that was named; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,12 @@ async def hand_over(
     group: str,
     transfer_target: int | None = None,
     *,
+    seen: tuple[int, int] | None = None,
     credentials: Signer | None = None,
 ) -> HandedOver:
     """Make ``transfer_target`` master of ``group``, or the living member of its SyncStateSet an election
-    would prefer. That it was elected meanwhile for another reason is as good.
+    would prefer. That it was elected meanwhile for another reason is as good. ``seen``: the master and the
+    epoch it is to happen after; when they are others by now nothing is done.
 
     Raises CannotHandOver, or Unknown when the Controller did not answer, or does not know itself.
     """
@@ -55,7 +57,7 @@ async def hand_over(
         begun_ms = env.monotonic_ms()
         try:
             state = (await admin.sync_state(controllers, [group])).get(group)
-            former, chosen = _choose(state, group, transfer_target)
+            former, chosen = _choose(state, group, transfer_target, seen)
             try:
                 master, epoch = await admin.elect(controllers, cluster, group, chosen)
             except (Refused, Unknown):
@@ -73,10 +75,20 @@ async def hand_over(
         return HandedOver(group, former, master, epoch, round(env.monotonic_ms() - begun_ms, 1))
 
 
-def _choose(state: SyncState | None, group: str, transfer_target: int | None) -> tuple[int, int]:
+def _choose(
+    state: SyncState | None,
+    group: str,
+    transfer_target: int | None,
+    seen: tuple[int, int] | None = None,
+) -> tuple[int, int]:
     """(the master, the broker to be master). Raises CannotHandOver."""
     if state is None or state.master is None:
         raise CannotHandOver(f"the Controller knows no master of {group}")
+    if seen not in (None, (state.master, state.epoch)):
+        raise CannotHandOver(
+            f"broker {state.master} leads {group} in epoch {state.epoch} by now, no more broker {seen[0]} in"
+            f" epoch {seen[1]}: nothing is changed"
+        )
     able = sorted(i for i in state.in_sync if i != state.master)
     if transfer_target == state.master:
         raise CannotHandOver(f"broker {transfer_target} is master of {group} already")

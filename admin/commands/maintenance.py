@@ -14,7 +14,7 @@ import click
 from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
 from admin.group import group_of
-from admin.handover import CannotHandOver, HandedOver, best_target, hand_over
+from admin.handover import CannotHandOver, best_target, hand_over
 from admin.local.cluster import LocalCluster
 from admin.local.layout import CLUSTER
 from client.admin import AdminClient, SyncState
@@ -137,19 +137,26 @@ async def _on(site: _Site, cluster: str, group: str, broker: str, dry_run: bool)
     if not dry_run:
         await site.set(cluster, group, number, True)
         if leads:
-            successor = (await _hand_over(site, cluster, group, number)).master
+            successor = await _hand_over(site, cluster, state, number)
     return {"group": group, "broker": number, "handedOverTo": successor, "changed": not dry_run}
 
 
-async def _hand_over(site: _Site, cluster: str, group: str, number: int) -> HandedOver:
-    """Raises CannotHandOver; then the broker is in maintenance no more."""
-    env = tls.client_env()
+async def _hand_over(site: _Site, cluster: str, before: SyncState, number: int) -> int:
+    """Returns who leads then. Raises CannotHandOver; then maintenance is as it was ``before``."""
+    env, group = tls.client_env(), before.group
+    seen = number, before.epoch
     try:
-        return await hand_over(env, site.names, site.at, cluster, group, credentials=site.key)
+        return (
+            await hand_over(env, site.names, site.at, cluster, group, seen=seen, credentials=site.key)
+        ).master
     except CannotHandOver:
-        await site.set(cluster, group, number, False)
+        now = await site.state(group)
+        if now.master not in (None, number):
+            return now.master  # another was elected meanwhile
+        if number not in before.maintenance:
+            await site.set(cluster, group, number, False)
         raise
-    except Unknown as error:
+    except (MqError, OSError) as error:
         raise Unknown(f"{error}; broker {number} is in maintenance, and perhaps still master") from None
 
 

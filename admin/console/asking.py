@@ -183,7 +183,7 @@ class Cluster:
             raise NotThere(f"the Controllers know no group {group}")
         return state
 
-    async def hand_over(self, group: str, target: int | None) -> HandedOver:
+    async def hand_over(self, group: str, target: int, seen: tuple[int, int]) -> HandedOver:
         """One at a time. Raises as ``admin.handover.hand_over``."""
         async with self._handing:
             async with self._admin() as admin:
@@ -192,5 +192,12 @@ class Cluster:
             if cluster is None:
                 raise NotThere(f"the NameServers know no group {group}")
             return await hand_over(
-                self.env, self.namesrv, self.controllers, cluster, group, target, credentials=self.key
+                self.env,
+                self.namesrv,
+                self.controllers,
+                cluster,
+                group,
+                target,
+                seen=seen,
+                credentials=self.key,
             )

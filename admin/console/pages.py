@@ -27,6 +27,10 @@ from model.topic import topic_name_error
 log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 12.0
+LATE: Final = f"the cluster did not answer within {ANSWER_S:g} s"
+HANDOVER_LATE: Final = (
+    f"{LATE}: whether the group is handed over is not known. Look at the map before you ask again"
+)
 CONSUMERS_SHOWN: Final = 15
 NUMBER_MAX: Final = 2**62
 
@@ -70,7 +74,7 @@ class Pages:
             "/drills": self._drill_page,
         }.items():
             app.router.add_get(path, self._guarded(handler))
-        app.router.add_post("/handover", self._guarded(self._hand_over))
+        app.router.add_post("/handover", self._guarded(self._hand_over, HANDOVER_LATE))
         app.router.add_post("/drills", self._guarded(self._start_drill))
         app.router.add_post("/drills/stop", self._guarded(self._stop_drill))
         app.router.add_get("/reports", self._reports)
@@ -82,15 +86,16 @@ class Pages:
 
     # --- how
 
-    def _guarded(self, handler: Handler) -> Handler:
-        """``handler`` with a place among those that ask; what goes wrong is a page."""
+    def _guarded(self, handler: Handler, late: str = LATE) -> Handler:
+        """``handler`` with a place among those that ask; what goes wrong is a page. ``late``: what it says of
+        no answer."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 async with self._guard.turn(), asyncio.timeout(ANSWER_S):
                     return await handler(request)
             except TimeoutError:
-                return self._problem(request, 504, f"the cluster did not answer within {ANSWER_S:g} s")
+                return self._problem(request, 504, late)
             except (NotThere, NoRoute) as error:
                 return self._problem(request, 404, str(error))
             except Wrong as error:
@@ -219,14 +224,12 @@ class Pages:
     async def _hand_over(self, request: web.Request) -> web.Response:
         form = await request.post()
         group = self._may_hand_over(str(form.get("group", "")))
-        target = str(form.get("target", ""))
         if form.get("sure") != "yes":
             raise Wrong("a handover is confirmed by its check box")
-        chosen = whole(target)
-        if target and chosen is None:
-            raise Wrong(f"{target[:20]} is no broker id")
+        # What the page showed: sent twice, or after an election, the form asks for something else.
+        target, master, epoch = (_whole(form.get(name), name) for name in ("target", "master", "epoch"))
         try:
-            done = await self._cluster.hand_over(group, chosen)
+            done = await self._cluster.hand_over(group, target, (master, epoch))
         except CannotHandOver as error:
             return await self._handover_page(request, group, {"problem": str(error)}, 409)
         log.info(
@@ -328,7 +331,13 @@ def _number(request: web.Request, member: str, default: int | None) -> Any:
     said = request.query.get(member, "").strip()
     if not said:
         return default
-    found = whole(said, NUMBER_MAX)
+    return _whole(said, member)
+
+
+def _whole(said: object, member: str) -> int:
+    """Raises Wrong."""
+    text = said if isinstance(said, str) else ""
+    found = whole(text, NUMBER_MAX)
     if found is None:
-        raise Wrong(f"{member}: {said[:20]} is no number that can be")
+        raise Wrong(f"{member}: {text[:20]} is no number that can be")
     return found

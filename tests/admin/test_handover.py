@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from admin.handover import LEVEL_BYTES, CannotHandOver, _best
+from admin.handover import LEVEL_BYTES, CannotHandOver, _best, _choose
 from client.admin import SyncState
 
 ADDRESSES = {number: f"10.0.0.{number}:10911" for number in (1, 2, 3)}
@@ -20,6 +20,13 @@ def best(**known: object) -> int:
 def test_of_equals_and_of_those_nothing_is_known_of_it_is_the_smallest_id() -> None:
     assert best() == 2
     assert best(ends={2: (4, 100), 3: (4, 100)}, priorities={2: 5, 3: 5}) == 2
+
+
+def test_it_happens_after_what_was_seen_or_not_at_all() -> None:
+    assert _choose(STATE, "g", 2, (1, 4)) == (1, 2)
+    for seen in ((1, 3), (2, 4), (3, 9)):
+        with pytest.raises(CannotHandOver, match=r"broker 1 leads g in epoch 4 by now, no more broker"):
+            _choose(STATE, "g", 2, seen)
 
 
 def test_it_is_nobody_dead() -> None:

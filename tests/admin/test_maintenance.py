@@ -13,7 +13,8 @@ from admin.commands.maintenance import maintenance
 from admin.exits import DONE, UNFINISHED, USAGE
 from admin.exits import run as run_command
 from admin.handover import CannotHandOver, HandedOver
-from client.admin import SyncState
+from admin.tls import client_env
+from client.admin import AdminClient, SyncState
 from tests.fakes.controller.live import G, World, run
 
 
@@ -57,12 +58,37 @@ def test_a_master_hands_over_or_stays_as_it_was(tmp_path: Path, monkeypatch: pyt
             await commands._on(asked(world), "c", G, "1", False)
         assert seen == [[1]], "in maintenance before, so that nobody elects it in between"
         assert world.group()["maintenance"] == []
+        await asked(world).set("c", G, 1, True)
+        with pytest.raises(CannotHandOver):
+            await commands._on(asked(world), "c", G, "1", False)
+        assert world.group()["maintenance"] == [1], "somebody else's word of it is not taken back"
+        await asked(world).set("c", G, 1, False)
         await asked(world).set("c", G, 2, True)
         dry = await commands._on(asked(world), "c", G, "1", True)
         assert dry["handedOverTo"] == 3
         monkeypatch.setattr(commands, "hand_over", done)
         assert (await commands._on(asked(world), "c", G, "1", False))["handedOverTo"] == 3
         assert world.group()["maintenance"] == [1, 2]
+
+    run(tmp_path, main)
+
+
+def test_one_that_lost_its_lead_meanwhile_stays_in_maintenance_and_nobody_else_hands_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(world: World) -> None:
+        await world.brokers_up()
+        site, before = asked(world), await asked(world).state(G)
+        read, given = site.state, iter([before])
+
+        async def state(name: str) -> Any:  # first as it was before the election
+            return next(given, None) or await read(name)
+
+        monkeypatch.setattr(site, "state", state)
+        async with AdminClient(client_env(), site.names) as admin:
+            assert (await admin.elect(site.at, "c", G, 2))[0] == 2
+        assert (await commands._on(site, "c", G, "1", False))["handedOverTo"] == 2
+        assert (world.group()["master"], world.group()["maintenance"]) == (2, [1])
 
     run(tmp_path, main)
 

@@ -62,7 +62,7 @@ class MadeUp(Cluster):
     def __init__(self) -> None:
         super().__init__(OsEnv(), ["n:1"], ["c:1"], None)
         self.looks = 0
-        self.handed: list[int | None] = []
+        self.handed: list[tuple[int, tuple[int, int]]] = []
 
     async def look(self) -> Look:
         self.looks += 1
@@ -110,9 +110,9 @@ class MadeUp(Cluster):
     async def state(self, group: str) -> SyncState:
         return replace(STATE, group=group)
 
-    async def hand_over(self, group: str, target: int | None) -> HandedOver:
-        self.handed.append(target)
-        return HandedOver(group, 1, target or 2, 8, 80.0)
+    async def hand_over(self, group: str, target: int, seen: tuple[int, int]) -> HandedOver:
+        self.handed.append((target, seen))
+        return HandedOver(group, 1, target, 8, 80.0)
 
 
 @asynccontextmanager

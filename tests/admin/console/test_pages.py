@@ -24,7 +24,7 @@ WRONG = [
     *("messages?topic=<", "messages?topic=t&offset=1e3", "messages?topic=t&key=k&id=i"),
     *("messages?topic=t&since=soon", "message?topic=t&queue=a/0&offset=\u0664"),
 ]
-FORM = {"group": "broker-a", "target": "", "sure": "yes"}
+FORM = {"group": "broker-a", "target": "2", "master": "1", "epoch": "7", "sure": "yes"}
 LONG = "a rather long password"
 
 
@@ -83,19 +83,26 @@ async def test_a_group_is_handed_over_by_the_consoles_own_form_alone() -> None:
         ):
             assert (await visitor.post("handover", bad, origin))[0] == 403
         assert (await visitor.get("handover?group=broker-a&sure=yes&csrf=" + form["csrf"]))[0] == 200
-        for wrong in ({"sure": ""}, {"target": "two"}, {"target": "\u0664"}, {"target": "9" * 5000}):
+        for wrong in (
+            *({"sure": ""}, {"target": "two"}, {"target": "\u0664"}, {"target": "9" * 5000}),
+            *({"target": ""}, {"master": ""}, {"epoch": "x"}),
+        ):
             assert (await visitor.post("handover", {**form, **wrong}))[0] == 400
         assert cluster.handed == []
-        status, text, _ = await visitor.post("handover", {**form, "target": "2"})
+        page = (await visitor.get("handover?group=broker-a"))[1]
+        for name in ("master", "epoch"):
+            assert f'name={name} value="{FORM[name]}"' in page, "what is confirmed is what was shown"
+        assert '<option value="2" selected>broker 2 (127.0.0.1:21222), the preferred one' in page
+        status, text, _ = await visitor.post("handover", form)
         assert status == 200
         assert "Broker 2 is master of epoch 8, after broker 1 (80 ms)" in text
-        assert cluster.handed == [2]
+        assert cluster.handed == [(2, (1, 7))]
 
 
 async def test_a_handover_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = MadeUp()
 
-    async def refuse(group: str, target: int | None) -> HandedOver:
+    async def refuse(group: str, target: int, seen: tuple[int, int]) -> HandedOver:
         raise CannotHandOver(f"{group}: {HOSTILE}")
 
     monkeypatch.setattr(cluster, "hand_over", refuse)
@@ -104,6 +111,22 @@ async def test_a_handover_that_is_refused_says_why(monkeypatch: pytest.MonkeyPat
         status, text, _ = await visitor.post("handover", form)
         assert status == 409
         assert "broker-a: &lt;img" in text
+
+
+async def test_a_handover_without_an_answer_is_not_said_to_have_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = MadeUp()
+
+    async def late(*_: object) -> HandedOver:
+        raise TimeoutError  # as the page's own time does
+
+    monkeypatch.setattr(cluster, "hand_over", late)
+    async with served(cluster) as url, visiting(url) as visitor:
+        form = {**FORM, "csrf": await visitor.token("handover?group=broker-a")}
+        status, text, _ = await visitor.post("handover", form)
+        assert status == 504
+        assert "whether the group is handed over is not known" in text
 
 
 async def test_a_console_that_only_shows_hands_nothing_over() -> None:
