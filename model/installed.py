@@ -8,6 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+NAME: Final = "keelmq"
+OURS: Final = (
+    *("model", "runtime", "remoting", "store", "ha", "controller", "namesrv"),
+    *("client", "broker", "admin", "chaos", "audit", "cli"),
+)
+"""The packages that move (``pyproject.toml``)."""
 PREFIX: Final = __name__.removesuffix("model.installed")
 """``keelmq.`` in a wheel, nothing in a checkout."""
 PACKAGES: Final = Path(__file__).resolve().parents[1]

@@ -1,6 +1,7 @@
 """Where do a server's log lines go, which of them, and in which form? The environment says it.
 
-    KEELMQ_LOG=INFO                       the level; with INFO,controller.raft=DEBUG one logger has its own
+    KEELMQ_LOG=INFO                       the level; with INFO,controller.raft=DEBUG one logger has its own;
+                                          keelmq=DEBUG: all of ours, and none of the libraries'
     KEELMQ_LOG_FORMAT=text                or json: an object a line
     KEELMQ_LOG_FILE=/var/log/keelmq.log   in place of stderr; then also:
     KEELMQ_LOG_FILE_BYTES=100000000       a new file when one would be longer, 0 = never for that
@@ -22,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from admin.host.logs import JsonFormatter, LineFormatter
+from admin.host.logs import JsonFormatter, LineFormatter, loggers
 from admin.numbers import whole
 from model.errors import ConfigError
+from model.installed import NAME
 
 LEVEL: Final = "KEELMQ_LOG"
 FORMAT: Final = "KEELMQ_LOG_FORMAT"
@@ -39,7 +41,8 @@ log = logging.getLogger("keelmq")
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """``levels``: of single loggers. ``period_s`` and ``size_bytes`` 0: no new file for that."""
+    """``levels``: of single loggers, by their names in this process. ``period_s`` and ``size_bytes`` 0: no
+    new file for that."""
 
     level: str = "INFO"
     levels: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +55,7 @@ class LogOptions:
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> LogOptions:
         """Raises ConfigError that names the variable."""
-        level, levels = "INFO", {}
+        level, levels = "INFO", dict[str, str]()
         for part in filter(None, (part.strip() for part in environment.get(LEVEL, "").split(","))):
             name, separator, wanted = part.rpartition("=")
             if wanted.upper() not in LEVELS or (separator and not name):
@@ -66,13 +69,21 @@ class LogOptions:
             raise ConfigError(f"{FORMAT}={form}: text or json")
         return cls(
             level,
-            levels,
+            _by_logger(levels),
             form == "json",
             environment.get(FILE, ""),
             _number(environment, FILE_BYTES, 100_000_000),
             _number(environment, FILE_HOURS, 24) * 3600,
             _number(environment, FILES, 7),
         )
+
+
+def _by_logger(levels: Mapping[str, str]) -> dict[str, str]:
+    """What is said of one logger goes before what is said of all."""
+    found = dict[str, str]()
+    for name in sorted(levels, key=lambda one: one != NAME):
+        found |= dict.fromkeys(loggers(name), levels[name])
+    return found
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

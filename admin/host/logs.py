@@ -7,6 +7,9 @@ The lines of a traceback are indented, so none of them looks like one of the log
     2026-11-23T23:31:23.692+00:00 I broker@10.0.0.1:10911 keelmq: event promoted epoch=1
     {"time":"2026-11-23T23:31:23.692+00:00","level":"INFO","server":"broker@10.0.0.1:10911",
      "logger":"keelmq","message":"event promoted epoch=1","event":"promoted","epoch":1}
+
+A logger has one name, ``controller.raft``, in a checkout and in a wheel, where Python calls it
+``keelmq.controller.raft``.
 """
 
 from __future__ import annotations
@@ -16,8 +19,26 @@ import logging
 from datetime import datetime
 from typing import Any, Final
 
-FORMAT: Final = "%(asctime)s %(levelname).1s {server}%(name)s: %(message)s"
+from model import installed
+
+FORMAT: Final = "%(asctime)s %(levelname).1s {server}%(logger)s: %(message)s"
+ACTS: Final = "keelmq.audit"
+"""What operators did, and who was refused (remoting.acl.audit): no module's name."""
 OURS: Final = ("time", "level", "server", "logger", "message", "event", "traceback")
+
+
+def shown_logger(name: str) -> str:
+    return name if name == ACTS else name.removeprefix(installed.PREFIX)
+
+
+def loggers(name: str) -> list[str]:
+    """Which loggers of this process ``name`` stands for.
+
+    In a checkout no logger is the parent of all of ours: ``keelmq`` is each of them."""
+    if name == installed.NAME and not installed.PREFIX:
+        return [name, *installed.OURS]
+    short = name if name == ACTS else name.removeprefix(f"{installed.NAME}.")
+    return [installed.module_name(short)] if short.partition(".")[0] in installed.OURS else [name]
 
 
 def shown_time(record: logging.LogRecord) -> str:
@@ -36,6 +57,7 @@ class LineFormatter(logging.Formatter):
         return shown_time(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        record.logger = shown_logger(record.name)
         return shown(super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:
@@ -57,7 +79,7 @@ class JsonFormatter(logging.Formatter):
             "time": shown_time(record),
             "level": record.levelname,
             "server": self._server,
-            "logger": record.name,
+            "logger": shown_logger(record.name),
             "message": record.getMessage(),
         }
         event, fields = getattr(record, "event", None), getattr(record, "fields", {})

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from admin.commands.server import broker
 from admin.exits import USAGE, run
 from admin.host.log_setup import LogOptions, RotatingFile, apply_levels, on_signal, set_up
 from admin.host.logs import JsonFormatter, LineFormatter
+from model import installed
 from model.errors import ConfigError
+from tests import ROOT
 
 AT_S = 1_800_000_000.0  # a whole multiple of an hour
 
@@ -75,6 +78,42 @@ def test_loggers_have_levels_of_their_own_and_signals_change_them(root: logging.
     assert (root.level, raft.getEffectiveLevel()) == (logging.DEBUG, logging.DEBUG)
     on_signal(signal.SIGUSR2, options)
     assert (root.level, raft.getEffectiveLevel()) == (logging.WARNING, logging.DEBUG)
+
+
+@pytest.mark.parametrize("prefix", ["", "keelmq."], ids=["checkout", "wheel"])
+def test_a_logger_has_one_name_in_a_checkout_and_in_a_wheel(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "PREFIX", prefix)
+    for name in ("controller.raft", "keelmq.controller.raft"):
+        levels = LogOptions.of({"KEELMQ_LOG": f"INFO,{name}=DEBUG,asyncio=ERROR"}).levels
+        assert levels == {f"{prefix}controller.raft": "DEBUG", "asyncio": "ERROR"}
+    assert LogOptions.of({"KEELMQ_LOG": "keelmq.audit=ERROR"}).levels == {"keelmq.audit": "ERROR"}
+    shown = {f"{prefix}broker.role.x": "broker.role.x", "keelmq": "keelmq", "keelmq.audit": "keelmq.audit"}
+    for name, text in shown.items():
+        assert f" {text}: event" in LineFormatter("b").format(record("event", name=name))
+        assert json.loads(JsonFormatter("b").format(record("event", name=name)))["logger"] == text
+
+
+@pytest.mark.parametrize("prefix", ["", "keelmq."], ids=["checkout", "wheel"])
+def test_keelmq_is_all_of_ours_and_one_of_them_may_differ(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "PREFIX", prefix)
+    levels = LogOptions.of({"KEELMQ_LOG": "controller=DEBUG,keelmq=WARNING"}).levels
+
+    def level(name: str) -> str:
+        return levels.get(name) or (level(name.rpartition(".")[0]) if "." in name else "")
+
+    assert level(f"{prefix}controller.raft") == "DEBUG"
+    assert {level(f"{prefix}{name}.x") for name in installed.OURS if name != "controller"} == {"WARNING"}
+    assert level("keelmq.audit") == "WARNING"
+    assert level("asyncio") == ""
+
+
+def test_our_packages_are_those_that_move_in_a_wheel() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert list(installed.OURS) == wheel["hooks"]["custom"]["packages"]
 
 
 @pytest.mark.parametrize(
