@@ -33,6 +33,7 @@ async def stop(broker: BrokerParts) -> None:
     if broker.started:
         await broker.server.dismiss(QUIET_S, QUIET_AT_MOST_S)
     await broker.server.stop()
+    await broker.processors.replies.stop()
     await broker.group_address.stop()
     broker.context.pending_acks.drop()
     await broker.client.close()

@@ -4,12 +4,21 @@ SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325). The broker pushes the 
 which the asking client beats (PUSH_REPLY_MESSAGE_TO_CLIENT, 326), waits for its answer, and stores the reply
 whatever came of that (``storeReplyMessageEnable``). Its own answer says how the push went, and nothing of the
 store, as in the original: a reply that could not be stored has arrived all the same.
+
+Who replies shall not stand still for a client that says nothing. Who has too many bytes of requests under way
+is read no further (``remoting/transport``): so after ``READ_ON_S`` a push goes on by itself. It has bounds of
+its own, in all and for each client that is pushed to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.properties import changed
@@ -22,6 +31,7 @@ from model.message import PUSH_REPLY_TIME, REPLY_TO_CLIENT, WAIT, message_id, pr
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
+from runtime.tasks import Tasks
 from runtime.turns import Shares
 from store.files.record import NewMessage
 from store.flow.writing import Put
@@ -34,11 +44,29 @@ PUSHES_MAX: Final = 10_000
 """Replies on their way at once."""
 PUSHED_BYTES_MAX: Final = 64 << 20
 """Their headers and bodies, which wait with them to be stored."""
+PUSHED_BYTES_TO_ONE: Final = 16 << 20
+"""Of these, those to one client, unless it is one reply alone."""
+READ_ON_S: Final = 1.0
+"""So long the bytes of a reply hold back the one that replies."""
 NOT_STORED_ID: Final = "0"
 
 
 def _failed(client_id: str) -> str:
     return f"push reply message to {client_id}fail."
+
+
+def _send(
+    connection: Connection,
+    request: Command,
+    answer: Callable[[Put | None, str | None], Command | None],
+    work: asyncio.Task[tuple[Put | None, str | None]],
+) -> None:
+    """Of a push that went on by itself."""
+    if work.cancelled() or work.exception() is not None:
+        return  # the broker stops; or it was told as a mistake of ours
+    answered = answer(*work.result())
+    if answered is not None and not request.is_oneway:
+        connection.send(answered)
 
 
 class ReplyProcessor:
@@ -48,7 +76,9 @@ class ReplyProcessor:
         self._context = context
         self._sender = sender
         self._underway = Underway(PUSHES_MAX, PUSHED_BYTES_MAX)
+        self._underway_to: Counter[Connection] = Counter()  # bytes
         self._shares = Shares()
+        self._tasks = Tasks("replies")
 
     @property
     def pushing(self) -> int:
@@ -63,13 +93,42 @@ class ReplyProcessor:
         size = size_of(request)
         asking, failure = self._asking(header, size)
         if asking is None:
-            put = self._stored(message)
-        else:
-            with self._underway.hold(size):
-                failure = await self._push(asking, header, self._pushed(connection, header), request.body)
-                # All that one client was asked end together when it leaves, or says nothing.
-                await self._shares.take(size)
-                put = self._stored(message)
+            return self._answer(connection, request, header, queue_id, self._stored(message), failure)
+        with ExitStack() as held:
+            held.enter_context(self._held(asking, size))
+            pushed = self._push(asking, header, self._pushed(connection, header), request.body)
+            going_on = self._go_on(pushed, message, size, held.pop_all())
+        work = self._tasks.spawn(going_on, name="push")
+        done, _ = await asyncio.wait((work,), timeout=READ_ON_S)
+        answer = partial(self._answer, connection, request, header, queue_id)
+        if done:
+            return answer(*work.result())
+        work.add_done_callback(partial(_send, connection, request, answer))
+        return None
+
+    async def stop(self) -> None:
+        """Nothing is pushed any more when this returns."""
+        await self._tasks.cancel()
+
+    async def _go_on(
+        self, pushed: Coroutine[Any, Any, str | None], message: NewMessage, size: int, held: ExitStack
+    ) -> tuple[Put | None, str | None]:
+        """Where the reply lies, and why the client that asked did not get it."""
+        with held:
+            failure = await pushed
+            # All that one client was asked end together when it leaves, or says nothing.
+            await self._shares.take(size)
+            return self._stored(message), failure
+
+    def _answer(
+        self,
+        connection: Connection,
+        request: Command,
+        header: SendHeader,
+        queue_id: int,
+        put: Put | None,
+        failure: str | None,
+    ) -> Command | None:
         ext = self._ext(queue_id, put)
         if failure is not None:
             return request.reply(Response.SYSTEM_ERROR, remark=failure, ext=ext)
@@ -78,6 +137,19 @@ class ReplyProcessor:
             return answer
         wait = (property_of(header.properties, WAIT) or "").lower() != "false"
         return self._sender.answer(connection, request, answer, [put], wait=wait)
+
+    @contextmanager
+    def _held(self, asking: Connection, size: int) -> Iterator[None]:
+        """It counts as under way to this client."""
+        to = self._underway_to
+        to[asking] += size
+        try:
+            with self._underway.hold(size):
+                yield
+        finally:
+            to[asking] -= size
+            if not to[asking]:
+                del to[asking]
 
     async def _admit(self, connection: Connection, request: Command) -> None:
         """A broker that is no master takes no reply: the client that asked beats at the one that is. A full
@@ -97,7 +169,8 @@ class ReplyProcessor:
         asking = self._context.clients.producer_connection(client_id)
         if asking is None:
             return None, f"push reply message fail, channel of <{client_id}> not found."
-        if not self._underway.has_room(size):
+        to_one = self._underway_to.get(asking, 0)
+        if not self._underway.has_room(size) or (to_one and to_one + size > PUSHED_BYTES_TO_ONE):
             log.debug("reply to %s: %d replies are on their way", client_id, self.pushing)
             return None, _failed(client_id)
         try:

@@ -15,6 +15,7 @@ from model.message import PROPERTIES_BYTES_MAX, decode_properties
 from remoting.codec import ROCKETMQ, Command, encode
 from remoting.headers import SendHeader
 from remoting.service import Connection
+from remoting.transport import connection as connections
 from runtime import turns
 from store.files.record import Record
 from tests.broker.helpers import Client, client_of, eventually, heartbeat, log_records, pair, running
@@ -174,6 +175,39 @@ async def test_replies_on_their_way_are_bounded_in_bytes(
         assert {answer.remark for answer in answers} == {"push reply message to asksfail."}
         assert len(asking.pushed) == 2
         assert len(kept(broker)) == 6
+        nothing_behind(broker)
+
+
+async def test_who_replies_to_a_client_that_is_silent_is_read_on_and_others_get_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 8 MiB of replies to it the one that replies was not read for 10 s, whatever else it had to say."""
+    monkeypatch.setattr(reply, "READ_ON_S", 0.05)
+    monkeypatch.setattr(reply, "PUSHED_BYTES_TO_ONE", 100_000)
+    monkeypatch.setattr(connections, "ASKED_BYTES_MAX", 50_000)
+    monkeypatch.setattr(connections, "ASKED_BYTES_LEAST", 1)
+    silent, asking = Asking(code=None), Asking()
+    async with (
+        running(tmp_path) as broker,
+        client_of(broker, silent.handle) as left,
+        client_of(broker, asking.handle) as asks,
+        client_of(broker) as client,
+    ):
+        await beat(left, "silent")
+        await beat(asks)
+        body = b"x" * 40_000
+        waits = [asyncio.create_task(call(client, command(body, to="silent"))) for _ in range(2)]
+        await eventually(lambda: len(silent.pushed) == 2, "both are pushed")
+        beyond = await call(client, command(body, to="silent"))
+        assert (beyond.code, beyond.remark) == (Response.SYSTEM_ERROR, "push reply message to silentfail.")
+        assert (await call(client, command(body))).code == Response.SUCCESS
+        assert not any(answer.done() for answer in waits)
+        await left.remoting.close()
+        assert {answer.remark for answer in await asyncio.gather(*waits)} == {
+            "push reply message to silentfail."
+        }
+        assert len(kept(broker)) == 4
+        assert not broker.processors.replies._underway_to
         nothing_behind(broker)
 
 
