@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
 from admin import ending
 from admin.commands.reach import reaches, site
-from admin.console.access import Pairs, of_file, of_key
+from admin.console.access import Entry, Pairs, of_file, of_key
 from admin.console.asking import Cluster
 from admin.console.drills import Drills
 from admin.console.service import Console
 from admin.exits import DONE
+from admin.host.log_setup import set_up
 from admin.host.serve import bind
 from admin.local.cluster import LocalCluster
 from admin.numbers import Number
@@ -34,6 +36,12 @@ PORT = 9880
 )
 @click.option("--https-cert", type=click.Path(dir_okay=False), help="Serve over HTTPS: certificate, PEM.")
 @click.option("--https-key", type=click.Path(dir_okay=False), help="Its key, PEM.")
+@click.option(
+    "--proxy",
+    default="",
+    metavar="ADDRESS",
+    help="Of an HTTPS proxy before it, whose X-Forwarded-For says where a log-in comes from.",
+)
 @click.option(
     "--every",
     "every_s",
@@ -62,6 +70,7 @@ def console(
     password_file: str | None,
     https_cert: str | None,
     https_key: str | None,
+    proxy: str,
     every_s: float,
     reports: Path | None,
     drills: bool,
@@ -81,11 +90,12 @@ def console(
     if drills and (reports is None or read_only):
         raise click.UsageError("--drills needs --reports DIR, where results go, and no --read-only")
     where = site(directory, namesrv, credentials_file)
-    pairs = _pairs(address, password_file, where.key)
+    entry = Entry(_pairs(address, password_file, where.key), _proxy(proxy))
     https = _https(https_cert, https_key)
     asked = _controllers(controllers, namesrv, directory)
     link = bind(port, address)
-    if https is None and not is_loopback(address):
+    set_up(f"console@{address}:{link.getsockname()[1]}")
+    if https is None and not entry.proxy and not is_loopback(address):
         click.echo("keelmq: passwords travel readable: give --https-cert, or put HTTPS before it", err=True)
 
     async def work() -> None:
@@ -93,7 +103,7 @@ def console(
         served = Console(
             cluster,
             link,
-            pairs=pairs,
+            entry=entry,
             every_s=every_s,
             reports=reports,
             read_only=read_only,
@@ -135,6 +145,16 @@ def _pairs(address: str, password_file: str | None, key: Signer | None) -> Pairs
     raise ConfigError(
         f"--address {address} is not loopback: give --password-file, or --credentials, to log in with"
     )
+
+
+def _proxy(address: str) -> str:
+    """As a request of it shows it. Raises ConfigError."""
+    if not address:
+        return ""
+    try:
+        return str(ip_address(address.strip("[]")))
+    except ValueError:
+        raise ConfigError(f"--proxy {address}: expected an IP address") from None
 
 
 def _https(cert: str | None, key: str | None) -> ssl.SSLContext | None:

@@ -10,6 +10,7 @@ import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -68,41 +69,56 @@ def of_key(signer: Signer) -> Pairs:
     return pairs
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How one gets in. ``pairs``: the names and passwords that may log in; None: nobody has to. ``proxy``:
+    the address of an HTTPS proxy before the console, which says from where a request comes."""
+
+    pairs: Pairs | None = None
+    proxy: str = ""
+
+
 def proves(pairs: Pairs, name: str, password: str) -> bool:
     """Whether they go together; it takes the same time for a name that nobody has."""
+    return _is_one(pairs, _digest(name, password))
 
-    def digest(one: str, other: str) -> bytes:
-        parts = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in (one, other)]
-        return b"".join(parts)
 
-    given = digest(name, password)
-    return sum(hmac.compare_digest(digest(*pair), given) for pair in pairs()) > 0
+def _digest(name: str, password: str) -> bytes:
+    parts = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in (name, password)]
+    return b"".join(parts)
+
+
+def _is_one(pairs: Pairs, digest: bytes) -> bool:
+    return sum(hmac.compare_digest(_digest(*pair), digest) for pair in pairs()) > 0
 
 
 class Sessions:
-    """Who is logged in: at most ``SESSIONS_MAX``, each for ``SESSION_MS``; the oldest gives way."""
+    """Who is logged in: at most ``SESSIONS_MAX``, each for ``SESSION_MS`` and as long as what it was begun
+    with is good; the oldest gives way."""
 
     def __init__(self) -> None:
-        self._ends_ms: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._begun: OrderedDict[str, tuple[str, bytes, float]] = OrderedDict()
 
-    def begin(self, name: str, now_ms: float) -> str:
+    def begin(self, name: str, password: str, now_ms: float) -> str:
         """Returns the new session's token."""
         token = secrets.token_urlsafe(32)
-        self._ends_ms[token] = name, now_ms + SESSION_MS
-        while len(self._ends_ms) > SESSIONS_MAX:
-            self._ends_ms.popitem(last=False)
+        self._begun[token] = name, _digest(name, password), now_ms + SESSION_MS
+        while len(self._begun) > SESSIONS_MAX:
+            self._begun.popitem(last=False)
         return token
 
-    def name(self, token: str, now_ms: float) -> str | None:
+    def name(self, token: str, pairs: Pairs, now_ms: float) -> str | None:
         """Whose session it is, or None."""
-        name, end_ms = self._ends_ms.get(token, ("", 0.0))
-        if end_ms > now_ms:
+        if token not in self._begun:
+            return None
+        name, digest, end_ms = self._begun[token]
+        if end_ms > now_ms and _is_one(pairs, digest):
             return name
-        self._ends_ms.pop(token, None)
+        self.end(token)
         return None
 
     def end(self, token: str) -> None:
-        self._ends_ms.pop(token, None)
+        self._begun.pop(token, None)
 
 
 class Waits:

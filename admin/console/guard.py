@@ -15,12 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from admin.console.access import SESSION_MS, Pairs, Sessions, Waits, proves
+from admin.console.access import SESSION_MS, Entry, Sessions, Waits, proves
 from admin.host.door import is_of_loopback
 from admin.host.visitors import Visitor
 from runtime.env import Env
@@ -58,11 +59,11 @@ _visit: ContextVar[Visit] = ContextVar("visit")
 
 
 class Guard:
-    """``pairs``: the names and passwords that may log in; None: nobody has to. ``secure``: over HTTPS."""
+    """``secure``: over HTTPS."""
 
-    def __init__(self, env: Env, pairs: Pairs | None, *, port: int, secure: bool) -> None:
+    def __init__(self, env: Env, entry: Entry, *, port: int, secure: bool) -> None:
         self._env = env
-        self._pairs = pairs
+        self._entry = entry
         self._secure = secure
         self._sessions = Sessions()
         self._waits = Waits()
@@ -75,7 +76,7 @@ class Guard:
     @property
     def asks(self) -> bool:
         """Whether one has to log in."""
-        return self._pairs is not None
+        return self._entry.pairs is not None
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if isinstance(request.protocol, Visitor):
@@ -84,7 +85,7 @@ class Guard:
             raise web.HTTPForbidden(text=f"the console is not known as {request.host[:100]!r}\n")
         held = request.cookies.get(self._cookie, "")
         token = held if 16 <= len(held) <= 64 else secrets.token_urlsafe(32)
-        name = self._sessions.name(token, self._env.monotonic_ms()) if self.asks else ""
+        name = self._name(token)
         _visit.set(Visit(token, name or ""))
         if request.method == "POST":
             await self._need_own_page(request, token)
@@ -94,8 +95,13 @@ class Guard:
             raise web.HTTPSeeOther("/login")
         response = await handler(request)
         if token != held and self._cookie not in response.cookies:
-            self._give(response, token)
+            self._give(request, response, token)
         return response
+
+    def _name(self, token: str) -> str | None:
+        """Whose session it is; None: nobody's who may."""
+        pairs = self._entry.pairs
+        return "" if pairs is None else self._sessions.name(token, pairs, self._env.monotonic_ms())
 
     @property
     def user(self) -> str:
@@ -109,15 +115,25 @@ class Guard:
 
     def log_in(self, request: web.Request, name: str, password: str, then: web.StreamResponse) -> str:
         """Begin a session, whose cookie goes with ``then``; returns why not, or nothing."""
-        address, now_ms = request.remote or "", self._env.monotonic_ms()
+        address, now_ms = self.address(request), self._env.monotonic_ms()
         if self._waits.must(address, now_ms):
             return "Too early after a wrong password: wait a second."
-        if self._pairs is None or not proves(self._pairs, name, password):
+        if self._entry.pairs is None or not proves(self._entry.pairs, name, password):
             self._waits.wrong(address, now_ms)
             return "This name and password do not go together."
         self._sessions.end(_visit.get().token)
-        self._give(then, self._sessions.begin(name, now_ms))
+        self._give(request, then, self._sessions.begin(name, password, now_ms))
         return ""
+
+    def address(self, request: web.Request) -> str:
+        """From where it comes: what came through the proxy from where that one says, last of all."""
+        if self._by_proxy(request):
+            said = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2].strip()
+            try:
+                return str(ip_address(said.strip("[]")))
+            except ValueError:
+                pass
+        return request.remote or ""
 
     def log_out(self, then: web.StreamResponse) -> None:
         self._sessions.end(_visit.get().token)
@@ -151,21 +167,27 @@ class Guard:
     def _schemes(self, request: web.Request) -> tuple[str, ...]:
         """Of the console's own pages. Over HTTPS, its own or that of a proxy which says so, a page of the
         same name over HTTP is another one: whoever is on the line can have written it."""
-        if self._secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https":
-            return ("https",)
-        return ("http", "https")  # a proxy with HTTPS need not say so
+        return ("https",) if self._is_secure(request) else ("http", "https")  # a proxy need not say so
+
+    def _is_secure(self, request: web.Request) -> bool:
+        """Whether the browser asks over HTTPS, as far as that is known."""
+        said = request.headers.get("X-Forwarded-Proto", "").strip().lower()
+        return self._secure or said == "https" or (not said and self._by_proxy(request))
+
+    def _by_proxy(self, request: web.Request) -> bool:
+        return bool(self._entry.proxy) and request.remote == self._entry.proxy
 
     def _proof(self, token: str) -> str:
         return hmac.new(self._secret, token.encode(), hashlib.sha256).hexdigest()
 
-    def _give(self, response: web.StreamResponse, token: str) -> None:
+    def _give(self, request: web.Request, response: web.StreamResponse, token: str) -> None:
         response.set_cookie(
             self._cookie,
             token,
             max_age=SESSION_MS // 1000,
             httponly=True,
             samesite="Lax",
-            secure=self._secure,
+            secure=self._is_secure(request),
             path="/",
         )
 

@@ -308,7 +308,7 @@ class Pages:
         then = web.Response(status=303, headers={"Location": "/"})
         problem = self._guard.log_in(request, str(form.get("name", "")), str(form.get("password", "")), then)
         if problem:
-            log.warning("log-in refused: address=%s", request.remote)
+            log.warning("log-in refused: address=%s", self._guard.address(request))
             return self._page(request, "login.html", {"problem": problem}, 401)
         return then
 

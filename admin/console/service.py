@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from admin.console.access import Pairs
+from admin.console.access import Entry
 from admin.console.asking import Cluster
 from admin.console.drills import Drills
 from admin.console.guard import Guard, Handler, harden
@@ -28,7 +28,7 @@ class Console:
         cluster: Cluster,
         link: socket.socket,
         *,
-        pairs: Pairs | None = None,
+        entry: Entry | None = None,
         every_s: float = 2.0,
         reports: Path | None = None,
         read_only: bool = False,
@@ -38,7 +38,8 @@ class Console:
         self._link = link
         self._scheme = "http" if https is None else "https"
         self._door = Door(link, https)
-        self._guard = Guard(cluster.env, pairs, port=link.getsockname()[1], secure=https is not None)
+        port = link.getsockname()[1]
+        self._guard = Guard(cluster.env, entry or Entry(), port=port, secure=https is not None)
         poll = Poll(cluster.look, every_s * 1000)
         self._pages = Pages(cluster, self._guard, poll, reports, read_only, drills)
         self._drills = drills

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from admin.console.access import Pairs
+from admin.console.access import Entry, Pairs
 from admin.console.asking import Browsed, Cluster, GroupSeen, Names, TopicSeen, page_of
 from admin.console.drills import Drills
 from admin.console.service import Console
@@ -125,12 +125,13 @@ async def served(
     every_s: float = 2.0,
     https: ssl.SSLContext | None = None,
     drills: Drills | None = None,
+    proxy: str = "",
 ) -> AsyncIterator[str]:
     """Its address, which ends with /."""
     console = Console(
         cluster,
         bind(0),
-        pairs=pairs,
+        entry=Entry(pairs, proxy),
         reports=reports,
         read_only=read_only,
         every_s=every_s,

@@ -66,15 +66,27 @@ def test_the_keys_of_operators_log_in_and_those_of_peers_do_not(tmp_path: Path) 
 
 
 def test_a_session_ends_by_itself_and_the_oldest_of_too_many_gives_way() -> None:
-    sessions = Sessions()
-    first = sessions.begin("ann", 0)
-    assert sessions.name(first, SESSION_MS - 1) == "ann"
-    assert sessions.name(first, SESSION_MS) is None
-    assert sessions.name("made up", 0) is None
-    tokens = [sessions.begin("ann", 0) for _ in range(SESSIONS_MAX + 1)]
+    sessions, pairs = Sessions(), {"ann": LONG}.items
+    first = sessions.begin("ann", LONG, 0)
+    assert sessions.name(first, pairs, SESSION_MS - 1) == "ann"
+    assert sessions.name(first, pairs, SESSION_MS) is None
+    assert sessions.name("made up", pairs, 0) is None
+    tokens = [sessions.begin("ann", LONG, 0) for _ in range(SESSIONS_MAX + 1)]
     assert len(set(tokens)) == len(tokens)
-    assert sessions.name(tokens[0], 1) is None
-    assert sessions.name(tokens[1], 1) == sessions.name(tokens[-1], 1) == "ann"
+    assert sessions.name(tokens[0], pairs, 1) is None
+    assert sessions.name(tokens[1], pairs, 1) == sessions.name(tokens[-1], pairs, 1) == "ann"
+
+
+def test_a_session_ends_with_the_key_that_began_it() -> None:
+    sessions = Sessions()
+    known = {"ann": LONG, "bob": LONG}
+    ann, bob = (sessions.begin(name, LONG, 0) for name in ("ann", "bob"))
+    del known["ann"]
+    known["bob"] = LONG + " changed"
+    assert sessions.name(ann, known.items, 1) is None
+    assert sessions.name(bob, known.items, 1) is None
+    known["ann"] = LONG
+    assert sessions.name(ann, known.items, 1) is None, "one that ended begins by a log-in alone"
 
 
 def test_who_gave_a_wrong_password_waits_and_the_table_of_them_has_a_bound(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from admin.commands.console import _https, _pairs
+from admin.commands.console import _https, _pairs, _proxy
 from admin.console.access import proves
 from model.errors import ConfigError
 from remoting.auth import Credentials
+from tests import ROOT
+from tests.admin.console.served import visiting
 
 KEY = Credentials("op", "a rather long secret")
 
@@ -37,9 +43,36 @@ def test_on_loopback_one_logs_in_where_the_console_has_a_key(address: str, tmp_p
     assert proves(pairs, "ann", "a long password")
 
 
+def test_a_proxy_is_named_by_the_address_it_comes_from() -> None:
+    assert (_proxy(""), _proxy("::1"), _proxy("[::1]"), _proxy("10.0.0.9")) == ("", "::1", "::1", "10.0.0.9")
+    with pytest.raises(ConfigError, match="--proxy here"):
+        _proxy("here")
+
+
 def test_files_for_https_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
     assert _https(None, None) is None
     with pytest.raises(ConfigError, match="go together"):
         _https("cert.pem", None)
     with pytest.raises(ConfigError, match="nowhere"):
         _https(str(tmp_path / "nowhere.pem"), str(tmp_path / "key.pem"))
+
+
+async def test_what_is_done_in_it_is_said_on_stderr(tmp_path: Path) -> None:
+    nobody = "127.0.0.1:1"
+    arguments = ["console", "--port", "0", "--namesrv", nobody, "--reports", str(tmp_path), "--drills"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli.main", *arguments),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().split()[1]
+        async with visiting(url) as visitor:
+            form = {"csrf": await visitor.token("drills")}
+            assert (await visitor.post("drills/stop", form))[0] == 303
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+    assert re.search(rb"I console@127\.0\.0\.1:\d+ .*drill stopped by the console\n", errors), errors

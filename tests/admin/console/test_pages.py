@@ -178,6 +178,45 @@ async def test_a_log_in_gives_a_new_cookie_and_a_log_out_ends_it(monkeypatch: py
         assert SESSIONS_MAX < 1000
 
 
+async def test_behind_its_proxy_one_strangers_wrong_passwords_hold_nobody_else_up() -> None:
+    def form(token: str, password: str = LONG) -> dict[str, str]:
+        return {"csrf": token, "name": "ann", "password": password}
+
+    async with served(MadeUp(), pairs={"ann": LONG}.items, proxy="127.0.0.1") as url, visiting(url) as one:
+        https = "https" + url.rstrip("/").removeprefix("http")
+        strange, anns = ({"X-Forwarded-For": f"10.0.0.1, 192.0.2.{n}"} for n in (1, 2))
+        async with one.session.get(url + "login") as page:
+            token = (await page.text()).partition('name=csrf value="')[2].partition('"')[0]
+            one.session.headers["Cookie"] = page.headers["Set-Cookie"].partition(";")[0]  # as over HTTPS
+        one.session.headers.update(strange)
+        assert (await one.post("login", form(token, "a wrong password"), https))[0] == 401
+        assert "wait a second" in (await one.post("login", form(token), https))[1]
+        one.session.headers.update(anns)
+        assert (await one.post("login", form(token), url.rstrip("/")))[0] == 403, (
+            "a page over HTTP is another"
+        )
+        status, _, headers = await one.post("login", form(token), https)
+        assert (status, "; Secure" in headers["Set-Cookie"]) == (303, True)
+
+
+async def test_who_is_not_the_proxy_cannot_say_from_where_it_comes() -> None:
+    async with served(MadeUp(), pairs={"ann": LONG}.items, proxy="192.0.2.9") as url, visiting(url) as one:
+        form = {"csrf": await one.token("login"), "name": "ann", "password": "a wrong password"}
+        one.session.headers.update({"X-Forwarded-For": "192.0.2.1"})
+        assert (await one.post("login", form))[0] == 401
+        one.session.headers.update({"X-Forwarded-For": "192.0.2.2"})
+        assert "wait a second" in (await one.post("login", form))[1]
+
+
+async def test_a_cookie_goes_over_https_alone_where_a_proxy_says_that_it_is() -> None:
+    async with served(MadeUp()) as url, visiting(url) as visitor:
+        for said, secure in (("https", True), ("http", False), ("", False)):
+            visitor.session.cookie_jar.clear()
+            headers = {"X-Forwarded-Proto": said} if said else {}
+            async with visitor.session.get(url, headers=headers) as answer:
+                assert ("; Secure" in answer.headers["Set-Cookie"]) is secure
+
+
 async def test_pages_that_wait_for_the_cluster_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "WAITING_MAX", 3)
     cluster, go, asked = MadeUp(), asyncio.Event(), 0
