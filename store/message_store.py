@@ -185,8 +185,13 @@ class MessageStore:
         return self.writer.stamp_ms()
 
     def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """Queue offset of the next record of that queue."""
+        """Queue offset of the next record of that queue. It does not count what ``append_waiting`` would
+        append."""
         return self.writer.next_offset(topic, queue_id)
+
+    def append_waiting(self) -> None:
+        """Append what is encoded already and waits for the end of this turn of the loop."""
+        self.writer.before_append()
 
     def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
         """Write encoded records at ``log.end``; together they fit ``log.room``. One pwrite.

@@ -139,11 +139,14 @@ class Topics:
         self._changed([name])
         return True
 
-    def was_deleted(self, name: str, queue_id: int, end: int) -> bool:
-        """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted."""
+    def was_deleted(self, name: str, queue_id: int, end: int, *, own: bool = False) -> bool:
+        """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted. ``own``:
+        this master stored the last of it itself. While it has no such topic, that is a message from before:
+        one that was delayed, or that had begun."""
         if end <= self._deleted.get(name, {}).get(queue_id, -1):
             return True
-        if end > self._unconfirmed.get(name, {}).get(queue_id, -1):
+        gone = own and name in self._deleted and name not in self.table
+        if not gone and end > self._unconfirmed.get(name, {}).get(queue_id, -1):
             return False
         self._deleted.setdefault(name, {})[queue_id] = end
         self._deleted_text.changed(name, True)

@@ -60,7 +60,9 @@ class TopicRepair:
             if known is not None and (queue_id < known.read_queues or queue_id < known.write_queues):
                 continue  # nearly all
             if self._context.role_state.is_master:
-                if not self._context.topics.was_deleted(topic, queue_id, max_offset):
+                last = self._context.store.place_of(topic, queue_id, max_offset - 1)
+                own = last is not None and last >= self._context.role_state.led_from
+                if not self._context.topics.was_deleted(topic, queue_id, max_offset, own=own):
                     self._context.topics.widen([(topic, queue_id)])
             elif self._lacking is not None:
                 self._lacking[topic, queue_id] = None

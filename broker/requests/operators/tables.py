@@ -137,6 +137,7 @@ class TableProcessor:
                     queues.add(queue_id)
                 await turn.breathe()
         self._need_change()
+        store.append_waiting()
         queues |= set(store.queues_of(name))
         ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
         self._context.topics.delete(

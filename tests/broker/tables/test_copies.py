@@ -21,7 +21,8 @@ from model.codes import Request, Response
 from model.ids import BrokerId, Epoch
 from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
-from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.codec import FRAME_BYTES_MAX, Command, encode
+from remoting.headers import SendHeader
 from remoting.service import Connection
 from remoting.slices import joined
 from runtime.turns import Slice
@@ -39,6 +40,7 @@ from tests.broker.helpers import (
     topic,
 )
 from tests.broker.turn_meter import counted_slices
+from tests.fakes.broker.send_path import HAS_COMPILED
 from tests.fakes.broker.store import FakeConnection
 from tests.plain import broker_ids
 from tests.remoting.support import serving
@@ -365,6 +367,43 @@ async def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_
         await two.lead(elected(2, 2, {2}, 3))
         await two.store.caught_up()
         assert "T" in two.topics.table
+
+
+async def test_a_deleted_topic_does_not_come_back_with_a_delayed_message(tmp_path: Path) -> None:
+    async with copied(tmp_path, messageDelayLevel="1s") as (one, two, client):
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await client.send("T", properties="DELAY\x011\x02")).code == 0
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        await eventually(lambda: one.store.max_queue_offset("T", 0) == 1, "it was delivered")
+        assert "T" not in one.topics.table
+        await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
+        await one.fence()
+        await two.lead(elected(2, 2, {2}, 3))
+        await two.store.caught_up()
+        assert two.store.max_queue_offset("T", 0) == two.topics.first_offset("T", 0) == 1
+        assert "T" not in two.topics.table
+
+
+@pytest.mark.skipif(not HAS_COMPILED, reason="Python's path stores each read at once")
+async def test_a_deleted_topic_does_not_come_back_with_what_waited_for_the_end_of_the_turn(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await client.send("T")).code == 0
+        fast = broker.server._endpoint.fast
+        assert fast is not None
+        text = f"UNIQ_KEY\x01{0:032X}\x02WAIT\x01true\x02"
+        send = encode(Command(310, SendHeader("pg", "T", 0, 1_700_000_000_000, properties=text).to_ext()))
+        other = cast(Connection, FakeConnection())
+        assert fast.process(other, bytearray(send), 0, len(send)) == (len(send), [])
+        assert broker.store.next_offset("T", 0) == 1, "the second waits"
+        deleted = await broker._handle(other, Command(int(Request.DELETE_TOPIC_IN_BROKER), {"topic": "T"}))
+        assert deleted is not None
+        assert deleted.code == 0
+        await broker.store.caught_up()
+        assert broker.store.max_queue_offset("T", 0) == broker.topics.first_offset("T", 0) == 2
+        assert "T" not in broker.topics.table
 
 
 async def test_a_deleted_topic_does_not_come_back_with_a_restart(tmp_path: Path) -> None:
