@@ -112,14 +112,18 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def property_of(text: str, name: str) -> str | None:
-    """Return one property of a properties text without parsing the rest, or None."""
+    """Return one property of a properties text without parsing the rest, or None. As in ``decode_properties``
+    the last one counts that has a value."""
     mark = name + NAME_END
-    at = 0 if text.startswith(mark) else text.find(VALUE_END + mark)
-    if at < 0:
+    if mark not in text:
         return None
-    begin = at + len(mark) + (0 if at == 0 and text.startswith(mark) else 1)
-    end = text.find(VALUE_END, begin)
-    return (text[begin:] if end < 0 else text[begin:end]) or None
+    marked, mark = VALUE_END + text + VALUE_END, VALUE_END + mark
+    at = len(marked)
+    while (at := marked.rfind(mark, 0, at)) >= 0:
+        begin = at + len(mark)
+        if value := marked[begin : marked.find(VALUE_END, begin)]:
+            return value
+    return None
 
 
 def java_hash(text: str) -> int:

@@ -172,15 +172,20 @@ def _texts(data: bytes, at: Any, lengths: Any) -> pa.Array:
 
 
 def _marks(data: bytes, mark: bytes, begins: Any, ends: Any) -> tuple[Any, Any]:
-    """Where a property's mark stands first, -1 for nowhere; and whether it stands there as a name."""
+    """Where a property's mark stands first, -1 for nowhere; and whether it stands there as a name, and
+    nowhere behind."""
     find: Callable[[bytes, int, int], int] = data.find
     guess = find(mark, int(begins[0]), int(ends[0])) - int(begins[0])
     if guess >= 0 and _all_there(data, mark, begins, ends, guess):
-        return begins + guess, np.ones(len(begins), bool)
-    found = np.array(
-        [find(mark, a, b) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)], np.int64
-    )
-    return found, (found == begins) | (np.frombuffer(data, np.uint8)[found - 1] == _END)
+        found, named = begins + guess, np.ones(len(begins), bool)
+    else:
+        pairs = zip(begins.tolist(), ends.tolist(), strict=True)
+        found = np.array([find(mark, a, b) for a, b in pairs], np.int64)
+        named = (found == begins) | (np.frombuffer(data, np.uint8)[found - 1] == _END)
+    if data.count(mark, int(begins[0]), int(ends[-1])) > np.count_nonzero(found >= 0):
+        rows = zip(found.tolist(), ends.tolist(), strict=True)
+        named &= np.array([at < 0 or find(mark, at + 1, end) < 0 for at, end in rows], bool)
+    return found, named
 
 
 def _all_there(data: bytes, mark: bytes, begins: Any, ends: Any, after: int) -> bool:

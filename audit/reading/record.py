@@ -255,13 +255,16 @@ def ends_whole(data: bytes) -> bool:
 
 
 def text_property(data: bytes, mark: bytes, begin: int, end: int) -> str:
-    at = data.find(mark, begin, end)
-    while at > begin and data[at - 1] != 2:  # part of another name or value
-        at = data.find(mark, at + 1, end)
-    if at < 0:
-        return ""
-    stop = data.find(b"\x02", at, end)
-    return data[at + len(mark) : stop if stop >= 0 else end].decode("utf-8", "replace")
+    """The value of a property; of one given twice the last, as RocketMQ has it, that is not empty."""
+    at = data.rfind(mark, begin, end)
+    while at >= 0:
+        if at == begin or data[at - 1] == 2:  # no part of another name or value
+            stop = data.find(b"\x02", at, end)
+            value = data[at + len(mark) : stop if stop >= 0 else end]
+            if value:
+                return value.decode("utf-8", "replace")
+        at = data.rfind(mark, begin, at + len(mark) - 1)
+    return ""
 
 
 STORED_FROM: Final = 1 << 31

@@ -43,11 +43,15 @@ from model.config import BrokerConfig
 from model.errors import DiskError, PeerError
 from model.message import (
     DLQ_PREFIX,
+    KEYS,
     LMQ_PREFIX,
     PROPERTIES_BYTES_MAX,
     RETRY_PREFIX,
+    TAGS,
+    UNIQ_KEY,
     encode_host,
     java_hash,
+    property_of,
 )
 from model.pop import REVIVE_TOPIC_PREFIX
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
@@ -276,7 +280,7 @@ class FastPath:
             topic, properties, size = ext.topic, ext.properties, stop - body_at
             route = routes.get(topic) or self.routes.find(topic)
             marked = "\x02" + properties
-            found = marked.find("\x02UNIQ_KEY\x01")
+            found = marked.rfind("\x02UNIQ_KEY\x01")
             unique = marked[found + 10 : marked.find("\x02", found + 10)]
             unique_bytes = unique.encode()
             if (
@@ -312,16 +316,18 @@ class FastPath:
             queue_offset = next_offsets.get(key)
             if queue_offset is None:
                 queue_offset = writer.next_offset(topic, queue_id)
-            found = marked.find("\x02TAGS\x01")
+            found = marked.rfind("\x02TAGS\x01")
             if found < 0:
                 tag_code: int | None = 0
             else:
-                tag = marked[found + 6 : marked.find("\x02", found + 6)]
+                tag = marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, TAGS)
                 tag_code = tags.get(tag)
                 if tag_code is None:
                     tag_code = self.routes.tag_code(tag)
-            found = marked.find("\x02KEYS\x01")
-            keys = "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)]
+            found = marked.rfind("\x02KEYS\x01")
+            keys = (
+                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, KEYS)
+            )
             body = view[body_at:stop]
             fixed = _pack(total, MAGIC_V1, _crc32(body) & 0x7FFFFFFF, queue_id, ext.flag, queue_offset,
                           offset, sys_flag, ext.born_timestamp_ms, born, now_ms, host, ext.reconsume_times, 0,
@@ -423,14 +429,22 @@ class _Sends:
         chunks, dispatches, stored = self.chunks, self.dispatches, route.stored
         for flag, body, raw, marked, found in inner:
             # The three look-ups are written out: as calls they cost a batch a tenth more.
-            own = "" if found < 0 else marked[found + 10 : marked.find("\x02", found + 10)]
-            found = marked.find("\x02TAGS\x01")
-            tag = "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)]
+            own = (
+                ""
+                if found < 0
+                else marked[found + 10 : marked.find("\x02", found + 10)] or _last(marked, UNIQ_KEY)
+            )
+            found = marked.rfind("\x02TAGS\x01")
+            tag = (
+                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, TAGS)
+            )
             tag_code = tags.get(tag)
             if tag_code is None:
                 tag_code = path.routes.tag_code(tag)
-            found = marked.find("\x02KEYS\x01")
-            keys = "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)]
+            found = marked.rfind("\x02KEYS\x01")
+            keys = (
+                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, KEYS)
+            )
             size = len(body)
             total = overhead + size + len(raw)
             fixed = _pack(total, MAGIC_V1, _crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset,
@@ -496,6 +510,11 @@ def is_fast(code: int, ext: SendExt, properties: str, queues: int, unique: bytes
     )
 
 
+def _last(marked: str, name: str) -> str:
+    """Of a property whose last value is empty."""
+    return property_of(marked, name) or ""
+
+
 _Inner = tuple[int, memoryview, bytes, str, int]
 
 
@@ -523,7 +542,7 @@ def _inner(
             marked = "\x02" + raw.decode() + "\x02"
         except UnicodeDecodeError:
             return None
-        unique_at = marked.find("\x02UNIQ_KEY\x01")
+        unique_at = marked.rfind("\x02UNIQ_KEY\x01")
         # The one underscore of UNIQ_KEY is none of a name that only brokers write.
         if (unique_at < 0 or marked.count("_") != 1) and holds_own(marked):
             return None

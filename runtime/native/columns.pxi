@@ -41,12 +41,11 @@ cdef inline bint ascii_only(Str text) noexcept nogil:
 
 
 cdef inline bint takes_value(Str *found, const uint8_t *at, Py_ssize_t size, const char *mark, Py_ssize_t n) noexcept nogil:
-    """Whether the property at ``at`` has this mark; the first one's value is kept."""
-    if size < n or memcmp(at, mark, n) != 0:
+    """Whether the property at ``at`` has this mark and a value; the last one's is kept."""
+    if size <= n or memcmp(at, mark, n) != 0:
         return False
-    if found.p == NULL:
-        found.p = at + n
-        found.n = size - n
+    found.p = at + n
+    found.n = size - n
     return True
 
 

@@ -133,7 +133,7 @@ cdef inline bint ends_with(const uint8_t *begin, const uint8_t *at, const char *
 
 
 cdef void scan(const uint8_t *p, Py_ssize_t n, Props *found) noexcept nogil:
-    """The first of each property looked at, as ``model.message.property_of`` finds it."""
+    """The last of each property looked at that has a value, as ``model.message.property_of`` finds it."""
     cdef const uint8_t *at = p
     cdef const uint8_t *end = p + n
     cdef const uint8_t *stop
@@ -147,14 +147,14 @@ cdef void scan(const uint8_t *p, Py_ssize_t n, Props *found) noexcept nogil:
         if stop == NULL:
             stop = end
         size = stop - at
-        if size >= 5 and at[4] == 1:
-            if found.tags.p == NULL and memcmp(at, b"TAGS", 4) == 0:
+        if size > 5 and at[4] == 1:
+            if memcmp(at, b"TAGS", 4) == 0:
                 found.tags.p = at + 5
                 found.tags.n = size - 5
-            elif found.keys.p == NULL and memcmp(at, b"KEYS", 4) == 0:
+            elif memcmp(at, b"KEYS", 4) == 0:
                 found.keys.p = at + 5
                 found.keys.n = size - 5
-        elif size >= 9 and at[8] == 1 and found.unique.p == NULL and memcmp(at, b"UNIQ_KEY", 8) == 0:
+        elif size > 9 and at[8] == 1 and memcmp(at, b"UNIQ_KEY", 8) == 0:
             found.unique.p = at + 9
             found.unique.n = size - 9
         at = stop + 1

@@ -20,8 +20,8 @@ from model.message import (
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     UNIQ_KEY,
+    VALUE_END,
     decode_properties,
-    property_of,
 )
 from store.files.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, Header
 from store.files.key_hash import KeyHash
@@ -103,10 +103,10 @@ def _places(raw: bytes, part: bytes) -> Iterator[int]:
 def hashes(hash_of: KeyHash, record: Record) -> tuple[set[int], set[int]]:
     """What an index must hold of a record, and what it may: RocketMQ 5.4 and newer also has tags.
 
-    Of a property that a client gave twice keelmq reads the first, RocketMQ's brokers the last.
+    Of a property that a client gave twice brokers read the last; keelmq's first ones read the first.
     """
-    text, last = record.properties, decode_properties(record.properties)
-    first = {name: property_of(text, name) or "" for name in (UNIQ_KEY, KEYS, TAGS)}
+    last = decode_properties(record.properties)
+    first = decode_properties(VALUE_END.join(reversed(record.properties.split(VALUE_END))))
     read = [{hash_of(record.topic, key) for key in _keys_of(one) if key} for one in (first, last)]
     tags = {f"T#{one[TAGS]}" for one in (first, last) if one.get(TAGS)}
     may = read[0] | read[1] | {hash_of(record.topic, tag) for tag in tags}

@@ -50,6 +50,13 @@ def test_entries_without_a_value_are_dropped_as_the_original_does() -> None:
     assert decode_properties("A\x01\x02B\x012\x02\x01C\x02D") == {"B": "2"}
 
 
+@given(st.text(st.sampled_from("TX\x01\x02v"), max_size=24))
+def test_of_a_property_given_twice_the_last_value_counts_as_in_the_original(text: str) -> None:
+    found = decode_properties(text)
+    for name in ("T", "X", "TX", "v"):
+        assert property_of(text, name) == found.get(name)
+
+
 @given(st.ip_addresses(), st.integers(0, 65535), st.integers(0, 2**63 - 1))
 def test_hosts_and_message_ids_survive(ip: object, port: int, offset: int) -> None:
     address = f"[{ip}]:{port}" if ":" in str(ip) else f"{ip}:{port}"

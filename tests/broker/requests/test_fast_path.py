@@ -14,7 +14,7 @@ from broker.requests.fast_headers import SendExt
 from broker.requests.fast_path import is_fast
 from broker.requests.send_format import is_special
 from model.errors import PeerError
-from model.message import PROPERTIES_BYTES_MAX
+from model.message import PROPERTIES_BYTES_MAX, java_hash
 from model.topic import TopicConfig
 from remoting import codec
 from remoting.codec import Command
@@ -287,6 +287,19 @@ async def test_answers_wait_for_replication() -> None:
     side.replicated = side.store.log.end
     side.pending_acks.on_replicated(side.store.log.end)
     assert len(side.connection.written) == 1
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_of_a_property_given_twice_the_last_value_counts(batch: bool) -> None:
+    """As clients read it, which look at the tags of what they were sent once more."""
+    twice = [f"{name}\x01{n}{name[0]}\x02" for n in (1, 2) for name in ("TAGS", "KEYS", "UNIQ_KEY")]
+    text = "".join(twice) + "TAGS\x01\x02KEYS\x01\x02"
+    inner = batch_body([(b"a", text + "UNIQ_KEY\x01\x02", 0)])
+    sent = frame(1, inner, code=320, batch=True) if batch else frame(1, properties=text)
+    fast, left = assert_same([sent])
+    assert left == 0
+    (stored,) = fast.store.dispatches
+    assert (stored.tags_code, stored.uniq_key, stored.keys) == (java_hash("2T"), "2U", "2K")
 
 
 NAMES_AND_VALUES = st.lists(

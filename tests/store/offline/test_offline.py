@@ -161,7 +161,7 @@ def test_a_wrong_index_entry_and_a_damaged_epoch_file_are_named() -> None:
 
 
 def test_a_property_that_a_client_gave_twice_is_no_damage() -> None:
-    """The broker reads the first; RocketMQ's, which may have copied the record, the last."""
+    """Brokers read the last; keelmq's first ones read the first."""
 
     async def run() -> FaultyDisk:
         env = FaultyEnv()
