@@ -89,6 +89,9 @@ REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # behind the name of the cluster
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 PROPERTIES_BYTES_MAX: Final = 32767
+ZEROS: Final = "\0" * 512
+"""Properties with so many NULs in a row are refused. After a power loss a record that holds them could not be
+told from one of which a block never came to the disk: it would be cut, although it was acknowledged."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -497,6 +497,7 @@ def is_fast(code: int, ext: SendExt, properties: str, queues: int, unique: bytes
         and not ext.sys_flag & ~PLAIN_SYS_FLAGS
         and (ext.batch == "true" if code == SEND_BATCH else ext.batch in _SINGLE)
         and properties[-1] == "\x02"
+        and "\0" not in properties  # of many the store would take them for torn
         and len(properties) <= PROPERTIES_BYTES_MAX  # those beside a batch, which are not stored, as well
         and ext.producer_group != ""
         and ext.default_topic != ""
@@ -536,8 +537,8 @@ def _inner(
         if properties_bytes < 0 or properties_at + 2 + properties_bytes != end:
             return None
         raw = bytes(view[properties_at + 2 : end])
-        if raw[-1:] == b"\0":
-            return None  # the store closes such properties: they would look torn
+        if b"\0" in raw:
+            return None  # the store closes properties that end in one, and refuses many: they would look torn
         try:
             marked = "\x02" + raw.decode() + "\x02"
         except UnicodeDecodeError:

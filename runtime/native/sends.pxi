@@ -245,7 +245,8 @@ cdef class Sends:
                 or h.text[GROUP].n == 0 or h.text[DEFAULT_TOPIC].n == 0
                 or not 0 <= h.value[QUEUE_ID] < route.queues or h.value[SYS_FLAG] & ~self.plain_flags
                 or size > body_max or not 0 < text.n <= self.properties_max
-                or text.p[text.n - 1] != 2 or is_special(text.p, text.n)):
+                or text.p[text.n - 1] != 2 or memchr(text.p, 0, text.n) != NULL
+                or is_special(text.p, text.n)):
             return 0
         if batch:
             if not same(h.text[BATCH], b"true", 4):
@@ -431,8 +432,8 @@ cdef Py_ssize_t inner_count(const uint8_t *p, Py_ssize_t size, Py_ssize_t most, 
         if properties > 0x7FFF or INNER_FIXED_BYTES + body + 2 + properties != whole:
             return 0
         p += INNER_FIXED_BYTES + body + 2
-        if properties and p[properties - 1] == 0:
-            return 0  # the store closes such properties: they would look torn
+        if memchr(p, 0, properties) != NULL:
+            return 0  # the store closes properties that end in one, and refuses many: they would look torn
         if not is_utf8(p, <Py_ssize_t>properties) or holds_own(p, <Py_ssize_t>properties):
             return 0
         total[0] += overhead + body + properties

@@ -23,6 +23,8 @@ class Health:
         self.broken: str | None = None
         self.silent = True  # while opening and closing, when calls may run off the loop, no hook is called
         self.on_broken: list[Callable[[DiskError], None]] = []
+        self.on_sync_failed: Callable[[], None] = lambda: None
+        """Called in the thread of the sync, also while ``silent``."""
         self.on_full: list[Callable[[], None]] = []
         """Called when space begins to lack."""
         self._full: dict[str, str] = {}
@@ -63,6 +65,8 @@ class Health:
                 for hook in self.on_full:
                     hook()
             return DiskError(text)
+        if sync:
+            self.on_sync_failed()
         return self.broke(text)
 
     def broke(self, text: str) -> DiskError:

@@ -302,17 +302,20 @@ def _properties_at(record: Buffer, at: int) -> int:  # of a measured record
     return topic_at + (3 + record[topic_at] if is_v1 else 4 + int(_SHORT.unpack_from(record, topic_at)[0]))
 
 
-def is_torn(record: Buffer, offset: int) -> bool:
+def is_torn(record: Buffer, offset: int, *, killed: bool = False) -> bool:
     """Is a record torn, although its lengths and its body's CRC are right?
 
     The body may have come when the properties did not: then they end in NUL, or a whole block of the disk in
-    them is zeros, which no client writes.
+    them is zeros: a broker takes no such properties (model.message.ZEROS). ``killed``: only the process died.
+    Then no block can be missing but at the end. A CRC property that matches says that all is there.
     """
     at, size = _properties_at(record, 0), len(record)
-    if at == size:
+    if at == size or (has_prop_crc(record, size) and prop_crc_ok(record)):
         return False
     if record[size - 1] == 0:
         return True
+    if killed:
+        return False
     first = -(-(offset + at) // 512) * 512 - offset
     return any(not any(record[block : block + 512]) for block in range(first, size - 511, 512))
 

@@ -12,7 +12,7 @@ from model.codes import Response
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
 from model.ids import PhysicalOffset, QueueOffset
-from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, property_of
+from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, ZEROS, property_of
 from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
 from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode, place, unplaced
@@ -159,6 +159,8 @@ class Writer:
             )
         if not is_queue_name(message.topic, message.queue_id):
             raise Refused(f"no queue can be named {message.topic!r} {message.queue_id}", ILLEGAL)
+        if ZEROS in message.properties and not stored_before:
+            raise Refused(f"the properties hold {len(ZEROS)} NULs in a row", ILLEGAL)
 
     def _encode_all(
         self, messages: Sequence[NewMessage], stamp_ms: int, stored_before: bool = False

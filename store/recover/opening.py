@@ -1,7 +1,6 @@
 """How does a store begin and end: one process at a time, recovered before it is used, marked until its stop?
 
-The file ``lock`` keeps other processes out. The file ``abort`` is there from a start to the clean stop: one
-that is found at a start tells of an unclean stop.
+The file ``lock`` keeps other processes out; ``abort`` tells of an unclean stop (``abort_file``).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from runtime.env import Env, Lock
 from runtime.tasks import Tasks
 from store.files.store_files import StoreFiles
 from store.flow.store_flow import StoreFlow
+from store.recover.abort_file import AbortFile, Stop
 from store.recover.evidence import LogWasLonger, reached
 from store.recover.recovery import Recovered, recover
 
@@ -43,7 +43,8 @@ class Opening:
     ) -> None:
         self.lock: Lock | None = None
         self.was_longer = LogWasLonger(env.disk, root)
-        self._was_unclean = self._keeps_abort = False
+        self.abort = AbortFile(env.disk, root, env.boot_id())
+        self._keeps_abort = False
         self._env = env
         self._config = config
         self._root = root
@@ -52,6 +53,7 @@ class Opening:
         self._controller_mode = controller_mode
         self._before = before
         self._after = after
+        files.health.on_sync_failed = self.abort.on_sync_failed
 
     async def run(self) -> Recovered:
         """See MessageStore.open.
@@ -88,22 +90,8 @@ class Opening:
         except OSError as error:
             raise DiskError(f"storePathRootDir={self._root}: {error.strerror or error}") from error
 
-    def _begin(self) -> bool:
-        """Mark the store as in use; was the last stop a clean one?"""
-        disk = self._env.disk
-        clean = not disk.exists(f"{self._root}/abort")
-        self._was_unclean = not clean
-        abort = disk.open(f"{self._root}/abort", create=True)
-        try:
-            abort.pwrite(b"1", 0)
-            abort.sync()
-        finally:
-            abort.close()
-        disk.sync_dir(self._root)
-        return clean
-
     def _recover(self) -> Recovered:
-        clean = self._begin()
+        stop = self.abort.begin()
         self._before()
         epochs, config = self._files.epochs, self._config
         self._files.checkpoint.load()
@@ -114,7 +102,8 @@ class Opening:
         recovered = recover(
             self._files,
             self._flow,
-            clean=clean,
+            clean=stop is Stop.ORDERLY,
+            killed=stop is Stop.KILLED,
             controller_mode=self._controller_mode,
             check_crc=config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
@@ -122,19 +111,19 @@ class Opening:
         # A record that came in part counted for nobody: nothing is missing with it.
         self.was_longer.compare(max(self._files.log.end, recovered.partial_until), was)
         self._after()
+        self.abort.on_recovered()
         return recovered
 
     def start_failed(self) -> None:
         """The server may not have noted what an unclean stop before tells of the log: the next start is to
         find that again, however orderly this one ends."""
-        self._keeps_abort = self._was_unclean
+        self._keeps_abort = self.abort.found is not Stop.ORDERLY
 
     def stopped_cleanly(self) -> None:
         """The next start may believe the files. Raises OSError."""
         if self._keeps_abort:
             return
-        self._env.disk.remove(f"{self._root}/abort")
-        self._env.disk.sync_dir(self._root)
+        self.abort.remove()
 
     def _recovery_left(self, recovering: asyncio.Future[Recovered]) -> None:
         if recovering.cancelled():

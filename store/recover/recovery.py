@@ -62,10 +62,18 @@ class Recovered:
 
 
 def recover(
-    files: StoreFiles, flow: StoreFlow, *, clean: bool, controller_mode: bool, check_crc: bool, now_ms: int
+    files: StoreFiles,
+    flow: StoreFlow,
+    *,
+    clean: bool,
+    killed: bool,
+    controller_mode: bool,
+    check_crc: bool,
+    now_ms: int,
 ) -> Recovered:
-    """Bring all files to one truth. Blocks for as long as the reading takes; raises DiskError, OSError."""
-    return _Recovery(files, flow, clean, controller_mode, check_crc, now_ms).run()
+    """Bring all files to one truth. ``killed``: as ``scan`` has it. Blocks for as long as the reading takes;
+    raises DiskError, OSError."""
+    return _Recovery(files, flow, clean, killed, controller_mode, check_crc, now_ms).run()
 
 
 class _Recovery:
@@ -78,6 +86,7 @@ class _Recovery:
         files: StoreFiles,
         flow: StoreFlow,
         clean: bool,
+        killed: bool,
         controller_mode: bool,
         check_crc: bool,
         now_ms: int,
@@ -85,6 +94,7 @@ class _Recovery:
         self.files = files
         self.flow = flow
         self.clean = clean
+        self.killed = killed
         self.controller_mode = controller_mode
         self.check_crc = check_crc
         self.now_ms = now_ms
@@ -166,6 +176,7 @@ class _Recovery:
             safe_end=self._safe_end(),
             safe_ms=checkpoint.physic_timestamp_ms,
             clean=self.clean,
+            killed=self.killed,
             check_crc=self.check_crc,
             is_stale=(lambda offset, last: False) if checkpoint.trusted else StaleRest(files, parser),
         )

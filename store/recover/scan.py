@@ -5,6 +5,7 @@ fits counts. Damage is noted and the scan goes on behind it; else the log ends t
 
     safe   below ``safe_end``: synced once, as far as the checkpoint tells
     clean  the broker stopped in order
+    killed only its process died: all that it wrote is there, but for the end of its last write
     good   the first whole record, or blank, behind the bytes
 
     bytes      good record behind                             verdict
@@ -12,7 +13,8 @@ fits counts. Damage is noted and the scan goes on behind it; else the log ends t
     any        yes, the rest of a log that RocketMQ cut       end (StaleRest)
     any        yes; safe, clean, or good is older than the    damage up to good (_damaged_until)
                checkpoint
-    any        yes, and a disk block before it is zeros       end: a write was cut short (lost_a_page)
+    any        yes, and a disk block before it is zeros; the  end: a write was cut short (lost_a_page)
+               machine may have lost power
     any        yes                                            damage up to good
     not safe   no                                             end
     zeros      no                                             end
@@ -28,9 +30,9 @@ On a slave ``safe_end`` may lie in a record, so the last row may put the end of 
 one: where nothing tells where it began. What comes behind then belongs to the same range (recover.lost).
 
 A whole record can be torn (record.is_torn: zeros in its properties), if it is not safe. One that a good
-record follows is treated as bytes that are no record after an unclean stop (_measure). The last one is
-dropped (last_is_torn; recovery.py says when it is asked). After a clean stop the last one is damage if its
-queue entry was made of another (doubt_last).
+record follows is treated as bytes that are no record where the machine may have lost power (_measure). The
+last one is dropped (last_is_torn; recovery.py says when it is asked). After a clean stop the last one is
+damage if its queue entry was made of another (doubt_last).
 """
 
 from __future__ import annotations
@@ -119,6 +121,7 @@ class Scan:
         safe_end: int,
         safe_ms: int,
         clean: bool,
+        killed: bool,
         check_crc: bool,
         is_stale: Callable[[int, int], bool],
     ) -> None:
@@ -131,6 +134,7 @@ class Scan:
         self._safe_end = safe_end
         self._safe_ms = safe_ms
         self._clean = clean
+        self._killed = killed
         self._crc = check_crc
         self._is_stale = is_stale
         self._last_at = -1
@@ -186,7 +190,8 @@ class Scan:
             says = int.from_bytes(block[at : at + 4], "big")
             if says > min(left, RECORD_BYTES_MAX):
                 raise BadRecord("unreadable_region", f"the record at {offset} says it has {says} bytes")
-        unsafe = size > 0 and not self._clean and offset + size > self._safe_end
+        pages_lost = not (self._clean or self._killed)
+        unsafe = size > 0 and pages_lost and offset + size > self._safe_end
         if unsafe and is_torn(block[at : at + size], offset) and self._next_good(offset + size) is not None:
             raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
         return size
@@ -230,7 +235,7 @@ class Scan:
             self.reason += "; what lies behind was cut off once"
             return None
         until = min(good, segment.start + self._log.segment_bytes)
-        if was_safe or self._clean or self._was_flushed(good):
+        if was_safe or self._clean or self._killed or self._was_flushed(good):
             return until
         if lost_a_page(segment.read, offset - segment.start, until - segment.start):
             self.reason += "; bytes were lost in a write that a crash cut short"
@@ -268,7 +273,7 @@ class Scan:
         if self.end <= self._safe_end or self._last_at < 0:
             return False
         size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
-        return is_torn(self._log.read(self._last_at, size), self._last_at)
+        return is_torn(self._log.read(self._last_at, size), self._last_at, killed=self._killed)
 
     def doubt_last(self, disagrees: Callable[[int, int], bool]) -> None:
         """Note the last record as damaged if ``disagrees(its offset, its size)``: the rest of it was lost."""

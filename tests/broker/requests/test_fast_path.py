@@ -170,6 +170,17 @@ def test_every_odd_request_ends_alike_and_order_is_kept(odd: dict[str, Any]) -> 
     assert_same([frame(1), frame(2, body, **how), frame(3)], maxMessageSize="4096")
 
 
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+def test_properties_with_a_nul_are_left_to_the_store_which_refuses_many(batch: bool, serialize: int) -> None:
+    odd = UNIQ + "p\x01\0\x02"
+    if batch:
+        one = frame(1, batch_body([(b"a", odd, 0)]), code=320, batch=True, serialize=serialize)
+    else:
+        one = frame(1, properties=odd, serialize=serialize)
+    assert assert_same([one])[1] == 1
+
+
 PROPERTIES = st.lists(
     st.tuples(
         st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "p", "XKEYS", "TRACE_ON", "INNER_NUM"]),
@@ -362,6 +373,7 @@ FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
         (310, {"sys_flag": 128}, "A1", False),
         (310, {"properties": UNIQ[:-1]}, "A1", False),
         (320, {"batch": "true", "properties": UNIQ + f"p\x01{'x' * PROPERTIES_BYTES_MAX}\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "a\x01\0\x02"}, "A1", False),
         (310, {"properties": UNIQ + "DELAY\x013\x02"}, "A1", False),
         (310, {"properties": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
         (310, {"properties": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),

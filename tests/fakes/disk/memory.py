@@ -152,6 +152,7 @@ class FaultyDisk:
         self.free_bytes = 1 << 40
         self.syncs = 0
         self.now_ms = 0
+        self.boots = 1
 
     def check(self, what: str, path: str) -> None:
         if what == "sync":
@@ -184,7 +185,7 @@ class FaultyDisk:
         kept = {path: node.after_crash(keep) for path, node in sorted(names.items())}
         after.nodes, after.durable = dict(kept), dict(kept)
         after.dirs = set(self.dirs)
-        after.now_ms = self.now_ms
+        after.now_ms, after.boots = self.now_ms, self.boots + 1
         return after
 
     def copy(self) -> FaultyDisk:
@@ -194,14 +195,14 @@ class FaultyDisk:
         other.nodes = {path: twins[id(node)] for path, node in self.nodes.items()}
         other.durable = {path: twins[id(node)] for path, node in self.durable.items()}
         other.dirs = set(self.dirs)
-        other.now_ms = self.now_ms
+        other.now_ms, other.boots = self.now_ms, self.boots
         return other
 
     def killed(self) -> FaultyDisk:
         """The disk after the process was killed: the page cache is still there."""
         after = FaultyDisk()
         after.nodes, after.durable, after.dirs = self.nodes, self.durable, self.dirs
-        after.now_ms = self.now_ms
+        after.now_ms, after.boots = self.now_ms, self.boots
         return after
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
@@ -286,7 +287,7 @@ class FaultyEnv:
         self.ha_network = self.network
         self.random = random.Random(0)
         self.clock_ms = now_ms
-        self.boot = "boot-1"
+        self.boot = f"boot-{self.disk.boots}"
         self.events = EventLog(self.now_ms)
 
     def now_ms(self) -> int:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from model.errors import Refused
 from model.message import PROPERTIES_BYTES_MAX, encode_properties
 from store.files.record import ZERO_TAIL_BYTES, BadRecord, NewMessage, encode, whole
 from store.message_store import MessageStore
 from store.offline.verify import verify
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
-from tests.store.support import config, message, opened, records_of, scrub_all
+from tests.store.support import abandoned, config, message, opened, records_of, scrub_all
 
 LOG = "/store/commitlog/" + "0" * 20
 IDLE: dict[str, Any] = {"flush_interval_ms": 3_600_000, "flush_queue_interval_ms": 3_600_000}
@@ -97,11 +98,11 @@ HARMLESS = [
     "a\x01b\x02",
     "a\x01b",
     "a\x01b" + "\0" * (ZERO_TAIL_BYTES - 1),
-    "a\x01" + "\0" * 600 + "\x02",
+    "a\x01" + "\0" * 511 + "\x02",
     FAKE_CRC,
     "a\x01b\x02" + FAKE_CRC,
     "a\x01b\x02__CRC31#\x011234567890\x02",
-    "a\x01" + "\0" * 600,
+    "a\x01" + "\0" * 511,
 ]
 
 
@@ -121,6 +122,57 @@ async def test_no_property_of_a_client_makes_a_store_speak_of_damage(properties:
             scrub_all(store)
             assert (store.scrub.damaged_found, store.damage.ranges) == (0, [])
     assert verify(env.disk, "/store", config())["ok"]
+
+
+MANY_NULS = "a\x01" + "\0" * 1023 + "\x02"
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_properties_that_would_look_torn_are_refused(prepared: bool) -> None:
+    """What was acknowledged after its sync could not be told from a torn record after a power loss."""
+    async with opened(FaultyEnv(), **IDLE) as store:
+        for count in (512, 1023):
+            one = message("m", properties="a\x01" + "\0" * count + "\x02")
+            with pytest.raises(Refused, match="NULs in a row"):
+                store.writer.prepare(one) if prepared else store.put(one)
+        assert store.log.end == 0
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+async def test_a_kill_takes_no_record_that_an_older_version_let_hold_zeros(behind: int) -> None:
+    """All that the process wrote is in the page cache: no block can be missing."""
+    env = FaultyEnv()
+
+    async def work(store: MessageStore) -> None:
+        store.put(message("0", properties=MANY_NULS), stored_before=True)
+        for number in range(behind):
+            store.put(message(f"{number + 1}"))
+        store.confirm(store.log.end)
+        await store.caught_up()
+
+    await abandoned(env, work, **IDLE)
+    for disk, left in ((env.disk.copy(), 1 + behind), (_powered_off(env.disk), 0)):
+        async with opened(FaultyEnv(disk), **IDLE) as store:
+            assert [r.body for r in records_of(store)] == [b"%d" % n for n in range(left)]
+
+
+def _powered_off(disk: FaultyDisk) -> FaultyDisk:
+    """Where all was synced, but what the files say of that."""
+    after = disk.copy()
+    after.boots += 1
+    return after
+
+
+async def test_a_crc_property_that_matches_says_that_zeros_are_a_clients() -> None:
+    env = FaultyEnv()
+
+    async def work(store: MessageStore) -> None:
+        for _ in range(2):
+            store.put(message("m", properties=MANY_NULS), stored_before=True)
+
+    await abandoned(env, work, append_prop_crc=True, **IDLE)
+    async with opened(FaultyEnv(_powered_off(env.disk)), append_prop_crc=True, **IDLE) as store:
+        assert len(records_of(store)) == 2
 
 
 def _unclean(disk: FaultyDisk) -> FaultyDisk:
