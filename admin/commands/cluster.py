@@ -14,13 +14,11 @@ from admin import credentials, ending, tls
 from admin.commands.which import cluster_directory
 from admin.exits import DONE, WARNINGS
 from admin.group import group_of
-from admin.local import layout as layouts
 from admin.local import rolling as rolling_restart
 from admin.local.cluster import UP_TIMEOUT_S, LocalCluster
 from admin.local.rolling import RollingRestart
 from admin.local.rolling import restart as restart_rolling
 from admin.numbers import Number
-from model.errors import ConfigError
 
 _dir = cluster_directory("Where the cluster's state, logs and stores lie.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -132,12 +130,10 @@ def restart(
     if not rolling:
         raise click.UsageError("say --rolling (all at once: keelmq cluster down, then keelmq cluster up)")
     cluster = LocalCluster.open(directory)
-    cluster.take(settings)
-    _may_restart(cluster, force=force or dry_run)
     if dry_run:
+        cluster.take(settings)
         _say_order(cluster, as_json=as_json)
         return
-    layouts.save(cluster.layout, cluster.directory)
     done = restart_rolling(
         RollingRestart(
             cluster,
@@ -145,6 +141,8 @@ def restart(
             credentials=credentials.read(credentials_file),
             timeout_s=timeout_s,
             tell=lambda text: click.echo(text, err=True),
+            settings=settings,
+            force=force,
         )
     )
     if as_json:
@@ -155,13 +153,6 @@ def restart(
         f"{len(done)} servers restarted, one at a time; the slowest, {slowest.server}, took"
         f" {slowest.took_ms / 1000:.1f} s until all was whole again"
     )
-
-
-def _may_restart(cluster: LocalCluster, *, force: bool) -> None:
-    """Raises ConfigError where one server away would interrupt sends."""
-    reasons = rolling_restart.interruptions(cluster.layout)
-    if reasons and not force:
-        raise ConfigError(f"sends would be interrupted: {'; '.join(reasons)} (--force does it)")
 
 
 def _say_order(cluster: LocalCluster, *, as_json: bool) -> None:

@@ -2,6 +2,9 @@
 
 ``up`` may be called again at any time: it starts what is missing and waits until each group has a master,
 every broker is in the SyncStateSet, and every NameServer routes to the master.
+
+Who holds a directory's lock reads its state file first: another command may have started servers since this
+one read it, and they would be started twice, or be forgotten.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import asyncio
 import fcntl
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -41,11 +44,16 @@ class LocalCluster:
     def __init__(self, directory: Path, layout: Layout) -> None:
         self.directory = directory.resolve()
         self.layout = layout
+        self._known: str | None = None
+        """The state file as it was read or written here last; None: neither was done."""
 
     @classmethod
-    def open(cls, directory: Path) -> LocalCluster:
+    def open(cls, directory: Path) -> Self:
         """Raises ConfigError when there is none."""
-        return cls(directory, layouts.load(directory))
+        text = layouts.read(directory)
+        cluster = cls(directory, layouts.load(directory) if text is None else layouts.parse(text, directory))
+        cluster._known = text
+        return cluster
 
     @classmethod
     def create(
@@ -64,21 +72,34 @@ class LocalCluster:
         """
         wanted = {"controllers": controllers, "groups": groups, "brokers": brokers, "base_port": base_port}
         given = {name: value for name, value in wanted.items() if value is not None}
-        if (directory / layouts.STATE_FILE).exists():
-            layout = layouts.load(directory)
+        cluster = cls._wanted(directory, given, settings)  # first: what is wrong makes no directory
+        directory.mkdir(parents=True, exist_ok=True)
+        with cluster._alone():
+            if layouts.read(directory) != cluster._known:
+                cluster = cls._wanted(directory, given, settings)
+            cluster.save()
+        return cluster
+
+    @classmethod
+    def _wanted(cls, directory: Path, given: Mapping[str, int], settings: Sequence[str]) -> Self:
+        """As ``create``; nothing is written."""
+        if layouts.read(directory) is None:
+            cluster = cls(directory, Layout.make(**given))
+        else:
+            cluster = cls.open(directory)
             for name, value in given.items():
-                if getattr(layout, name) != value:
+                there = getattr(cluster.layout, name)
+                if there != value:
                     raise ConfigError(
-                        f"{directory} holds a cluster with {name}={getattr(layout, name)}, not {value}: "
+                        f"{directory} holds a cluster with {name}={there}, not {value}: "
                         "take it down and remove the directory, or use another --dir"
                     )
-        else:
-            layout = Layout.make(**given)
-        cluster = cls(directory, layout)
         cluster.take(settings)
-        directory.mkdir(parents=True, exist_ok=True)
-        layouts.save(layout, cluster.directory)
         return cluster
+
+    def save(self) -> None:
+        """Write the state file."""
+        self._known = layouts.save(self.layout, self.directory)
 
     def take(self, settings: Sequence[str]) -> None:
         """``ROLE.KEY=VALUE`` for the next starts; not kept in the directory yet. Raises ConfigError."""
@@ -111,12 +132,12 @@ class LocalCluster:
         layouts.make_secret(self.directory / "raft.secret")
         self._look_at_file(node)
         node.written = self.layout.conf(node, self.directory)
-        layouts.save(self.layout, self.directory)  # first: who ends here has not changed the file by hand
+        self.save()  # first: who ends here has not changed the file by hand
         layouts.replace(self.conf_path(node), "".join(f"{k}={v}\n" for k, v in node.written.items()))
         node.pid = processes.start_server(
             node.role, self.conf_path(node), self.log_path(node), node.wrap, code=node.code
         )
-        layouts.save(self.layout, self.directory)
+        self.save()
 
     def _look_at_file(self, node: Node) -> None:
         """What was changed in its file since its start holds for the next one, too. Raises ConfigError."""
@@ -150,7 +171,7 @@ class LocalCluster:
                 killed += [node.name for node in ours if node.pid in pids]
             for node in chosen:
                 node.pid = None
-            layouts.save(self.layout, self.directory)
+            self.save()
         return killed
 
     async def up(
@@ -200,7 +221,16 @@ class LocalCluster:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One ``up``, ``down`` or restart at a time: two would start servers twice. Raises ConfigError."""
+        """One ``up``, ``down`` or restart at a time: two would start servers twice. What others changed since
+        the state file was read holds. Raises ConfigError."""
+        with self._alone():
+            text = layouts.read(self.directory) if self._known is not None else None
+            if text is not None and text != self._known:
+                self.layout, self._known = layouts.parse(text, self.directory), text
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         with (self.directory / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,6 +17,7 @@ import os
 import random
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -247,32 +248,54 @@ def group_name(index: int) -> str:
 
 def load(directory: Path) -> Layout:
     """Raises NoCluster, or another ConfigError for a file that is none of ours."""
+    text = read(directory)
+    if text is None:
+        raise NoCluster(f"{directory} holds no cluster: start one with keelmq cluster up --dir {directory}")
+    return parse(text, directory)
+
+
+def read(directory: Path) -> str | None:
+    """The text of the state file; None: there is none. Raises ConfigError."""
     path = directory / STATE_FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise NoCluster(
-            f"{directory} holds no cluster: start one with keelmq cluster up --dir {directory}"
-        ) from None
-    except (ValueError, UnicodeDecodeError) as error:
+        return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse(text: str, directory: Path) -> Layout:
+    """What ``read`` found. Raises ConfigError."""
+    path = directory / STATE_FILE
+    try:
+        data = json.loads(text)
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: not a cluster file")
     return Layout.from_json(data)
 
 
-def save(layout: Layout, directory: Path) -> None:
-    replace(directory / STATE_FILE, json.dumps(layout.to_json(), indent=2) + "\n")
+def save(layout: Layout, directory: Path) -> str:
+    """Write the state file; returns its text."""
+    text = json.dumps(layout.to_json(), indent=2) + "\n"
+    replace(directory / STATE_FILE, text)
+    return text
 
 
 def replace(path: Path, text: str) -> None:
     """At once: a reader sees the former text or the new one. Its owner alone may read it: keys of servers,
     secrets among them, stand in the state file, too."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(0o600)
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    # A name of its own: with a common one two commands would write into one file, or take away the other's.
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def make_secret(path: Path) -> None:

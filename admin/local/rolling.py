@@ -18,7 +18,7 @@ from admin.handover import hand_over
 from admin.local.cluster import POLL_S, UP_TIMEOUT_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Layout, Node
 from admin.numbers import whole
-from model.errors import MqError
+from model.errors import ConfigError, MqError
 from remoting.keys import Signer
 from runtime.env import Env
 
@@ -104,6 +104,13 @@ def interruptions(layout: Layout) -> list[str]:
     return found
 
 
+def need_no_interruption(layout: Layout, *, force: bool) -> None:
+    """Raises ConfigError where one server away would interrupt sends."""
+    reasons = interruptions(layout)
+    if reasons and not force:
+        raise ConfigError(f"sends would be interrupted: {'; '.join(reasons)} (--force does it)")
+
+
 def _copies_needed(layout: Layout, group: str) -> int:
     """With what each broker has at its next start, so also what was changed on it since (``Node.kept``)."""
     copies = 1
@@ -167,7 +174,11 @@ def _behind(node: Node, view: Mapping[str, Any], master: Mapping[str, Any], link
 
 
 class RollingRestart:
-    """Restarts every server once. ``tell`` gets a line when something is done or waited for."""
+    """Restarts every server once. ``tell`` gets a line when something is done or waited for.
+
+    ``settings``: ``ROLE.KEY=VALUE`` from then on; kept when the first server is restarted with them.
+    ``force``: also where one server away would interrupt sends.
+    """
 
     def __init__(
         self,
@@ -177,17 +188,23 @@ class RollingRestart:
         credentials: Signer | None = None,
         timeout_s: float = UP_TIMEOUT_S,
         tell: Callable[[str], object] = lambda text: None,
+        settings: Sequence[str] = (),
+        force: bool = False,
     ) -> None:
         self._cluster = cluster
         self._env = env
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._tell = tell
+        self._settings = settings
+        self._force = force
         self._done: dict[str, Restarted] = {}
 
     async def run(self) -> list[Restarted]:
-        """Raises NotRestarted; servers that had no turn go on as they are."""
+        """Raises NotRestarted; servers that had no turn go on as they are. ConfigError: none had."""
         with self._cluster.locked():
+            self._cluster.take(self._settings)
+            need_no_interruption(self._cluster.layout, force=self._force)
             try:
                 views = await self._whole(BEGIN_S)
             except MqError as error:

@@ -85,7 +85,7 @@ class Ground:
             log = self._cluster.directory / "links.log"
             self.network.detours = await Detours.lay(self.network, nodes, log)
             self.note()
-        layouts.save(self._cluster.layout, self._cluster.directory)
+        self._cluster.save()
 
     def begin_with(self, given: Path | None) -> None:
         """Every server is started from an earlier release, until an upgrade replaces it."""

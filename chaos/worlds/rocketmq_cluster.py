@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from admin.local import layout as layouts
 from admin.local import processes
 from admin.local.cluster import UP_TIMEOUT_S, ClusterNotReady, LocalCluster
 from admin.local.layout import Node
@@ -54,7 +53,7 @@ class RocketMQCluster(LocalCluster):
             made.main, "-c", str(conf), user_home=home, heap_mb=made.heap_mb, options=QUICK
         )
         node.pid = processes.start([*node.wrap, *command], conf, self.log_path(node))
-        layouts.save(self.layout, self.directory)
+        self.save()
 
     async def up(
         self, *, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], object] | None = None

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from admin.commands.cluster import _show
+from admin.commands.cluster import _show, cluster
+from admin.exits import UNFINISHED, USAGE, run
 from admin.host.kept_file import keep
 from admin.host.serve import split
 from admin.local import layout as layouts
@@ -116,6 +117,72 @@ def test_what_a_server_changed_in_its_file_holds_at_the_next_start(
     file.write_text("half a line")
     with pytest.raises(ConfigError, match=r"broker-a-0\.conf: line 1"):
         started()
+
+
+def test_who_has_the_lock_knows_what_others_did_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``down`` that read the file while ``up`` still worked ended nothing, and forgot the servers."""
+    LocalCluster.create(tmp_path)
+    down, up = LocalCluster.open(tmp_path), LocalCluster.open(tmp_path)
+    monkeypatch.setattr(processes, "start_server", lambda *_, **__: 4242)
+    with up.locked():
+        up.start(up.layout.nodes[0])
+    ended: list[int | None] = []
+
+    def end_all(found: list[tuple[int | None, Path]]) -> list[int]:
+        ended.extend(pid for pid, _ in found)
+        return []
+
+    monkeypatch.setattr(processes, "end_all", end_all)
+    down.down()
+    assert ended.count(4242) == 1
+    with up.locked():
+        assert {node.pid for node in up.layout.nodes} == {None}
+
+
+def test_a_cluster_is_not_laid_out_beside_another_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = LocalCluster.create(tmp_path)
+    with own.locked(), pytest.raises(ConfigError, match="another command is working"):
+        LocalCluster.create(tmp_path, settings=["broker.brokerPermission=4"])
+    assert load(tmp_path).settings == {}
+    real = LocalCluster._wanted
+    monkeypatch.setattr(processes, "start_server", lambda *_, **__: 4242)
+
+    def slowly(directory: Path, given: Any, settings: Any) -> LocalCluster:
+        found = real(directory, given, settings)
+        if own.layout.nodes[0].pid is None:
+            own.start(own.layout.nodes[0])
+        return found
+
+    monkeypatch.setattr(LocalCluster, "_wanted", slowly)
+    LocalCluster.create(tmp_path, settings=["broker.brokerPermission=4"])
+    kept = load(tmp_path)
+    assert kept.nodes[0].pid == 4242
+    assert kept.settings == {"broker": {"brokerPermission": "4"}}
+
+
+def test_a_restart_that_is_refused_keeps_no_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = LocalCluster.create(tmp_path)
+    again = ["restart", "--rolling", "--dir", str(tmp_path), "--set", "broker.brokerPermission=4"]
+    assert run(cluster, again) == UNFINISHED
+    assert "nothing was restarted: namesrv-0 does not run" in capsys.readouterr().err
+    with made.locked():
+        assert run(cluster, again) == USAGE
+    assert "another command is working" in capsys.readouterr().err
+    assert load(tmp_path).settings == {}
+
+
+def test_two_writers_of_a_file_do_not_share_a_draft(tmp_path: Path) -> None:
+    draft = tmp_path / "cluster.json.tmp"
+    draft.write_text("half of another one's")
+    layouts.replace(tmp_path / "cluster.json", "whole")
+    assert draft.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "cluster.json.tmp"]
 
 
 def test_another_shape_for_an_existing_cluster_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from admin.commands.bench import bench
+from admin.commands.cluster import cluster
 from admin.commands.messaging.consumer import moment_ms
 from admin.exits import USAGE, run
 from admin.numbers import WHOLE_MAX, Number, whole
@@ -84,8 +85,6 @@ def test_no_option_is_a_number_that_may_be_nan_or_endless() -> None:
 def test_a_cluster_is_waited_for_only_as_long_as_a_wait_can_be(
     timeout: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from admin.commands.cluster import cluster
-
     assert run(cluster, ["up", "--dir", str(tmp_path), f"--timeout={timeout}"]) == USAGE
     assert "--timeout" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
