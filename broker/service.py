@@ -345,6 +345,13 @@ class Broker:
             return f"{lost}; {self.role.reason}"
         return lost
 
+    def ready(self) -> str | None:
+        """None, or why another broker of the group is not to be stopped yet: a slave may be well, and lack
+        what the others have."""
+        config, role = self.context.config, self.role_state
+        awaited = config.enable_controller_mode and not config.async_learner and role.role == "slave"
+        return self.health() or ("not in the SyncStateSet yet" if awaited and not role.in_sync else None)
+
     def check_invariants(self) -> None:
         """Raise if what this broker shows and what it does are two things."""
         role, ha = self.role_state, self.ha

@@ -1,6 +1,7 @@
 """Is a server well, what does it do, how much? Answered over HTTP at adminAddress.
 
 /healthz   200 ``ok``, or 503 and the reason
+/readyz    200 ``ready``, or 503 and why the next server is not to be stopped yet
 /status    the server's status as JSON, with its ``serverRole`` and ``pid``
 /metrics   the same figures in Prometheus' text format (admin.host.metrics)
 """
@@ -63,6 +64,7 @@ class Endpoint:
         app = web.Application(middlewares=[asked])
         app.on_response_prepare.append(_hide)
         app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._show_metrics)
         await self._door.open(app)
@@ -82,6 +84,14 @@ class Endpoint:
         reason = self._server.health() or self._dead.reason()
         if reason is None:
             return web.Response(text="ok\n")
+        return web.Response(status=503, text=reason + "\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        # A broker alone can be well and not ready.
+        why_not = getattr(self._server, "ready", self._server.health)
+        reason = why_not() or self._dead.reason()
+        if reason is None:
+            return web.Response(text="ready\n")
         return web.Response(status=503, text=reason + "\n")
 
     async def _status(self, request: web.Request) -> web.Response:

@@ -69,3 +69,8 @@ class WithTls:
 
     def health(self) -> str | None:
         return self._server.health()
+
+    def ready(self) -> str | None:
+        """As admin.host.endpoint asks the server itself."""
+        reason: str | None = getattr(self._server, "ready", self._server.health)()
+        return reason

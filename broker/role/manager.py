@@ -344,6 +344,7 @@ class RoleManager:
     async def _become(self, broker_id: BrokerId, view: View) -> None:
         async with self._changing:
             self._parts.current.maintenance = view.maintenance
+            self._parts.current.in_sync = broker_id in view.members
             if view.epoch > self.epoch and not self.over:
                 self._parts.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))

@@ -34,6 +34,7 @@ class CurrentRole:
         self.acting = False  # a slave that serves consumers in place of a master that is not there
         self.maintenance: frozenset[BrokerId] = frozenset()
         """Replicas that are not to lead, as the Controllers said last."""
+        self.in_sync = False  # this broker is in the SyncStateSet, as the Controllers said last
         self.registered_as: BrokerId | None = None
         """The Controllers know this process under that id; None = it has not registered yet."""
         self.old_disk = False

@@ -44,6 +44,20 @@ def test_healthz_says_ok_or_why_not() -> None:
     assert fetch("broker", Server(BROKER, "disk full"), "/healthz") == (503, "disk full\n")
 
 
+def test_readyz_asks_for_more_where_a_server_does() -> None:
+    class Behind(Server):
+        def ready(self) -> str | None:
+            return self.health() or "not in the SyncStateSet yet"
+
+    assert fetch("namesrv", Server(NAMESRV), "/readyz") == (200, "ready\n")
+    assert fetch("namesrv", Server(NAMESRV, "no leader"), "/readyz") == (503, "no leader\n")
+    assert fetch("broker", Behind(BROKER), "/healthz") == (200, "ok\n")
+    assert fetch("broker", Behind(BROKER), "/readyz") == (503, "not in the SyncStateSet yet\n")
+    dead = Dead()
+    dead.why["it"] = "gone"
+    assert fetch("broker", Server(BROKER), "/readyz", dead)[0] == 503
+
+
 def test_a_task_that_died_is_told_behind_what_the_server_says_itself() -> None:
     dead = Dead()
     assert fetch("broker", Server(BROKER), "/healthz", dead) == (200, "ok\n")

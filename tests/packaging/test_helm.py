@@ -44,9 +44,10 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def rendered(**values: str) -> list[dict[str, Any]]:
+def rendered(*options: str, **values: str) -> list[dict[str, Any]]:
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    done = helm("template", "mq", str(CHART), "--namespace", "prod", "--kube-version", KUBERNETES, *settings)
+    where = ("--namespace", "prod", "--kube-version", KUBERNETES)
+    done = helm("template", "mq", str(CHART), *where, *options, *settings)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.safe_load_all(done.stdout) if found]
 
@@ -92,6 +93,7 @@ def test_the_values_fit_their_schema_and_nothing_else_does() -> None:
         {"groups": []},
         {"namesrv": {"replicas": 2, "storage": "1Gi"}},
         {"brokers": 3},
+        {"groups": [{"name": "namesrv", "replicas": 3, "storage": "1Gi"}]},
     ]
     for wrong in others:
         assert not check.is_valid({**values, **wrong})
@@ -149,6 +151,39 @@ def test_its_servers_take_their_keys_and_find_each_other(everything: list[dict[s
 
 @pytest.mark.more
 @needs_helm
+def test_a_whole_number_of_a_file_of_values_stays_one(tmp_path: Path) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    keys = {"maxMessageSize": 4194304, "enableFastPort": False, "brokerPermission": "6"}
+    values["groups"][0]["config"] = keys
+    values["namesrv"]["config"] = {"brokerChannelExpiredTime": 1000000}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    found = rendered("-f", str(tmp_path / "values.yaml"))
+    text = "".join("".join(one["data"].values()) for one in of_kind(found, "ConfigMap").values())
+    said = dict(line.split("=", 1) for line in text.splitlines())
+    wanted = {**keys, "enableFastPort": "false", "brokerChannelExpiredTime": 1000000}
+    assert {name: said[name] for name in wanted} == {name: str(value) for name, value in wanted.items()}
+    for name, pod, _ in pods(found):
+        started(found, name, pod)
+
+
+@pytest.mark.more
+@needs_helm
+def test_alerts_lead_to_the_pages_where_it_is_said_where_those_are() -> None:
+    def annotations(**values: str) -> dict[str, str]:
+        found = rendered(**{"prometheusRule.enabled": "true", **values})
+        rules = of_kind(found, "PrometheusRule")["mq"]["spec"]["groups"][0]["rules"]
+        told: dict[str, str] = rules[0]["annotations"]
+        return told
+
+    url = annotations(**{"prometheusRule.docs": "https://wiki.test/keelmq"})["runbook_url"]
+    assert url == "https://wiki.test/keelmq/alerts.html#keelmqgroupwithoutmaster"
+    plain = annotations()
+    assert plain["runbook"] == "docs/alerts.md#keelmqgroupwithoutmaster"
+    assert "runbook_url" not in plain
+
+
+@pytest.mark.more
+@needs_helm
 def test_labels_volumes_and_ports_that_are_named_are_there(everything: list[dict[str, Any]]) -> None:
     for name, pod, spec in pods(everything):
         labels = spec["template"]["metadata"]["labels"]
@@ -171,7 +206,8 @@ def test_labels_volumes_and_ports_that_are_named_are_there(everything: list[dict
             assert not security["allowPrivilegeEscalation"]
         ports = {one["name"] for one in pod["containers"][0]["ports"]}
         assert pod["containers"][0]["livenessProbe"]["tcpSocket"]["port"] in ports
-        assert pod["containers"][0]["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "admin"}
+        assert pod["containers"][0]["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
+        assert spec["minReadySeconds"] == 5
         assert pod["securityContext"]["runAsNonRoot"] is True
 
 
@@ -266,14 +302,18 @@ def test_the_page_restores_what_the_chart_backs_up(tmp_path: Path) -> None:
     pod = yaml.safe_load(text)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert stored(container["args"], tmp_path / "store")["target"] == "s3://kept/mq/mq-broker-a-0"
-    (volume,) = pod["volumes"]
-    assert volume["persistentVolumeClaim"]["claimName"] == "data-mq-broker-a-0"
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "data-mq-broker-a-0"
     chart = (CHART / "templates" / "backup.yaml").read_text()
     assert "claimName: data-{{ $pod }}" in chart
     assert "create, /data/store," in chart
     helpers = (CHART / "templates" / "_helpers.tpl").read_text()
-    for key in ("runAsUser", "runAsGroup", "fsGroup"):
-        assert f"{key}: {pod['securityContext'][key]}\n" in helpers
+    for name, its in (
+        ("podSecurity", [pod]),
+        ("containerSecurity", pod["initContainers"] + pod["containers"]),
+    ):
+        (text,) = re.findall(rf'define "keelmq.{name}" -}}}}\n(.*?)\n{{{{- end', helpers, re.S)
+        for one in its:
+            assert one["securityContext"] == yaml.safe_load(text), "a namespace that is restricted takes both"
     (asked,) = re.findall(r"exec mq-namesrv-0 -- keelmq group forget (.*)", page)
     assert forget.make_context("forget", shlex.split(asked)).params["name"] == "broker-a"
 
@@ -293,6 +333,8 @@ def test_what_cannot_be_is_refused() -> None:
         ("backup.enabled=true,backup.target=s3://a/b,backup.claimName=c", "one of both"),
         ("backup.schedule=hourly", "schedule"),
         ("backup.target=/mnt/kept", "target"),
+        ("backup.enabled=true,backup.target=s3://a/b", "backup.target needs backup.image"),
+        ("groups[0].name=namesrv", "name"),
         ("groups[0].name=Broker_A", "name"),
         ("typo=1", "typo"),
     ):

@@ -173,7 +173,8 @@ def test_each_alert_has_what_prometheus_asks_for_and_what_to_do() -> None:
         assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule["for"])
         assert rule["annotations"]["summary"]
-        assert rule["annotations"]["runbook"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        page = "https://docs.example/alerts.html"
+        assert rule["annotations"]["runbook_url"] == f"{page}#{rule['alert'].lower()}"
         text = runbook[rule["alert"]]
         assert text.startswith(f"{rule['labels']['severity']}. ")
         assert re.findall(r"^- (\w+): .", text, re.M) == ["Look", "Do", "Ends"]

@@ -38,9 +38,11 @@ async def test_the_second_broker_follows_the_first_and_takes_over_when_it_dies(t
             address, ha_address = first.config.address, first.config.ha_address
             assert second.host.calls == [("follow", 1, address, ha_address)]
             assert second.role.registration_id == 2
+            assert not second.current.in_sync
             assert first.host.propose is not None
             answer = await first.host.propose(broker_ids({1, 2}), controllers.group.members_epoch)
             assert answer == (frozenset({1, 2}), 2)
+            await until(lambda: second.current.in_sync, "it is told that it is in the set")
             await first.role.stop()
             await first.client.close()
             await until(lambda: 1 not in controllers.alive, "the Controller sees the connection end")

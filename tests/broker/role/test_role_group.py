@@ -28,6 +28,9 @@ async def three(path: Path, controllers: FakeControllers) -> AsyncIterator[list[
 async def test_failover_and_return_leave_identical_logs(tmp_path: Path) -> None:
     async with FakeControllers() as controllers, three(tmp_path, controllers) as brokers:
         await full(controllers, brokers)
+        await until(lambda: all(broker.ready() is None for broker in brokers), "all know that they are in it")
+        brokers[1].role_state.in_sync = False  # until it looks again
+        assert (brokers[1].health(), brokers[1].ready()) == (None, "not in the SyncStateSet yet")
         first = brokers[0]
         put(first, *(f"before {n}" for n in range(200)))
         end = first.store.log.end

@@ -259,8 +259,9 @@ class Life:
             handler=self._handle,
             on_close=lambda c: self.role.on_connection_lost(c.address),
         )
+        self.current = CurrentRole()
         self.role = RoleManager(
-            RoleParts(self.env, self.config, store, self.ha, CurrentRole()), self.client, self.host
+            RoleParts(self.env, self.config, store, self.ha, self.current), self.client, self.host
         )
         self.changes: list[tuple[str, int]] = []
         self.role.on_change.append(lambda: self.changes.append((self.role.role, self.role.epoch)))

@@ -35,7 +35,8 @@ readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
 
-{{/* /healthz is 503 also while a server waits for others: restarting it then helps nobody. */}}
+{{/* /healthz is 503 also while a server waits for others: restarting it then helps nobody. /readyz is so until
+     a broker is in the SyncStateSet: the next pod of an upgrade, or a drain, waits for it. */}}
 {{- define "keelmq.probes" -}}
 startupProbe:
   tcpSocket: { port: admin }
@@ -46,7 +47,7 @@ livenessProbe:
   periodSeconds: 10
   failureThreshold: 6
 readinessProbe:
-  httpGet: { path: /healthz, port: admin }
+  httpGet: { path: /readyz, port: admin }
   periodSeconds: 2
   failureThreshold: 3
 {{- end }}
@@ -81,6 +82,13 @@ podAntiAffinity:
 - { name: POD_INDEX, valueFrom: { fieldRef: { fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']" } } }
 {{- end }}
 
+{{/* A line for each key. A whole number of a file of values is a float to helm, which writes 4.194304e+06. */}}
+{{- define "keelmq.keys" -}}
+{{- range $key, $value := . }}
+{{ $key }}={{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* The whole file: what a pod is restarted for. root, group */}}
 {{- define "keelmq.brokerConf" -}}
 bindAddress=0.0.0.0
@@ -96,9 +104,7 @@ totalReplicas={{ .group.replicas }}
 storePathRootDir=/data/store
 haSecretFile=/run/secrets/keelmq/ha
 peerCredentialsFile=/run/secrets/keelmq/peers.json
-{{- range $key, $value := .group.config }}
-{{ $key }}={{ $value }}
-{{- end }}
+{{- include "keelmq.keys" .group.config }}
 {{- end }}
 
 {{- define "keelmq.namesrvConf" -}}
@@ -112,7 +118,5 @@ controllerStorePath=/data/raft
 kvConfigPath=/data/kvConfig.json
 raftSecretFile=/run/secrets/keelmq/raft
 peerCredentialsFile=/run/secrets/keelmq/peers.json
-{{- range $key, $value := .Values.namesrv.config }}
-{{ $key }}={{ $value }}
-{{- end }}
+{{- include "keelmq.keys" .Values.namesrv.config }}
 {{- end }}
