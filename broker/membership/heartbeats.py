@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.membership.controllers import Controllers
-from broker.role.epochs import recorded_epoch
+from broker.role.epochs import recorded_epoch, reported_end
 from broker.role.lease import Lease
 from broker.role.machine import RoleMachine
 from broker.role.parts import RoleParts
@@ -144,7 +144,7 @@ class Heartbeats:
             "brokerId": broker_id,
             # A slave's is that of its log: one that has not met the new master yet ranks behind the others.
             "epoch": max(current.epoch, last_epoch) if current.is_master else last_epoch,
-            "maxOffset": store.log.end,
+            "maxOffset": reported_end(store, synced=config.flush_disk_type == "SYNC_FLUSH"),
             "confirmOffset": store.confirmed,
             "heartbeatTimeoutMills": config.controller_heartbeat_timeout_ms,
             "electionPriority": config.election_priority,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ha.slave.own_log import classic_from
-from model.ids import NO_EPOCH, Epoch
+from model.ids import NO_EPOCH, Epoch, PhysicalOffset
 from store.files.epoch_file import EpochEntry
 from store.message_store import MessageStore
 
@@ -12,6 +12,12 @@ def recorded_epoch(store: MessageStore) -> Epoch:
     """The last epoch that the log knows; 0 = none."""
     last = store.epochs.last
     return last.epoch if last is not None else NO_EPOCH
+
+
+def reported_end(store: MessageStore, *, synced: bool) -> PhysicalOffset:
+    """The end of the log that an election may count on. ``synced``: nothing is acknowledged before its sync.
+    Then what a loss of power can still take is not of it: no restart would be suspect for that."""
+    return min(store.log.end, store.log.flushed) if synced else store.log.end
 
 
 def label_log(store: MessageStore, epoch: Epoch) -> None:

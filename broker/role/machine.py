@@ -13,7 +13,7 @@ from typing import Final
 from broker.membership.view import View
 from broker.state.role_state import Role, RoleHolder, RoleState
 from model.errors import BrokenInvariantError
-from model.ids import BrokerId, Epoch
+from model.ids import NO_EPOCH, BrokerId, Epoch
 
 
 class State(enum.StrEnum):
@@ -161,6 +161,7 @@ class RoleMachine:
         self._before: RoleState | None = None  # during a change: what was shown before
         self._announced = False
         self._examined = False  # the Controllers know what this log holds, or it was copied since
+        self._known_at: Epoch | None = None  # the group's epoch when the Controllers heard of this start
         self._help_if_lost = help_if_lost
         self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as a NameServer tells
         self._set_known = (0, 0, 0.0)  # epoch, newest set epoch of it, known since (ms)
@@ -215,6 +216,11 @@ class RoleMachine:
     def on_announced(self, announced: bool) -> None:
         """The NameServers are told now that this broker is master; or that came to nothing, or is over."""
         self._announced = announced
+
+    def on_known(self, epoch: Epoch) -> None:
+        """The Controllers heard of this start, in that epoch of the group. The first time counts."""
+        if self._known_at is None:
+            self._known_at = epoch
 
     def on_examined(self) -> None:
         """The Controllers were asked with what this log holds."""
@@ -311,10 +317,11 @@ class RoleMachine:
                     f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch"
                     f" {facts.last_epoch}; {self._help_if_lost}"
                 )
-            # We led this epoch before a restart, or were elected while we were down. If the machine lost the
-            # end of the log, another replica may hold other bytes there, acknowledged and under the same
-            # epoch: a Controller that understands gives a new epoch, or another master.
-            if not self._examined and (view.epoch == facts.last_epoch or facts.suspect):
+            # We led this epoch before a restart, or were elected before it, for what the log had then. If the
+            # machine lost the end of the log, another replica may hold other bytes there, acknowledged and
+            # under the same epoch: a Controller that understands gives a new epoch, or another master.
+            before = view.epoch == facts.last_epoch or view.epoch <= (self._known_at or NO_EPOCH)
+            if not self._examined and (before or facts.suspect):
                 return AskAnew()
         # A real Controller does not say where slaves replicate from, only NameServers do; and a real slave
         # stays with the first master they name. So they hear of us before anything that takes time. Writes

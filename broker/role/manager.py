@@ -297,7 +297,7 @@ class RoleManager:
         try:
             view, registered = await membership.view(slave=self.role == "slave")
             if registered:
-                await self._registered(await membership.id())
+                await self._registered(await membership.id(), view)
             if view.master_id is None:
                 lacks = self._host.lacks()
                 if lacks is not None:
@@ -322,7 +322,8 @@ class RoleManager:
             for hook in self.on_no_ha_address:
                 hook()
 
-    async def _registered(self, broker_id: BrokerId) -> None:
+    async def _registered(self, broker_id: BrokerId, view: View) -> None:
+        self.machine.on_known(view.epoch)
         if not self.machine.over:
             self.machine.on(Event.REGISTERED)
         self._parts.current.registered_as, self._parts.current.old_disk = broker_id, self._membership.old

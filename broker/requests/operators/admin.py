@@ -12,6 +12,7 @@ from typing import Any, Final
 from broker.context import BrokerContext
 from broker.requests.answers import dialect, strict
 from broker.requests.consumers.offsets import need_own_group, need_pair, stored_ms
+from broker.role.epochs import reported_end
 from broker.timers.delivery import DEQUEUED, TimerService
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Response
@@ -402,7 +403,9 @@ class AdminProcessor:
                         {"endOffset": end, "epoch": entry.epoch, "startOffset": entry.start}
                         for entry, end in zip(entries, ends, strict=True)
                     ],
-                    "maxOffset": self._context.store.log.end,
+                    "maxOffset": reported_end(
+                        self._context.store, synced=self._config.flush_disk_type == "SYNC_FLUSH"
+                    ),
                 }
             ),
         )

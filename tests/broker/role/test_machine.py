@@ -262,6 +262,15 @@ def test_a_master_of_a_new_epoch_asks_too_when_the_end_of_its_log_may_be_missing
     assert isinstance(machine.decide(view(3), Facts(ME, Epoch(1), suspect=True)), Lead)
 
 
+def test_a_master_that_was_elected_before_this_start_asks_as_well() -> None:
+    """Elected for bytes that only its memory had, and that went with the power: nothing makes it suspect."""
+    machine, facts = RoleMachine(CurrentRole()), Facts(ME, Epoch(1))
+    machine.on_known(Epoch(2))
+    assert isinstance(machine.decide(view(2), facts), AskAnew)
+    machine.on_known(Epoch(3))  # it registers again later: that is no other start
+    assert isinstance(machine.decide(view(3), facts), Lead), "elected for what it says now"
+
+
 def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_decide_anew() -> None:
     machine, facts = leading(), Facts(ME, Epoch(1), leases_supported=True)
     machine.on_set(Epoch(1), 5, 100.0)

@@ -13,6 +13,7 @@ from broker.membership import controllers as controllers_of_broker
 from broker.membership.controllers import view_of
 from model.codes import Request, Response
 from model.errors import ConfigError, MqError, PeerError, Unknown
+from model.ids import BrokerId
 from remoting.codec import Command
 from tests.fakes.broker.role import GROUP, FakeControllers, Life
 from tests.plain import broker_ids
@@ -267,6 +268,29 @@ async def test_a_master_of_the_same_epoch_after_a_restart_asks_for_a_new_one_fir
             assert len(asked) == 1
             assert asked[0].code == Request.CONTROLLER_ELECT_MASTER
             assert asked[0].ext["masterEpoch"] == "1"
+
+
+async def test_one_that_was_elected_before_it_started_asks_for_a_new_epoch_first(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers:
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+        again = Life(tmp_path, controllers)
+        assert again.store.epochs.last is None, "it lost its power before it noted that epoch"
+        async with again:
+            await again.becomes("master", 1)
+            assert [r.ext.get("restarted") for r in controllers.requests].count("true") == 1
+
+
+async def test_elections_hear_of_a_synced_log_as_far_as_it_is_on_the_disk(tmp_path: Path) -> None:
+    """With SYNC_FLUSH no start is suspect: one elected for more would lead without it after a power loss."""
+    async with FakeControllers() as controllers:
+        for mode, end in (("SYNC_FLUSH", "60"), ("ASYNC_FLUSH", "100")):
+            life = Life(tmp_path / mode, controllers, flush_disk_type=mode)
+            life.store.log.data = bytearray(100)
+            life.store.log.flushed = 60
+            fields = life.role._beats.fields(BrokerId(1))
+            assert fields["maxOffset"] == end
+            await life.client.close()
 
 
 async def test_a_deposed_master_whose_group_has_no_other_is_fenced_until_there_is_one(tmp_path: Path) -> None:
