@@ -47,7 +47,7 @@ PART: Final = "keelmqPart"
 """Ours. In an answer: this NameServer takes registrations of what changed. In a request: this is one."""
 GONE: Final = "keelmqDeletedTopics"
 """Ours. In the body of a part: topics that are not in the table any more."""
-PARTS_FROM: Final = 500
+PARTS_FROM: Final = 100
 """A table of fewer topics is always sent as a whole."""
 
 _Place = tuple[Connection, str, int]

@@ -25,7 +25,7 @@ from tests.broker.helpers import client_of, running
 from tests.ports import free_port_of_broker
 from tests.waiting import until
 
-MANY = 2000
+MANY = 150
 
 
 @pytest.fixture
