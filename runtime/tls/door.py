@@ -7,9 +7,10 @@ this stays on its way: a plain connection costs nothing more per message.
 A connection that says nothing, or does not end its handshake, holds nothing but a descriptor: it ends after
 ``FIRST_BYTE_S`` or ``HANDSHAKE_S``, and the oldest silent one gives way when ``places`` are taken. A
 handshake is a millisecond or two of computing in the event loop: ``STARTS_A_TURN`` begin in one turn and
-``SHAKING_MAX`` are under way; when others wait, one that is older than ``GIVE_WAY_S`` ends. While more wait
-than may be under way, the newest begins first: a flood of begun handshakes keeps its own waiting, and who
-comes behind it is served as soon as one gives way. What waited for ``HANDSHAKE_S`` ends.
+``SHAKING_MAX`` are under way, and addresses take turns (``runtime/tls/queue``). When others wait, the oldest
+one of the address that has most of them ends once it is ``GIVE_WAY_S`` old; for an address that has fewer
+after ``SHARE_S`` already: however many handshakes one address begins, others have their places. What waited
+for ``HANDSHAKE_S`` ends.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from runtime.report.complaints import Complaints
 from runtime.tasks import Tasks
 from runtime.tls.alerts import Alerts
 from runtime.tls.places import Places
+from runtime.tls.queue import Queue
 from runtime.tls.words import told
 
 HANDSHAKE_BYTE: Final = 0x16
@@ -36,7 +38,10 @@ HANDSHAKE_S: Final = 10.0
 SHUTDOWN_S: Final = 3.0
 SHAKING_MAX: Final = 64
 STARTS_A_TURN: Final = 4
+LOOKED_AT: Final = 8
+"""So many addresses are asked in one turn whether a place is theirs."""
 GIVE_WAY_S: Final = 1.0
+SHARE_S: Final = 0.1
 ACCEPTS_A_TURN: Final = 16
 NO_DESCRIPTOR_S: Final = 1.0
 """So long nothing is accepted after the system had no descriptor left."""
@@ -103,10 +108,12 @@ class Door:
         self._tasks = Tasks("tls")
         self._listening: list[socket.socket] = []
         self._silent: dict[_Knock, None] = {}  # in order of arrival
-        self._queued: dict[_Knock, None] = {}
+        self._queued: Queue[_Knock] = Queue()
         self._shaking: dict[_Knock, None] = {}
+        self._places_of: Counter[str] = Counter()  # addresses of those that shake hands
         self._hosts: Counter[str] = Counter()
         self._due = False
+        self._again_at: asyncio.TimerHandle | None = None
         self._alerts = Alerts()
 
     def open(self, listening: socket.socket) -> None:
@@ -136,6 +143,8 @@ class Door:
         assert self.waiting == self._hosts.total(), "each connection that has not begun has one address"
         assert self.waiting <= self._places.total, "no more than there are places"
         assert len(self._shaking) <= SHAKING_MAX, "no more handshakes than SHAKING_MAX at a time"
+        assert self._places_of == Counter(knock.host for knock in self._shaking), "each has one place"
+        self._queued.check_invariants()
 
     # accepting
 
@@ -167,7 +176,10 @@ class Door:
             sock.close()
             return
         if self.waiting >= self._places.total:
-            self._end(next(iter(self._silent or self._queued or self._shaking)))
+            if self._queued and not self._silent:
+                self._end(self._queued.last())
+            else:
+                self._end(next(iter(self._silent or self._shaking)))
         knock = _Knock(sock, remote, host)
         self._hosts[host] += 1
         self._silent[knock] = None
@@ -187,7 +199,7 @@ class Door:
         choice = choose(self._mode(), first[0])
         if choice is Choice.TLS:
             self._hush(knock)
-            self._queued[knock] = None
+            self._queued.add(knock)
             knock.timer = self._loop.call_later(HANDSHAKE_S, self._waited, knock)
             self._pump_soon()
         elif choice is Choice.PLAIN:
@@ -210,31 +222,48 @@ class Door:
         """Begin handshakes: a few in each turn of the loop."""
         self._due = False
         for _ in range(STARTS_A_TURN):
-            if not self._queued or (len(self._shaking) >= SHAKING_MAX and not self._make_room()):
+            knock = self._next()
+            if knock is None:
                 return
-            flooded = len(self._queued) > SHAKING_MAX
-            knock = next(reversed(self._queued) if flooded else iter(self._queued))
-            del self._queued[knock]
+            self._queued.take(knock, SHAKING_MAX)
             if knock.timer is not None:
                 knock.timer.cancel()
                 knock.timer = None
             self._shaking[knock] = None
+            self._places_of[knock.host] += 1
             knock.began = self._loop.time()
             knock.task = self._tasks.spawn(self._begin(knock, self._state.server), name="shake")
         if self._queued:
             self._pump_soon()
 
-    def _make_room(self) -> bool:
-        oldest = next(iter(self._shaking))
-        late_s = self._loop.time() - oldest.began - GIVE_WAY_S
-        if late_s < 0:
-            if oldest.timer is not None:
-                oldest.timer.cancel()
-            oldest.timer = self._loop.call_later(-late_s, self._pump_soon)
-            return False
-        self._fail(oldest, "it is slow, and others wait")
-        self._end(oldest)
-        return True
+    def _next(self) -> _Knock | None:
+        """The next one for which there is a place, or None: then this is called again when there is."""
+        waits_s = GIVE_WAY_S
+        for _ in range(LOOKED_AT):
+            if not self._queued:
+                return None
+            knock = self._queued.next(SHAKING_MAX)
+            if len(self._shaking) < SHAKING_MAX:
+                return knock
+            oldest, at = self._gives_way_to(knock.host)
+            left_s = at - self._loop.time()
+            if left_s <= 0:
+                self._fail(oldest, "it is slow, and others wait")
+                self._end(oldest)
+                return knock
+            waits_s = min(waits_s, left_s)
+            self._queued.pass_over(knock, SHAKING_MAX)
+        if self._again_at is not None:
+            self._again_at.cancel()
+        self._again_at = self._loop.call_later(waits_s, self._pump_soon)
+        return None
+
+    def _gives_way_to(self, host: str) -> tuple[_Knock, float]:
+        """Whose place an address gets, and when (the loop's clock)."""
+        ((greatest, most),) = self._places_of.most_common(1)
+        oldest = next(knock for knock in self._shaking if knock.host == greatest)
+        has_share = self._places_of[host] + 1 >= most
+        return oldest, oldest.began + (GIVE_WAY_S if has_share else SHARE_S)
 
     async def _begin(self, knock: _Knock, context: ssl.SSLContext | None = None) -> None:
         """Give the socket to the one who serves it, after the handshake that ``context`` asks for."""
@@ -263,6 +292,7 @@ class Door:
             ssl_shutdown_timeout=SHUTDOWN_S,
         )
         self._state.handshakes["ok"] += 1
+        self._queued.on_ended_well(knock.remote.rpartition(":")[0])
 
     def _waited(self, knock: _Knock) -> None:
         self._fail(knock, f"others came before it for {HANDSHAKE_S:.0f} s")
@@ -287,8 +317,12 @@ class Door:
         if knock.timer is not None:
             knock.timer.cancel()
             knock.timer = None
-        self._shaking.pop(knock, None)
         host, knock.host = knock.host, ""
+        if knock in self._shaking:
+            del self._shaking[knock]
+            self._places_of[host] -= 1
+            if not self._places_of[host]:
+                del self._places_of[host]
         if host:
             self._hosts[host] -= 1
             if not self._hosts[host]:
@@ -297,7 +331,7 @@ class Door:
     def _end(self, knock: _Knock) -> None:
         if knock in self._silent:
             self._hush(knock)
-        self._queued.pop(knock, None)
+        self._queued.remove(knock)
         self._shaking_off(knock)
         if knock.task is not None:
             knock.task.cancel()

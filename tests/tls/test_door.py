@@ -39,9 +39,12 @@ def door_of(server: RemotingServer) -> doors.Door:
     return found
 
 
-async def begun(address: str, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def begun(
+    address: str, count: int, source: str = "127.0.0.1"
+) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """So many handshakes that begin and go no further."""
-    slow = [await asyncio.open_connection(*split_address(address)) for _ in range(count)]
+    place = split_address(address)
+    slow = [await asyncio.open_connection(*place, local_addr=(source, 0)) for _ in range(count)]
     for _, writer in slow:
         writer.write(b"\x16\x03")
     return slow
@@ -263,6 +266,30 @@ def test_a_flood_of_begun_handshakes_keeps_its_own_waiting(
             slow = await begun(address, 300)
             assert await ask_again(address, site.client()) == b"x"
             assert state.handshakes["failed"] < 250, "the one behind them did not wait for all of them"
+            for _, writer in slow:
+                writer.transport.abort()
+            await until(lambda: not door.waiting)
+
+    run_on(loop, work)
+
+
+def test_half_handshakes_of_one_address_keep_no_other_from_its_place(
+    site: Site, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "SHAKING_MAX", 4)
+    monkeypatch.setattr(doors, "GIVE_WAY_S", 3600.0)
+    monkeypatch.setattr(doors, "HANDSHAKE_S", 3600.0)  # so none of them ends but for another address
+
+    async def work() -> None:
+        state = TlsState(site.server())
+        async with serving(state) as (server, address):
+            door = door_of(server)
+            slow = await begun(address, 100, "127.0.0.9")
+            await until(lambda: len(door._queued) == 96)
+            for n in range(1, 5):
+                assert await ask(address, site.client()) == b"x"
+                assert state.handshakes == {"ok": n, "failed": n, "refused": 0}, "one gave way each time"
+                await until(lambda: len(door._shaking) == 4)
             for _, writer in slow:
                 writer.transport.abort()
             await until(lambda: not door.waiting)
