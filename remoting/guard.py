@@ -32,7 +32,7 @@ from remoting.acl.gate import Gate, is_peer
 from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.keys import Signer
-from remoting.transport.inbox import Lines
+from remoting.transport.inbox import ASKED_BYTES_LEAST, ASKED_BYTES_MAX, Lines
 from remoting.transport.starts import Reads, Starts
 from runtime.descriptors import SPARE
 from runtime.report.complaints import ServerComplaints
@@ -118,12 +118,12 @@ _SETTLED: Final = (Standing.OWN, Standing.PEER, Standing.CLAIMED, Standing.GONE)
 class Share:
     """What one connection takes of its server. Changed by the guard alone. ``reads``: what is read of all
     that are read with it in one turn of the loop; None: it does not count. ``behind``: where requests count
-    that it left."""
+    that it left. ``goes_first``: its requests do not wait behind those of clients."""
 
-    __slots__ = ("behind", "ended", "host", "reads", "since_ms", "standing", "told_unsigned")
+    __slots__ = ("behind", "ended", "goes_first", "host", "reads", "since_ms", "standing", "told_unsigned")
 
     def __init__(self) -> None:
-        self.ended = False
+        self.ended = self.goes_first = False
         self.reads: Reads | None = None
         self.behind: Tally | None = None
         self.since_ms = 0.0
@@ -356,6 +356,13 @@ class Guard:
         tallies = self.tallies.get(connection.share.standing)
         return tallies is not None and tallies.begun.is_half_full
 
+    def asked_max(self, connection: Guarded, asked: int, *, owes: bool) -> int:
+        """How many bytes it may have under way, that has ``asked``. What is under way of one that ``owes`` an
+        answer to this side may wait for that."""
+        if asked <= ASKED_BYTES_LEAST or owes:
+            return asked
+        return ASKED_BYTES_LEAST if self.is_crowded(connection) else ASKED_BYTES_MAX
+
     def on_frames(self, connection: Guarded, size: int) -> None:
         """Its begun frame, and those without an answer, take ``size`` bytes. May end the connection whose
         frames take most."""
@@ -466,6 +473,7 @@ class Guard:
         share.standing = standing
         tallies = self.tallies.get(standing)
         share.reads = None if tallies is None else tallies.reads
+        share.goes_first = standing in (Standing.PEER, Standing.CLAIMED)
         self._places[standing].add(share)
         if standing is Standing.CLIENT:
             self._clients[share.host] += 1

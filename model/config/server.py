@@ -51,8 +51,8 @@ class ServerConfig(Config):
     begun_bytes_max: int = key(
         "maxBegunFrameBytes",
         256 << 20,
-        "bytes of clients' frames, from their begin until their requests are answered; beyond, the connection"
-        " with most ends",
+        "bytes of clients' frames, and 4 KiB a request, from their begin until their requests are answered;"
+        " beyond, the connection with most ends",
         least=1,
     )
     unread_bytes_per_connection: int = key(

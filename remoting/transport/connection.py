@@ -24,10 +24,9 @@ from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Share, Standing
 from remoting.transport.answering import answer_to
 from remoting.transport.calls import Calls, Flush, Outbox
 from remoting.transport.endpoint import CLOSING_S, Buffers, Endpoint
-from remoting.transport.inbox import ASKED_BYTES_LEAST, ASKED_BYTES_MAX, REQUESTS_MAX, Inbox, ReadGate
+from remoting.transport.inbox import ASKED_BYTES_LEAST, REQUEST_BYTES, REQUESTS_MAX, Inbox, ReadGate
 from remoting.transport.state import ORDER, State
 from runtime.direct import descriptor_of, handed, take
-from runtime.report.slow_turns import SLOW_MS
 from runtime.reset import reset as reset_transport
 from runtime.tls.words import alert
 
@@ -80,6 +79,10 @@ class Connection(asyncio.BufferedProtocol):
     def handling(self) -> int:
         """Requests of the peer that have no answer yet."""
         return self._gate.handling + len(self._gate.later) + self._gate.joining
+
+    @property
+    def goes_first(self) -> bool:
+        return self.share.goes_first
 
     @property
     def untaken(self) -> int:
@@ -162,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
             self.send(self._endpoint.outgoing(command).numbered(opaque))
             if self._gate.paused:
                 self.regulate()  # what it asked for may wait for its own answer
+                self._go_on_soon()
             return await answer
         finally:
             self._calls.end(opaque)
@@ -198,8 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         if held != self._gate.held:
             self._gate.held = held
             self.regulate()
-            if self._gate.later and not held and self._state is not _CLOSED:
-                self._endpoint.guard.starts.wait(self)
+            self._go_on_soon()
 
     def abort(self) -> None:
         """End the connection now."""
@@ -344,9 +347,7 @@ class Connection(asyncio.BufferedProtocol):
             self._count()
         if gate.handling >= REQUESTS_MAX or gate.later or gate.queued:
             self.regulate()
-        took_ms = (self._loop.time() - began) * 1000
-        if took_ms >= SLOW_MS:
-            self._endpoint.guard.slow.note(took_ms, "one read", self.remote)
+        self._endpoint.guard.slow.on_read(self._loop.time() - began, self.remote)
 
     def _spend(self, nbytes: int) -> None:
         """Count what was read; is it the last of clients in this turn? Long frames have their own line."""
@@ -448,25 +449,24 @@ class Connection(asyncio.BufferedProtocol):
         later = gate.later
         if not isinstance(frame, Command):
             size = len(frame)
-        if self.address or (not later and starts.take()):
+        is_kept = later or gate.is_full(self._asked_max())
+        if self.address or (not is_kept and starts.take(first=self.goes_first)):
             self._dispatch(decoded(frame), size)
             return
         if self._state is _CLOSED:
             return
         if not later:
             starts.wait(self)
-        gate.asked += size
-        later.append((frame if isinstance(frame, Command) else bytes(frame), size))
+        gate.put_off(frame if isinstance(frame, Command) else bytes(frame), size)
 
     def go_on(self) -> bool:
         """See ``starts.Waiting``."""
         gate = self._gate
         if self._state is _CLOSED:
             return False
-        if gate.blocked or gate.held:
-            return False  # back in line when the peer has read, or what it asked for waits no more
-        frame, size = gate.later.popleft()
-        gate.asked -= size
+        if gate.blocked or gate.held or not gate.later or gate.is_full(self._asked_max()):
+            return False  # back in line when the peer has read, or what it asked for goes on or is done
+        frame, size = gate.take_later()
         try:
             self._dispatch(decoded(frame), size)
         except PeerError as error:
@@ -480,8 +480,8 @@ class Connection(asyncio.BufferedProtocol):
             self._calls.on_answer(command)
             return
         gate = self._gate
-        if self.address or self._state is _CLOSED:
-            size = 0  # what this side's own servers ask counts for nobody, nor what comes too late
+        # What this side's own servers ask counts for nobody, nor what comes too late.
+        size = 0 if self.address or self._state is _CLOSED else size + REQUEST_BYTES
         gate.handling += 1
         gate.asked += size
         self._endpoint.tasks.spawn(self._handle(command, size), name=f"request.{command.code}")
@@ -512,6 +512,7 @@ class Connection(asyncio.BufferedProtocol):
             self._gate.handling -= 1
             if size:
                 self._done(size)
+            self._go_on_soon()
             if self._gate.paused:
                 if self.share.reads is None:
                     self._gate.queued = False  # it showed itself a peer's, and waits behind no client
@@ -535,8 +536,7 @@ class Connection(asyncio.BufferedProtocol):
                 await self._outbox.emptied()
         finally:
             gate.blocked -= 1
-            if gate.later and not gate.blocked:
-                self._endpoint.guard.starts.wait(self)
+            self._go_on_soon()
 
     def read_on(self) -> None:
         """See ``inbox.Lined``."""
@@ -585,11 +585,14 @@ class Connection(asyncio.BufferedProtocol):
         answer to this side: what it has under way may wait for that."""
         if self._state is _CLOSED or self._transport is None:
             return
-        gate, asked_max = self._gate, ASKED_BYTES_MAX
-        if gate.asked > ASKED_BYTES_LEAST:
-            if len(self._calls):
-                asked_max = gate.asked
-            elif self._endpoint.guard.is_crowded(self):
-                asked_max = ASKED_BYTES_LEAST
-        if gate.move(self._transport, all_held=self._endpoint.held, asked_max=asked_max):
+        if self._gate.move(self._transport, all_held=self._endpoint.held, asked_max=self._asked_max()):
             self._inbox.begin_anew(self._loop.time())
+
+    def _asked_max(self) -> int:
+        return self._endpoint.guard.asked_max(self, self._gate.asked, owes=len(self._calls) > 0)
+
+    def _go_on_soon(self) -> None:
+        """What waits of it begins in its turn, where nothing keeps it."""
+        gate = self._gate
+        if gate.later and not gate.blocked and not gate.held and self._state is not _CLOSED:
+            self._endpoint.guard.starts.wait(self)

@@ -30,6 +30,10 @@ PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
 ASKED_BYTES_MAX: Final = 8 << 20
 """Of these, the bytes of their frames: beyond, the connection is read no further until some are answered."""
+REQUEST_BYTES: Final = 4 << 10
+"""What a request that has begun takes beside its frame: its task, the frames of its code, its fields."""
+LATER_BYTES: Final = 256
+"""What a frame takes beside its bytes that waits for its turn."""
 ASKED_BYTES_LEAST: Final = 256 << 10
 """So many while all clients together have half of what they may: who keeps few is read as ever."""
 
@@ -231,10 +235,10 @@ def _length(frame: bytearray) -> int:
 class ReadGate:
     """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: what it asked
     for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
-    has read. ``later``: frames whose requests begin in a later turn, with their sizes. ``asked``: bytes of
-    the frames of both. ``queued``: it is read on in a later turn. ``woken``: that turn has come, and nothing
-    was read since. ``joining``: a frame that is whole is taken in a later turn. ``sending``: not all that is
-    written for it was handed over. ``paused``: nothing is read.
+    has read. ``later``: frames whose requests begin in a later turn, with their sizes; ``later_bytes``: what
+    these take. ``asked``: what both take. ``queued``: it is read on in a later turn. ``woken``: that turn has
+    come, and nothing was read since. ``joining``: a frame that is whole is taken in a later turn.
+    ``sending``: not all that is written for it was handed over. ``paused``: nothing is read.
     """
 
     __slots__ = (
@@ -245,6 +249,7 @@ class ReadGate:
         "held",
         "joining",
         "later",
+        "later_bytes",
         "paused",
         "queued",
         "sending",
@@ -255,17 +260,35 @@ class ReadGate:
     def __init__(self) -> None:
         self.unread = self.held = self.paused = self.queued = self.woken = self.sending = self.joining = False
         self._ours = False  # the pause has another reason than ``queued``
-        self.handling = self.blocked = self.asked = 0
+        self.handling = self.blocked = self.asked = self.later_bytes = 0
         self.later: deque[tuple[bytes | Command, int]] = deque()
 
     def on_spent(self) -> None:
         """Others were read in this turn: it is read on in a later one, and could do nothing about that."""
         self.queued = self._ours = True
 
+    def put_off(self, frame: bytes | Command, size: int) -> None:
+        """A request of ``size`` bytes begins in a later turn."""
+        self.later.append((frame, size))
+        self.asked += size + LATER_BYTES
+        self.later_bytes += size + LATER_BYTES
+
+    def take_later(self) -> tuple[bytes | Command, int]:
+        """The first one of these, which begins."""
+        frame, size = self.later.popleft()
+        self.asked -= size + LATER_BYTES
+        self.later_bytes -= size + LATER_BYTES
+        return frame, size
+
     def drop_later(self) -> None:
         """What has not begun does not begin any more."""
-        self.asked -= sum(size for _, size in self.later)
+        self.asked -= self.later_bytes
+        self.later_bytes = 0
         self.later.clear()
+
+    def is_full(self, asked_max: int) -> bool:
+        """Whether nothing more is to begin before something ends."""
+        return self.handling > 0 and self.asked - self.later_bytes > asked_max
 
     def move(self, transport: asyncio.Transport, *, all_held: bool, asked_max: int) -> bool:
         """Pause or resume reading, ``all_held`` of all connections, beyond ``asked_max`` of this one; whether

@@ -6,6 +6,10 @@ one, and half as many in the next when a turn took longer than ``TURN_MS``: what
 before. Once a turn has been that long, none begins in it beyond ``LEAST``. The other frames wait, and their
 connections are read no further and take turns, a request each.
 
+Those that proved to be peers or operators, and where nothing can be proven those that asked for what peers
+ask for, have a line and a share of their own, ``OF_PEERS`` and halved in the same way: the other line is not
+on their way, nor can they take what it has.
+
 What the fast path takes never waits as a request: of that, and of taking frames apart at all, so many bytes
 are read in a turn (``Reads``).
 """
@@ -19,6 +23,7 @@ from typing import Final, Protocol
 from remoting.long_bodies import LongBodies
 
 A_TURN: Final = 50
+OF_PEERS: Final = 16
 LEAST: Final = 4
 """So many begin in any turn: on a machine that is busy with something else every turn is long."""
 TURN_MS: Final = 10.0
@@ -35,13 +40,16 @@ APART_MS: Final = 100.0
 class Waiting(Protocol):
     """A connection with frames that wait."""
 
+    @property
+    def goes_first(self) -> bool: ...
+
     def go_on(self) -> bool:
         """Begin the request of the first frame; whether more wait."""
 
 
-def share_after(share: int, took_ms: float) -> int:
+def share_after(share: int, took_ms: float, most: int) -> int:
     """How many may begin in a turn, when ``share`` could in the one before and it took so long."""
-    return max(LEAST, share // 2) if took_ms > TURN_MS else min(A_TURN, share + LEAST)
+    return max(LEAST, share // 2) if took_ms > TURN_MS else min(most, share + LEAST)
 
 
 class Starts:
@@ -55,20 +63,30 @@ class Starts:
         """What is looked at before a request with a long body goes on."""
         self._now_ms = now_ms
         self._share = self._left = A_TURN
+        self._first_share = self._first_left = OF_PEERS
         self._armed_ms: float | None = None
         self._line: dict[Waiting, None] = {}  # in order of arrival
+        self._first: dict[Waiting, None] = {}
 
-    def take(self) -> bool:
-        """Whether one more request may begin in this turn; it counts then."""
+    def take(self, *, first: bool = False) -> bool:
+        """Whether one more request, ``first``: of one that goes first, may begin in this turn; it counts."""
         self._arm()
+        if first:
+            found = self._first_left > 0
+            self._first_left -= found
+            return found
         if not self._left or self._is_long():
             return False
         self._left -= 1
         return True
 
     def wait(self, connection: Waiting) -> None:
-        """Its frames wait from now on; one that waits already keeps its place."""
-        self._line.setdefault(connection)
+        """Its frames wait from now on; one that waits already keeps its place in its line."""
+        line, other = self._line, self._first
+        if connection.goes_first:
+            line, other = other, line
+        other.pop(connection, None)
+        line.setdefault(connection)
         self._arm()
 
     def _is_long(self) -> bool:
@@ -84,18 +102,26 @@ class Starts:
 
     def _turn(self) -> None:
         assert self._armed_ms is not None, "somebody waits for this turn"
-        self._share = share_after(self._share, self._now_ms() - self._armed_ms)
+        took_ms = self._now_ms() - self._armed_ms
+        self._share = share_after(self._share, took_ms, A_TURN)
+        self._first_share = share_after(self._first_share, took_ms, OF_PEERS)
         self._armed_ms = None
-        self._left = self._share
-        line = self._line
-        if line:
+        self._left, self._first_left = self._share, self._first_share
+        line, first = self._line, self._first
+        if line or first:
             self._arm()
+        while first and self._first_left:
+            self._first_left -= 1
+            self._go_on(first)
         while line and self._left and not self._is_long():
             self._left -= 1
-            connection = next(iter(line))
-            del line[connection]
-            if connection.go_on():
-                line[connection] = None
+            self._go_on(line)
+
+    def _go_on(self, line: dict[Waiting, None]) -> None:
+        connection = next(iter(line))
+        del line[connection]
+        if connection.go_on():
+            self.wait(connection)
 
 
 class Reads:

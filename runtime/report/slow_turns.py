@@ -103,6 +103,11 @@ class SlowTurns:
         if took_s * 1000 >= self.requests.least_ms and request not in HELD:
             self.requests.note(request, client, took_s * 1000)
 
+    def on_read(self, took_s: float, peer: str) -> None:
+        """What one read of ``peer`` brought was handled."""
+        if took_s * 1000 >= SLOW_MS:
+            self.note(took_s * 1000, "one read", peer)
+
     def status(self) -> dict[str, Any]:
         """JSON-ready: how often, how long at worst, by what, and the last few."""
         return {

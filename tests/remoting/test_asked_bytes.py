@@ -14,11 +14,11 @@ from remoting.guard import Guard, Limits, Standing, Tally
 from remoting.service import RemotingServer
 from remoting.transport.answering import answer_to
 from remoting.transport.connection import Connection
-from remoting.transport.inbox import ASKED_BYTES_MAX
+from remoting.transport.inbox import ASKED_BYTES_MAX, LATER_BYTES, READ_BYTES_USUAL, REQUEST_BYTES
 from remoting.transport.starts import A_TURN
 from tests.remoting.strangers import Dialled, dialled, fill
 from tests.remoting.support import client_of, read_command, serving
-from tests.remoting.wires import Transport, endpoint_of
+from tests.remoting.wires import Transport, Wire, endpoint_of, feed
 from tests.waiting import until
 
 MIB = 1 << 20
@@ -125,13 +125,52 @@ async def test_frames_that_wait_for_their_turn_count_and_go_with_their_connectio
     data = frames(3 * A_TURN, 10)
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))
-    assert guard.status()["begunBytes"] == len(data)
+    begun = len(frames(A_TURN, 10)) + A_TURN * REQUEST_BYTES
+    rest = len(data) - len(frames(A_TURN, 10)) + 2 * A_TURN * LATER_BYTES
+    assert guard.status()["begunBytes"] == begun + rest
     connection.abort()
-    assert guard.status()["begunBytes"] == len(frames(A_TURN, 10)), "what had begun goes on"
+    assert guard.status()["begunBytes"] == begun, "what had begun goes on"
     guard.check_invariants()
     waiting.go.set()
     await until(lambda: not connection.handling)
     assert guard.status()["begunBytes"] == 0
+
+
+async def test_the_smallest_requests_count_what_they_take_and_few_of_a_connection_are_under_way() -> None:
+    waiting, count = Waiting(), 3000
+    endpoint = endpoint_of(waiting)
+    connection, wire = Connection(endpoint), Wire(40_000)
+    connection.connection_made(wire)
+    feeding = asyncio.create_task(feed(connection, wire, frames(count, 0)))
+    for _ in range(2 * count // A_TURN):
+        await asyncio.sleep(0)
+    most = ASKED_BYTES_MAX // REQUEST_BYTES
+    assert most * 0.9 < waiting.begun <= most, "with their bytes less than as many"
+    assert endpoint.guard.status()["begunBytes"] <= ASKED_BYTES_MAX + 2 * READ_BYTES_USUAL
+    waiting.go.set()
+    await until(lambda: waiting.begun == count and not connection.handling)
+    await feeding
+    assert endpoint.guard.status()["begunBytes"] == 0
+    endpoint.guard.check_invariants()
+
+
+async def test_the_smallest_requests_of_many_connections_have_the_cap_of_all() -> None:
+    waiting, most = Waiting(), 256 * REQUEST_BYTES
+    endpoint = endpoint_of(waiting)
+    endpoint.guard = guard = Guard("test", Limits(begun_bytes_max=most), lambda: 0.0)
+    for n in range(20):
+        connection, wire = Connection(endpoint), Wire(40_000 + n)
+        connection.connection_made(wire)
+        data = frames(A_TURN, 0)
+        connection.get_buffer(-1)[: len(data)] = data
+        connection.buffer_updated(len(data))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert guard.tallies[Standing.CLIENT].begun.total <= most
+    assert guard.refused["maxBegunFrameBytes"] > 10
+    waiting.go.set()
+    await until(lambda: guard.status()["begunBytes"] == 0)
+    guard.check_invariants()
 
 
 def test_what_was_left_behind_ends_nobody() -> None:

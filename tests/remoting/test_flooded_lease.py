@@ -18,7 +18,7 @@ from remoting.guard import Guard, Limits
 from remoting.transport import starts, steps
 from remoting.transport.connection import Connection
 from remoting.transport.endpoint import Endpoint
-from tests.remoting.wires import Wire
+from tests.remoting.wires import Wire, feed
 
 COST_S = 0.001
 CONNECTIONS = 40
@@ -27,19 +27,6 @@ LONG_S = 0.01
 LONG_REQUESTS = 50
 RENEWAL_S = 0.5
 LATE_S_MAX = 0.1
-
-
-async def feed(connection: Connection, wire: Wire, data: bytes) -> None:
-    """As a loop does: nothing is read while that is paused."""
-    at = 0
-    while at < len(data):
-        while not wire.reading:  # noqa: ASYNC110 - the loop under test has no event for it
-            await asyncio.sleep(0)
-        room = connection.get_buffer(-1)
-        size = min(len(room), len(data) - at)
-        room[:size] = data[at : at + size]
-        connection.buffer_updated(size)
-        at += size
 
 
 def flooded(

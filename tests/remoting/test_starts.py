@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 from remoting.codec import Command, encode
 from remoting.transport.connection import Connection
-from remoting.transport.starts import A_TURN, LEAST, TURN_MS, Starts, share_after
+from remoting.transport.starts import A_TURN, LEAST, OF_PEERS, TURN_MS, Starts, share_after
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200
@@ -73,8 +73,9 @@ async def test_frames_that_wait_when_their_connection_ends_begin_no_more() -> No
 class Line:
     """A connection with so many frames that wait."""
 
-    def __init__(self, frames: int) -> None:
+    def __init__(self, frames: int, *, goes_first: bool = False) -> None:
         self.frames = frames
+        self.goes_first = goes_first
         self.asked = 0
 
     def go_on(self) -> bool:
@@ -133,4 +134,32 @@ async def test_a_turn_that_has_been_long_begins_no_more_than_the_least() -> None
 def test_the_share_of_a_turn_stays_between_its_bounds() -> None:
     for share in range(LEAST, A_TURN + 1):
         for took_ms in (0.0, TURN_MS, TURN_MS + 1, 1e6):
-            assert LEAST <= share_after(share, took_ms) <= A_TURN
+            assert LEAST <= share_after(share, took_ms, A_TURN) <= A_TURN
+
+
+async def test_those_that_go_first_wait_behind_no_client_and_keep_none_from_its_share() -> None:
+    starts = Starts(lambda: 0.0)
+    clients = [Line(3) for _ in range(1000)]
+    first = Line(1000, goes_first=True)
+    for line in clients:
+        starts.wait(line)
+    starts.wait(first)
+    await asyncio.sleep(0)
+    assert first.asked == OF_PEERS, "in the next turn"
+    assert sum(line.asked for line in clients) == A_TURN
+    await asyncio.sleep(0)
+    assert (first.asked, sum(line.asked for line in clients)) == (2 * OF_PEERS, 2 * A_TURN)
+    assert not starts.take(first=True), "its share of this turn is taken"
+
+
+async def test_who_shows_itself_a_peer_leaves_the_line_of_clients() -> None:
+    starts, line = Starts(lambda: 0.0), Line(2)
+    for waiting in [*(Line(1) for _ in range(3 * A_TURN)), line]:
+        starts.wait(waiting)
+    line.goes_first = True
+    starts.wait(line)
+    await asyncio.sleep(0)
+    assert line.asked == 2
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert line.asked == 2, "it was in one line alone"

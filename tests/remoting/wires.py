@@ -71,3 +71,19 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def abort(self) -> None:
+        pass
+
+
+async def feed(connection: Connection, wire: Wire, data: bytes) -> None:
+    """As a loop does: nothing is read while that is paused."""
+    at = 0
+    while at < len(data):
+        while not wire.reading:  # noqa: ASYNC110 - the loop under test has no event for it
+            await asyncio.sleep(0)
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        connection.buffer_updated(size)
+        at += size

@@ -12,10 +12,10 @@ from broker.requests import reply
 from broker.service import Broker
 from model.codes import Request, Response
 from model.message import PROPERTIES_BYTES_MAX, decode_properties
+from remoting import guard as guards
 from remoting.codec import ROCKETMQ, Command, encode
 from remoting.headers import SendHeader
 from remoting.service import Connection
-from remoting.transport import connection as connections
 from runtime import turns
 from store.files.record import Record
 from tests.broker.helpers import Client, client_of, eventually, heartbeat, log_records, pair, running
@@ -184,8 +184,8 @@ async def test_who_replies_to_a_client_that_is_silent_is_read_on_and_others_get_
     """With 8 MiB of replies to it the one that replies was not read for 10 s, whatever else it had to say."""
     monkeypatch.setattr(reply, "READ_ON_S", 0.05)
     monkeypatch.setattr(reply, "PUSHED_BYTES_TO_ONE", 100_000)
-    monkeypatch.setattr(connections, "ASKED_BYTES_MAX", 50_000)
-    monkeypatch.setattr(connections, "ASKED_BYTES_LEAST", 1)
+    monkeypatch.setattr(guards, "ASKED_BYTES_MAX", 50_000)
+    monkeypatch.setattr(guards, "ASKED_BYTES_LEAST", 1)
     silent, asking = Asking(code=None), Asking()
     async with (
         running(tmp_path) as broker,
