@@ -4,7 +4,7 @@ The lease, heartbeats and replication run on the same loop as clients' requests.
 a client sends, or with a table, is done in slices of ``SLICE_MS``, and one at a time: a thousand requests
 with a slice each would hold the loop as long as one without slices.
 
-    async with turns.take(connection) as turn:  # waits for the others; connections take turns
+    async with turns.take(connection) as turn:  # waits for the others; connections take turns, see Turns
         for item in many:
             ...
             await turn.breathe()  # lets the loop go round when the slice is used up
@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
+from model.codes import Response
 from model.errors import Refused
 from runtime.tasks import Tasks
 
@@ -28,6 +29,10 @@ SHARE_BYTES: Final = 256 << 10
 """What may begin in one turn of the loop of all that was set free at once."""
 SHORT_MS: Final = 1.0
 """A slice of work that nobody waits for."""
+WAITING_MAX: Final = 8192
+"""Requests of clients that wait for their turn. Beyond, an answer would come when nobody waits for it."""
+WAITING_LEAST: Final = 4
+"""So many of a connection while half of them wait."""
 
 
 class PeerLeft(Refused):
@@ -38,8 +43,13 @@ class PeerLeft(Refused):
 
 
 class Peer(Protocol):
+    """Who waits. ``goes_first``: it is no client, and does not wait behind clients."""
+
     @property
     def closed(self) -> bool: ...
+
+    @property
+    def goes_first(self) -> bool: ...
 
 
 class Slice:
@@ -107,21 +117,56 @@ class Late(Turn):
 
     async def _pause(self) -> None:
         if not self.entered:
-            await self._turns.enter(self._peer)
+            await self._turns.enter(self._peer, begun=True)
             self.entered, self._length_ms = True, SLICE_MS
         await super()._pause()
+
+
+class _Waiting:
+    """Those of one line. Holds: ``size`` is their number, and nobody is listed without any."""
+
+    def __init__(self) -> None:
+        self.by: dict[Peer, deque[asyncio.Future[None]]] = {}
+        self.size = 0
+
+    def has_room(self, peer: Peer) -> bool:
+        if self.size >= WAITING_MAX:
+            return False
+        return 2 * self.size < WAITING_MAX or len(self.by.get(peer, ())) < WAITING_LEAST
+
+    def add(self, peer: Peer, mine: asyncio.Future[None]) -> None:
+        self.by.setdefault(peer, deque()).append(mine)
+        self.size += 1
+
+    def next(self) -> asyncio.Future[None]:
+        """The first of the next connection, which is behind the others then."""
+        peer = next(iter(self.by))
+        queue = self.by.pop(peer)
+        self.size -= 1
+        found = queue.popleft()
+        if queue:
+            self.by[peer] = queue
+        return found
+
+    def forget(self, peer: Peer) -> deque[asyncio.Future[None]]:
+        found = self.by.pop(peer, deque())
+        self.size -= len(found)
+        return found
 
 
 class Turns:
     """Lets one long request work at a time. Connections take turns; those of one connection go in order.
 
-    Holds: between two requests the loop goes round at least once.
+    Those that go first have a line of their own, and at least every second turn. Holds: between two requests
+    the loop goes round at least once, and no more than ``WAITING_MAX`` of clients wait to begin.
     """
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms
         self._taken = False
-        self._waiting: dict[Peer, deque[asyncio.Future[None]]] = {}
+        self._first = _Waiting()
+        self._others = _Waiting()
+        self._first_is_next = True
 
     @property
     def is_taken(self) -> bool:
@@ -130,11 +175,11 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._first.size + self._others.size
 
     @asynccontextmanager
     async def take(self, peer: Peer) -> AsyncIterator[Turn]:
-        """Raises PeerLeft when the peer has gone before its turn came."""
+        """Raises PeerLeft when the peer has gone before its turn came, and Refused: too many wait."""
         await self.enter(peer)
         try:
             if peer.closed:
@@ -153,15 +198,19 @@ class Turns:
             if turn.entered:
                 self.leave()
 
-    async def enter(self, peer: Peer) -> None:
-        """Return when it is the turn of ``peer``, who is to ``leave`` then. Raises PeerLeft."""
+    async def enter(self, peer: Peer, *, begun: bool = False) -> None:
+        """Return when it is the turn of ``peer``, who is to ``leave`` then. Raises as ``take``; what has
+        ``begun`` is refused no more."""
         if not self._taken:
             self._taken = True
             return
         if peer.closed:
             raise PeerLeft
+        line = self._first if peer.goes_first else self._others
+        if not begun and line is self._others and not line.has_room(peer):
+            raise Refused("too many requests wait for their turn, try again", Response.SYSTEM_BUSY)
         mine = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(peer, deque()).append(mine)
+        line.add(peer, mine)
         try:
             await mine
         except asyncio.CancelledError:
@@ -171,19 +220,18 @@ class Turns:
 
     def forget(self, peer: Peer) -> None:
         """It has left: what of it waits ends now, and keeps no body."""
-        for mine in self._waiting.pop(peer, ()):
-            if not mine.done():
-                mine.set_exception(PeerLeft())
+        for line in (self._first, self._others):
+            for mine in line.forget(peer):
+                if not mine.done():
+                    mine.set_exception(PeerLeft())
 
     def leave(self) -> None:
         """Hand the turn to the next connection's first request."""
-        while self._waiting:
-            peer, queue = next(iter(self._waiting.items()))
-            del self._waiting[peer]
-            following = queue.popleft()
-            if queue:
-                self._waiting[peer] = queue  # behind the other connections
+        while self.waiting:
+            is_first = self._first.size > 0 and (self._first_is_next or not self._others.size)
+            following = (self._first if is_first else self._others).next()
             if not following.done():
+                self._first_is_next = not is_first
                 following.set_result(None)
                 return
         self._taken = False

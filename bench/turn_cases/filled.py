@@ -66,6 +66,7 @@ class Member:
     """A connection as far as tables and those that tell members something need one. It answers at once."""
 
     closed = False
+    goes_first = False
 
     def __init__(self, number: int) -> None:
         self.remote = f"10.0.{number >> 8}.{number & 255}:1024"

@@ -48,6 +48,7 @@ class Own:
     """Stands for this broker's own work among the connections that take turns."""
 
     closed = False
+    goes_first = True
 
 
 class _Begun:

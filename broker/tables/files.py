@@ -98,6 +98,8 @@ class ConfigFile:
         self._changes = ChangeFile(env.disk, path)
         self._on_disk = _OnDisk()
 
+    goes_first = True  # of those who write files, all do
+
     @property
     def closed(self) -> bool:
         return False

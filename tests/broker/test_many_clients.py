@@ -168,6 +168,7 @@ async def test_members_that_leave_together_are_told_of_once(tmp_path: Path) -> N
 
         class Peer:
             closed = False
+            goes_first = False
             remote = "10.0.0.1:5"
 
             def oneway(self, command: Command) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from model.codes import Response
+from model.errors import Refused
+from runtime import turns as module
 from runtime.turns import SHORT_MS, SLICE_MS, Leaving, PeerLeft, Turns, Unhurried
 
 
@@ -19,6 +23,9 @@ class Clock:
 
 class Peer:
     closed = False
+
+    def __init__(self, *, goes_first: bool = False) -> None:
+        self.goes_first = goes_first
 
 
 async def test_a_long_request_lets_the_loop_go_round_each_slice() -> None:
@@ -142,6 +149,56 @@ async def test_what_waits_of_a_peer_that_left_ends_at_once_and_nothing_more_of_i
     await asyncio.gather(*tasks)
     assert ended[-1] == "other"
     assert not turns.is_taken
+
+
+async def test_those_that_go_first_have_every_second_turn_and_clients_the_others() -> None:
+    turns, order = Turns(Clock()), list[str]()
+
+    async def work(peer: Peer, name: str) -> None:
+        async with turns.take(peer):
+            order.append(name)
+
+    async with turns.take(Peer()):
+        tasks = [asyncio.create_task(work(Peer(), "client")) for _ in range(20)]
+        tasks += [asyncio.create_task(work(Peer(goes_first=True), "peer")) for _ in range(3)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert order == ["peer", "client"] * 3 + ["client"] * 17
+
+
+async def test_those_that_wait_have_a_bound_and_who_has_many_is_refused_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 40)
+    turns, flood, done = Turns(Clock()), Peer(), Counter[str]()
+
+    async def ask(peer: Peer) -> None:
+        try:
+            async with turns.take(peer):
+                done["answered"] += 1
+        except PeerLeft:
+            done["left"] += 1
+        except Refused as refused:
+            done["busy" if refused.code == Response.SYSTEM_BUSY else "refused"] += 1
+
+    async with turns.take(Peer()):
+        tasks = [asyncio.create_task(ask(flood)) for _ in range(50)]
+        await asyncio.sleep(0)
+        assert (turns.waiting, done["busy"]) == (20, 30), "half are for others"
+        tasks += [asyncio.create_task(ask(Peer())) for _ in range(30)]
+        await asyncio.sleep(0)
+        assert (turns.waiting, done["busy"]) == (40, 40)
+        tasks.append(asyncio.create_task(ask(Peer(goes_first=True))))
+        begun = asyncio.create_task(turns.enter(Peer(), begun=True))
+        await asyncio.sleep(0)
+        assert (turns.waiting, done["busy"]) == (42, 40), "what has begun is not refused, nor who goes first"
+        turns.forget(flood)
+        assert turns.waiting == 22
+    await begun
+    turns.leave()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert done == {"answered": 21, "busy": 40, "left": 20}
+    assert (turns.is_taken, turns.waiting) == (False, 0)
 
 
 async def test_what_begins_at_once_waits_for_its_turn_when_it_is_not_short() -> None:

@@ -30,7 +30,7 @@ class World:
         self.now_ms = 0.0
         self.turn = 0
         self.made: Counter[int] = Counter()
-        self.closed = False
+        self.closed = self.goes_first = False
         self.has_messages = False
         context = SimpleNamespace(
             env=SimpleNamespace(monotonic_ms=lambda: self.now_ms),

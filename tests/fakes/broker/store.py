@@ -19,7 +19,7 @@ class FakeConnection:
         self.attributes: dict[str, Any] = {}
         self.written: list[bytes] = []
         self.again: list[bytes] = []
-        self.closed = False
+        self.closed = self.goes_first = False
         self.held = False
 
     def write(self, data: bytes) -> None:
