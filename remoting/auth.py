@@ -191,6 +191,9 @@ class Credentials:
     def look(self) -> None:
         """One key never changes."""
 
+    def has(self, key: object) -> bool:
+        return key == self
+
     def signature(self, command: Command) -> str:
         return ROCKETMQ.signature(command, self.secret_key)
 
@@ -199,7 +202,7 @@ class Credentials:
         if command.code in PEER_CODES:
             self.check_signed(command)
 
-    def check_signed(self, command: Command) -> None:
+    def check_signed(self, command: Command) -> Credentials:
         """Raises Refused as ``check`` does, whatever is asked for."""
         what = name_of(command.code)
         signature = command.ext.get(SIGNATURE)
@@ -213,6 +216,7 @@ class Credentials:
                 f"{what} is signed with another key than this server's peerCredentialsFile: {HOW}",
                 Response.NO_PERMISSION,
             )
+        return self
 
 
 def fields(command: Command) -> bytes:

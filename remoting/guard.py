@@ -5,8 +5,9 @@ their requests are answered, and bytes of answers that nobody reads. Beyond a ca
 of it ends, with one line in the log as far as the rate limit lets it; everybody else goes on.
 
 Peers (brokers, Controllers, NameServers, operators) do not count: a connection is a peer's once it has signed
-a request with this server's key. Without a key nothing is proven: who asks for something that only peers ask
-for has one of ``CLAIMED_MAX`` places beside the clients', and caps of its own, twice as large as theirs.
+a request with a key of this server, and for as long as that is one. Without a key nothing is proven: who asks
+for something that only peers ask for has one of ``CLAIMED_MAX`` places beside the clients', and caps of its
+own, twice as large as theirs.
 
 When clients have taken all places, ``PROBATION_MAX`` more connections are taken for ``PROBATION_S`` from
 their accept on: one that shows itself a peer's in that time stays, any other is answered SYSTEM_BUSY and
@@ -28,7 +29,7 @@ from model.codes import Request, Response
 from model.config.server import ServerConfig
 from model.errors import Refused
 from remoting.acl.audit import Audit
-from remoting.acl.gate import Gate, is_peer
+from remoting.acl.gate import Gate, peer_key
 from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.keys import Signer
@@ -53,6 +54,7 @@ LONG_ANSWER_BYTES: Final = 4096
 MADE_BYTES_MAX: Final = 16 << 20
 """Of long answers, so much is made in one turn of the loop: what has no place in the system's buffers waits
 in ours, and thousands of clients may ask in one turn."""
+HANDED_PART: Final = 8  # of what a client may leave unread others may fill this part: of 64 MiB, 8
 PROBATION_MAX: Final = 64
 PROBATION_SHORT: Final = 8  # while descriptors lack
 PROBATION_S: Final = 2.0
@@ -118,14 +120,26 @@ _SETTLED: Final = (Standing.OWN, Standing.PEER, Standing.CLAIMED, Standing.GONE)
 class Share:
     """What one connection takes of its server. Changed by the guard alone. ``reads``: what is read of all
     that are read with it in one turn of the loop; None: it does not count. ``behind``: where requests count
-    that it left. ``goes_first``: its requests do not wait behind those of clients."""
+    that it left. ``goes_first``: its requests do not wait behind those of clients. ``proof``: of a peer, who
+    knows the key that it signed with, and that key."""
 
-    __slots__ = ("behind", "ended", "goes_first", "host", "reads", "since_ms", "standing", "told_unsigned")
+    __slots__ = (
+        "behind",
+        "ended",
+        "goes_first",
+        "host",
+        "proof",
+        "reads",
+        "since_ms",
+        "standing",
+        "told_unsigned",
+    )
 
     def __init__(self) -> None:
         self.ended = self.goes_first = False
         self.reads: Reads | None = None
         self.behind: Tally | None = None
+        self.proof: tuple[Signer, object] | None = None
         self.since_ms = 0.0
         self.standing = Standing.OWN
         self.host = ""
@@ -141,6 +155,10 @@ class Guarded(Protocol):
     @property
     def untaken(self) -> int:
         """Bytes written for the peer that it has not read."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of its begun frame, and of requests without an answer."""
 
     def fail(self, why: object) -> None:
         """End it with one line in the log."""
@@ -271,7 +289,7 @@ class Guard:
         self._name = name
         self._now_ms = now_ms
         self._probation: dict[Guarded, None] = {}  # in order of arrival
-        self._places: dict[Standing, set[Share]] = {standing: set() for standing in Standing}
+        self._places: dict[Standing, dict[Guarded, None]] = {standing: {} for standing in Standing}
         self._clients: Counter[str] = Counter()  # by address, without ports
 
     def admit(self, connection: Guarded) -> bool:
@@ -281,7 +299,7 @@ class Guard:
         share.since_ms = self._now_ms()
         full = self._full(share.host)
         if full is None:
-            self._enter(share, Standing.CLIENT)
+            self._enter(connection, Standing.CLIENT)
             return True
         self.refused[full] += 1
         self.complaints.warn("%s: no place for a connection of %s (%s)", self._name, connection.remote, full)
@@ -292,7 +310,7 @@ class Guard:
                 return False
             self._drop(first)
             first.abort()
-        self._enter(share, Standing.PROBATION)
+        self._enter(connection, Standing.PROBATION)
         self._probation[connection] = None
         return True
 
@@ -313,10 +331,11 @@ class Guard:
         share = connection.share
         if share.standing in _SETTLED:
             return
-        standing = self._shown(request, credentials)
+        standing, proof = self._shown(request, credentials)
         if standing is not None:
             self._drop(connection)
-            self._enter(share, standing)
+            share.proof = proof
+            self._enter(connection, standing)
         elif share.standing is Standing.PROBATION:
             raise Refused(
                 f"this server takes no more connections: {len(self._places[Standing.CLIENT])} clients have"
@@ -392,6 +411,12 @@ class Guard:
                 self._end(worst, "maxUnreadBytes", text)
                 worst = tallies.unread.worst()
 
+    def need_room(self, connection: Guarded, size: int) -> None:
+        """Raises Refused, when ``size`` bytes of another client's are too many for this one: it answers with
+        its connection for what it leaves unread, and others must not be able to fill that."""
+        if connection.untaken + size > self.limits.unread_bytes_per_connection // HANDED_PART:
+            raise Refused(f"{connection.remote} does not read what it is sent", Response.SYSTEM_BUSY)
+
     def on_act(
         self, request: Command, remote: str, answer: Command | None, credentials: Signer | None
     ) -> None:
@@ -401,6 +426,7 @@ class Guard:
 
     def sweep(self) -> None:
         """Called once a second: what nothing tells of is looked at."""
+        self._look_at_keys()
         self.recount()
         self.audit.tell_left_out()
 
@@ -432,9 +458,9 @@ class Guard:
         )
         assert len(self._places[Standing.CLAIMED]) <= CLAIMED_MAX, "only so many are believed without a key"
         assert len(self._probation) == len(self._places[Standing.PROBATION]), "each in probation is listed"
-        for standing, shares in self._places.items():
-            assert all(share.standing is standing for share in shares), "each has one place"
-            assert not any(share.ended for share in shares), "none that has ended takes a place"
+        for standing, there in self._places.items():
+            assert all(one.share.standing is standing for one in there), "each has one place"
+            assert not any(one.share.ended for one in there), "none that has ended takes a place"
         for tallies in self._each():
             tallies.check_invariants()
         self.slow.check_invariants()
@@ -451,12 +477,32 @@ class Guard:
     def _each(self) -> tuple[Tallies, Tallies]:
         return self.tallies[Standing.CLIENT], self.tallies[Standing.CLAIMED]
 
-    def _shown(self, request: Command, credentials: Signer | None) -> Standing | None:
-        """What a request shows its connection to be, when that is more than a client's."""
+    def _shown(
+        self, request: Command, credentials: Signer | None
+    ) -> tuple[Standing | None, tuple[Signer, object] | None]:
+        """What a request shows its connection to be, when that is more than a client's, and by which key."""
         if credentials is not None:
-            return Standing.PEER if is_peer(request, credentials) else None
+            key = peer_key(request, credentials)
+            return (None, None) if key is None else (Standing.PEER, (credentials, key))
         claims = request.code in PEER_CODES or request.code in _ALSO_PEERS
-        return Standing.CLAIMED if claims and len(self._places[Standing.CLAIMED]) < CLAIMED_MAX else None
+        has_place = len(self._places[Standing.CLAIMED]) < CLAIMED_MAX
+        return (Standing.CLAIMED if claims and has_place else None), None
+
+    def _look_at_keys(self) -> None:
+        """Who proved to be a peer with a key that was taken out is a client until another one is shown."""
+        for connection in list(self._places[Standing.PEER]):
+            share = connection.share
+            if share.ended or share.proof is None or share.proof[0].has(share.proof[1]):
+                continue
+            self._drop(connection)
+            share.proof, share.since_ms = None, self._now_ms()
+            full = self._full(share.host)
+            self._enter(connection, Standing.CLIENT if full is None else Standing.PROBATION)
+            if full is not None:
+                self._probation[connection] = None
+            log.info("%s: the key that %s proved itself with was taken out", self._name, connection.remote)
+            self.on_frames(connection, connection.frame_bytes)
+            self.on_unread(connection, connection.untaken)
 
     def _drop(self, connection: Guarded) -> None:
         """It takes nothing of its standing any more."""
@@ -466,20 +512,22 @@ class Guard:
             tallies.forget(connection)
         self._probation.pop(connection, None)
         if share.standing not in (Standing.OWN, Standing.GONE):
-            self._leave(share)
+            self._leave(connection)
             share.standing = Standing.GONE
 
-    def _enter(self, share: Share, standing: Standing) -> None:
+    def _enter(self, connection: Guarded, standing: Standing) -> None:
+        share = connection.share
         share.standing = standing
         tallies = self.tallies.get(standing)
         share.reads = None if tallies is None else tallies.reads
         share.goes_first = standing in (Standing.PEER, Standing.CLAIMED)
-        self._places[standing].add(share)
+        self._places[standing][connection] = None
         if standing is Standing.CLIENT:
             self._clients[share.host] += 1
 
-    def _leave(self, share: Share) -> None:
-        self._places[share.standing].remove(share)
+    def _leave(self, connection: Guarded) -> None:
+        share = connection.share
+        del self._places[share.standing][connection]
         if share.standing is Standing.CLIENT:
             self._clients[share.host] -= 1
             if not self._clients[share.host]:

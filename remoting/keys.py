@@ -78,7 +78,12 @@ class Signer(Protocol):
     def access_key(self) -> str: ...
     def signed(self, command: Command) -> Command: ...
     def check(self, command: Command) -> None: ...
-    def check_signed(self, command: Command) -> None: ...
+    def check_signed(self, command: Command) -> object:
+        """The key that signed it. Raises Refused."""
+
+    def has(self, key: object) -> bool:
+        """Whether it is a key still, as it was."""
+
     def knows(self, access_key: str) -> bool: ...
     def secrets(self, command: Command) -> list[tuple[Scheme, str]]:
         """With what a command that names a key of this one may be signed."""
@@ -215,9 +220,12 @@ class Keyring:
             text = f"{name_of(command.code)} is not for the key {key.access_key}, which is one for {key.role}"
             raise Refused(text, Response.NO_PERMISSION)
 
-    def check_signed(self, command: Command) -> None:
+    def check_signed(self, command: Command) -> Key:
         """Raises Refused unless it is signed with a key of the file, whatever is asked for."""
-        self._proven(command)
+        return self._proven(command)
+
+    def has(self, key: object) -> bool:
+        return key in self.keys
 
     def _proven(self, command: Command) -> Key:
         ext, what = command.ext, name_of(command.code)

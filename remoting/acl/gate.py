@@ -340,15 +340,19 @@ def signed_by(request: Command) -> Callable[[str], bool]:
 
 
 def is_peer(request: Command, credentials: Signer) -> bool:
-    """Whether a key of the peers signed this; a look at the name spares everybody else's signature."""
+    """Whether a key of the peers signed this."""
+    return peer_key(request, credentials) is not None
+
+
+def peer_key(request: Command, credentials: Signer) -> object | None:
+    """The key of the peers that signed this; a look at the name spares everybody else's signature."""
     name = request.ext.get(ACCESS_KEY)
     if name is None or not credentials.knows(name):
-        return False
+        return None
     try:
-        credentials.check_signed(request)
+        return credentials.check_signed(request)
     except Refused:
-        return False
-    return True
+        return None
 
 
 def with_peer_reason(refused: Refused, request: Command, credentials: Signer | None) -> Refused:

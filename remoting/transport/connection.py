@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, cast
 
 from model.acl.addresses import address_of
-from model.codes import Response, label_of
-from model.errors import PeerError, Refused
+from model.codes import label_of
+from model.errors import PeerError
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end, head_of
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Share, Standing
 from remoting.transport.answering import answer_to
@@ -39,7 +39,6 @@ AT_ONCE_BYTES: Final = 64 * 1024
 """So much is handed to the socket at once; more is left to the transport, as all that follows it."""
 FIRST_BYTES: Final = 4 * 1024
 MUCH_BYTES: Final = 64 * 1024
-HANDED_PART: Final = 8  # of what a client may leave unread others may fill this part: of 64 MiB, 8
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 BufferHandler: TypeAlias = Buffers["Connection"]
@@ -89,6 +88,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes written for the peer that the system has not taken yet."""
         transport = self._transport
         return self._outbox.size + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of its begun frame, and of its requests that have no answer yet."""
+        return self._inbox.counted
 
     @property
     def last_io(self) -> float:
@@ -173,10 +177,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
 
     def need_room(self, size: int) -> None:
-        """Raises Refused, when ``size`` bytes of another client's are too many for this one: it answers with
-        its connection for what it leaves unread, and others must not be able to fill that."""
-        if self.untaken + size > self._endpoint.guard.limits.unread_bytes_per_connection // HANDED_PART:
-            raise Refused(f"{self.remote} does not read what it is sent", Response.SYSTEM_BUSY)
+        """See the guard's. Raises Refused."""
+        self._endpoint.guard.need_room(self, size)
 
     def close(self) -> None:
         """End the connection once what was written has left (at most ``CLOSING_S`` later)."""
@@ -445,8 +447,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: bytes | memoryview | Command, size: int = 0) -> None:
         """Begin the request in a frame, in this turn or a later one; what a client hears never waits.
         ``size``: of the frame's bytes, where it has been taken apart."""
-        gate, starts = self._gate, self._endpoint.guard.starts
-        later = gate.later
+        gate, starts, later = self._gate, self._endpoint.guard.starts, self._gate.later
         if not isinstance(frame, Command):
             size = len(frame)
         is_kept = later or gate.is_full(self._asked_max())

@@ -92,9 +92,9 @@ class Endpoint(Generic[C]):
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
         for connection in list(self.connections):
             connection.enforce_limits(now)
-        self.guard.sweep()
         if self.credentials is not None:
             self.credentials.look()
+        self.guard.sweep()
 
     def hold(self, held: bool) -> None:
         """Read nothing more from any connection while ``held``."""

@@ -1,8 +1,10 @@
 """The promise of remoting.guard: what clients take has an end, and peers do not feel it."""
 
 import asyncio
+import json
 import logging
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 from model.codes import Request, label_of
 from remoting.auth import Credentials
 from remoting.codec import Command, decode, encode, frame_end
-from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
+from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Standing, Tally
+from remoting.keys import Keyring
 from remoting.transport.connection import Connection
 from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, Line, scratch
+from runtime.os_env import OsEnv
 from tests.remoting.strangers import KEY, PEER, Dialled, dialled, fill
 from tests.remoting.support import busy, client_of, echo, read_command, serving
 from tests.waiting import until
@@ -405,10 +409,57 @@ async def test_a_request_whose_connection_has_ended_takes_no_place() -> None:
         assert server.guard.status()["peers"] == 0
 
 
+def test_who_proved_itself_with_a_key_that_was_taken_out_counts_as_a_client(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    former, new = Credentials("former", "0123456789abcdef"), Credentials("new", "fedcba9876543210")
+
+    def write(*keys: Credentials) -> None:
+        listed = [{"accessKey": key.access_key, "secretKey": key.secret_key} for key in keys]
+        path.write_text(json.dumps({"keys": listed}))
+
+    write(new, former)
+    keys = Keyring(OsEnv(), str(path))
+    guard = Guard("test", Limits(connections_max=2, begun_bytes_max=1000), lambda: 0.0)
+    little, of_new, much, again, client = there = [Dialled(port) for port in range(5)]
+    for one, key in zip(there, (former, new, former, former), strict=False):
+        one.guard = guard
+        assert guard.admit(one)
+        guard.on_request(one, key.signed(PEER), keys)
+        one.frame_bytes = 100
+        guard.on_frames(one, 100)
+    much.frame_bytes = 2000
+    guard.on_frames(much, 2000)
+    guard.sweep()
+    assert guard.status()["peers"] == 4
+    assert guard.admit(client)
+
+    write(new)
+    keys.look()
+    guard.sweep()
+    guard.check_invariants()
+    assert [one.share.standing for one in there] == [
+        Standing.CLIENT,
+        Standing.PEER,
+        Standing.GONE,
+        Standing.PROBATION,  # as the places of clients are taken
+        Standing.CLIENT,
+    ]
+    assert much.ended, "what it had under way counts at once"
+    assert guard.status()["begunBytes"] == 200
+    assert [one.share.goes_first for one in (little, of_new, again)] == [False, True, False]
+
+    for one in (little, again):
+        guard.on_request(one, new.signed(PEER), keys)
+        assert one.share.standing is Standing.PEER
+    guard.sweep()
+    guard.check_invariants()
+    assert guard.status()["begunBytes"] == 0
+
+
 def test_the_invariants_see_one_that_ended_and_still_counts() -> None:
     guard = Guard("test", Limits(), lambda: 0.0)
-    share = Share()
-    share.ended = True
-    guard._enter(share, Standing.CLAIMED)
+    ended = Dialled(1)
+    ended.share.ended = True
+    guard._enter(ended, Standing.CLAIMED)
     with pytest.raises(AssertionError, match="none that has ended"):
         guard.check_invariants()
