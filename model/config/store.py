@@ -55,7 +55,11 @@ class StoreConfig(ServerConfig):
         "deleteWhen", "04", "hours of the day, local time, in which old segments are deleted: 04 or 04;16"
     )
     file_reserved_hours: int = key(
-        "fileReservedTime", 72, "a segment is old when it was last written before so many hours", least=0
+        "fileReservedTime",
+        72,
+        "a segment is old when it was last written before so many hours; a clock that is set ahead while the"
+        " broker runs makes none older",
+        least=0,
     )
     disk_max_used_ratio: int = key(
         "diskMaxUsedSpaceRatio", 75, "fuller than this, %, old segments are deleted at any hour"
