@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
 from admin import ending
 from admin.commands.reach import reaches, site
-from admin.console.access import Entry, Pairs, of_file, of_key
+from admin.console.access import Entry, Pairs, of_file, of_key, plain_address
 from admin.console.asking import Cluster
 from admin.console.drills import Drills
 from admin.console.service import Console
@@ -152,7 +151,7 @@ def _proxy(address: str) -> str:
     if not address:
         return ""
     try:
-        return str(ip_address(address.strip("[]")))
+        return plain_address(address)
     except ValueError:
         raise ConfigError(f"--proxy {address}: expected an IP address") from None
 

@@ -11,6 +11,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,12 @@ WAITING_MAX: Final = 1024
 
 Pairs = Callable[[], Iterable[tuple[str, str]]]
 """The names and passwords that are good now."""
+
+
+def plain_address(text: str) -> str:
+    """An IP address in one form: a socket of both families shows IPv4 as IPv6. Raises ValueError."""
+    found = ip_address(text.strip().strip("[]"))
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def of_file(path: str) -> Pairs:

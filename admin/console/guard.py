@@ -12,16 +12,15 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from admin.console.access import SESSION_MS, Entry, Sessions, Waits, proves
+from admin.console.access import SESSION_MS, Entry, Sessions, Waits, plain_address, proves
 from admin.host.door import is_of_loopback
 from admin.host.visitors import Visitor
 from runtime.env import Env
@@ -128,11 +127,9 @@ class Guard:
     def address(self, request: web.Request) -> str:
         """From where it comes: what came through the proxy from where that one says, last of all."""
         if self._by_proxy(request):
-            said = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2].strip()
-            try:
-                return str(ip_address(said.strip("[]")))
-            except ValueError:
-                pass
+            said = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2]
+            with suppress(ValueError):
+                return plain_address(said)
         return request.remote or ""
 
     def log_out(self, then: web.StreamResponse) -> None:
@@ -175,7 +172,7 @@ class Guard:
         return self._secure or said == "https" or (not said and self._by_proxy(request))
 
     def _by_proxy(self, request: web.Request) -> bool:
-        return bool(self._entry.proxy) and request.remote == self._entry.proxy
+        return bool(self._entry.proxy) and plain_address(request.remote or "::") == self._entry.proxy
 
     def _proof(self, token: str) -> str:
         return hmac.new(self._secret, token.encode(), hashlib.sha256).hexdigest()

@@ -44,7 +44,8 @@ def test_on_loopback_one_logs_in_where_the_console_has_a_key(address: str, tmp_p
 
 
 def test_a_proxy_is_named_by_the_address_it_comes_from() -> None:
-    assert (_proxy(""), _proxy("::1"), _proxy("[::1]"), _proxy("10.0.0.9")) == ("", "::1", "::1", "10.0.0.9")
+    assert (_proxy(""), _proxy("[::1]"), _proxy("10.0.0.9")) == ("", "::1", "10.0.0.9")
+    assert _proxy("::ffff:10.0.0.9") == "10.0.0.9", "as a socket of both families shows it"
     with pytest.raises(ConfigError, match="--proxy here"):
         _proxy("here")
 
