@@ -2,6 +2,7 @@
 
     manifests/20261123T224500.123Z.json    one backup; written last, so what it names is there
     objects/<sha256>                       a segment of the CommitLog, or a table, as it was
+    objects/<sha256>.damaged               empty: that object was found to be damaged: to be written anew
 
 The same bytes are one object, so a backup of the same store adds what is new: the segments that were filled
 since, the begun part of the last one, and the tables.
@@ -10,6 +11,7 @@ since, the begun part of the last one, and the tables.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Final
@@ -19,13 +21,17 @@ import msgspec
 from model.errors import MqError
 
 VERSION: Final = 1
-NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+_NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z", re.ASCII)
 _SHA: Final = re.compile(r"[0-9a-f]{64}")
 _TABLE: Final = re.compile(r"(config/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 class CannotBackUp(MqError):
     """A backup was not made, read or restored; the text says why."""
+
+
+class Damaged(CannotBackUp):
+    """A part of a backup is missing, or is not what it was."""
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +74,27 @@ def name_of(made_ms: int) -> str:
     """Names sort by time."""
     at = datetime.fromtimestamp(made_ms / 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}.{made_ms % 1000:03}Z"
+
+
+def ms_of(name: str) -> int | None:
+    """When a backup of that name was made, by the clock then; None: none has that name."""
+    if _NAME.fullmatch(name) is None:
+        return None
+    try:
+        at = datetime.strptime(name, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return round(at.timestamp() * 1000)
+
+
+def next_name(names: Sequence[str], made_ms: int) -> str:
+    """The time it is made, or one later than all ``names``, oldest first: where the clock was ahead once, the
+    last backup is the newest one all the same. Raises CannotBackUp."""
+    last_ms = ms_of(names[-1]) if names else None
+    try:
+        return name_of(made_ms if last_ms is None else max(made_ms, last_ms + 1))
+    except (ValueError, OverflowError):
+        raise CannotBackUp(f"no backup can be newer than {names[-1]}: remove that one") from None
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -24,7 +25,7 @@ from model.errors import MqError
 
 LOCK_MS: Final = 10 * 60_000
 """A backup that said nothing for so long is believed to have ended."""
-TOLD_MS: Final = 60_000
+TOLD_S: Final = 60.0
 
 
 def target_of(place: Path | str, progress: Progress, now_ms: Callable[[], int]) -> Target:
@@ -53,7 +54,6 @@ class RemoteTarget(Target):
         self._files = files
         self._root = root.rstrip("/")
         self._now_ms = now_ms
-        self._told_ms = 0
         self._own = f"{socket.gethostname()}:{os.getpid()}"
 
     def make(self) -> None:
@@ -66,25 +66,30 @@ class RemoteTarget(Target):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """By an object that is written again and again: of two that begin in the same moment both may go on,
-        and one of the backups may lack parts, which its ``finish`` looks for."""
+        """By an object that is written again and again, whatever takes long. Of two that begin in the same
+        moment both may go on; the one whose lock it is not does not ``finish``."""
         with self._asked():
             found = self._lock()
         if found is not None and self._now_ms() - found[1] < LOCK_MS:
             raise CannotBackUp(f"another backup into {self.place} is under way, by {found[0]}")
         self._tell()
+        ended = threading.Event()
+        telling = threading.Thread(target=self._tell_on, args=(ended,), name="backup lock", daemon=True)
+        telling.start()
         try:
             yield
         finally:
-            with self._asked():
-                if (found := self._lock()) is not None and found[0] == self._own:
+            ended.set()
+            telling.join()
+            if self._is_ours():
+                with self._asked():
                     self._files.rm_file(self._path(LOCK))
 
-    def has(self, part: Part) -> bool:
+    def _has(self, sha256: str, size: int) -> bool:
         with self._asked():
             self._files.invalidate_cache()
-            path = self._path(OBJECTS, part.sha256)
-            return bool(self._files.isfile(path)) and self._files.size(path) == part.size
+            path = self._path(OBJECTS, sha256)
+            return bool(self._files.isfile(path)) and self._files.size(path) == size
 
     def put(self, file: BinaryIO, size: int) -> tuple[str, bool]:
         at = file.tell()
@@ -101,6 +106,7 @@ class RemoteTarget(Target):
         if self._send(file, size, self._path(OBJECTS, sha256)) != sha256:
             self._remove(OBJECTS, sha256)
             raise CannotBackUp(f"{file.name} changed while it was read: try again")
+        self._rewritten(sha256)
         return sha256, True
 
     def _send(self, file: BinaryIO, size: int, path: str) -> str:
@@ -110,10 +116,11 @@ class RemoteTarget(Target):
                 digest.update(block)
                 out.write(block)
                 self.progress(len(block))
-                self._tell()
         return digest.hexdigest()
 
     def finish(self, manifest: Any, keep: int) -> str:
+        if not self._is_ours():
+            raise CannotBackUp(f"another backup into {self.place} began meanwhile: try again")
         gone = next((part for part in manifest.parts if not self.has(part)), None)
         if gone is not None:
             raise CannotBackUp(f"{self.place}/{OBJECTS}/{gone.sha256} did not arrive: try again")
@@ -146,6 +153,10 @@ class RemoteTarget(Target):
         with self._asked():
             self._files.rm_file(self._path(kind, file))
 
+    def _mark(self, file: str) -> None:
+        with self._asked():
+            self._files.pipe_file(self._path(OBJECTS, file), b"")
+
     def _path(self, *names: str) -> str:
         return "/".join((self._root, *names))
 
@@ -168,13 +179,21 @@ class RemoteTarget(Target):
         except (ValueError, KeyError, TypeError):
             return None  # half a word of one that ended
 
+    def _is_ours(self) -> bool:
+        with self._asked():
+            found = self._lock()
+        return found is not None and found[0] == self._own
+
     def _tell(self) -> None:
-        now_ms = self._now_ms()
-        if now_ms - self._told_ms >= TOLD_MS:
-            self._told_ms = now_ms
-            with self._asked():
-                word = json.dumps({"by": self._own, "atMs": now_ms}).encode()
-                self._files.pipe_file(self._path(LOCK), word)
+        with self._asked():
+            word = json.dumps({"by": self._own, "atMs": self._now_ms()}).encode()
+            self._files.pipe_file(self._path(LOCK), word)
+
+    def _tell_on(self, ended: threading.Event) -> None:
+        while not ended.wait(TOLD_S):
+            with suppress(MqError, OSError):  # told again after the next wait; ``finish`` looks whose it is
+                if self._is_ours():
+                    self._tell()
 
     @contextmanager
     def _asked(self) -> Iterator[None]:

@@ -11,19 +11,38 @@ import os
 import shutil
 from pathlib import Path
 
-from admin.backup.manifest import CannotBackUp, Manifest, Part
+from admin.backup.manifest import CannotBackUp, Damaged, Manifest, Part
 from admin.backup.target import Target, create, make_directory
 from store.files.segment import NAME_DIGITS
 
 
 def check(target: Target, manifest: Manifest) -> None:
-    """Read all that a backup holds. Raises CannotBackUp, OSError."""
-    for part in manifest.parts:
-        target.copy(part, None)
+    """Read all that a backup holds, and note what is damaged: the next backup writes that anew. Raises
+    CannotBackUp, OSError."""
+    wrong = []
+    for part in {part.sha256: part for part in manifest.parts}.values():
+        try:
+            target.copy(part, None)
+        except Damaged as error:
+            wrong.append(error)
+            try:
+                target.mark(part)
+            except (CannotBackUp, OSError) as refused:
+                raise CannotBackUp(f"{error}, and it cannot be noted there: {refused}") from None
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise CannotBackUp(
+            f"{wrong[0]}{more}; the next keelmq backup create writes anew what the store still has of it"
+        )
 
 
 def restore(target: Target, manifest: Manifest, store: Path) -> None:
     """Make ``store``: it appears whole, or not at all. Raises CannotBackUp, OSError."""
+    given, store = store, store.resolve()
+    if store.is_dir() and store.samefile("."):
+        raise CannotBackUp(
+            f"{given} is where you are: another directory takes its place, so go elsewhere first"
+        )
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
         raise CannotBackUp(f"{store} is not empty: a backup is restored into a new directory")
     draft = store.with_name(store.name + ".restoring")

@@ -32,7 +32,8 @@ _NO_TABLES: Final = (".tmp", ".new")
 def save(store: Path, target: Target, now_ms: int, keep: int = 7) -> tuple[str, Manifest, int]:
     """Add a backup of ``store`` to ``target``: its name, what it holds, and the bytes that were new there.
 
-    Raises CannotBackUp, DiskError, OSError; then no backup was added, and none was lost.
+    Raises CannotBackUp, DiskError, OSError; then no backup was added, and none was lost. What is wrong with
+    older ones stands in ``target.problems``.
     """
     target.make()
     with target.locked():
@@ -40,9 +41,7 @@ def save(store: Path, target: Target, now_ms: int, keep: int = 7) -> tuple[str, 
 
 
 def _save(store: Path, target: Target, now_ms: int, keep: int) -> tuple[str, Manifest, int]:
-    names = target.names()
-    former = target.manifest() if names else None
-    keeping = _Keeping(target, former)
+    keeping = _Keeping(target, _former(target))
     tables = keeping.tables(store)
     with StoreDirectory(OsDisk(), str(store)) as directory:
         segments = _segments(directory)
@@ -55,6 +54,15 @@ def _save(store: Path, target: Target, now_ms: int, keep: int) -> tuple[str, Man
     keeping.check_last(Path(segments[-1].path), kept[segments[-1].start])
     manifest = Manifest(now_ms, str(store.resolve()), segment_bytes, kept, tables)
     return target.finish(manifest, keep), manifest, keeping.new_bytes
+
+
+def _former(target: Target) -> Manifest | None:
+    """The last backup that can be read."""
+    for name in reversed(target.names()):
+        found = target.manifests([name])[name]
+        if isinstance(found, Manifest):
+            return found
+    return None
 
 
 def _segments(directory: StoreDirectory) -> list[SegmentInfo]:

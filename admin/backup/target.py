@@ -9,16 +9,19 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from admin.backup.manifest import NAME, CannotBackUp, Manifest, Part, decode, encode, name_of
+from admin.backup.manifest import CannotBackUp, Damaged, Manifest, Part, decode, encode, ms_of, next_name
 from runtime.os_env import DIRECTORY_MODE, FILE_MODE
 
 BLOCK_BYTES: Final = 4 << 20
 OBJECTS: Final = "objects"
 MANIFESTS: Final = "manifests"
 LOCK: Final = "lock"
+DAMAGED: Final = ".damaged"
+"""Behind the name of an object: it was found to be another one."""
 
 Progress = Callable[[int], None]
 """Hears how many bytes were read or written since the last call."""
@@ -44,11 +47,13 @@ def make_directory(path: Path) -> None:
 
 
 class Target(ABC):
-    """One place of backups; ``place``: as it is told. All raise CannotBackUp, OSError."""
+    """One place of backups; ``place``: as it is told. ``problems``: what is wrong and was no reason to stop.
+    All raise CannotBackUp, OSError."""
 
     def __init__(self, place: str, progress: Progress) -> None:
         self.place = place
         self.progress = progress
+        self.problems: list[str] = []
 
     @abstractmethod
     def make(self) -> None:
@@ -59,8 +64,7 @@ class Target(ABC):
         """One backup at a time: another one's parts are not named yet."""
 
     @abstractmethod
-    def has(self, part: Part) -> bool:
-        """Whether it is there, as far as its size says."""
+    def _has(self, sha256: str, size: int) -> bool: ...
 
     @abstractmethod
     def put(self, file: BinaryIO, size: int) -> tuple[str, bool]:
@@ -88,22 +92,59 @@ class Target(ABC):
     @abstractmethod
     def _remove(self, kind: str, file: str) -> None: ...
 
+    @abstractmethod
+    def _mark(self, file: str) -> None:
+        """Make an empty object."""
+
+    @cached_property
+    def _marked(self) -> set[str]:
+        """The objects that are to be written anew."""
+        return {file.removesuffix(DAMAGED) for file in self._objects() if file.endswith(DAMAGED)}
+
+    def has(self, part: Part) -> bool:
+        """Whether it is there, as far as its size says and nobody found it damaged."""
+        return part.sha256 not in self._marked and self._has(part.sha256, part.size)
+
+    def mark(self, part: Part) -> None:
+        """It is damaged: the next backup whose store has it writes it anew."""
+        self._mark(part.sha256 + DAMAGED)
+
+    def _rewritten(self, sha256: str) -> None:
+        """An object is there as it is to be."""
+        if sha256 in self._marked:
+            self._remove(OBJECTS, sha256 + DAMAGED)
+            self._marked.discard(sha256)
+
     def names(self) -> list[str]:
         """Of all backups, oldest first."""
         found = self._manifests()
         if found is None:
             raise CannotBackUp(f"{self.place} holds no backups: it has no manifests")
-        return sorted(name for file in found if NAME.fullmatch(name := file.removesuffix(".json")))
+        return sorted(name for file in found if ms_of(name := file.removesuffix(".json")) is not None)
 
-    def manifest(self, name: str | None = None) -> Manifest:
-        """The backup of that name, or the newest."""
+    def chosen(self, name: str | None) -> str:
+        """``name``, or the newest one's."""
         names = self.names()
         if not names:
             raise CannotBackUp(f"{self.place} holds no backup yet")
         if name is not None and name not in names:
             raise CannotBackUp(f"{self.place} has no backup {name}: keelmq backup list shows them")
-        file = f"{name or names[-1]}.json"
+        return name or names[-1]
+
+    def manifest(self, name: str) -> Manifest:
+        """One of ``names``."""
+        file = f"{name}.json"
         return decode(self._read(file), f"{self.place}/{MANIFESTS}/{file}")
+
+    def manifests(self, names: Iterable[str]) -> dict[str, Manifest | str]:
+        """Those of ``names``; of one that cannot be read, why."""
+        found: dict[str, Manifest | str] = {}
+        for name in names:
+            try:
+                found[name] = self.manifest(name)
+            except (CannotBackUp, OSError) as error:
+                found[name] = str(error)
+        return found
 
     def copy(self, part: Part, out: BinaryIO | None) -> None:
         """Read a part, compare its SHA-256, and write it to ``out`` if there is one."""
@@ -118,22 +159,35 @@ class Target(ABC):
                         out.write(block)
                     self.progress(len(block))
         except FileNotFoundError:
-            raise CannotBackUp(f"{path} is missing: this backup is not whole") from None
+            raise Damaged(f"{path} is missing: this backup is not whole") from None
         if digest.hexdigest() != part.sha256 or size != part.size:
-            raise CannotBackUp(f"{path} is damaged: this backup is not whole")
+            raise Damaged(f"{path} is damaged: this backup is not whole")
 
     def finish(self, manifest: Manifest, keep: int) -> str:
         """Add a backup whose parts are all here; of older ones ``keep - 1`` stay. Returns its name."""
-        name = name_of(manifest.made_ms)
-        self._add(f"{name}.json", encode(manifest))
         names = self.names()
-        needed = {part.sha256 for kept in names[-keep:] for part in self.manifest(kept).parts}
+        name = next_name(names, manifest.made_ms)
+        self._add(f"{name}.json", encode(manifest))
+        try:
+            self._clear([*names, name], keep)
+        except (CannotBackUp, OSError) as error:
+            self.problems.append(f"what is older was not removed: {error}")
+        return name
+
+    def _clear(self, names: list[str], keep: int) -> None:
         for old in names[:-keep]:
             self._remove(MANIFESTS, f"{old}.json")
-        for file in self._objects():
-            if file not in needed:
+        needed, unread = set[str](), list[str]()
+        for found in self.manifests(names[-keep:]).values():
+            if isinstance(found, str):
+                unread.append(found)
+            else:
+                needed |= {part.sha256 for part in found.parts}
+        self.problems += unread
+        # What cannot be read may name any part, so none is taken away until it is too old itself.
+        for file in () if unread else self._objects():
+            if file.removesuffix(DAMAGED) not in needed:
                 self._remove(OBJECTS, file)
-        return name
 
 
 class DirectoryTarget(Target):
@@ -160,9 +214,9 @@ class DirectoryTarget(Target):
                 raise CannotBackUp(f"another backup into {self.directory} is under way") from None
             yield
 
-    def has(self, part: Part) -> bool:
-        path = self.directory / OBJECTS / part.sha256
-        return path.is_file() and path.stat().st_size == part.size
+    def _has(self, sha256: str, size: int) -> bool:
+        path = self.directory / OBJECTS / sha256
+        return path.is_file() and path.stat().st_size == size
 
     def put(self, file: BinaryIO, size: int) -> tuple[str, bool]:
         objects = self.directory / OBJECTS
@@ -179,10 +233,10 @@ class DirectoryTarget(Target):
                 out.flush()
                 os.fsync(out.fileno())
             sha256 = digest.hexdigest()
-            if self.has(Part(sha256, size)):
-                return sha256, False
-            draft.replace(objects / sha256)
-            return sha256, True
+            is_new = not self.has(Part(sha256, size))
+            draft.replace(objects / sha256)  # also where it is there: that one may have rotted meanwhile
+            self._rewritten(sha256)
+            return sha256, is_new
         finally:
             draft.unlink(missing_ok=True)
 
@@ -212,6 +266,9 @@ class DirectoryTarget(Target):
 
     def _remove(self, kind: str, file: str) -> None:
         (self.directory / kind / file).unlink()
+
+    def _mark(self, file: str) -> None:
+        create(self.directory / OBJECTS / file).close()
 
 
 def _sync(directory: Path) -> None:

@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from admin.backup.manifest import CannotBackUp, Manifest, name_of
+from admin.backup.manifest import CannotBackUp, Manifest
 from admin.backup.remote import target_of
 from admin.backup.restoring import check
 from admin.backup.restoring import restore as restore_store
 from admin.backup.saving import save
 from admin.backup.target import Target
+from admin.exits import DONE, WARNINGS
 from admin.group import group_of
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/")
@@ -74,25 +75,30 @@ def create(store: Path, target: Path | str, keep: int, as_json: bool) -> None:
         name, manifest, new_bytes = save(store, opened, _now_ms(), keep)
     if as_json:
         click.echo(json.dumps({**_row(name, manifest), "newBytes": new_bytes}))
-        return
-    click.echo(f"{name}: {_text(manifest)}; {new_bytes:,} bytes were new in {opened.place}")
+    else:
+        click.echo(f"{name}: {_text(manifest)}; {new_bytes:,} bytes were new in {opened.place}")
+    _say(opened.problems)
 
 
 @click.command("list", short_help="Which backups are there.")
 @_target
 @_json
-def list_(target: Path | str, as_json: bool) -> None:
-    """Show the backups in TARGET, oldest first.
+def list_(target: Path | str, as_json: bool) -> int:
+    """Show the backups in TARGET, oldest first. Exit code 1 when one of them cannot be read.
 
     Example: keelmq backup list /mnt/backup/broker-a
     """
     opened = target_of(target, lambda size: None, _now_ms)
-    rows = [(name, opened.manifest(name)) for name in opened.names()]
+    found = opened.manifests(opened.names())
+    rows = [(name, one) for name, one in found.items() if isinstance(one, Manifest)]
     if as_json:
         click.echo(json.dumps([_row(name, manifest) for name, manifest in rows]))
-        return
-    for name, manifest in rows:
-        click.echo(f"{name}: {_text(manifest)}, of {manifest.source}")
+    else:
+        for name, manifest in rows:
+            click.echo(f"{name}: {_text(manifest)}, of {manifest.source}")
+    unread = [one for one in found.values() if isinstance(one, str)]
+    _say(unread)
+    return WARNINGS if unread else DONE
 
 
 @click.command(short_help="Is a backup whole?")
@@ -101,12 +107,15 @@ def list_(target: Path | str, as_json: bool) -> None:
 def verify(target: Path | str, name: str | None) -> None:
     """Read all that a backup holds and compare it with its SHA-256. Exit code 3 when it is not whole.
 
+    What is damaged is noted in TARGET: the next keelmq backup create writes anew what the store still has.
+
     Example: keelmq backup verify /mnt/backup/broker-a
     """
     with _opened(target, "reading") as opened:
-        manifest = opened.manifest(name)
+        chosen = opened.chosen(name)
+        manifest = opened.manifest(chosen)
         check(opened, manifest)
-    click.echo(f"{name_of(manifest.made_ms)} is whole: {_text(manifest)}")
+    click.echo(f"{chosen} is whole: {_text(manifest)}")
 
 
 @click.command(short_help="Make a store from a backup.")
@@ -121,11 +130,18 @@ def restore(target: Path | str, store: Path, name: str | None) -> None:
     Example: keelmq backup restore /mnt/backup/broker-a /var/lib/keelmq/store
     """
     with _opened(target, "restoring") as opened:
-        manifest = opened.manifest(name)
+        chosen = opened.chosen(name)
+        manifest = opened.manifest(chosen)
         if not store.parent.is_dir():
             raise CannotBackUp(f"there is no directory {store.parent} to restore into")
         restore_store(opened, manifest, store)
-    click.echo(f"{store}: {_text(manifest)}, as of {name_of(manifest.made_ms)}")
+    click.echo(f"{store}: {_text(manifest)}, as of {chosen}")
+
+
+def _say(problems: list[str]) -> None:
+    """A line each, on stderr."""
+    for problem in problems:
+        click.echo(f"keelmq: {problem}", err=True)
 
 
 def _text(manifest: Manifest) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from admin.backup import saving
-from admin.backup.manifest import CannotBackUp, Manifest, Part, decode, encode, why_wrong
+from admin.backup.manifest import CannotBackUp, Manifest, Part, decode, encode, ms_of, name_of, why_wrong
 from admin.backup.target import DirectoryTarget
 from admin.commands.backup import backup
-from admin.exits import DONE, UNFINISHED, USAGE, run
+from admin.exits import DONE, UNFINISHED, USAGE, WARNINGS, run
 from audit.commands import audit
 from tests.admin.stores import OFFSETS, filled, records
 from tests.store.support import SEGMENT
@@ -115,6 +115,130 @@ def test_what_rotted_is_found_and_makes_no_store(tmp_path: Path, capsys: pytest.
     assert run(backup, ["restore", str(target), str(new)]) == UNFINISHED
     assert "damaged" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "store"]
+
+
+def rotten(target: Path) -> Path:
+    """The largest object, with another first byte."""
+    found = max((target / "objects").iterdir(), key=lambda path: path.stat().st_size)
+    with found.open("r+b") as file:
+        file.write(b"?")
+    return found
+
+
+def test_what_verify_found_damaged_is_written_anew_by_the_next_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [150])
+    first = created(store, target, capsys)
+    size = rotten(target).stat().st_size
+    assert size == SEGMENT, "one that is filled, and not read again"
+    assert created(store, target, capsys)["newBytes"] == 0, "nobody has seen it yet"
+    assert run(backup, ["verify", str(target)]) == UNFINISHED
+    assert "the next keelmq backup create writes anew" in capsys.readouterr().err
+    assert created(store, target, capsys)["newBytes"] == size
+    for more in ([], ["--name", first["name"]]):
+        assert run(backup, ["verify", str(target), *more]) == DONE
+    assert run(backup, ["restore", str(target), str(tmp_path / "new")]) == DONE
+    assert not list((target / "objects").glob("*.damaged"))
+
+
+def test_what_the_store_no_longer_has_stays_noted_as_long_as_a_backup_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, other, target = tmp_path / "store", tmp_path / "other", tmp_path / "kept"
+    filled(store, [3])
+    created(store, target, capsys)
+    wrong = rotten(target)
+    assert run(backup, ["verify", str(target)]) == UNFINISHED
+    filled(other, [5])
+    created(other, target, capsys, "--keep", "2")
+    assert wrong.with_name(f"{wrong.name}.damaged").exists()
+    created(other, target, capsys, "--keep", "2")
+    assert not list((target / "objects").glob(f"{wrong.name}*"))
+
+
+def test_a_part_that_is_read_again_is_mended_unseen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    created(store, target, capsys)
+    rotten(target)
+    os.utime(store / "commitlog" / ("0" * 20))
+    created(store, target, capsys)
+    assert run(backup, ["verify", str(target)]) == DONE
+
+
+def test_the_last_backup_made_is_the_newest_and_stays_also_where_the_clock_was_ahead(tmp_path: Path) -> None:
+    store, target = tmp_path / "store", DirectoryTarget(tmp_path / "kept")
+    filled(store, [3])
+    day_ms, now_ms = 86_400_000, 1_764_370_000_000
+    for made_ms in (now_ms + day_ms, now_ms + 2 * day_ms, now_ms, now_ms, now_ms):
+        name, made, _ = saving.save(store, target, made_ms, 3)
+        assert target.names()[-1] == name == target.chosen(None)
+        assert target.manifest(name) == made
+        assert made.made_ms == made_ms
+    assert [target.manifest(name).made_ms for name in target.names()] == [now_ms] * 3
+    name, _, _ = saving.save(store, target, now_ms + 3 * day_ms, 3)
+    assert name == name_of(now_ms + 3 * day_ms), "the clock has come by"
+
+
+@pytest.mark.parametrize("name", ["20261123T224500.123Z", "20000229T235959.000Z"])
+def test_a_name_is_a_time(name: str) -> None:
+    assert name_of(ms_of(name) or 0) == name
+
+
+@pytest.mark.parametrize("name", ["20261323T224500.123Z", "2026", "\u0662" * 8 + "T224500.123Z", "x"])
+def test_what_is_no_time_names_no_backup(name: str) -> None:
+    assert ms_of(name) is None
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_manifest_that_cannot_be_read_keeps_no_backup_from_being_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], at: int
+) -> None:
+    """``at``: the oldest, the newest. What it may name stays until it is too old itself."""
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    for _ in range(2):
+        created(store, target, capsys)
+        filled(store, [1])
+    manifests = target / "manifests"
+    wrong = sorted(manifests.iterdir())[at]
+    wrong.write_text("{")
+    before = {path.name for path in (target / "objects").iterdir()}
+    assert run(backup, ["create", str(store), str(target), "--keep", "3"]) == DONE
+    assert f"keelmq: {wrong} is no manifest" in capsys.readouterr().err
+    assert before <= {path.name for path in (target / "objects").iterdir()}
+    assert run(backup, ["list", str(target), "--json"]) == WARNINGS
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)) == 2
+    assert f"keelmq: {wrong} is no manifest" in said.err
+    for _ in range(2):
+        assert run(backup, ["create", str(store), str(target), "--keep", "2"]) == DONE
+    assert capsys.readouterr().err == ""
+    assert not wrong.exists()
+    kept = DirectoryTarget(target)
+    named = {part.sha256 for name in kept.names() for part in kept.manifest(name).parts}
+    assert {path.name for path in (target / "objects").iterdir()} == named
+
+
+def test_a_store_is_not_restored_where_its_user_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, target, empty = tmp_path / "store", tmp_path / "kept", tmp_path / "empty"
+    filled(store, [3])
+    created(store, target, capsys)
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    for where in (".", "", "../empty", str(empty)):
+        assert run(backup, ["restore", str(target), where]) == UNFINISHED
+        assert "go elsewhere first" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(empty)
+    assert run(backup, ["restore", str(target), "link"]) == DONE
+    assert records(empty) == records(store)
 
 
 def test_a_slave_that_cuts_its_log_meanwhile_is_noticed(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from admin.backup import remote
 from admin.backup.manifest import CannotBackUp
 from admin.backup.remote import LOCK_MS, RemoteTarget, target_of
 from admin.backup.saving import save
@@ -19,6 +20,7 @@ from admin.exits import DONE, UNFINISHED, run
 from audit.commands import audit
 from tests.admin.stores import filled, records
 from tests.store.support import SEGMENT
+from tests.waiting import until
 
 URL = "memory://backups/broker-a"
 NEEDS = "needs keelmq[backup]"
@@ -151,6 +153,52 @@ def test_a_second_backup_waits_for_one_that_goes_on_and_not_for_one_that_broke_o
             save(store, target_at(2 * LOCK_MS - 1), 1)
         save(store, target_at(2 * LOCK_MS), 1)
     assert len(target_at(1).names()) == 1
+
+
+async def test_the_lock_is_told_on_whatever_takes_long(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading what is there already sends nothing, and may take hours."""
+    monkeypatch.setattr(remote, "TOLD_S", 0.001)
+    now_ms = [1]
+    first = target_of(URL, lambda size: None, lambda: now_ms[0])
+    first.make()
+    with first.locked():
+        for _ in range(2):
+            now_ms[0] += LOCK_MS
+            wanted = now_ms[0]
+            await until(lambda: json.loads(memory.cat_file("/backups/broker-a/lock"))["atMs"] == wanted)  # noqa: B023
+    assert not memory.exists("/backups/broker-a/lock")
+
+
+def test_who_lost_the_lock_adds_no_backup_and_leaves_the_others_lock(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    filled(store, [3])
+    word = json.dumps({"by": "another:1", "atMs": 5}).encode()
+    real = RemoteTarget.put
+
+    def put(self: RemoteTarget, file: Any, size: int) -> tuple[str, bool]:
+        memory.pipe_file("/backups/broker-a/lock", word)
+        return real(self, file, size)
+
+    monkeypatch.setattr(RemoteTarget, "put", put)
+    with pytest.raises(CannotBackUp, match="began meanwhile"):
+        save(store, target_at(1), 1)
+    assert target_at(1).names() == []
+    assert memory.cat_file("/backups/broker-a/lock") == word
+
+
+def test_what_verify_found_damaged_is_sent_anew(
+    memory: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(tmp_path / "store", [150])
+    created(tmp_path / "store", capsys)
+    largest = max(memory.ls("/backups/broker-a/objects", detail=False), key=memory.size)
+    memory.pipe_file(largest, b"?" + memory.cat_file(largest)[1:])
+    assert created(tmp_path / "store", capsys)["newBytes"] == 0
+    assert run(backup, ["verify", URL]) == UNFINISHED
+    assert created(tmp_path / "store", capsys)["newBytes"] == SEGMENT
+    assert run(backup, ["verify", URL]) == DONE
 
 
 def test_a_place_with_other_things_is_left_alone(memory: Any, tmp_path: Path) -> None:
