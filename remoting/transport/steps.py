@@ -3,7 +3,8 @@
 A request waits, for its turn, a thread or a copy, and goes on. What many wait for may come to all of them at
 once, and fifty that began in one turn (``starts``) may each hold the loop for 10 ms. So a turn has so much
 time for all their steps, each a piece between two waits: once ``TURN_MS`` are used up, the others wait for
-later turns, and connections take turns. Peers wait for nobody.
+later turns, and connections take turns. Peers wait for nobody; who merely says that it is one waits in a line
+of its own, from which every second one is called.
 
 Under simulation the clock stands still while code runs: nobody waits there.
 """
@@ -34,6 +35,9 @@ class Standing(Protocol):
     @property
     def reads(self) -> object | None: ...
 
+    @property
+    def goes_first(self) -> bool: ...
+
 
 class Asking(Protocol):
     """A connection whose requests have begun."""
@@ -57,6 +61,8 @@ class Steps:
         self._vain = False  # some of these found no time
         self._waiting: Counter[Asking] = Counter()  # those called among them
         self._line: dict[Asking, deque[asyncio.Future[None]]] = {}
+        self._first: dict[Asking, deque[asyncio.Future[None]]] = {}
+        self._first_is_next = True
 
     @coroutine
     def run(self, connection: Asking, work: Coroutine[Any, Any, T], what: str) -> Generator[Any, Any, T]:
@@ -65,7 +71,7 @@ class Steps:
         thrown: BaseException | None = None
         while True:
             try:
-                if thrown is None and (self._called or self._line or self._used_ms >= TURN_MS):
+                if thrown is None and (self._called or self._line or self._first or self._used_ms >= TURN_MS):
                     yield from self._turn(connection)
             except GeneratorExit:
                 work.close()
@@ -106,7 +112,8 @@ class Steps:
         if connection.share.reads is None and connection not in self._waiting:
             return
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.setdefault(connection, deque()).append(mine)
+        is_first = connection.share.goes_first and connection not in self._line
+        (self._first if is_first else self._line).setdefault(connection, deque()).append(mine)
         self._waiting[connection] += 1
         self._call()
         try:
@@ -127,10 +134,12 @@ class Steps:
 
     def _call(self) -> None:
         """Once all that were called have gone on, call the next ones."""
-        line = self._line
         if self._called:
             return
-        while line and self._called < self._most:
+        while (self._line or self._first) and self._called < self._most:
+            is_first = bool(self._first) and (self._first_is_next or not self._line)
+            self._first_is_next = not is_first
+            line = self._first if is_first else self._line
             connection = next(iter(line))
             waiting = line.pop(connection)
             mine = waiting.popleft()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remoting.transport.steps import TURN_MS, Steps
+from remoting.transport.steps import CALLED_LEAST, TURN_MS, Steps
 from runtime.report.slow_turns import SLOW_MS, SlowTurns
 
 STEP_MS = TURN_MS * 0.4
@@ -19,9 +19,9 @@ MANY = 150
 
 
 class Asking:
-    def __init__(self, name: str, *, of_peer: bool = False) -> None:
+    def __init__(self, name: str, *, of_peer: bool = False, claims: bool = False) -> None:
         self.remote = name
-        self.share = SimpleNamespace(reads=None if of_peer else object())
+        self.share = SimpleNamespace(reads=None if of_peer else object(), goes_first=of_peer or claims)
 
 
 class World:
@@ -97,6 +97,23 @@ async def test_a_peer_waits_for_no_client() -> None:
     assert "peer" in world.order[: A_TURN + 1]
 
 
+async def test_who_says_that_it_is_a_peer_is_called_every_second_time_and_clients_the_others() -> None:
+    world = World()
+    clients = [Asking("client") for _ in range(MANY)]
+    for connection in clients:
+        world.begin(connection)
+    few, last = 4, Asking("claims", claims=True)
+    for _ in range(few):
+        world.begin(last)
+    await world.go_round()
+    world.woken.set()
+    await world.go_round(2 * MANY)
+    assert len(world.order) == MANY + few
+    before = CALLED_LEAST + A_TURN
+    assert world.order[: before + 2 * few].count("claims") == few
+    assert world.order[: before + 2 * few].count("client") >= few
+
+
 async def test_what_a_connection_asked_for_before_it_was_a_peers_goes_on_first() -> None:
     world, connection = World(), Asking("a")
     first = [world.begin(connection) for _ in range(3 * A_TURN)]
@@ -122,6 +139,7 @@ async def test_one_that_is_cancelled_while_it_waits_keeps_no_other_from_its_turn
     assert len(world.order) == len(tasks) - sum(task.cancelled() for task in cancelled)
     assert len(world.order) >= MANY // 2
     assert (world.steps._called, world.steps._line, world.steps._waiting) == (0, {}, {})
+    assert not world.steps._first
 
 
 async def test_a_long_step_is_told_with_its_request_and_its_client() -> None:
