@@ -50,7 +50,10 @@ def test_entries_without_a_value_are_dropped_as_the_original_does() -> None:
     assert decode_properties("A\x01\x02B\x012\x02\x01C\x02D") == {"B": "2"}
 
 
-@given(st.text(st.sampled_from("TX\x01\x02v"), max_size=24))
+ENTRIES = st.sampled_from(["T\x01v", "T\x01X", "T\x01", "X\x01v", "TX\x01v", "T\x01v\x01", "T", "\x01v", ""])
+
+
+@given(st.lists(ENTRIES, max_size=6).map("\x02".join))
 def test_of_a_property_given_twice_the_last_value_counts_as_in_the_original(text: str) -> None:
     found = decode_properties(text)
     for name in ("T", "X", "TX", "v"):
