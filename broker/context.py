@@ -171,7 +171,7 @@ class BrokerContext:
         During a handover it waits for the outcome: refused at once, a client of RocketMQ is through with its
         tries within a few ms.
         """
-        if await self.role_state.handed_over(request) and connection.closed:
+        if await self.role_state.handed_over(connection, request) and connection.closed:
             raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)  # and may have sent it anew
         refused = self.refuse_write()
         if refused is not None:

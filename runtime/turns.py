@@ -293,16 +293,20 @@ class Shares:
         if self._waiting and not self._armed:
             self._next()
 
-    async def take(self, size: int) -> None:
-        """Return when work over ``size`` bytes may begin."""
+    async def take(self, size: int, *, in_line: bool = False) -> None:
+        """Return when work over ``size`` bytes may begin. ``in_line``: behind those that may, and did not
+        yet."""
         waiting = self._waiting
-        if self._left > 0 and not waiting and not self._shut:
+        if self._left > 0 and not waiting and not self._shut and not in_line:
             self._spend(size)
             return
         while waiting and waiting[0][0].done():
             waiting.popleft()  # gave up
         mine = asyncio.get_running_loop().create_future()
         waiting.append((mine, size))
+        if not self._armed and not self._shut:
+            self._armed = True
+            asyncio.get_running_loop().call_soon(self._next)
         await mine
 
     def _spend(self, size: int) -> None:

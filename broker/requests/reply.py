@@ -155,7 +155,7 @@ class ReplyProcessor:
         """A broker that is no master takes no reply: the client that asked beats at the one that is. A full
         disk, or too few copies, keep no reply from that client; they are asked about before it is stored."""
         role = self._context.role_state
-        if await role.handed_over(request) and connection.closed:
+        if await role.handed_over(connection, request) and connection.closed:
             raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)
         refused = role.refuse()
         if refused is not None:

@@ -7,7 +7,8 @@ Holds the one ``RoleState`` of a broker. Processors read it, the role machine de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from broker.state.role_state import Role, RoleState
@@ -16,12 +17,24 @@ from model.codes import Response
 from model.errors import Refused
 from model.ids import BrokerId, Epoch, PhysicalOffset
 from remoting.codec import Command
+from remoting.service import Connection
 from runtime.turns import Shares
 
 HANDING_OVER: Final = "service not available now: this master hands over to another broker"
 HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
 HELD_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 << 20
+
+
+class _Line:
+    """What of one connection waits for a handover. ``is_held``: it is over, and the connection is not read
+    before all of them have gone on."""
+
+    __slots__ = ("count", "is_held")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_held = False
 
 
 class CurrentRole:
@@ -43,6 +56,7 @@ class CurrentRole:
         self._handing_over = False
         self._held = Underway(HELD_MAX, HELD_BYTES_MAX)
         self._shares = Shares()
+        self._lines: dict[Connection, _Line] = {}
 
     @property
     def role(self) -> Role:
@@ -74,27 +88,45 @@ class CurrentRole:
         self._handing_over = value
         if value:
             self._shares.shut()
-        else:
-            self._shares.open()
+            return
+        for connection, line in self._lines.items():
+            if not line.is_held:
+                line.is_held = True
+                connection.hold(True)  # what follows is read when they have gone on
+        self._shares.open()
 
-    async def handed_over(self, request: Command) -> bool:
+    async def handed_over(self, connection: Connection, request: Command) -> bool:
         """Wait until no handover is under way any more, ``HOLD_S`` at most; whether there was a wait.
 
-        Those that waited go on in order, a share a turn. Beyond ``HELD_MAX`` and ``HELD_BYTES_MAX`` (headers
-        and bodies) nobody waits.
+        Those that waited go on in order, a share a turn, and before what their connection sends later. Beyond
+        ``HELD_MAX`` and ``HELD_BYTES_MAX`` (headers and bodies) nobody waits.
         """
-        if not self._handing_over:
+        if not self._handing_over and connection not in self._lines:
             return False
         size_bytes = size_of(request)
-        if not self._held.has_room(size_bytes):
+        if self._handing_over and not self._held.has_room(size_bytes):
             return False
-        with self._held.hold(size_bytes):
+        with self._held.hold(size_bytes), self._in_line(connection):
             try:
                 async with asyncio.timeout(HOLD_S):
-                    await self._shares.take(size_bytes)
+                    await self._shares.take(size_bytes, in_line=True)
             except TimeoutError:
                 pass
         return True
+
+    @contextmanager
+    def _in_line(self, connection: Connection) -> Iterator[None]:
+        """A request of ``connection`` waits within, and goes on at once behind."""
+        line = self._lines.setdefault(connection, _Line())
+        line.count += 1
+        try:
+            yield
+        finally:
+            line.count -= 1
+            if not line.count:
+                del self._lines[connection]
+                if line.is_held:
+                    connection.hold(False)
 
     @property
     def keeps_offsets(self) -> bool:

@@ -200,9 +200,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def hold(self, held: bool) -> None:
-        """Read and begin nothing more of the peer while ``held``: what it asked for waits for something."""
-        if held != self._gate.held:
-            self._gate.held = held
+        """Read and begin nothing more of the peer while ``held``: what it asked for waits for something. Who
+        holds it also lets it go; it may be held more than once."""
+        self._gate.held += 1 if held else -1
+        assert self._gate.held >= 0, "it was let go more often than held"
+        if self._gate.held == held:  # the first, or the last
             self.regulate()
             self._go_on_soon()
 

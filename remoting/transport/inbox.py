@@ -233,11 +233,11 @@ def _length(frame: bytearray) -> int:
 
 
 class ReadGate:
-    """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: what it asked
-    for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
-    has read. ``later``: frames whose requests begin in a later turn, with their sizes; ``later_bytes``: what
-    these take. ``asked``: what both take. ``queued``: it is read on in a later turn. ``woken``: that turn has
-    come, and nothing was read since. ``joining``: a frame that is whole is taken in a later turn.
+    """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: for so many
+    reasons what it asked for waits. ``handling``: requests without an answer; ``blocked`` of these wait until
+    it has read. ``later``: frames whose requests begin in a later turn, with their sizes; ``later_bytes``:
+    what these take. ``asked``: what both take. ``queued``: it is read on in a later turn. ``woken``: that
+    turn has come, and nothing was read since. ``joining``: a frame that is whole is taken in a later turn.
     ``sending``: not all that is written for it was handed over. ``paused``: nothing is read.
     """
 
@@ -258,9 +258,9 @@ class ReadGate:
     )
 
     def __init__(self) -> None:
-        self.unread = self.held = self.paused = self.queued = self.woken = self.sending = self.joining = False
+        self.unread = self.paused = self.queued = self.woken = self.sending = self.joining = False
         self._ours = False  # the pause has another reason than ``queued``
-        self.handling = self.blocked = self.asked = self.later_bytes = 0
+        self.handling = self.blocked = self.asked = self.later_bytes = self.held = 0
         self.later: deque[tuple[bytes | Command, int]] = deque()
 
     def on_spent(self) -> None:
@@ -293,7 +293,7 @@ class ReadGate:
     def move(self, transport: asyncio.Transport, *, all_held: bool, asked_max: int) -> bool:
         """Pause or resume reading, ``all_held`` of all connections, beyond ``asked_max`` of this one; whether
         it is resumed, and the peer could do nothing about the pause."""
-        ours = self.unread or self.sending or self.held or self.joining or all_held
+        ours = self.unread or self.sending or self.held > 0 or self.joining or all_held
         ours = ours or self.handling >= REQUESTS_MAX or bool(self.later) or self.asked > asked_max
         self._ours |= ours
         pause = ours or self.queued

@@ -52,7 +52,7 @@ class OffsetProcessor:
         context = self._context
         need_own_group(header.group)
         # What is answered OK once a master hands over would not be handed on: it waits for the outcome.
-        await context.role_state.handed_over(request)
+        await context.role_state.handed_over(connection, request)
         if context.role_state.handing_over:
             raise Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE)
         if not context.role_state.keeps_offsets:
