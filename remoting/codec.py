@@ -21,6 +21,7 @@ opaque remark serializeTypeCurrentRPC version``. Source of the format: Apache Ro
 
 import json
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -182,6 +183,14 @@ def frame_end(buffer: Buffer, start: int, end: int, frame_bytes_max: int = FRAME
         raise PeerError(f"header of {mark & 0xFFFFFF} bytes, at most {HEADER_BYTES_MAX}")
     stop: int = start + 4 + length
     return stop if stop <= end else 0
+
+
+def frames_end(buffer: Buffer, start: int, end: int, frame_bytes_max: int) -> int:
+    """Where the whole frames from ``start`` on end: behind them is a part of one, or one that cannot be."""
+    with suppress(PeerError):
+        while stop := frame_end(buffer, start, end, frame_bytes_max):
+            start = stop
+    return start
 
 
 def _check_length(length: int, frame_bytes_max: int) -> None:

@@ -76,9 +76,13 @@ class SignedPath:
                 pass
         if at > start:
             at, slow = self._fast.process(connection, buffer, start, at)
-        while stop := codec.frame_end(buffer, at, end, self._frame_bytes_max):
-            slow.append(bytes(buffer[at:stop]))
-            at = stop
+        try:
+            while stop := codec.frame_end(buffer, at, end, self._frame_bytes_max):
+                slow.append(bytes(buffer[at:stop]))
+                at = stop
+        except PeerError:
+            if not slow:
+                raise
         return at, slow
 
     def _white(self, address: str) -> bool:

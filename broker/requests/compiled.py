@@ -195,7 +195,7 @@ class CompiledSends:
             core.drop()
             self._abandon(self._turn.take())
             raise
-        if state == _BROKEN:
+        if state == _BROKEN and not left:
             codec.frame_end(buffer, at, end, path.config.frame_bytes_max)
             raise AssertionError("lengths that cannot be true are refused by the codec as well")
         return at, left

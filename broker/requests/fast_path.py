@@ -182,7 +182,8 @@ class FastPath:
     ) -> tuple[int, list[bytes]]:
         """Handle the whole frames in ``buffer[start:end]``; return where they end and what is left over.
 
-        Raises PeerError on a frame whose lengths cannot be true, after the frames before it were handled.
+        Raises PeerError on a frame whose lengths cannot be true, when those before it were handled and none
+        of them is left over; else they end there.
         """
         compiled = self.compiled
         if compiled is not None:
@@ -201,27 +202,33 @@ class FastPath:
         if compiled is not None:
             return compiled.process(connection, buffer, start, end, born)
         sends = _Sends(self, connection, buffer, start)
-        broken: PeerError | None = None
+        frame_bytes_max, whole = self.config.frame_bytes_max, end
+        if end - start > frame_bytes_max:  # else no frame that is whole is too long
+            whole = codec.frames_end(buffer, start, end, frame_bytes_max)
         try:
             try:
-                at = self._frames(sends, start, end, born)
-            except PeerError as error:
-                broken, at = error, end
+                at = self._frames(sends, start, whole, born)
+            except PeerError:
+                at = whole = codec.frames_end(buffer, start, end, frame_bytes_max)
             sends.append()
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
             return self.split(buffer, sends.appended_at, end, sends.slow[: sends.appended_slow])
-        if broken is not None:
-            raise broken
+        if whole < end and not sends.slow:
+            codec.frame_end(buffer, at, end, frame_bytes_max)  # raises for one that is broken
         return at, sends.slow
 
     def split(
         self, buffer: bytes | bytearray, at: int, end: int, frames: list[bytes]
     ) -> tuple[int, list[bytes]]:
-        """Every whole frame is slow."""
-        while stop := codec.frame_end(buffer, at, end, self.config.frame_bytes_max):
-            frames.append(bytes(buffer[at:stop]))
-            at = stop
+        """Every whole frame is slow. Raises PeerError as ``process``."""
+        try:
+            while stop := codec.frame_end(buffer, at, end, self.config.frame_bytes_max):
+                frames.append(bytes(buffer[at:stop]))
+                at = stop
+        except PeerError:
+            if not frames:
+                raise
         return at, frames
 
     def append(

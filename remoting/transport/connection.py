@@ -151,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         except PeerError as error:
             self.fail(error)
         self._count()
+        self.regulate()  # what is read next goes behind them
 
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
@@ -426,10 +427,14 @@ class Connection(asyncio.BufferedProtocol):
             start, slow = fast.process(self, buffer, start, end)
             if start == end and inbox.begun_at is None:
                 inbox.start = inbox.end = 0  # ``took``, of nearly all
-            else:
-                inbox.took(start, self._last_io)
+                for frame in slow:
+                    self._begin(frame)
+                return
+            inbox.took(start, self._last_io)
             for frame in slow:
                 self._begin(frame)
+            if slow:
+                frame_end(buffer, start, end, endpoint.guard.limits.frame_bytes_max)  # it may be broken
             return
         limit = endpoint.guard.limits.frame_bytes_max
         with memoryview(buffer) as view:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from remoting.codec import Command, decode, encode, frame_end
 from remoting.transport import inbox as module
 from remoting.transport.connection import Connection
+from remoting.transport.starts import A_TURN
 from tests.remoting.wires import Transport, endpoint_of
 
 
@@ -128,6 +129,49 @@ def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.Log
 
     asyncio.run(work())
     assert "our own" in caplog.text
+
+
+async def test_what_the_fast_path_leaves_begins_before_a_broken_frame_ends_the_connection() -> None:
+    """As it would without one."""
+    sent = [Command(1, opaque=n) for n in range(3)]
+    data = b"".join(map(encode, sent)) + b"\x00\x00\x00\x05\x00\x00\x00\xff"
+
+    class Leaving:
+        def process(
+            self, connection: Connection, buffer: bytearray, start: int, end: int
+        ) -> tuple[int, list[bytes]]:
+            return len(data) - 8, list(map(encode, sent))
+
+    for fast in (None, Leaving()):
+        handled: list[int] = []
+
+        async def handler(_: Connection, command: Command, handled: list[int] = handled) -> None:
+            handled.append(command.opaque)
+
+        connection, transport = Connection(endpoint_of(handler, fast=fast)), Transport()
+        connection.connection_made(transport)
+        await feed(connection, data, [1000])
+        assert transport.ended == "aborted"
+        assert handled == [0, 1, 2]
+
+
+async def test_frames_that_are_handled_again_are_not_overtaken_by_what_is_read_next() -> None:
+    """More of them than begin in a turn wait, and meanwhile the connection is not read."""
+    begun = 0
+
+    async def handler(_: Connection, command: Command) -> None:
+        nonlocal begun
+        begun += 1
+
+    connection, transport = Connection(endpoint_of(handler)), Transport()
+    connection.connection_made(transport)
+    connection.handle_again([encode(Command(1, opaque=n)) for n in range(A_TURN + 1)])
+    assert connection._gate.paused
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert begun == A_TURN + 1
+    assert not connection._gate.paused
+    connection.connection_lost(None)
 
 
 async def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:

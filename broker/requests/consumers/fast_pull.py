@@ -261,6 +261,8 @@ class FastReads:
         if done:
             connection.attributes[_READS] = True
             del left[:done]
+            if not left:
+                codec.frame_end(buffer, at, end, self._frame_bytes_max)  # raises for one that is broken
         return at, left
 
     def _pulls_first(self, connection: Connection, buffer: bytes | bytearray, start: int, end: int) -> int:

@@ -283,6 +283,35 @@ def test_a_frame_that_cannot_be_ends_the_connection_after_what_was_good() -> Non
     assert len(side.connection.written) == 1
 
 
+BROKEN = b"\x00\x00\x00\x05\x00\x00\x00\xff" + bytes(20)
+
+
+@pytest.mark.parametrize("refusing", [False, True])
+def test_frames_left_before_one_that_cannot_be_are_handed_on_first(refusing: bool) -> None:
+    side = Side()
+    side.refusing = refusing
+    pull, special = codec.encode(Command(11)), frame(2, properties=f"DELAY\x011\x02{UNIQ}")
+    good = frame(1) + pull + special
+    data = bytearray(good + BROKEN)
+    connection = cast(Connection, side.connection)
+    left = [pull, special] if not refusing else [frame(1), pull, special]
+    assert side.hot.process(connection, data, 0, len(data)) == (len(good), left)
+    assert len(side.store.dispatches) == (not refusing)
+    with pytest.raises(PeerError):
+        side.hot.process(connection, data, len(good), len(data))
+
+
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+def test_a_whole_frame_longer_than_any_may_be_ends_the_connection(serialize: int) -> None:
+    side = Side(frameMaxLength="5000")
+    sent = [frame(n, bytes(size), serialize=serialize) for n, size in enumerate((9, 4000, 4900, 9))]
+    assert len(sent[1]) <= 5000 < len(sent[2])
+    data = bytearray(b"".join(sent))
+    with pytest.raises(PeerError):
+        side.hot.process(cast(Connection, side.connection), data, 0, len(data))
+    assert len(side.store.dispatches) == 2
+
+
 def test_a_topic_that_becomes_read_only_is_noticed_at_once() -> None:
     side = Side()
     assert side.fast(frame(1)) == []
