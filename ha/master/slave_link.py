@@ -37,6 +37,11 @@ answers each. A RocketMQ slave is sent what the key says."""
 WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
 
+ACK_WAIT_S: Final = 0.001
+"""While a slave's answer to the last frame is under way, what is appended goes out with it, or after so long:
+of many small frames each costs three processes a turn."""
+ACK_WAIT_BYTES: Final = 64 * 1024
+"""So many go out at once."""
 STALL_S: Final = 0.1
 """A link that waits for a repair looks again after this."""
 
@@ -141,6 +146,7 @@ class SlaveLink(asyncio.Protocol):
         self._paused = False
         self._gone = False  # the range the slave needs was deleted here
         self._again: asyncio.Handle | None = None
+        self._pushed_ms = 0.0  # when log bytes were last written
 
     @property
     def broker_id(self) -> BrokerId:
@@ -322,6 +328,9 @@ class SlaveLink(asyncio.Protocol):
         end = self._shared.store.log.end
         if self.next >= end:
             return
+        if self._answer_comes(end):
+            self._later(ACK_WAIT_S)
+            return
         self._look_for_gap()
         if self._shared.store.damage.ranges:
             end = self.whole_until(end)
@@ -336,8 +345,15 @@ class SlaveLink(asyncio.Protocol):
             self._later(self._shared.budget.wait_s())
             return
         self._write(self._frames(min(end, PhysicalOffset(self.next + left)), replicas.confirmed))
+        self._pushed_ms = self.last_write_ms
         if self.next < end and not self._paused:
             self._later(0)
+
+    def _answer_comes(self, end: PhysicalOffset) -> bool:
+        """Whether the slave, one that answers each read at once, is about to answer the last frame."""
+        if self.end >= self.next or not self.slave.answers_heartbeats or end - self.next >= ACK_WAIT_BYTES:
+            return False
+        return self._shared.env.monotonic_ms() - self._pushed_ms < ACK_WAIT_S * 1000
 
     def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[Buffer]:
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from ha.master import slave_link as link_of_master
 from ha.master.log_reader import KEPT_BYTES_MIN, LogReader
 from ha.master.slave_link import SlaveLink
 from ha.slave import master_link as link_module
@@ -216,6 +217,28 @@ def test_appends_of_one_turn_of_the_loop_travel_together() -> None:
         slave.close()
 
     with_master(test)
+
+
+def test_while_an_answer_is_under_way_appends_are_gathered_and_none_waits_for_a_slave_that_gives_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_of_master, "ACK_WAIT_S", 0.2)
+
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet(answers_heartbeats=True)
+        slave.writer.write(encode_ack(0))
+        assert (await slave.transfer()).body == b"0"  # it answers nothing yet
+        for number in range(1, 10):
+            node.store.grow(b"%d" % number)
+            await asyncio.sleep(0.001)
+        slave.writer.write(encode_ack(1))
+        assert (await slave.transfer()).body == b"123456789"
+        node.store.grow(b"x")
+        assert (await slave.transfer()).body == b"x", "sent also when it never answers"
+        slave.close()
+
+    with_master(test, b"0")
 
 
 def test_a_slave_that_syncs_from_the_last_file_gets_the_last_segment() -> None:
