@@ -108,4 +108,5 @@ then one a second, and the next line says how many were left out.
 |---|---|---|---|---|
 | `event slow_request` | all | a request was answered only after `slowRequestMillis`: it waited for slaves, a disk, another server or the event loop. Pulls, pops and notifications that wait for messages, and slaves' requests for changed tables, are held on purpose and are not told | `request`, `client`, `ms` | `keelmq_slow_requests_total` |
 | `held the event loop` | all | a piece of work kept all others waiting for 20 ms or more | the request, the client, ms | `keelmq_slow_turns_total` |
+| `the event loop came ... late` | all | it came half a second late or more to what was due, and no request need be the cause: a file system that keeps a call waiting, too few CPUs, a process that was stopped | s late, s of work, s without a CPU, s of the rest | `keelmq_event_loop_delay_seconds` |
 """  # noqa: E501
