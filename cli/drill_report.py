@@ -45,7 +45,7 @@ def report(file: Path, out: Path | None, xml: Path | None) -> int:
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
         text, checks = page(result, str(file)), junit([result])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise click.UsageError(f"{file} is no result of a drill: {error!r}") from None
     out = out or file.with_suffix(".html")
     try:

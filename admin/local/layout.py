@@ -222,7 +222,7 @@ class Layout:
             nodes = [Node(**node) for node in data["nodes"]]
             counts = {name: int(data[name]) for name in ("base_port", "controllers", "groups", "brokers")}
             settings = {str(role): dict(values) for role, values in data["settings"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ConfigError(f"not a cluster file: {error!r}") from None
         return cls(nodes, settings=settings, **counts)
 

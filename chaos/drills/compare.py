@@ -120,8 +120,9 @@ def _load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
             name = str(data["scenario"]).removeprefix("matrix/")
             if not all(isinstance(drill, dict) for drill in data["drills"]):
                 raise TypeError("its drills are none")
+            _side([data])  # a number of it may be none
             found.setdefault(name, []).append(data)
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError, AttributeError, OSError) as error:
             raise ConfigError(f"{file} is no result of a drill: {error!r}") from None
     return found
 

@@ -192,7 +192,10 @@ def test_another_shape_for_an_existing_cluster_is_refused(tmp_path: Path) -> Non
         LocalCluster.create(tmp_path, brokers=3)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"version": 99}', '{"version": 1}'])
+ENDLESS = '{"version": 1, "nodes": [], "settings": {}, "base_port": Infinity, "controllers": 1}'
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 99}', '{"version": 1}', ENDLESS])
 def test_a_broken_state_file_is_a_config_error(tmp_path: Path, text: str) -> None:
     (tmp_path / layouts.STATE_FILE).write_text(text)
     with pytest.raises(ConfigError):

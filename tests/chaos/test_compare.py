@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.drills.compare import Side, regressions
+from chaos.drills.compare import Side, _load, regressions
+from model.errors import ConfigError
 from tests.live.commands import Shell
 
 GOOD: dict[str, Any] = {
@@ -109,3 +110,19 @@ def test_what_is_no_result_is_told(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text("[]")
     assert "no result of a drill" in Shell()("drill", "compare", str(wrong), str(wrong), code=64)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lost_total": "x"},
+        {"acked_total": float("inf")},
+        {"drills": [{"rto_ms": "x"}, {"rto_ms": 1}]},
+        {"timeline": [1]},
+        {"availability": "high"},
+    ],
+    ids=["text", "endless", "mixed", "timeline", "share"],
+)
+def test_what_holds_a_number_that_is_none_is_no_result(tmp_path: Path, more: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"wrong\.json is no result of a drill"):
+        _load(kept(tmp_path / "wrong.json", "kill-master", **more))

@@ -179,6 +179,11 @@ def test_the_list_names_each_drill_and_scenario_and_what_it_may_break() -> None:
     assert rows["kill-master"]["how"] == "keelmq drill kill-master"
 
 
+def test_an_endless_number_is_no_seed() -> None:
+    with pytest.raises(ValueError, match="no plan of a drill"):
+        DrillSpec.from_json({"scenario": "x", "seed": float("inf")})
+
+
 def test_wrong_uses_are_told(tmp_path: Path) -> None:
     said = Shell()("drill", "run", "kill_the_master", code=64)
     assert "did you mean kill_the_master_under_load" in said

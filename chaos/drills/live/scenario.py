@@ -118,7 +118,7 @@ class DrillSpec:
                 links=str(data.get("links", SWITCH)),
                 go_on=bool(data.get("go_on", False)),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (OverflowError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
 
 

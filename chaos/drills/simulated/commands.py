@@ -271,7 +271,7 @@ def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given
         extensions.load_for(str(data["scenario"]))
         plan = Plan.from_json(data["plan"])
         return _Given(str(data["scenario"]), int(data["seed"]), plant or data.get("bug"), plan)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
         _wrong(f"{replay} is neither a seed nor a schedule: {error}")
 
 
