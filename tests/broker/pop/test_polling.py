@@ -26,7 +26,7 @@ POPS = 50
 class World:
     """A clock on which each answer takes a millisecond, and which turn of the loop each was made in."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: int = 1) -> None:
         self.now_ms = 0.0
         self.turn = 0
         self.made: Counter[int] = Counter()
@@ -42,7 +42,7 @@ class World:
         self.polling = Polling(cast(Any, context), self._released)
         self.polling.serve = self._serve
         for number in range(POPS):
-            pop = header(f"T{number % 3}", poll_ms=1000)
+            pop = header(f"T{number % 3}", group=f"pg{number % groups}", poll_ms=1000)
             held = self.polling.hold(cast(Any, self), Command(1), pop, Subscription(pop.topic), 1000)
             assert held is None, "it waits"
 
@@ -166,3 +166,39 @@ async def test_who_is_to_be_tried_is_looked_for_and_tried_a_slice_a_turn(what: s
     assert sum(tried.values()) == (keys if what == "all" else groups)
     assert sum(looked.values()) == sum(tried.values()) + (groups if what == "a message" else keys)
     assert max((looked + tried).values()) <= SLICE_MS + 2
+
+
+async def test_who_waits_is_looked_for_once_however_many_messages_came() -> None:
+    """A batch has up to 4,096 tags, and a slice of the log may have as many queues: for each of them all
+    groups that waited for the topic were gone through."""
+    world, looked = World(groups=POPS), Counter[Key]()
+    first = world.polling.pops.first
+
+    def look(key: Key) -> HeldPop | None:
+        looked[key] += 1
+        return first(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.polling.pops, "first", look)
+        world.polling._arrived([(f"T{code % 5}", code % 7, 1, code) for code in range(4096)])
+        await world.polling._tasks.join()
+    assert (len(looked), set(looked.values())) == (POPS, {2}), "it was told, and tried"
+
+
+async def test_messages_that_come_while_others_are_told_of_wake_who_was_passed_already() -> None:
+    world = World(groups=POPS)
+    tried: list[Key] = []
+
+    def serve(held: HeldPop, last: bool) -> None:
+        world.now_ms += 1
+        tried.append(held.key)
+
+    world.polling.serve = serve
+    world.polling._arrived([("T0", 0, 1, 0)])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert tried
+    world.polling.serve, world.has_messages = world._serve, True
+    world.polling._arrived([(f"T{number}", 3, 1, 0) for number in range(3)])
+    await world.until_all()
+    assert world.polling.held == 0

@@ -97,12 +97,15 @@ class HeldPops:
         """Whether any wait for messages of this topic."""
         return topic in self._groups
 
-    def woken_by(self, topic: str, queue_id: int) -> Iterator[Key]:
-        """What may have become of use to whom: each key that waits for a message of this queue."""
-        for (name, group), queues in list(self._groups.get(topic, {}).items()):
+    def woken_by(self, topic: str, queues: set[int]) -> Iterator[Key]:
+        """What came to these queues may have become of use to whom: each key that waits for one of them, or
+        for ``ALL_QUEUES`` if that is among them. Others may come and go meanwhile."""
+        groups = self._groups.get(topic, {})
+        for pair in list(groups):
             # A pop of one queue also takes what is in the retry topic, whatever queue it is in there.
-            wanted = queues & {ALL_QUEUES, queue_id} if name == topic else queues
-            yield from ((name, group, queue) for queue in sorted(wanted))
+            waits = groups.get(pair, set())
+            for queue in sorted(waits & queues if pair[0] == topic else waits):
+                yield *pair, queue
 
     def take(self, key: Key) -> HeldPop | None:
         """The oldest one; it waits no more."""

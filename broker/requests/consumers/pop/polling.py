@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from broker.context import BrokerContext
 from broker.requests.consumers.pop.held import HeldPop, HeldPops, Key
+from broker.requests.consumers.waking import Searches, Waking
 from broker.state.clients import Subscription
 from model.codes import Response
 from model.errors import MqError, Refused
@@ -32,8 +33,8 @@ TIMER_MS: Final = 20
 DROPPED_AT_ONCE: Final = 100
 """Pops of a connection that are taken out in one step when it ends."""
 
-News = tuple[str, int] | Literal["all", "in order"]
-"""Who is to be tried: those that wait for a queue to which messages came, or who waits."""
+News = tuple[str] | Literal["all", "in order"]
+"""Who is to be tried: those that wait for a topic to which messages came, or who waits."""
 
 SERVED: Final = Command(0)
 """Stands for an answer that is on its way already."""
@@ -49,13 +50,12 @@ class Polling:
         self._context = context
         self._config = context.config
         self.pops = HeldPops()
-        self._news: dict[News, None] = {}
-        self._due: dict[Key, None] = {}
-        self._searched: dict[Key, None] = {}
+        self._arrivals: dict[str, set[int]] = {}
+        """Of each topic that somebody waits for, where messages came: nobody was told yet."""
         self._tasks = Tasks("held pops")
         self._releases = Tasks("released pops")
-        self._waking: asyncio.Task[None] | None = None
-        self._searching: asyncio.Task[None] | None = None
+        self._waking = Waking[News | Key](self._tasks, context.env.monotonic_ms, self._steps)
+        self._searches = Searches[Key](self._tasks, context.effort, self._search)
         self._answering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
@@ -112,75 +112,64 @@ class Polling:
 
     def _arrived(self, arrived: Sequence[Arrival]) -> None:
         """Records were dispatched."""
-        if self.pops.count:
-            for topic, queue_id, _, _ in arrived:
-                if self.pops.are_woken_by(topic):
-                    self._look((topic, queue_id))
-
-    def _look(self, news: News) -> None:
-        self._news[news] = None
-        self._try_on()
+        if not self.pops.count:
+            return
+        for topic, queue_id, _, _ in arrived:
+            queues = self._arrivals.get(topic)
+            if queues is not None:
+                queues.add(queue_id)
+            elif self.pops.are_woken_by(topic):
+                self._arrivals[topic] = {ALL_QUEUES, queue_id}
+                self._waking.note((topic,))
 
     def _note(self, key: Key) -> None:
-        if key not in self._due and self.pops.of(key):
-            self._due[key] = None
-            self._try_on()
+        if self.pops.of(key):
+            self._waking.note(key)
 
-    def _try_on(self) -> None:
-        if self._waking is None or self._waking.done():
-            self._waking = self._tasks.spawn(self._wake(), name="wake")
+    def _steps(self, noted: News | Key) -> Iterator[None]:
+        if isinstance(noted, str):
+            return self._told(self.pops.waiting_keys(), noted)
+        if len(noted) == 1:
+            return self._told(self.pops.woken_by(noted[0], self._arrivals.pop(noted[0])), "all")
+        return self._tries(noted)
 
-    async def _wake(self) -> None:
-        slice_ = Slice(self._context.env.monotonic_ms)
-        while self._news or self._due:
-            await self._note_all(slice_)
-            due, self._due = self._due, {}
-            for key in due:
-                while (held := self.pops.first(key)) is not None:
-                    if _searches(held):
-                        self._search_on(key)
-                        break
-                    if not self._try(held, last=False):
-                        break
-                    self._over(held)
-                    await slice_.breathe()
-                await slice_.breathe()
-
-    async def _note_all(self, slice_: Slice) -> None:
+    def _told(self, keys: Iterable[Key], who: Literal["all", "in order"]) -> Iterator[None]:
         """Note whom the news concern: of those for whom nothing comes 100,000 may wait."""
-        news, self._news = self._news, {}
-        for one in news:
-            keys = self.pops.waiting_keys() if isinstance(one, str) else self.pops.woken_by(*one)
-            for key in keys:
-                held = self.pops.first(key)
-                if held is not None and (one != "in order" or held.header.order):
-                    self._due[key] = None
-                await slice_.breathe()
+        for key in keys:
+            held = self.pops.first(key)
+            if held is not None and (who == "all" or held.header.order):
+                self._waking.note(key)
+            yield
+
+    def _tries(self, key: Key) -> Iterator[None]:
+        """Try the pops of a key one after the other, until one gets nothing."""
+        while (held := self.pops.first(key)) is not None:
+            if _searches(held):
+                self._searches.note(key)
+                return
+            is_over = self._try(held, last=False)
+            if is_over:
+                self._over(held)
+            yield
+            if not is_over:
+                return
 
     def _over(self, held: HeldPop) -> None:
         """The first of its key need not wait any more."""
         if self.pops.first(held.key) is held:
             self.pops.take(held.key)
 
-    def _search_on(self, key: Key) -> None:
-        self._searched[key] = None
-        if self._searching is None or self._searching.done():
-            self._searching = self._tasks.spawn(self._search(), name="search")
-
-    async def _search(self) -> None:
-        """Try those by an expression, each in a turn of its own: who has none does not wait for that."""
-        effort = self._context.effort
-        while self._searched:
-            key = next(iter(self._searched))
-            del self._searched[key]
-            while (held := self.pops.first(key)) is not None and _searches(held):
-                async with effort.turn(effort.own):
-                    # Its time may have come meanwhile: the next one is the first then.
-                    if self.pops.first(key) is held and not self._try(held, last=False):
-                        break
-                    self._over(held)
-            else:
-                self._note(key)  # the next one has none, if there is one
+    def _search(self, key: Key) -> bool:
+        """Try the first of a key, in a turn of the searches. The others have turns of their own."""
+        held = self.pops.first(key)
+        if held is None:
+            return False
+        if not _searches(held):
+            self._note(key)
+        elif self._try(held, last=False):
+            self._over(held)
+            self._note(key)
+        return False
 
     def _try(self, held: HeldPop, *, last: bool) -> bool:
         """Whether it need not wait any more. Errors are its own: the others wait on."""
@@ -237,11 +226,11 @@ class Polling:
 
     def look_at_all(self) -> None:
         """Try all that wait."""
-        self._look("all")
+        self._waking.note("all")
 
     def look_again(self) -> None:
         """Try those that wait for a queue in order: its time, and no message, makes it free."""
-        self._look("in order")
+        self._waking.note("in order")
 
     def release_all(self) -> None:
         """The role changed or the broker stops: nothing waits any more when this returns. A slice is answered
@@ -249,9 +238,9 @@ class Polling:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._news.clear()
-        self._due.clear()
-        self._searched.clear()
+        self._arrivals.clear()
+        self._waking.clear()
+        self._searches.clear()
         left, slice_ = iter(self.pops.take_all()), Slice(self._context.env.monotonic_ms)
         for held in left:
             self._release(held)
