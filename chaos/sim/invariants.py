@@ -45,7 +45,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "controller.raft.node.Node": ("up", "down", "propose", "read", "replace", "transfer_leadership"),
     "controller.groups.table.ReplicaTable": ("apply", "apply_bytes", "restore"),
     "broker.state.clients.Clients": ("producer", "consumer", "renew", "unregister", "closed"),
-    "broker.requests.consumers.held.HeldPulls": ("add", "take", "take_all"),
+    "broker.requests.consumers.held.HeldPulls": ("add", "remove", "take_all"),
     "broker.requests.consumers.pop.held.HeldPops": ("add", "take", "overdue", "take_all"),
     "broker.requests.consumers.pop.positions.Positions": ("popped", "confirmed", "drop", "clear"),
     "broker.requests.consumers.pop.order.OrderTable": (

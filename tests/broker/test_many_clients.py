@@ -57,7 +57,7 @@ def held(connection: object, queue_id: int, tags: str) -> Held:
 
 
 STEP = st.tuples(
-    st.sampled_from(["add", "add", "take", "take some", "ended", "again", "take all"]),
+    st.sampled_from(["add", "add", "remove", "remove", "again", "resubscribe", "take all"]),
     st.integers(0, 2),
     st.integers(0, 2),
     st.sampled_from(["*", "A", "A || B", "C"]),
@@ -68,36 +68,33 @@ STEP = st.tuples(
 def test_held_pulls_are_counted_whatever_comes_and_goes(steps: list[tuple[str, int, int, str]]) -> None:
     pulls, peers = HeldPulls(), [object() for _ in range(3)]
     known: list[Held] = []
-    looked_at: list[Held] = []
+    gone: list[Held] = []
     for what, peer, queue_id, tags in steps:
         if what == "add":
             known.append(held(peers[peer], queue_id, tags))
             pulls.add(known[-1])
-        elif what == "take":
-            taken = pulls.take(("T", queue_id))
-            assert taken == [one for one in known if one.header.queue_id == queue_id]
-            looked_at += taken
-            known = [one for one in known if one.header.queue_id != queue_id]
-        elif what == "take some":
-            some = [one for one in known if one.header.queue_id == queue_id and one.connection is peers[peer]]
-            assert pulls.take(("T", queue_id), lambda one: one.connection is peers[peer]) == some  # noqa: B023
-            looked_at += some
-            known = [one for one in known if one not in some]
-        elif what == "ended" and looked_at:
-            pulls.ended(looked_at.pop(peer % len(looked_at)))
-        elif what == "again" and looked_at:
-            known.append(looked_at.pop(peer % len(looked_at)))
+        elif what == "remove" and known:
+            gone.append(known.pop(peer % len(known)))
+            assert pulls.remove(gone[-1])
+            assert not pulls.remove(gone[-1])
+        elif what == "again" and gone:
+            known.append(gone.pop(peer % len(gone)))
             pulls.add(known[-1])
+        elif what == "resubscribe" and known:
+            known.append(known.pop(peer % len(known)))
+            pulls.resubscribe(known[-1], Subscription.of("T", tags, "TAG"))
         elif what == "take all":
             assert sorted(map(id, pulls.take_all())) == sorted(map(id, known))
-            known, looked_at = [], []
+            known, gone = [], []
         pulls.check_invariants()
-        assert pulls.count == len(known) + len(looked_at)
+        assert pulls.count == len(known)
+        assert all(map(pulls.has, known))
+        assert not any(map(pulls.has, gone))
         for queue in range(3):
+            waiting = [one for one in known if one.header.queue_id == queue]
+            assert (pulls.of(("T", queue)), pulls.waits_for(("T", queue))) == (waiting, bool(waiting))
             for code in (*Subscription.of("T", "A || B || C", "TAG").codes, 5):
-                wanted = pulls.wanted(("T", queue), code)
-                assert wanted or not any(wants(one, queue, code) for one in known)
-                assert not wanted or any(wants(one, queue, code) for one in [*known, *looked_at])
+                assert pulls.wanted(("T", queue), code) == any(wants(one, queue, code) for one in known)
 
 
 def wants(one: Held, queue_id: int, code: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +19,7 @@ PLACE_BYTES: Final = 100
 """Of a tag in the count of those waited for."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
     """A pull that waits. ``header`` is what ``PullHeader.kept`` leaves: a client may make the rest very
     long."""
@@ -45,7 +44,7 @@ class Held:
 class _Waiting:
     """The pulls of one queue. ``codes`` counts those that want a tag, ``all`` those that want everything."""
 
-    pulls: list[Held] = field(default_factory=list)
+    pulls: dict[Held, None] = field(default_factory=dict)
     codes: Counter[int] = field(default_factory=Counter)
     all: int = 0
 
@@ -59,36 +58,41 @@ class _Waiting:
 
 
 class HeldPulls:
-    """All pulls that wait; pure.
+    """All pulls that wait, oldest first; pure.
 
-    Holds: ``count`` is that of all queues and of those looked at, and of all connections together; ``bytes``
-    what the subscriptions take, about: one that many pulls share counts once, its tags' places in ``codes``
-    for each.
+    Holds: ``count`` is that of all queues, and of all connections together; ``bytes`` what the subscriptions
+    take, about: one that many pulls share counts once, its tags' places in ``codes`` for each.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.term = 0
-        """Changes when all are let go: what is looked at since is not to wait again."""
         self.by_connection: Counter[Connection] = Counter()
         self._queues: dict[Queue, _Waiting] = {}
-        self._looked_at: dict[int, tuple[Held, Subscription, _Waiting | None]] = {}
-        """By id(): what it was counted with, and the pulls of its queue whose ``codes`` still know it."""
         self._shared: Counter[int] = Counter()  # by the id() of a subscription: how many pulls wait with it
 
     def queues(self) -> list[Queue]:
         return list(self._queues)
 
     def of(self, queue: Queue) -> list[Held]:
+        """Those of one queue; who goes through them slowly asks of each whether it still waits (``has``)."""
         waiting = self._queues.get(queue)
-        return [] if waiting is None else waiting.pulls
+        return [] if waiting is None else list(waiting.pulls)
+
+    def has(self, held: Held) -> bool:
+        waiting = self._queues.get(held.queue)
+        return waiting is not None and held in waiting.pulls
+
+    def waits_for(self, queue: Queue) -> bool:
+        """Whether anybody does."""
+        return queue in self._queues
 
     def add(self, held: Held) -> None:
-        """It waits, or waits again."""
-        self.ended(held)
-        waiting = self._queues.setdefault(held.queue, _Waiting())
-        waiting.pulls.append(held)
+        queue = held.queue
+        waiting = self._queues.get(queue)
+        if waiting is None:
+            waiting = self._queues[queue] = _Waiting()
+        waiting.pulls[held] = None
         codes = held.subscription.codes
         waiting.codes.update(codes)
         waiting.all += not codes
@@ -104,67 +108,54 @@ class HeldPulls:
         waiting = self._queues.get(queue)
         return waiting is not None and (waiting.all > 0 or tags_code in waiting.codes)
 
-    def take(self, queue: Queue, which: Callable[[Held], bool] | None = None) -> list[Held]:
-        """Those of one queue, or ``which`` of them, to be looked at: none of them is found any more. Each
-        counts until it is ``ended`` or waits again: its place is nobody else's meanwhile. Until then a queue
-        that others wait for may be ``wanted`` for it, too: each has its codes, which go one pull a step."""
+    def remove(self, held: Held) -> bool:
+        """It waits no more; whether it did. Costs the same however many wait."""
+        queue, subscription = held.queue, held.subscription
         waiting = self._queues.get(queue)
-        if waiting is None:
-            return []
-        taken = waiting.pulls if which is None else list(filter(which, waiting.pulls))
-        all_of_them = len(taken) == len(waiting.pulls)
-        known_to = None if all_of_them else waiting
-        self._looked_at.update((id(held), (held, held.subscription, known_to)) for held in taken)
-        if all_of_them:
+        if waiting is None or held not in waiting.pulls:
+            return False
+        if len(waiting.pulls) == 1:
             del self._queues[queue]
-        elif taken:
-            gone = set(map(id, taken))
-            waiting.pulls = [held for held in waiting.pulls if id(held) not in gone]
-        return taken
-
-    def take_all(self) -> list[Held]:
-        """Every one, and a new term."""
-        self.term += 1
-        found = [held for waiting in self._queues.values() for held in waiting.pulls]
-        self._queues.clear()
-        self._looked_at.clear()
-        self._shared.clear()
-        self.by_connection.clear()
-        self.count = self.bytes = 0
-        return found
-
-    def ended(self, held: Held) -> None:
-        """Of one that was taken: it counts no more. Nothing, for any other."""
-        found = self._looked_at.pop(id(held), None)
-        if found is None:
-            return
+        else:
+            del waiting.pulls[held]
+            waiting.forget(subscription.codes)
         self.count -= 1
-        if found[2] is not None:
-            found[2].forget(found[1].codes)
-        self._let_go(found[1])
-        self.by_connection[held.connection] -= 1
-        if not self.by_connection[held.connection]:
-            del self.by_connection[held.connection]
-
-    def _let_go(self, subscription: Subscription) -> None:
         self.bytes -= PLACE_BYTES * len(subscription.codes)
         self._shared[id(subscription)] -= 1
         if not self._shared[id(subscription)]:
             del self._shared[id(subscription)]
             self.bytes -= subscription.bytes
+        self.by_connection[held.connection] -= 1
+        if not self.by_connection[held.connection]:
+            del self.by_connection[held.connection]
+        return True
+
+    def resubscribe(self, held: Held, subscription: Subscription) -> None:
+        """Its group has come to want something else."""
+        waited = self.remove(held)
+        held.subscription = subscription
+        if waited:
+            self.add(held)
+
+    def take_all(self) -> list[Held]:
+        """Every one; none of them waits any more."""
+        found = [held for waiting in self._queues.values() for held in waiting.pulls]
+        self._queues.clear()
+        self._shared.clear()
+        self.by_connection.clear()
+        self.count = self.bytes = 0
+        return found
 
     def check_invariants(self) -> None:
-        waits = sum(len(waiting.pulls) for waiting in self._queues.values())
-        assert self.count == waits + len(self._looked_at), "each waits once, or is looked at"
-        assert self.count == sum(self.by_connection.values()), "each is of one connection"
-        found = [held.subscription for waiting in self._queues.values() for held in waiting.pulls]
-        found += [subscription for _, subscription, _ in self._looked_at.values()]
-        each = {id(subscription): subscription.bytes for subscription in found}
-        places = PLACE_BYTES * sum(len(subscription.codes) for subscription in found)
+        found = [held for waiting in self._queues.values() for held in waiting.pulls]
+        assert self.count == len(found), "each waits once"
+        assert self.by_connection == Counter(held.connection for held in found), "each is of one connection"
+        each = {id(held.subscription): held.subscription.bytes for held in found}
+        places = PLACE_BYTES * sum(len(held.subscription.codes) for held in found)
         assert self.bytes == sum(each.values()) + places, "each subscription counts once"
-        for waiting in self._queues.values():
-            known = [held.subscription for held in waiting.pulls]
-            known += [one for _, one, known_to in self._looked_at.values() if known_to is waiting]
-            wanted = Counter(code for subscription in known for code in subscription.codes)
-            assert waiting.codes == wanted, "what is wanted is what those want that wait or did"
-            assert waiting.all == sum(not subscription.codes for subscription in known)
+        for queue, waiting in self._queues.items():
+            assert waiting.pulls, "a queue is known while one waits for it"
+            assert {held.queue for held in waiting.pulls} == {queue}
+            wanted = Counter(code for held in waiting.pulls for code in held.subscription.codes)
+            assert waiting.codes == wanted, "what is wanted is what those want that wait"
+            assert waiting.all == sum(not held.subscription.codes for held in waiting.pulls)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,6 +19,7 @@ from broker.requests.consumers.asking import Asking
 from broker.requests.consumers.choosing import is_stalled, look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
+from broker.requests.consumers.waking import Searches, Waking
 from broker.state.clients import SQL92, TAG, Subscription, too_long
 from broker.state.effort import NoRoom
 from model.codes import Response
@@ -47,6 +48,8 @@ comes again the moment it is answered."""
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0
 PASSED_MAX: Final = 32
+NOT_DUE_AT_ONCE: Final = 32
+"""So many held pulls are gone past between two looks at the clock."""
 
 _REMARKS: Final = {status: status.name for status in GetStatus}
 
@@ -61,9 +64,9 @@ class PullProcessor:
         self._asking = Asking(context)
         self._passed: dict[tuple[str, int, int, str], Got] = {}
         """What was looked at to its queue's end, and not chosen: many pulls may wait with one expression."""
-        self._due: dict[Queue, None] = {}
         self._tasks = Tasks("held pulls")
-        self._waking: asyncio.Task[None] | None = None
+        self._waking = Waking(self._tasks, context.env.monotonic_ms, self._steps)
+        self._searches = Searches(self._tasks, context.effort, self._search)
         context.store.on_arrive.append(self._arrived)
         context.offsets.on_reset.append(self._was_reset)
 
@@ -253,7 +256,8 @@ class PullProcessor:
         need_filter(self._config, found)
         return found
 
-    def _get(self, header: PullHeader, subscription: Subscription) -> Got:
+    def _get(self, header: PullHeader, subscription: Subscription, *, put_off: bool = False) -> Got:
+        """What there is. ``put_off``: its expression is asked about nothing, as if this turn had no room."""
         bytes_max = self._config.transfer_bytes_in_memory
         if header.bytes_max is not None:
             bytes_max = min(bytes_max, max(1, header.bytes_max))
@@ -275,6 +279,9 @@ class PullProcessor:
         passed = self._passed.get(key)
         if passed is not None and passed.max_offset == self._context.store.max_queue_offset(topic, queue_id):
             return passed
+        if put_off and (end := self._context.store.max_queue_offset(topic, queue_id)) > header.queue_offset:
+            least = self._context.min_offset(topic, queue_id)
+            return Got(GetStatus.NO_MATCHED, header.queue_offset, least, end, [], 0)
         got = look(
             lambda offset, count: get(topic, queue_id, offset, count, bytes_max, None),
             subscription.chooses,
@@ -375,76 +382,70 @@ class PullProcessor:
             return
         for topic, queue_id, _, tags_code in arrived:
             queue = (topic, queue_id)
-            if queue not in self._due and self._held.wanted(queue, tags_code):
-                self._look_soon(queue)
+            if not self._waking.is_noted(queue) and self._held.wanted(queue, tags_code):
+                self._waking.note(queue)
 
     def _was_reset(self, topic: str, queue_id: int) -> None:
         """A group is to go on elsewhere in a queue."""
-        if self._held.of((topic, queue_id)):
-            self._look_soon((topic, queue_id))
+        if self._held.waits_for((topic, queue_id)):
+            self._waking.note((topic, queue_id))
 
-    def _look_soon(self, queue: Queue) -> None:
-        self._due[queue] = None
-        if self._waking is None or self._waking.done():
-            # One turn later: records that come together are served together.
-            self._waking = self._tasks.spawn(self._wake(), name="wake")
+    def _steps(self, queue: Queue) -> Iterator[None]:
+        """Look again at the pulls of a queue."""
+        for held in self._held.of(queue):
+            while self._look_again(held):
+                yield
+            yield
 
-    async def _wake(self) -> None:
-        slice_ = Slice(self._context.env.monotonic_ms)
-        while self._due:
-            due, self._due = self._due, {}
-            for queue in due:
-                await self._retry(queue, None, slice_)
-
-    async def _retry(self, queue: Queue, which: Callable[[Held], bool] | None, slice_: Slice) -> None:
-        """Look again at the pulls of a queue, or ``which`` of them: the others wait as they did."""
-        waiting, term = self._held.take(queue, which), self._held.term
-        next_check_ms = self._context.env.monotonic_ms() + RECHECK_MS
+    def _look_again(self, held: Held) -> bool:
+        """Whether it is to be looked at once more, at once."""
         try:
-            for held in waiting:
-                await slice_.breathe()
-                await self._look_again(held, term, next_check_ms, slice_)
-                self._held.ended(held)
-        finally:
-            for held in waiting:
-                self._held.ended(held)  # those that nobody came to, too
+            return self._tried(held)
+        except NoRoom:
+            self._searches.note(held)
+            return False
 
-    async def _look_again(self, held: Held, term: int, next_check_ms: float, slice_: Slice) -> None:
+    def _search(self, held: Held) -> bool:
+        """``_look_again`` in a turn of the searches; whether it keeps that: the message it is at was not
+        looked at to its end."""
+        try:
+            if self._tried(held, in_turn=True):
+                self._searches.note(held)  # behind the others
+        except NoRoom:
+            return True
+        return False
+
+    def _tried(self, held: Held, *, in_turn: bool = False) -> bool:
+        """Answer a pull that waits, if it need not wait any more. Whether it waits on behind what it passed
+        over. Raises NoRoom, and then nothing was done, when its expression is to be looked at in a later
+        turn; one whose time is over has none."""
+        if not self._held.has(held):
+            return False
         if held.connection.closed:
-            return
-        if self._held.term != term:
-            self._release(held)  # meanwhile all were
-            return
-        got = await self._looked(held, term)
-        while got is not None and self._passes(got, held) and self._held.term == term:
-            await slice_.breathe()
-            got = await self._looked(held, term)
-        if got is None or held.connection.closed:
-            return
-        if self._held.term != term:
-            self._release(held)
-        elif self._waits(got, held):
-            held.check_ms = next_check_ms
-            self._held.add(held)
-        else:
+            self._let_go(held)
+            return False
+        now_ms = self._context.env.monotonic_ms()
+        is_late = held.deadline_ms <= now_ms
+        put_off = held.subscription.chooses is not None and not in_turn and self._context.effort.is_busy
+        if put_off and not is_late:
+            raise NoRoom
+        got = self._look(held, put_off=put_off)
+        if got is not None:
+            stalled = held.subscription.chooses is not None and is_stalled(got, held.header.queue_offset)
+            if stalled and not is_late:
+                raise NoRoom
+            if self._passes(got, held):
+                return True
+            if self._waits(got, held):
+                held.check_ms = now_ms + RECHECK_MS
+                return False
             held.connection.send(self._answer_held(held, got))
+        self._let_go(held)
+        return False
 
-    async def _looked(self, held: Held, term: int) -> Got | None:
-        """``_look``, in as many turns of the loop as an expression needs."""
-        if held.subscription.chooses is None:
-            return self._look(held)
-        effort = self._context.effort
-        if not effort.is_busy:
-            got = self._look(held)
-            if got is None or not is_stalled(got, held.header.queue_offset):
-                return got
-        async with effort.turn(effort.own):
-            while True:
-                got = self._look(held)
-                stalled = got is not None and is_stalled(got, held.header.queue_offset)
-                if not stalled or held.connection.closed or self._held.term != term:
-                    return got
-                await effort.next_turn()
+    def _let_go(self, held: Held) -> None:
+        self._held.remove(held)
+        self._searches.forget(held)
 
     def _passes(self, got: Got, held: Held) -> bool:
         """Whether only messages came that the consumer's expression does not take: the pull waits on behind
@@ -459,17 +460,19 @@ class PullProcessor:
             held.header.queue_offset = held.offset = got.next_offset
         return passes
 
-    def _look(self, held: Held) -> Got | None:
+    def _look(self, held: Held, *, put_off: bool = False) -> Got | None:
         """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
-        alone: those held beside it, and a role that changes, do not end for it."""
+        alone: those held beside it, and a role that changes, do not end for it. ``put_off``: see ``_get``."""
         try:
             # What the consumer wants and may read can have changed: a message it has come to want since must
             # not be passed over.
             self._context.trust.need_still(held.passed)
             held.topic, held.group = self._allowed(held.header)
             if not held.header.has_subscription:
-                held.subscription = self._subscription(held.header, held.group)
-            return self._get(held.header, held.subscription)
+                subscription = self._subscription(held.header, held.group)
+                if subscription is not held.subscription:
+                    self._held.resubscribe(held, subscription)
+            return self._get(held.header, held.subscription, put_off=put_off)
         except Refused as refused:
             held.connection.send(held.request.reply(refused.code, remark=refused.remark))
             return None
@@ -481,18 +484,21 @@ class PullProcessor:
     async def check(self) -> None:
         """Answer what has waited long enough; called every ``CHECK_S``."""
         now_ms = self._context.env.monotonic_ms()
-
-        def is_due(held: Held) -> bool:
-            return held.deadline_ms <= now_ms or held.check_ms <= now_ms or held.connection.closed
-
         slice_ = Unhurried(self._context.env.monotonic_ms)
         for queue in self._held.queues():
-            await self._retry(queue, is_due, slice_)
-            await slice_.breathe()
+            for number, held in enumerate(self._held.of(queue)):
+                if held.deadline_ms <= now_ms or held.check_ms <= now_ms or held.connection.closed:
+                    while self._look_again(held):
+                        await slice_.breathe()
+                elif number % NOT_DUE_AT_ONCE:
+                    continue
+                await slice_.breathe()
 
     def release_all(self) -> asyncio.Task[None]:
         """The role changed or the broker stops: every held pull is answered "again, at once"; the task ends
         when all are. None of them waits any more when this returns."""
+        self._waking.clear()
+        self._searches.clear()
         self._passed.clear()  # the next role's queues may end at the same offset, with other messages
         return self._tasks.spawn(self._release_each(self._held.take_all()), name="release")
 

@@ -11,10 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.requests.consumers import held as held_module
 from broker.requests.consumers.held import Held, HeldPulls
 from broker.requests.consumers.pop.held import DEADLINES_LEFT, HeldPop, HeldPops
-from broker.requests.consumers.pull import PullProcessor
 from broker.requests.fast_headers import KNOWN_BYTES_MAX, BinaryHeads
 from broker.state.clients import Client as Entry
 from broker.state.clients import Clients, Subscription
@@ -151,12 +149,8 @@ def test_what_is_counted_of_held_pulls_is_what_they_take() -> None:
         pulls.add(Held(connection, *_rest(held_pull(99, shared))))
     pulls.check_invariants()
     assert pulls.bytes - before < 1000 * 300
-    for queue in pulls.queues():
-        taken_out = pulls.take(queue)
-        pulls.check_invariants()
-        assert pulls.bytes, "what is looked at still counts"
-        for held in taken_out:
-            pulls.ended(held)
+    for held in _all(pulls):
+        assert pulls.remove(held)
     assert (pulls.bytes, pulls._shared) == (0, {})
 
 
@@ -490,53 +484,6 @@ def test_changes_of_names_that_come_and_go_are_forgotten(monkeypatch: pytest.Mon
     assert "part" not in early, "such a copy gets the whole table"
 
 
-async def test_held_pulls_keep_their_places_while_they_are_looked_at_again() -> None:
-    """New pulls that come meanwhile do not get the places of those that wait on."""
-    processor, connection = Looking(), cast(Any, FakeConnection())
-    for _ in range(3):
-        one = held_pull(0, Subscription.of("T", "*", "TAG"))
-        processor._held.add(Held(connection, *_rest(one)))
-    breath = cast(Any, SimpleNamespace(breathe=lambda: asyncio.sleep(0)))
-    newcomer = Held(connection, *_rest(held_pull(0, Subscription.of("T", "*", "TAG"))))
-    looking = asyncio.create_task(processor._retry(("T", 0), None, breath))
-    while not looking.done():
-        assert not processor._has_room(newcomer)
-        processor._held.check_invariants()
-        await asyncio.sleep(0)
-    assert processor.held == 3
-    looking = asyncio.create_task(processor._retry(("T", 0), None, breath))
-    await asyncio.sleep(0)
-    looking.cancel()
-    await asyncio.wait([looking])
-    processor._held.check_invariants()
-    assert processor.held < 3, "those that nobody looks at any more count no more"
-
-
-async def test_of_pulls_that_are_due_one_is_taken_apart_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may have ten thousand tags, and each second all that are due are looked at again."""
-    processor, connection, steps = Looking(most=10), cast(Any, FakeConnection()), list[str]()
-    wanted = Subscription.of("T", "a || b", "TAG")
-    for number in range(10):
-        held = Held(connection, *_rest(held_pull(0, wanted)))
-        held.check_ms = number
-        processor._held.add(held)
-    forget = held_module._Waiting.forget
-
-    def noted(waiting: Any, codes: frozenset[int]) -> None:
-        steps.append("forget")
-        forget(waiting, codes)
-
-    async def breathe() -> None:
-        steps.append("breath")
-
-    monkeypatch.setattr(held_module._Waiting, "forget", noted)
-    slice_ = cast(Any, SimpleNamespace(breathe=breathe))
-    await processor._retry(("T", 0), lambda held: held.check_ms < 5, slice_)
-    assert steps == ["breath", "forget"] * 5
-    processor._held.check_invariants()
-    assert processor.held == 10
-
-
 async def test_a_heartbeat_tells_no_more_tags_than_the_longest_subscription_has(tmp_path: Path) -> None:
     told, tags = bodies.loads(heartbeat("one", "cg", "T")), [f"t{number}" for number in range(4000)]
     (wanted,) = told["consumerDataSet"][0]["subscriptionDataSet"]
@@ -555,22 +502,3 @@ async def test_a_heartbeat_tells_no_more_tags_than_the_longest_subscription_has(
         kept = broker.context.clients.subscription("cg", "T")
         assert kept is not None
         assert kept.codes == set(codes)
-
-
-class Looking(PullProcessor):
-    """Nothing came for any pull."""
-
-    def __init__(self, most: int = 3) -> None:
-        self._held = HeldPulls()
-        bounds = {"held_pulls_max": most, "held_pulls_per_connection": most, "held_pull_bytes_max": MIB}
-        self._config = cast(Any, SimpleNamespace(**bounds))
-        self._context = cast(Any, SimpleNamespace(env=SimpleNamespace(monotonic_ms=lambda: 0.0)))
-
-    def _look(self, held: Held) -> Any:
-        return object()
-
-    def _passes(self, got: Any, held: Held) -> bool:
-        return False
-
-    def _waits(self, got: Any, held: Held) -> bool:
-        return True
