@@ -457,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         gate, starts, later = self._gate, self._endpoint.guard.starts, self._gate.later
         if not isinstance(frame, Command):
             size = len(frame)
-        is_kept = later or gate.is_full(self._asked_max())
+        is_kept = later or (gate.asked > ASKED_BYTES_LEAST and gate.is_full(self._asked_max()))
         if self.address or (not is_kept and starts.take(first=self.goes_first)):
             self._dispatch(decoded(frame), size)
             return
