@@ -251,11 +251,29 @@ async def run(names: Sequence[str], seconds: float, topics: int) -> list[Row]:
             async with Range(cluster) as place:
                 rows = []
                 for name in names:
+                    before = _logged(cluster)
                     rows.append(await place.attack(name, seconds))
                     print(markdown(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+                    if rows[-1].broken():
+                        print("\n".join(_told(cluster, before)), file=sys.stderr, flush=True)
                 return rows
         finally:
             cluster.down()
+
+
+def _logged(cluster: LocalCluster) -> dict[Path, int]:
+    """How long the servers' logs are."""
+    return {path: path.stat().st_size for path in sorted((cluster.directory / "log").glob("*.log"))}
+
+
+def _told(cluster: LocalCluster, before: dict[Path, int]) -> list[str]:
+    """What servers said since of events and of what held their loops: a row is gone when one asks why."""
+    return [
+        f"{path.stem}: {line}"
+        for path in _logged(cluster)
+        for line in path.read_bytes()[before.get(path, 0) :].decode("utf-8", "replace").splitlines()
+        if any(word in line for word in ("event ", "held the event loop", "late to what was due"))
+    ]
 
 
 def markdown(rows: Sequence[Row]) -> str:
