@@ -158,6 +158,27 @@ def test_what_the_store_no_longer_has_stays_noted_as_long_as_a_backup_names_it(
     assert not list((target / "objects").glob(f"{wrong.name}*"))
 
 
+def test_what_cannot_be_noted_or_removed_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    created(store, target, capsys)
+    monkeypatch.setattr(DirectoryTarget, "_remove", refuse)
+    assert run(backup, ["create", str(store), str(target), "--keep", "1"]) == DONE, "it is made all the same"
+    assert "what is older was not removed: [Errno 13]" in capsys.readouterr().err
+    assert len(DirectoryTarget(target).names()) == 2
+    rotten(target)
+    monkeypatch.setattr(DirectoryTarget, "_mark", refuse)
+    assert run(backup, ["verify", str(target)]) == UNFINISHED
+    error = capsys.readouterr().err
+    assert "is damaged" in error
+    assert "cannot be noted there: [Errno 13]" in error
+
+
 def test_a_part_that_is_read_again_is_mended_unseen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
