@@ -6,16 +6,15 @@ ROCKETMQ header most bytes are those of the message before: what stands around i
 (``bornTimestamp`` and ``properties``) is parsed once, by the ordinary codec, and known again by its bytes.
 What does not look like a fast send comes back without ``ext``: the ordinary way decides about it.
 
-The JSON decoder forgives three things that no client sends and the ordinary one refuses: a field given twice
-(the last one counts), a number in quotes with a fraction of 0 or an exponent, and bytes that are not UTF-8 in
-what it passes over.
+The JSON decoder forgives two things that no client sends and the ordinary one refuses: a field given twice
+(the last one counts), and bytes that are not UTF-8 in what it passes over.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -36,8 +35,14 @@ KNOWN_BYTES: Final = 1200
 AROUND_BYTES_MAX: Final = 1024
 """A longer one is not remembered: names of megabytes, each met once, would fill the memory."""
 
-_I32 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
-_I64 = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
+if TYPE_CHECKING:
+    _I32 = int
+    _I64 = int
+else:
+    # A fraction or an exponent makes it the second one, which no number is: alone, 5.0 and "5e0" would be 5.
+    _WITH_FRACTION = Annotated[float, msgspec.Meta(gt=1e308, lt=-1e308)]
+    _I32 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)] | _WITH_FRACTION
+    _I64 = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)] | _WITH_FRACTION
 
 
 class SendExt(msgspec.Struct, gc=False, rename=SEND_V2_NAMES):
@@ -55,15 +60,16 @@ class SendExt(msgspec.Struct, gc=False, rename=SEND_V2_NAMES):
     properties: str = ""
     reconsume_times: _I32 = 0
     batch: str = ""
-    max_reconsume_times: _I32 | None = None
+    max_reconsume_times: _I32 = 0
 
 
 class SendHead(msgspec.Struct, gc=False):
     """Of SEND_MESSAGE the ``code`` is that of SEND_MESSAGE_V2: they differ in their names only."""
 
-    code: int
+    code: _I32
     opaque: _I32 = 0
-    flag: int = 0
+    flag: _I32 = 0
+    version: _I32 = 0
     ext: SendExt | None = msgspec.field(default=None, name="extFields")
 
 
@@ -82,7 +88,13 @@ def _by_full_names() -> Any:
         for field in msgspec.structs.fields(SendExt)
     ]
     ext = msgspec.defstruct("SendExtV1", fields, gc=False, rename=SEND_V1_NAMES)
-    head: list[Any] = [("code", int), ("extFields", ext), ("opaque", _I32, 0), ("flag", int, 0)]
+    head: list[Any] = [
+        ("code", _I32),
+        ("extFields", ext),
+        ("opaque", _I32, 0),
+        ("flag", _I32, 0),
+        ("version", _I32, 0),
+    ]
     return msgspec.json.Decoder(msgspec.defstruct("SendHeadV1", head, gc=False), strict=False).decode
 
 
@@ -100,7 +112,8 @@ def odd_json(header: memoryview) -> SendHead:
         except ODD:
             return _ODD_SEND
         if head.code == SEND_V1:
-            return SendHead(SEND, head.opaque, head.flag, SendExt(*msgspec.structs.astuple(head.extFields)))
+            ext = SendExt(*msgspec.structs.astuple(head.extFields))
+            return SendHead(SEND, head.opaque, head.flag, ext=ext)
     return _ODD_SEND
 
 

@@ -17,7 +17,7 @@ cdef enum:
     BROKER_NAME = 13
     FIELDS = 14
     MANDATORY = 0xFF  # GROUP to FLAG
-    EXT_FIELDS_MAX = 64
+    OTHERS_MAX = 16
     PLAIN = 0  # a send, understood
     OTHER = 1  # no send
     ODD = 2  # perhaps a send
@@ -212,7 +212,8 @@ cdef Py_ssize_t json_ext(const uint8_t *p, Py_ssize_t at, Py_ssize_t n, Head *h,
                          Py_ssize_t *used) noexcept nogil:
     """Read the ext fields, whose brace is at ``p[at]``; where they end, or -1."""
     cdef Str key, text
-    cdef int place, count = 0
+    cdef Str others[OTHERS_MAX]
+    cdef int place, k, other = 0
     if at >= n or p[at] != 123:
         return -1
     at += 1
@@ -223,15 +224,23 @@ cdef Py_ssize_t json_ext(const uint8_t *p, Py_ssize_t at, Py_ssize_t n, Head *h,
         at = json_text(p, at + 1, n, &text, scratch, used)
         if at < 0 or at >= n:
             return -1
-        count += 1
         if h.code == SEND_V1:
             place = names.find(key)
         else:
             place = key.p[0] - 97 if key.n == 1 else -1
             if place >= FIELDS:
                 place = -1
-        if count > EXT_FIELDS_MAX or (place >= 0 and not take_field(h, place, text)):
-            return -1
+        if place >= 0:
+            if not take_field(h, place, text):
+                return -1
+        else:  # no field of a send: it is not looked at, but not given twice either
+            if other == OTHERS_MAX:
+                return -1
+            for k in range(other):
+                if others[k].n == key.n and memcmp(others[k].p, key.p, key.n) == 0:
+                    return -1
+            others[other] = key
+            other += 1
         if p[at] == 125:
             return at + 1
         if p[at] != 44:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import struct
 from typing import Any, Final, cast
 
@@ -144,8 +145,46 @@ def fields(chance: random.Random, code: int) -> dict[str, str]:
     return ext
 
 
-def odd_json(chance: random.Random, command: Command) -> bytes:
-    """As other clients may write it: numbers, nulls and blanks."""
+ODD_NUMBERS = [
+    "5.0",
+    '"5.0"',
+    "5e0",
+    '"5e0"',
+    "-0.0",
+    "1099511627776",
+    '"abc"',
+    '"null"',
+    '"05"',
+    "true",
+    "null",
+]
+
+
+def odd_numbers(chance: random.Random, header: bytes) -> bytes:
+    """One of the numbers, in the header or in its ext fields, is none or is written otherwise."""
+    found = list(re.finditer(rb'"(?:code|opaque|flag|version|[defghjl])":("?-?[0-9]+"?)', header))
+    if not found:
+        return header
+    one = chance.choice(found)
+    return header[: one.start(1)] + chance.choice(ODD_NUMBERS).encode() + header[one.end(1) :]
+
+
+def key_twice(chance: random.Random, header: bytes) -> bytes:
+    """An ext field, or one beside them, stands there once more, maybe escaped."""
+    found = list(re.finditer(rb'[{,]("(\w+)":(?:"(?:[^"\\]|\\.)*"|-?[0-9]+))', header))
+    one = chance.choice(found)
+    again = one[1].replace(b'"' + one[2][:1], b'"\\u%04x' % one[2][0], 1) if chance.random() < 0.2 else one[1]
+    return header[: one.start(1)] + again + b"," + header[one.start(1) :]
+
+
+def odd_json(chance: random.Random, command: Command, *, twice: bool = False) -> bytes:
+    """As other clients may write it: numbers, nulls and blanks. ``twice``: a field given twice as well."""
+    if chance.random() < 0.4:
+        plain = codec.encode(command)
+        body_at = codec.body_start(plain)
+        change = key_twice if twice and chance.random() < 0.5 else odd_numbers
+        text = change(chance, plain[8:body_at])
+        return struct.pack(">iI", 4 + len(text) + len(command.body), len(text)) + text + command.body
     ext: dict[str, Any] = dict(command.ext)
     for name, value in ext.items():
         if value.isascii() and value.isdigit() and not value.startswith("0") and chance.random() < 0.5:
@@ -214,25 +253,32 @@ def plain_frame(chance: random.Random, opaque: int) -> bytes:
     return codec.encode(Command(code, ext, content, opaque, flag, serialize=dialect))
 
 
-def any_frame(chance: random.Random, opaque: int) -> bytes:
+def any_frame(chance: random.Random, opaque: int, *, twice: bool = False) -> bytes:
     code = chance.choice([310] * 6 + [320, 320, 10, 10])
     batch = code == 320 if chance.random() < 0.98 else code != 320
     flag = chance.choice([0] * 8 + [2, 4])
     dialect = chance.choice([codec.JSON, codec.ROCKETMQ])
     command = Command(code, fields(chance, code), body(chance, batch=batch), opaque, flag, serialize=dialect)
     if chance.random() < 0.1:
-        return (
-            odd_json(chance, command) if dialect == codec.JSON else odd_binary(chance, codec.encode(command))
-        )
+        if dialect == codec.JSON:
+            return odd_json(chance, command, twice=twice)
+        return odd_binary(chance, codec.encode(command))
     return codec.encode(command)
 
 
 class Way(Side):
-    """A side whose connection ends at a header that is none, as that of a real server does."""
+    """A side whose connection ends at a header that is none, as that of a real server does, or at a frame
+    that is longer than ``frame_bytes_max``."""
 
-    def __init__(self, segment_bytes: int, *, compiled: bool = False) -> None:
+    def __init__(
+        self, segment_bytes: int, *, compiled: bool = False, frame_bytes_max: int = codec.FRAME_BYTES_MAX
+    ) -> None:
         super().__init__(
-            segment_bytes=segment_bytes, compiled=compiled, maxMessageSize="2048", maxMessagesInBatch="8"
+            segment_bytes=segment_bytes,
+            compiled=compiled,
+            maxMessageSize="2048",
+            maxMessagesInBatch="8",
+            frameMaxLength=str(frame_bytes_max),
         )
         self.topics.put(TopicConfig("Ünïcode", 4, 4))
         self.ended = ""
@@ -249,6 +295,7 @@ class Way(Side):
 
         async def run() -> None:
             for frame in frames:
+                codec.frame_end(frame, 0, len(frame), self.hot.config.frame_bytes_max)
                 request = codec.decode(frame)
                 if request.code not in SENDS or request.flag & codec.FLAG_RESPONSE:
                     continue
@@ -260,6 +307,24 @@ class Way(Side):
             asyncio.run(run())
         except PeerError as error:
             self.ended = str(error)
+
+    def read(self, data: bytes) -> list[bytes]:
+        """All of it the fast way, and what that leaves the ordinary way, until the connection ends. What it
+        left."""
+        at, all_left = 0, list[bytes]()
+        while at < len(data) and not self.ended:
+            try:
+                stop, left = self.hot.process(
+                    cast(Connection, self.connection), bytearray(data), at, len(data)
+                )
+            except PeerError as error:
+                self.ended = str(error)
+                break
+            assert stop > at, "there are whole frames, or a broken one"
+            at = stop
+            all_left += left
+            self.each(left)
+        return all_left
 
     @property
     def seen(self) -> dict[str, Any]:

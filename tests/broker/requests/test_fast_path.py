@@ -283,6 +283,50 @@ def test_a_frame_that_cannot_be_ends_the_connection_after_what_was_good() -> Non
     assert len(side.connection.written) == 1
 
 
+def with_header(sent: bytes, old: str, new: str) -> bytes:
+    """A frame with something else in its JSON header."""
+    header, body = sent[8 : codec.body_start(sent)], sent[codec.body_start(sent) :]
+    assert header.count(old.encode()) == 1
+    header = header.replace(old.encode(), new.encode())
+    return (4 + len(header) + len(body)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + body
+
+
+@pytest.mark.parametrize("code", [10, 310])
+@pytest.mark.parametrize(
+    "new",
+    [
+        '"flag":1099511627776',
+        '"flag":1.0',
+        '"flag":"0.0"',
+        '"flag":0,"version":"abc"',
+        '"flag":0,"version":1e0',
+    ],
+)
+def test_a_header_that_is_none_for_the_ordinary_way_is_left_to_it(code: int, new: str) -> None:
+    sent = with_header(frame(1, code=code), '"flag":0,', new + ",").replace(b',"version":513', b"")
+    sent = (len(sent) - 4).to_bytes(4, "big") + (len(sent) - 8 - 5).to_bytes(4, "big") + sent[8:]
+    with pytest.raises(PeerError):
+        codec.decode(sent)
+    assert Side().fast(sent) == [sent]
+
+
+@pytest.mark.parametrize("new", ['"h":0.0', '"h":"0.0"', '"h":"0","l":"null"', '"h":"0","l":null'])
+def test_a_number_that_is_none_for_the_ordinary_way_is_left_to_it(new: str) -> None:
+    sent = with_header(frame(1), '"h":"0"', new)
+    assert Side().fast(sent) == [sent]
+
+
+def test_a_field_that_no_send_has_is_not_taken_twice() -> None:
+    """Python's path forgives it: to look would cost each send."""
+    once = with_header(frame(1), '"h":"0"', '"h":"0","ns":"x","nsd":"y"')
+    twice = with_header(frame(1), '"h":"0"', '"h":"0","ns":"x","nsd":"y","\\u006es":"x"')
+    with pytest.raises(PeerError):
+        codec.decode(twice)
+    side = Side()
+    assert side.fast(once) == []
+    assert side.fast(twice) == ([] if side.hot.compiled is None else [twice])
+
+
 BROKEN = b"\x00\x00\x00\x05\x00\x00\x00\xff" + bytes(20)
 
 
