@@ -110,6 +110,8 @@ class Told(NamedTuple):
     epoch: EpochStart | None
     confirmed: PhysicalOffset
     """-1: nothing was sent yet."""
+    log_ms: float = 0.0
+    """When bytes of the log were in it last."""
 
 
 class _Proof(NamedTuple):
@@ -146,7 +148,6 @@ class SlaveLink(asyncio.Protocol):
         self._paused = False
         self._gone = False  # the range the slave needs was deleted here
         self._again: asyncio.Handle | None = None
-        self._pushed_ms = 0.0  # when log bytes were last written
 
     @property
     def broker_id(self) -> BrokerId:
@@ -345,7 +346,6 @@ class SlaveLink(asyncio.Protocol):
             self._later(self._shared.budget.wait_s())
             return
         self._write(self._frames(min(end, PhysicalOffset(self.next + left)), replicas.confirmed))
-        self._pushed_ms = self.last_write_ms
         if self.next < end and not self._paused:
             self._later(0)
 
@@ -353,7 +353,7 @@ class SlaveLink(asyncio.Protocol):
         """Whether the slave, one that answers each read at once, is about to answer the last frame."""
         if self.end >= self.next or not self.slave.answers_heartbeats or end - self.next >= ACK_WAIT_BYTES:
             return False
-        return self._shared.env.monotonic_ms() - self._pushed_ms < ACK_WAIT_S * 1000
+        return self._shared.env.monotonic_ms() - self.told.log_ms < ACK_WAIT_S * 1000
 
     def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[Buffer]:
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
@@ -368,7 +368,7 @@ class SlaveLink(asyncio.Protocol):
             if framed is not None:
                 framed[asked] = made
         parts, self.next, told = made
-        self.told = Told(told, confirmed)
+        self.told = Told(told, confirmed, self._shared.env.monotonic_ms())
         return parts
 
     def _made(
@@ -426,7 +426,7 @@ class SlaveLink(asyncio.Protocol):
         if self.next < 0 or self._paused or replicas is None:
             return
         _, epoch = frame_epoch(self._dialect.epochs(self._shared.store), self.next, 0)
-        self.told = Told(epoch, replicas.confirmed)
+        self.told = self.told._replace(epoch=epoch, confirmed=replicas.confirmed)
         self._write([self._dialect.header(self.next, 0, epoch, replicas.confirmed)])
 
     def _look_for_gap(self) -> None:
