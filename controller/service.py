@@ -461,6 +461,7 @@ class Controller:
             designate=opt_bool(ext, "designateElect"),
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
+            cannot_begin=opt_bool(ext, "cannotBegin"),
             suspect=opt_bool(ext, "doubtful"),
             # The master of this epoch says so; an older broker names no epoch.
             master_epoch=opt_int(ext, "masterEpoch", -1) if as_master else -1,

@@ -298,6 +298,7 @@ class Controllers:
         restarted: bool = False,
         log_epoch: Epoch = NO_EPOCH,
         suspect: bool = False,
+        cannot_begin: bool = False,
         yields: BrokerId | None = None,
         epoch: Epoch | None = None,
     ) -> View:
@@ -305,7 +306,8 @@ class Controllers:
 
         ``restarted``: this broker is the master, and came back from a restart, with a log whose last epoch is
         ``log_epoch`` and which, if ``suspect``, may lack its end. It asks for a new epoch, or for another
-        master; a real Controller ignores the field. ``yields``: the master with this id is drained and steps
+        master; a real Controller ignores the field. ``cannot_begin``: rather another one of an equal log.
+        ``yields``: the master with this id is drained and steps
         down for ``broker_id``.
         ``epoch``: the master's, as this broker knows it: with ``restarted`` or ``yields`` the request is for
         that one only, and refused with FENCED_MASTER_EPOCH in another.
@@ -320,6 +322,8 @@ class Controllers:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)
             ext["doubtful"] = str(suspect).lower()
+            if cannot_begin:
+                ext["cannotBegin"] = "true"
         asked_ms = self._env.monotonic_ms()
         still = Response.CONTROLLER_MASTER_STILL_EXIST
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)

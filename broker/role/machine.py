@@ -160,6 +160,7 @@ class RoleMachine:
         self._holder = holder
         self._before: RoleState | None = None  # during a change: what was shown before
         self._announced = False
+        self.cannot_begin = False  # it asked for that, and was not answered yet
         self._examined = False  # the Controllers know what this log holds, or it was copied since
         self._known_at: Epoch | None = None  # the group's epoch when the Controllers heard of this start
         self._help_if_lost = help_if_lost
@@ -224,7 +225,12 @@ class RoleMachine:
 
     def on_examined(self) -> None:
         """The Controllers were asked with what this log holds."""
-        self._examined = True
+        self._examined, self.cannot_begin = True, False
+
+    def on_cannot_begin(self) -> None:
+        """It fails to lead, and that lasts: it asks anew. Until that is answered it leads no epoch: its word
+        may be on its way, and another one be elected by it."""
+        self._examined, self.cannot_begin = False, True
 
     def on_lead(self, broker_id: BrokerId, epoch: Epoch, address: str) -> bool:
         """This broker serves as master of ``epoch``; whether role, epoch or master are new."""
@@ -236,7 +242,7 @@ class RoleMachine:
         """This broker is slave of ``master``; whether role, epoch or master are new."""
         new = self._became(Event.FOLLOW, RoleState("slave", broker_id, epoch, master))
         self.ha_address = ha_address
-        self._examined = True  # the log was agreed with a master's, or will be
+        self._examined, self.cannot_begin = True, False  # the log agrees with a master's, or will
         return new
 
     def on_fence(self) -> None:
@@ -311,6 +317,8 @@ class RoleMachine:
         if facts.must_copy is not None:
             # No heartbeats are sent meanwhile: the Controllers elect another one, if there is one.
             return CannotBecome(f"cannot lead before it is copied from a master: {facts.must_copy}")
+        if self.is_master and self.cannot_begin:
+            return Fence(f"it is to lead epoch {view.epoch}, and cannot begin it")
         if not self.is_master:
             if view.epoch < facts.last_epoch:
                 return CannotBecome(
@@ -321,7 +329,7 @@ class RoleMachine:
             # machine lost the end of the log, another replica may hold other bytes there, acknowledged and
             # under the same epoch: a Controller that understands gives a new epoch, or another master.
             before = view.epoch == facts.last_epoch or view.epoch <= (self._known_at or NO_EPOCH)
-            if not self._examined and (before or facts.suspect):
+            if not self._examined and (before or facts.suspect or self.cannot_begin):
                 return AskAnew()
         # A real Controller does not say where slaves replicate from, only NameServers do; and a real slave
         # stays with the first master they name. So they hear of us before anything that takes time. Writes

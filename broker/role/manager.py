@@ -21,6 +21,7 @@ from broker.membership.controllers import Controllers
 from broker.membership.heartbeats import Heartbeats
 from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership, Superseded
 from broker.membership.view import View
+from broker.role.beginning import Beginning
 from broker.role.classic import ClassicRole
 from broker.role.epochs import label_log, recorded_epoch
 from broker.role.handover import Handover
@@ -89,6 +90,7 @@ class RoleManager:
         self._tasks = Tasks("role")
         self._stopping = False
         self._wake = asyncio.Event()
+        self._beginning = Beginning()
         self._changing = asyncio.Lock()
         self._controllers = Controllers(env, config, client)
         self._membership = Membership(env, config, parts.store, self._controllers)
@@ -349,14 +351,11 @@ class RoleManager:
             if view.epoch > self.epoch and not self.over:
                 self._parts.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
+            if isinstance(action, Lead) and self._beginning.asks(self._parts.env.monotonic_ms()):
+                self.machine.on_cannot_begin()
+                action = self.machine.decide(view, self._facts(broker_id))
             if isinstance(action, AskAnew):
-                view = await self._controllers.elect(
-                    broker_id,
-                    restarted=True,
-                    log_epoch=recorded_epoch(self._parts.store),
-                    suspect=self._membership.suspect,
-                    epoch=view.epoch,
-                )
+                view = await self._ask_anew(broker_id, view)
                 self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
                 if isinstance(action, AskAnew):
@@ -376,16 +375,36 @@ class RoleManager:
                     self._parts.ha.links.on_incarnations(view.incarnations)
                     self._parts.ha.adopt(view.members, view.set_epoch, asked_ms)
                 case Lead(announce):
-                    await self._lead(broker_id, view, announce=announce)
+                    try:
+                        await self._lead(broker_id, view, announce=announce)
+                    except Exception:
+                        self._beginning.on_failed(self._parts.env.monotonic_ms())
+                        raise
+                    self._beginning.on_over()
                 case Follow(ha_address, rocketmq_peer):
                     self._parts.ha.expect_master(rocketmq_peer=rocketmq_peer)
                     address = view.master_address
+                    self._beginning.on_over()
                     self.machine.on_change()
                     await self._host.follow(broker_id, view.epoch, address, ha_address)
                     if not self.over:
                         self._changed(self.machine.on_follow(broker_id, view.epoch, address, ha_address))
             if view.epoch == self.epoch and not self.over:
                 self.reason = None
+
+    async def _ask_anew(self, broker_id: BrokerId, view: View) -> View:
+        """The Controllers' decision, now that they hear what is here. Raises as ``Controllers.elect``."""
+        log_epoch = recorded_epoch(self._parts.store)
+        if self.machine.cannot_begin and self.epoch < view.epoch:
+            log_epoch = min(log_epoch, Epoch(view.epoch - 1))  # noted perhaps, and never led
+        return await self._controllers.elect(
+            broker_id,
+            restarted=True,
+            log_epoch=log_epoch,
+            suspect=self._membership.suspect,
+            cannot_begin=self.machine.cannot_begin,
+            epoch=view.epoch,
+        )
 
     def _facts(self, broker_id: BrokerId) -> Facts:
         return Facts(

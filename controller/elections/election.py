@@ -269,18 +269,17 @@ class ElectionDecider:
         if self._now_ms < self._backoffs.until_ms(name):
             self._look_again_by(self._backoffs.until_ms(name))
             return
-        left_ms = self._lease_left_ms(name, None, self._now_ms)
+        left_ms = self._lease_left_ms(self.preview.command(name, OWN, None, self._now_ms), self._now_ms)
         if left_ms > 0:
             self._look_again_by(self._now_ms + left_ms)
             return
         self.elections[name] = election = Election()
         self._begin(name, election)
 
-    def _lease_left_ms(self, name: str, answered: frozenset[int] | None, at_ms: float) -> float:
+    def _lease_left_ms(self, command: ElectMaster, at_ms: float) -> float:
         """For how long from ``at_ms`` on the former master's lease holds an own election up. Candidates'
         answers lack what it confirmed after they were asked, so it counts from then (decision 5)."""
-        chosen = self.preview.chosen(self.preview.command(name, OWN, answered, self._now_ms))
-        return self.preview.lease_left_ms(name, chosen, at_ms)
+        return self.preview.lease_left_ms(command.group, self.preview.chosen(command), at_ms)
 
     # telling
 
@@ -407,7 +406,7 @@ class ElectionDecider:
         return self.preview.is_decided(group, command, inquiry.asked, inquiry.answered)
 
     def _command(self, name: str, election: Election, answered: frozenset[int] | None) -> ElectMaster:
-        return self.preview.command(name, election.request, answered, self._now_ms)
+        return self.preview.command(name, election.request, answered, self._now_ms, election.full)
 
     def _propose(self, election: Election, command: ElectMaster) -> None:
         own, name, chosen = election.ticket is None, command.group, self.preview.chosen(command)
@@ -430,7 +429,7 @@ class ElectionDecider:
             if may_be_back and closed and self._now_ms < election.back_until_ms:
                 election.phase, election.due_ms = Phase.AWAITING_RETURN, self._now_ms + BACK_STEP_MS
                 return
-        left_ms = self._lease_left_ms(name, election.answered, election.asked_ms)
+        left_ms = self._lease_left_ms(command, election.asked_ms)
         may = group is not None and self.mandate.is_raft_leader and not self._master_may_live(name)
         if left_ms > 0 or not may:
             self._call_off(name, election)

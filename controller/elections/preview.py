@@ -29,13 +29,15 @@ from model.config import ControllerConfig
 class ElectionRequest:
     """The election a broker or an operator asks for (``ElectMaster``); the default is the Controller's own.
     ``handed_over_by``: the master that handed over before, and says so; -1 = none. ``steps_down``: the
-    master asks, as it cannot serve: another is to lead that can, with ``needed`` copies of each message."""
+    master asks, as it cannot serve: another is to lead that can, with ``needed`` copies of each message.
+    ``cannot_begin``: with ``restarted``, it was elected and fails to lead: of equal logs another's counts."""
 
     broker_id: int = NOBODY
     designate: bool = False
     restarted: bool = False
     log_epoch: int = PRIORITY_LAST
     suspect: bool = False
+    cannot_begin: bool = False
     master_epoch: int = -1
     handed_over_by: int = -1
     steps_down: bool = False
@@ -82,10 +84,16 @@ class ElectionPreview:
         return self._table.groups.get(name)
 
     def command(
-        self, name: str, request: ElectionRequest, answered: Collection[int] | None, now_ms: float
+        self,
+        name: str,
+        request: ElectionRequest,
+        answered: Collection[int] | None,
+        now_ms: float,
+        full: Collection[int] = (),
     ) -> ElectMaster:
         """The election with all that is known now. ``answered``: those that said how far their logs are;
-        before any was asked (None), those that could. The shell adds the request's id and the time."""
+        before any was asked (None), those that could. ``full``: those of them that take no messages. The
+        shell adds the request's id and the time."""
         group = self.group(name)
         alive = self._living(name, answered, now_ms)
         confirming = group.master if group is not None and not request.restarted else request.broker_id
@@ -96,7 +104,8 @@ class ElectionPreview:
                 [i for i in alive if i != group.master],
                 [i for i in presumed if i != group.master],
             )
-        return ElectMaster(
+        ends, last = self._live.ends(name), {*full, *((request.broker_id,) if request.cannot_begin else ())}
+        command = ElectMaster(
             group=name,
             alive=tuple(alive),
             answered=tuple(sorted(alive if answered is None else answered)),
@@ -109,8 +118,9 @@ class ElectionPreview:
             all_ack=beat is not None and beat.all_ack,
             master_epoch=request.master_epoch,
             unclean=group is not None and self._may_be_unclean(group) and not request.steps_down,
-            ends=self._live.ends(name),
+            ends={i: _ranked_last(end) if i in last else end for i, end in ends.items()},
         )
+        return command if group is None else _without_full(group, command, full)
 
     def _living(self, name: str, answered: Collection[int] | None, now_ms: float) -> list[int]:
         """Who just answered lives, also when its last heartbeat is too long ago: it stood still."""
@@ -287,3 +297,17 @@ class ElectionPreview:
             f"its log ends at {mine.max_offset} of epoch"
             f" {mine.epoch}, not at {its.max_offset} of epoch {its.epoch}; no master of {name} handed over"
         )
+
+
+def _ranked_last(end: End) -> End:
+    """Of equal logs any other broker's counts."""
+    return msgspec.structs.replace(end, priority=PRIORITY_LAST + 1)
+
+
+def _without_full(group: Group, command: ElectMaster, full: Collection[int]) -> ElectMaster:
+    """Where every member has all that was acknowledged, ``full`` ones are as if they had not answered, as
+    long as another has: one whose log is longer would lead, and take no message."""
+    others = {*command.answered}.intersection(group.sound_members, command.alive).difference(full)
+    if not (full and others and group.ballot(command).all_ack) or group.majority_of:
+        return command
+    return msgspec.structs.replace(command, answered=tuple(i for i in command.answered if i not in full))

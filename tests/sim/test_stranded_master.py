@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from chaos.scenarios.majorities import MAJORITY
+from model.errors import DiskError
 from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
@@ -200,3 +201,29 @@ async def test_where_every_disk_is_full_the_master_stays(world: World) -> None:
     again_ms = cluster.clock()
     await asyncio.sleep(1)
     assert answered_ok(world, again_ms)
+
+
+@pytest.mark.parametrize("broker", [{}, MAJORITY, COUNTED], ids=["all", "majority", "counted"])
+@simulated(lambda broker: World(0, broker))
+async def test_one_that_is_elected_and_cannot_begin_is_replaced(world: World, broker: dict[str, str]) -> None:
+    """Its disk takes no epoch; it lives, so to the Controllers it was well."""
+    cluster, old = world.cluster, world.cluster.master()
+    assert old is not None
+    left = [node for node in cluster.of("broker") if node.name != old]
+    epochs = left[0].server.store.epochs  # type: ignore[union-attr]
+
+    def refuse(*_: object) -> None:
+        raise DiskError("no epoch can be noted")
+
+    epochs._write = refuse
+    await asyncio.sleep(1)
+    elections = len(world.times("master_elected"))
+    send_to_all(world)
+    cluster.kill(old)
+    killed_ms = cluster.clock()
+    await asyncio.sleep(6)
+    assert cluster.master() == left[1].name
+    assert len(world.times("master_elected")) == elections + 2, "the first one could not begin"
+    cluster.start(old)  # where two copies are needed
+    await asyncio.sleep(3)
+    assert answered_ok(world, killed_ms), "nobody serves"

@@ -271,6 +271,25 @@ def test_a_master_that_was_elected_before_this_start_asks_as_well() -> None:
     assert isinstance(machine.decide(view(3), facts), Lead), "elected for what it says now"
 
 
+def test_one_that_cannot_begin_asks_and_leads_no_epoch_before_it_is_answered() -> None:
+    machine, facts = RoleMachine(CurrentRole()), Facts(ME, Epoch(1))
+    machine.on(Event.REGISTERED)
+    machine.on_examined()
+    machine.on_cannot_begin()
+    for _ in range(2):
+        assert isinstance(machine.decide(view(2), facts), AskAnew)
+    machine.on_examined()
+    assert isinstance(machine.decide(view(3), facts), Lead), "nobody else can: it tries on"
+
+
+def test_a_master_that_cannot_begin_its_next_epoch_stops_before_it_asks() -> None:
+    machine, facts = leading(), Facts(ME, Epoch(1))
+    machine.on_cannot_begin()
+    assert isinstance(machine.decide(view(2), facts), Fence)
+    machine.on_fence()
+    assert isinstance(machine.decide(view(2), facts), AskAnew)
+
+
 def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_decide_anew() -> None:
     machine, facts = leading(), Facts(ME, Epoch(1), leases_supported=True)
     machine.on_set(Epoch(1), 5, 100.0)

@@ -8,7 +8,7 @@ import pytest
 from controller.elections import signals
 from controller.elections.preview import ElectionRequest
 from controller.elections.step_downs import PAUSE_MAX_MS, PAUSE_MS, QUIET, StepDowns
-from controller.groups.commands import Answer
+from controller.groups.commands import Answer, ElectMaster
 from model.errors import MqError, Refused
 from tests.fakes.controller.decider import G, Lab
 
@@ -99,6 +99,42 @@ def test_a_broker_whose_disk_is_full_takes_nothing_over() -> None:
         ask = lab.asks[G]
         lab.feed(signals.Answered(G, ask.inquiry, broker_id, (1, 100), full=True))
     assert "takes no messages" in refusal(lab)
+
+
+@pytest.mark.parametrize("all_ack", [True, False])
+def test_one_that_cannot_begin_leads_after_another_of_an_equal_log(all_ack: bool) -> None:
+    lab = led(majority=False, all_ack=all_ack)
+    lab.apply(ElectMaster(group=G, broker_id=2, designate=True, alive=(1, 2, 3), all_ack=all_ack))
+    assert (lab.group().master, lab.group().epoch) == (2, 2)
+    lab.request(ElectionRequest(broker_id=2, restarted=True, cannot_begin=True, log_epoch=1, master_epoch=2))
+    for broker_id, end in ((1, 90), (2, 100), (3, 100)):
+        lab.answer(broker_id, (1, end))
+    lab.commit()
+    assert (lab.group().master, lab.group().epoch) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("all_ack", "mine", "chosen"), [(True, 100, 3), (True, 120, 3), (False, 100, 3), (False, 120, 2)]
+)
+def test_who_takes_no_messages_leads_after_another_that_has_all_that_counts(
+    all_ack: bool, mine: int, chosen: int
+) -> None:
+    lab = led(majority=False, all_ack=all_ack)
+    lab.close(1)
+    ask = lab.asks[G]
+    lab.feed(signals.Answered(G, ask.inquiry, 2, (1, mine), full=True))
+    lab.answer(3, (1, 100))
+    lab.commit()
+    assert lab.group().master == chosen
+
+
+def test_where_no_disk_takes_messages_one_leads_all_the_same() -> None:
+    lab = led(majority=False, all_ack=True)
+    lab.close(1)
+    for broker_id in (2, 3):
+        lab.feed(signals.Answered(G, lab.asks[G].inquiry, broker_id, (1, 100), full=True))
+    lab.commit()
+    assert lab.group().master == 2
 
 
 def test_a_member_that_is_silent_may_have_more_where_not_every_one_acknowledged() -> None:
