@@ -30,6 +30,7 @@ from store.flow.throttle import Throttle
 from store.flow.writing import Gathered, Prepared, Put, Writer
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
+from store.recover.abort_file import AbortFile
 from store.recover.evidence import LogWasLonger
 from store.recover.opening import Opening
 from store.recover.recovery import Recovered
@@ -95,6 +96,10 @@ class MessageStore:
     @property
     def was_longer(self) -> LogWasLonger:
         return self._opening.was_longer
+
+    @property
+    def abort(self) -> AbortFile:
+        return self._opening.abort
 
     @property
     def damage(self) -> DamageLedger:

@@ -24,6 +24,7 @@ from model.errors import MqError, Refused
 from model.ids import BrokerId
 from runtime.env import Env
 from store.message_store import MessageStore
+from store.recover.abort_file import Stop
 
 log = logging.getLogger(__name__)
 
@@ -68,20 +69,24 @@ class Membership:
         await self._env.offload(partial(self._begin, self.broker_id is not None))
 
     def _begin(self, named: bool) -> None:
-        recovered, was_longer = self._store.recovered, self._store.was_longer
+        recovered, was_longer, abort = self._store.recovered, self._store.was_longer, self._store.abort
         found = Found(
             clean=recovered is None or recovered.clean,
             synced=self._config.flush_disk_type == "SYNC_FLUSH",
             named=named,
             end=self._store.log.end,
+            sync_failed=abort.found is Stop.LOST,
             was_longer=was_longer.end,
         )
         self._reboot.begin(found)
         try:
             was_longer.forget()  # bootId.json says it now
+            abort.on_noted()
         except OSError as error:
             log.warning(
-                "%s: cannot remove the note that the log was longer: %s", self._config.broker_name, error
+                "%s: cannot remove the note that the log may lack something: %s",
+                self._config.broker_name,
+                error,
             )
 
     @property

@@ -1,7 +1,8 @@
 """May this store's log lack the end of what it once acknowledged?
 
 A killed process loses nothing: what it wrote is in the page cache. A machine that lost power, or was reset,
-loses what no sync had reached, and with ASYNC_FLUSH that was acknowledged. A disk that was replaced or not
+loses what no sync had reached, and with ASYNC_FLUSH that was acknowledged. So may a sync that failed: the
+kernel drops the pages when it likes. A disk that was replaced or not
 mounted takes the log and leaves the rest of the store. Such a broker is *suspect*: evidence on its disk says
 so, at every start and in every mode. ``bootId.json`` in the store keeps it, a JSON object:
 
@@ -54,12 +55,14 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What a start finds. ``clean``: the last stop was an orderly one; ``synced``: nothing is acknowledged
     before its sync; ``named``: the broker has an identity from before; ``end``: of its log, bytes;
-    ``was_longer``: where other files of the store say the log ended once, if that is further."""
+    ``sync_failed``: in the last run; ``was_longer``: where other files of the store say the log ended once,
+    if that is further."""
 
     clean: bool
     synced: bool
     named: bool = True
     end: int = 1
+    sync_failed: bool = False
     was_longer: int | None = None
 
 
@@ -78,9 +81,11 @@ def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
         return "the log is empty, but the broker has its identity from before"
     rebooted = not boot_id or noted is None or noted.boot_id != boot_id
     at_risk = not (found.synced if noted is None or noted.synced is None else noted.synced)
-    if rebooted and at_risk and not found.clean:
+    if not at_risk or found.clean:
+        return None
+    if rebooted:
         return "the machine was reset since the log was written, and not all of it was synced"
-    return None
+    return "a sync failed, and what it was to write may be gone" if found.sync_failed else None
 
 
 class UncleanRebootDetector:

@@ -22,10 +22,20 @@ def started(
     named: bool = True,
     end: int = 100,
     was_longer: int | None = None,
+    sync_failed: bool = False,
 ) -> UncleanRebootDetector:
     env.boot = boot
     made = UncleanRebootDetector(env, "/store")
-    made.begin(Found(clean=clean, synced=synced, named=named, end=end, was_longer=was_longer))
+    made.begin(
+        Found(
+            clean=clean,
+            synced=synced,
+            named=named,
+            end=end,
+            was_longer=was_longer,
+            sync_failed=sync_failed,
+        )
+    )
     return made
 
 
@@ -97,6 +107,18 @@ def test_a_broker_that_never_had_a_byte_is_not_suspect(clean: bool) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_shorter_than_other_files_say_is_suspect(clean: bool) -> None:
     assert started(store(), "one", clean=clean, end=100, was_longer=101).suspect
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_after_a_failed_sync_the_page_cache_proves_nothing_of_what_was_acknowledged_before_it(
+    synced: bool,
+) -> None:
+    env = FaultyEnv(FaultyDisk())
+    env.disk.makedirs("/store")
+    started(env, "one", clean=True, synced=synced)
+    assert not started(env, "one", synced=synced).suspect
+    assert started(env, "one", synced=synced, sync_failed=True).suspect is not synced
+    assert started(env, "one", synced=synced).suspect is not synced, "it is noted"
 
 
 @given(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from model.errors import DiskError
 from store.flow.throttle import Throttle
+from store.recover.abort_file import AbortFile
 from store.recover.evidence import LogWasLonger
 from tests.fakes.disk.memory import FaultyDisk
 
@@ -99,6 +100,7 @@ class FakeStore:
         self.confirmed = 0
         self.recovered: None = None
         self.was_longer = LogWasLonger(FaultyDisk(), "/store")
+        self.abort = AbortFile(FaultyDisk(), "/store", "boot")
         self.why_not_writable: str | None = None
         self.on_append: list[Callable[[int], None]] = []
         self.on_flush: list[Callable[[int], None]] = []

@@ -1,0 +1,81 @@
+"""The promise of ``abort``: a start knows whether all that the last process wrote is there, until others have
+noted that it is not."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from model.errors import DiskError
+from store.message_store import MessageStore
+from store.recover.abort_file import Stop
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
+from tests.store.support import config, fill, message, records_of
+
+
+async def started(disk: FaultyDisk) -> MessageStore:
+    """A store that nobody stops: the next one finds it killed."""
+    store = MessageStore(FaultyEnv(disk), config(flush_interval_ms=3_600_000))
+    await store.open()
+    return store
+
+
+def fail_sync(store: MessageStore, disk: FaultyDisk) -> None:
+    disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+    with pytest.raises(DiskError):
+        store.log.sync()
+    disk.fail = lambda what, path: None
+
+
+async def test_what_the_last_stop_left() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    assert store.abort.found is Stop.ORDERLY
+    await store.close()
+    disk = disk.crash()
+    assert (await started(disk)).abort.found is Stop.ORDERLY
+    disk = disk.killed()
+    assert (await started(disk)).abort.found is Stop.KILLED
+    disk = disk.crash()
+    assert (await started(disk)).abort.found is Stop.UNKNOWN
+    disk = disk.killed()
+    assert (await started(disk)).abort.found is Stop.KILLED, "all of it was made durable"
+
+
+async def test_a_failed_sync_is_known_until_it_is_noted_elsewhere() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+    fail_sync(store, disk)
+    for _ in range(2):
+        disk = disk.killed()
+        store = await started(disk)
+        assert store.abort.found is Stop.LOST
+    store.abort.on_noted()
+    disk = disk.killed()
+    assert (await started(disk)).abort.found is Stop.KILLED
+
+
+async def test_a_recovery_whose_sync_fails_says_so_to_the_next_one() -> None:
+    disk = FaultyDisk()
+    await fill(await started(disk), 3)
+    disk = disk.killed()
+    disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+    with pytest.raises(DiskError):
+        await started(disk)
+    disk = disk.killed()
+    assert (await started(disk)).abort.found is Stop.LOST
+
+
+async def test_a_block_that_the_kernel_dropped_after_a_failed_sync_is_not_served() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    put = store.put(message("m", properties="a\x01" + "b" * 2000 + "\x02"))[0]
+    store.put(message("n"))
+    fail_sync(store, disk)
+    disk = disk.killed()
+    node = disk.nodes["/store/commitlog/" + "0" * 20]
+    at = -(-(put.physical_offset + 200) // 512) * 512
+    node.cache[at : at + 512] = bytes(512)
+    assert records_of(await started(disk)) == []
