@@ -10,12 +10,14 @@ from typing import Final
 from model.codes import Response, name_of
 from model.errors import Refused, Unknown
 from remoting.codec import Command
-from runtime.direct import NO_DESCRIPTOR
+from runtime.direct import NO_DESCRIPTOR, take
 from runtime.env import Buffer
 
 PIECE_BYTES: Final = 1 << 20
 """So much is handed to the system in one go. It copies what it takes, and the transport what is left: of
 35 MB that took 30 ms."""
+AT_ONCE_BYTES: Final = 64 * 1024
+"""So much is handed to the socket at once; more is left to the transport, as all that follows it."""
 _OPAQUE_MAX: Final = 2**31 - 1
 FAILED_A_TURN: Final = 256
 """Calls that are told of the end of their connection in one turn of the loop."""
@@ -124,6 +126,15 @@ class Outbox:
         """``frame`` is sent behind all that is there; it is no longer its caller's to change."""
         self.frames.append(frame)
         self.size += len(frame)
+
+    def hand_over_at_once(self, data: bytes) -> int:
+        """How many of these bytes the system took, where nothing is written before them; the rest is left."""
+        if self.descriptor < 0 or self.frames or len(data) > AT_ONCE_BYTES:
+            return 0
+        try:
+            return take(self.descriptor, data)
+        except OSError:
+            return 0
 
     def take(self) -> Buffer:
         """All of it."""

@@ -26,7 +26,7 @@ from remoting.transport.calls import Calls, Flush, Outbox
 from remoting.transport.endpoint import CLOSING_S, Buffers, Endpoint
 from remoting.transport.inbox import ASKED_BYTES_LEAST, REQUEST_BYTES, REQUESTS_MAX, Inbox, ReadGate
 from remoting.transport.state import ORDER, State
-from runtime.direct import descriptor_of, handed, take
+from runtime.direct import descriptor_of, handed
 from runtime.reset import reset as reset_transport
 from runtime.tls.words import alert
 
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
 APART_BYTES: Final = 4 * 1024
 """A longer body is not joined with its header."""
-AT_ONCE_BYTES: Final = 64 * 1024
-"""So much is handed to the socket at once; more is left to the transport, as all that follows it."""
 FIRST_BYTES: Final = 4 * 1024
 MUCH_BYTES: Final = 64 * 1024
 
@@ -122,17 +120,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is _CLOSED:
             return
         outbox, transport = self._outbox, self._transport
-        if (
-            outbox.descriptor >= 0
-            and not outbox.frames
-            and len(data) <= AT_ONCE_BYTES
-            and transport is not None
-            and not transport.get_write_buffer_size()
-        ):
-            try:
-                sent = take(outbox.descriptor, data)
-            except OSError:
-                sent = 0
+        if transport is not None and not transport.get_write_buffer_size():
+            sent = outbox.hand_over_at_once(data)
             if sent == len(data):
                 self._last_io = self._loop.time()
                 return

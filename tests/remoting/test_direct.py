@@ -12,7 +12,8 @@ import uvloop
 
 from remoting.codec import Command, encode
 from remoting.guard import Guard, Limits
-from remoting.transport.connection import APART_BYTES, AT_ONCE_BYTES, Connection
+from remoting.transport.calls import AT_ONCE_BYTES
+from remoting.transport.connection import APART_BYTES, Connection
 from remoting.transport.endpoint import Endpoint
 from runtime.direct import NO_DESCRIPTOR, PARTS_MAX, descriptor_of, handed
 from runtime.env import Buffer
