@@ -235,7 +235,8 @@ class Pages:
         log.info(
             "group=%s broker=%d handed over by %s", group, done.master, self._guard.user or "the console"
         )
-        return await self._handover_page(request, group, {"done": done})
+        # Its slaves may not be in the SyncStateSet of the new epoch yet: nothing to warn of.
+        return await self._handover_page(request, group, {"done": done, "problem": ""})
 
     def _may_hand_over(self, group: str) -> str:
         if self._read_only:

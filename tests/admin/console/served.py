@@ -62,6 +62,7 @@ class MadeUp(Cluster):
     def __init__(self) -> None:
         super().__init__(OsEnv(), ["n:1"], ["c:1"], None)
         self.looks = 0
+        self.now = STATE
         self.handed: list[tuple[int, tuple[int, int]]] = []
 
     async def look(self) -> Look:
@@ -108,7 +109,7 @@ class MadeUp(Cluster):
         return Found([MESSAGE], [HOSTILE])
 
     async def state(self, group: str) -> SyncState:
-        return replace(STATE, group=group)
+        return replace(self.now, group=group)
 
     async def hand_over(self, group: str, target: int, seen: tuple[int, int]) -> HandedOver:
         self.handed.append((target, seen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from admin.console import guard, html, reports
 from admin.console.access import SESSIONS_MAX, WAIT_MS
 from admin.console.asking import NAMES_EACH, Names, page_of
 from admin.handover import CannotHandOver, HandedOver
-from tests.admin.console.served import HOSTILE, MadeUp, served, visiting
+from tests.admin.console.served import ADDRESSES, HOSTILE, STATE, MadeUp, served, visiting
 
 PAGES = [
     *("", "live", "topics", "topics?name=img&all=1", "topic?name=orders", "consumers"),
@@ -93,8 +94,10 @@ async def test_a_group_is_handed_over_by_the_consoles_own_form_alone() -> None:
         for name in ("master", "epoch"):
             assert f'name={name} value="{FORM[name]}"' in page, "what is confirmed is what was shown"
         assert '<option value="2" selected>broker 2 (127.0.0.1:21222), the preferred one' in page
+        cluster.now = replace(STATE, in_sync={2: ADDRESSES[2]}, master=2)  # for a moment after it
         status, text, _ = await visitor.post("handover", form)
         assert status == 200
+        assert "no slave" not in text
         assert "Broker 2 is master of epoch 8, after broker 1 (80 ms)" in text
         assert cluster.handed == [(2, (1, 7))]
 
