@@ -157,7 +157,7 @@ class Comparison:
         if all(data == own for _, data in parts):
             return None
         copies = [self._copy(data, begin) for _, data in parts]
-        right = decide(copies)
+        right = decide(copies, by_operator=True)
         if right == own:
             return None
         if right is None:

@@ -235,6 +235,42 @@ class Others:
         return command.reply(ext=ext, body=b"\1" * DIGEST_BYTES)
 
 
+def comparing(env: FaultyEnv, store: MessageStore, others: Others, ha: Any) -> LogCompare:
+    """Of ``store``, with two ``others``."""
+    client = cast(RemotingClient, others)
+    config = SimpleNamespace(
+        broker_name="g",
+        address="one",
+        group_address=None,
+        enable_controller_mode=True,
+        scrub_megabytes_per_s=0,
+        check_on_start_megabytes_per_s=0,
+    )
+    role_state = SimpleNamespace(master_address=None)
+    fake = SimpleNamespace(env=env, config=config, store=store, role_state=role_state, ha=ha)
+    context = cast(BrokerContext, fake)
+
+    async def members() -> list[str]:
+        return ["one", "two", "three"]
+
+    return LogCompare(context, client, LogRepair(context, client, members))
+
+
+async def test_two_copies_of_one_rotten_disk_do_not_overwrite_the_last_good_one() -> None:
+    """The third was copied anew from the second: of bytes that no CRC covers, rot included."""
+    env, theirs = FaultyEnv(), FaultyEnv()
+    async with opened(env) as store, opened(theirs) as other:
+        for each, tag in ((store, "A"), (other, "C")):
+            each.put(message(b"m", properties=f"TAGS\x01{tag}\x02"))
+            each.confirm(each.log.end)
+            await each.caught_up()
+        before = store.log.read(0, store.log.end)
+        compare = comparing(env, store, Others(other, "2", "2", 0), SimpleNamespace(verified_epoch=2))
+        assert not await compare.once()
+        assert (store.log.read(0, store.log.end), compare.undecided) == (before, 1)
+        assert store.damage.ranges == [], "it is served as ever"
+
+
 @pytest.mark.parametrize(
     ("mine", "epoch", "later", "nth", "together", "outvoted"),
     [
@@ -263,23 +299,8 @@ async def test_only_replicas_settled_in_our_epoch_outvote_our_record(
             await each.caught_up()
         assert store.log.end == other.log.end
         ha = SimpleNamespace(verified_epoch=mine)
-        client = cast(RemotingClient, Others(other, epoch, later, nth, ha if together else None))
-        config = SimpleNamespace(
-            broker_name="g",
-            address="one",
-            group_address=None,
-            enable_controller_mode=True,
-            scrub_megabytes_per_s=0,
-            check_on_start_megabytes_per_s=0,
-        )
-        role_state = SimpleNamespace(master_address=None)
-        fake = SimpleNamespace(env=env, config=config, store=store, role_state=role_state, ha=ha)
-        context = cast(BrokerContext, fake)
-
-        async def members() -> list[str]:
-            return ["one", "two", "three"]
-
-        compare = LogCompare(context, client, LogRepair(context, client, members))
+        client = Others(other, epoch, later, nth, ha if together else None)
+        compare = comparing(env, store, client, ha)
         await compare.once()
         bodies = [r.body for r in records_in(store.log.read(0, store.log.end))]
         assert bodies[4] == (b"x" if outvoted else b"4")
