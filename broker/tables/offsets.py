@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from broker.tables.moved import MOVED_MAX, forget_oldest
 from broker.tables.pairs import PairCount
-from broker.tables.resets import Resets
+from broker.tables.resets import SEPARATOR, Resets, name_of, pair_of
 from broker.tables.table_text import TableText
 from model.topic import DataVersion
 from runtime.turns import Slice
 
-SEPARATOR: Final = "@"
 _RESETS: Final = "resetOffsetTable"
 PART_MAX: Final = 8192
 """More entries than these are written with the whole table, which takes slices: 20,000 took 47 ms in one."""
@@ -39,7 +38,7 @@ class OffsetTable:
         self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
         self._groups: dict[str, dict[str, None]] = {}  # topic -> its groups
         self.text = TableText(
-            lambda: map(SEPARATOR.join, list(self._table)), lambda name: self._table[_key(name)]
+            lambda: map(name_of, list(self._table)), lambda name: self._table[pair_of(name)]
         )
         self._topics_text = TableText(lambda: list(self._topics), lambda group: list(self._topics[group]))
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
@@ -210,11 +209,15 @@ class OffsetTable:
         when that changed anything. An entry without queues was dropped at the master."""
         table = _parse(wrapper.get("offsetTable") or {})
         part = bool(wrapper.get("part"))
-        self._take_resets(_parse(wrapper.get(_RESETS) or {}), table if part else None)
+        others = self._take_resets(_parse(wrapper.get(_RESETS) or {}), table if part else None)
+        if not part and table == self._table:
+            table, part = {}, True
         if part:
             table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
-        if not table if part else table == self._table:
-            return False
+            for key in others:  # a reset changes the table also where the offset is what it was
+                table.setdefault(key, self._table.get(key, {}))
+            if not table:
+                return False
         self.mark += 1
         if part:
             for key, queues in table.items():
@@ -236,7 +239,7 @@ class OffsetTable:
         if mark is None or not self._first <= mark <= self.mark:
             return self.to_text()
         keys = list(self._since(mark))
-        changed = {SEPARATOR.join(key): dict(self._table.get(key, {})) for key in keys}
+        changed = {name_of(key): dict(self._table.get(key, {})) for key in keys}
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": changed,
@@ -253,13 +256,13 @@ class OffsetTable:
         here: list[str] = []
         gone: list[str] = []
         for key in keys:
-            (here if key in self._table else gone).append(SEPARATOR.join(key))
+            (here if key in self._table else gone).append(name_of(key))
         changed = self.text.part(here, gone)
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": changed,
             "part": True,
-            **self._resets_of(keys),
+            **self._resets_text(keys),
         }
 
     def _since(self, mark: int) -> Iterator[tuple[str, str]]:
@@ -278,12 +281,15 @@ class OffsetTable:
 
     async def prepare_since(self, mark: int, slice_: Slice) -> None:
         """Write in slices what ``since`` would have to. Raises as ``slice_``."""
-        await self.text.prepare_part(map(SEPARATOR.join, self._few_since(mark) or ()), slice_)
+        keys = self._few_since(mark) or ()
+        await self.text.prepare_part(map(name_of, keys), slice_)
+        await self.resets.text.prepare_part(map(name_of, keys), slice_)
 
     async def prepare(self, slice_: Slice, indent: bool = False) -> None:
         """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""
         await self.text.prepare(slice_, indent)
         await self._topics_text.prepare(slice_, indent)
+        await self.resets.text.prepare(slice_, indent)
 
     def to_text(self, indent: bool = False) -> dict[str, Any]:
         """``to_json`` with its tables already written."""
@@ -291,7 +297,7 @@ class OffsetTable:
             "dataVersion": self.version.to_json(),
             "groupTopicMap": self._topics_text.whole(indent),
             "offsetTable": self.text.whole(indent),
-            **self._resets_of(self.resets.pairs()),
+            **({_RESETS: self.resets.text.whole(indent)} if self.resets.count else {}),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -306,17 +312,21 @@ class OffsetTable:
 
     def _resets_of(self, keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """The member of those that stand, if there are any."""
-        found = {SEPARATOR.join(key): queues for key in keys if (queues := self.resets.of(key))}
+        found = {name_of(key): queues for key in keys if (queues := self.resets.of(key))}
         return {_RESETS: found} if found else {}
+
+    def _resets_text(self, keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """``_resets_of``, already written."""
+        found = [name_of(key) for key in keys if self.resets.has(key)]
+        return {_RESETS: self.resets.text.part(found)} if found else {}
 
     def _take_resets(
         self, told: dict[tuple[str, str], dict[int, int]], only: Iterable[tuple[str, str]] | None
-    ) -> None:
-        """Those a master, or the file, has; ``only`` of these pairs, or of all."""
-        for pair in self.resets.pairs() if only is None else only:
-            self.resets.replace(pair, told.get(pair, {}))
-        for pair, queues in told.items():
-            self.resets.replace(pair, queues)
+    ) -> list[tuple[str, str]]:
+        """Those a master, or the file, has; ``only`` of these pairs, or of all. Of which pairs they are
+        others."""
+        pairs = dict.fromkeys(self.resets.pairs() if only is None else only) | dict.fromkeys(told)
+        return [pair for pair in pairs if self.resets.replace(pair, told.get(pair, {}))]
 
     def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self._table = table
@@ -336,7 +346,7 @@ class OffsetTable:
         here = key in self._table
         topics = self._topics.setdefault(group, {})
         if here and topic in topics:
-            self.text.touched(SEPARATOR.join(key))
+            self.text.touched(name_of(key))
             return
         groups = self._groups.setdefault(topic, {})
         if here:
@@ -351,7 +361,7 @@ class OffsetTable:
                 del self._topics[group]
             if not groups:
                 del self._groups[topic]
-        self.text.changed(SEPARATOR.join(key), here)
+        self.text.changed(name_of(key), here)
         self._topics_text.changed(group, group in self._topics)
 
     def _move(self, key: tuple[str, str]) -> None:
@@ -379,11 +389,6 @@ class OffsetTable:
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()
-
-
-def _key(name: str) -> tuple[str, str]:
-    topic, _, group = name.partition(SEPARATOR)
-    return topic, group
 
 
 def _parse(table: dict[str, Any]) -> dict[tuple[str, str], dict[int, int]]:

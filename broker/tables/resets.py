@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.tables.table_text import TableText
+
+SEPARATOR: Final = "@"
 QUEUES_MAX: Final = 16_384
 """Beyond, the oldest pair is forgotten: its offsets were committed, and count as any commit does."""
 GOING_MS: Final = 30_000
@@ -16,6 +19,15 @@ GOING_MS: Final = 30_000
 
 Pair = tuple[str, str]
 """Topic and group."""
+
+
+def name_of(pair: Pair) -> str:
+    return SEPARATOR.join(pair)
+
+
+def pair_of(name: str) -> Pair:
+    topic, _, group = name.partition(SEPARATOR)
+    return topic, group
 
 
 class Resets:
@@ -26,11 +38,13 @@ class Resets:
             Pair, dict[int, tuple[int, float | None]]
         ] = {}  # offset, told at; the oldest pair first
         self.count = 0
+        self.text = TableText(lambda: map(name_of, list(self._of)), lambda name: self.of(pair_of(name)))
 
     def add(self, pair: Pair, queue_id: int, offset: int) -> None:
         queues = self._of.setdefault(pair, {})
         self.count += queue_id not in queues
         queues[queue_id] = offset, None
+        self._changed(pair)
         while self.count > QUEUES_MAX:
             self.drop(next(iter(self._of)))
 
@@ -58,7 +72,12 @@ class Resets:
         self.count -= 1
         if not queues:
             del self._of[pair]
+        self._changed(pair)
         return True
+
+    def has(self, pair: Pair) -> bool:
+        """Whether some stand."""
+        return pair in self._of
 
     def of(self, pair: Pair) -> dict[int, int]:
         return {queue_id: offset for queue_id, (offset, _) in self._of.get(pair, {}).items()}
@@ -66,16 +85,25 @@ class Resets:
     def pairs(self) -> list[Pair]:
         return list(self._of)
 
-    def replace(self, pair: Pair, queues: dict[int, int]) -> None:
-        """As a master has them. One that is known here was told, perhaps."""
-        if queues != self.of(pair):
-            self.drop(pair)
-            for queue_id, offset in queues.items():
-                self.add(pair, queue_id, offset)
+    def replace(self, pair: Pair, queues: dict[int, int]) -> bool:
+        """As a master has them; whether these are others. One that is known here was told, perhaps."""
+        if queues == self.of(pair):
+            return False
+        self.drop(pair)
+        for queue_id, offset in queues.items():
+            self.add(pair, queue_id, offset)
+        return True
 
     def drop(self, pair: Pair) -> None:
-        self.count -= len(self._of.pop(pair, ()))
+        found = self._of.pop(pair, None)
+        if found is not None:
+            self.count -= len(found)
+            self._changed(pair)
+
+    def _changed(self, pair: Pair) -> None:
+        self.text.changed(name_of(pair), pair in self._of)
 
     def check_invariants(self) -> None:
+        self.text.check_invariants()
         assert self.count == sum(map(len, self._of.values())), "each counts once"
         assert all(self._of.values()), "a pair without queues is forgotten"

@@ -9,6 +9,9 @@ import pytest
 from broker.tables import resets
 from broker.tables.offsets import OffsetTable
 from broker.tables.resets import GOING_MS, Resets
+from remoting import bodies
+from runtime.turns import Slice
+from tests.broker.turn_meter import counted_slices
 
 PAIR = ("T", "g")
 
@@ -94,6 +97,54 @@ def test_a_slave_has_those_of_its_master_and_no_other(whole: bool) -> None:
     master.end_reset("g", "T", 3)
     copied(mark)
     assert slave.resets.count == 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_reset_that_changes_no_offset_is_written_by_a_slave_and_told_on(whole: bool) -> None:
+    """Its file stayed as it was, and was acknowledged as written."""
+    master, slave, third = table(), table(), table()
+    writes = list[int]()
+    slave.on_change.append(lambda: writes.append(slave.mark))
+
+    def copied() -> bool:
+        told = master.to_json() if whole else master.changed_since(master.mark - 1)
+        changed = slave.adopt(json.loads(json.dumps(told)))
+        third.adopt(json.loads(json.dumps(slave.changed_since(third_mark))))
+        return changed
+
+    for step, change in enumerate((master.reset, lambda *place: master.end_reset(*place[:3]))):
+        third_mark = slave.mark
+        change("g", "T", 3, 9)
+        assert copied()
+        assert (len(writes), slave.mark) == (step + 1, third_mark + 1)
+        for one in (slave, third):
+            assert (one.get("g", "T", 3), one.resets.get(PAIR, 3)) == (9, None if step else 9)
+            one.check_invariants()
+        third_mark = slave.mark
+        assert not copied(), "nothing is new"
+        assert len(writes) == step + 1
+
+
+@pytest.mark.parametrize("part", [True, False])
+async def test_those_of_many_pairs_are_written_one_a_look(
+    part: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, again = OffsetTable(lambda: 1), OffsetTable(lambda: 1)
+    mark = made.mark
+    for number in range(300):
+        made.reset(f"g{number}", "T", 3, 5)
+    slices, written = counted_slices(monkeypatch), list[str]()
+    monkeypatch.setattr(made.resets.text, "_value", lambda name: written.append(name) or {3: 5})
+    turn = Slice(lambda: 0.0)
+    await (made.prepare_since(mark, turn) if part else made.prepare(turn))
+    assert slices.looks >= 600, "an offset and a reset of each"
+    assert len(written) == 300
+    text = made.since(mark) if part else made.to_text()
+    assert text is not None
+    again.adopt(bodies.believed_object(bodies.dumps_dialect(text)))
+    assert len(written) == 300
+    assert again.to_json()["resetOffsetTable"] == made.to_json()["resetOffsetTable"]
+    assert again.resets.count == 300
 
 
 def test_it_outlives_a_restart() -> None:
