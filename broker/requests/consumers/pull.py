@@ -118,6 +118,7 @@ class PullProcessor:
         subscription, got = self._found(
             header, group, read, waits=not in_turn and self._context.effort.is_busy
         )
+        got = self._reset(connection, header, hears=not request.is_oneway) or got
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         commits = commits and got.status is not GetStatus.OFFSET_RESET
         if commits and self._context.role_state.keeps_offsets:
@@ -129,7 +130,7 @@ class PullProcessor:
                 held.passed = self._context.trust.passed(connection, request)
                 self._held.add(held)
                 return None
-        return self._answer(request, header, topic, group, got)
+        return self._answer(connection, request, header, topic, group, got)
 
     def _found(
         self, header: PullHeader, group: SubscriptionGroupConfig, read: Subscription | None, *, waits: bool
@@ -262,11 +263,6 @@ class PullProcessor:
         if header.bytes_max is not None:
             bytes_max = min(bytes_max, max(1, header.bytes_max))
         first = self._context.topics.first_offset(header.topic, header.queue_id)
-        stands = self._context.offsets.resets.count and self._context.role_state.is_master
-        if stands and (reset := self._reset(header)) is not None:
-            end = self._context.queue_end(header.topic, header.queue_id)
-            least = self._context.min_offset(header.topic, header.queue_id)
-            return Got(GetStatus.OFFSET_RESET, reset, least, end, [], 0)
         if header.queue_offset < first:
             end = self._context.store.max_queue_offset(header.topic, header.queue_id)
             return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
@@ -296,21 +292,29 @@ class PullProcessor:
             self._passed[key] = got
         return got
 
-    def _reset(self, header: PullHeader) -> int | None:
-        """Where its group is to go on by an operator's word, to be told now; once."""
-        offsets, now_ms = self._context.offsets, self._context.env.monotonic_ms()
+    def _reset(self, connection: Connection, header: PullHeader, *, hears: bool) -> Got | None:
+        """Where its group is to go on by an operator's word, where a pull is to be told now. ``hears``: it
+        gets an answer."""
+        context = self._context
+        resets = context.offsets.resets
+        if not (resets.count and hears and context.role_state.is_master):
+            return None
+        now_ms, pair = context.env.monotonic_ms(), (header.topic, header.group)
         place = (header.group, header.topic, header.queue_id)
-        offset = offsets.reset_stands(*place, now_ms)
+        offset = context.offsets.reset_stands(*place, now_ms)
         if offset is None:
             return None
-        if header.queue_offset == offset and (not header.commits or header.commit_offset == offset):
-            offsets.end_reset(*place)
+        if header.queue_offset == offset:
+            if not header.commits or header.commit_offset == offset:
+                context.offsets.end_reset(*place)
+                return None
+            if resets.is_told(pair, header.queue_id):
+                resets.on_heard(pair, header.queue_id)
+        if not resets.is_to_tell(pair, header.queue_id, connection, now_ms):
             return None
-        pair = (header.topic, header.group)
-        if offsets.resets.is_told(pair, header.queue_id):
-            return None
-        offsets.resets.on_told(pair, header.queue_id, now_ms)
-        return offset
+        end = context.queue_end(header.topic, header.queue_id)
+        least = context.min_offset(header.topic, header.queue_id)
+        return Got(GetStatus.OFFSET_RESET, offset, least, end, [], 0)
 
     def _waits(self, got: Got, held: Held) -> bool:
         if got.status is GetStatus.OFFSET_RESET:
@@ -335,6 +339,7 @@ class PullProcessor:
 
     def _answer(
         self,
+        connection: Connection,
         request: Command,
         header: PullHeader,
         topic: TopicConfig,
@@ -343,6 +348,9 @@ class PullProcessor:
     ) -> Command:
         code = _code(got, header)
         next_offset = got.next_offset
+        if got.status is GetStatus.OFFSET_RESET:
+            pair, now_ms = (header.topic, header.group), self._context.env.monotonic_ms()
+            self._context.offsets.resets.on_told(pair, header.queue_id, connection, now_ms)
         if code == Response.SUCCESS:
             self._context.stats.pulled.note(header.group, header.topic, header.queue_id, next_offset)
         body = b""
@@ -374,7 +382,7 @@ class PullProcessor:
     # Waiting
 
     def _answer_held(self, held: Held, got: Got) -> Command:
-        return self._answer(held.request, held.header, held.topic, held.group, got)
+        return self._answer(held.connection, held.request, held.header, held.topic, held.group, got)
 
     def _arrived(self, arrived: Sequence[Arrival]) -> None:
         """Records were dispatched."""
@@ -472,7 +480,8 @@ class PullProcessor:
                 subscription = self._subscription(held.header, held.group)
                 if subscription is not held.subscription:
                     self._held.resubscribe(held, subscription)
-            return self._get(held.header, held.subscription, put_off=put_off)
+            got = self._get(held.header, held.subscription, put_off=put_off)
+            return self._reset(held.connection, held.header, hears=True) or got
         except Refused as refused:
             held.connection.send(held.request.reply(refused.code, remark=refused.remark))
             return None

@@ -8,7 +8,7 @@ import pytest
 
 from broker.tables import resets
 from broker.tables.offsets import OffsetTable
-from broker.tables.resets import GOING_MS, Resets
+from broker.tables.resets import AGAIN_MS, GOING_MS, Resets
 from remoting import bodies
 from runtime.turns import Slice
 from tests.broker.turn_meter import counted_slices
@@ -63,14 +63,49 @@ def test_none_outlives_its_group_its_topic_or_a_later_word(what: str) -> None:
     made.check_invariants()
 
 
-def test_who_was_told_has_half_a_minute_to_go_there() -> None:
-    made = table()
+class Peer:
+    """A connection."""
+
+
+def test_who_may_not_have_heard_it_is_told_again_and_who_goes_on_as_before_not_without_end() -> None:
+    """It counted as told when the answer was made: one that got lost undid the reset half a minute later."""
+    made, one, other = table(), Peer(), Peer()
+    made.reset("g", "T", 3, 5)
+    found = made.resets
+    for to, at_ms, told in (
+        (one, 0, True),
+        (one, AGAIN_MS - 1, False),
+        (one, 10 * GOING_MS, True),
+        (other, 10 * GOING_MS + 1, True),
+        (one, 10 * GOING_MS + 2, False),
+    ):
+        assert made.reset_stands("g", "T", 3, at_ms) == 5
+        assert found.is_to_tell(PAIR, 3, to, at_ms) is told, at_ms
+        if told:
+            found.on_told(PAIR, 3, to, at_ms)
+    assert made.reset_stands("g", "T", 3, 11 * GOING_MS) == 5
+    assert made.reset_stands("g", "T", 3, 11 * GOING_MS + 1) is None
+    assert made.resets.count == 0
+
+
+def test_who_reads_from_there_and_commits_something_else_has_half_a_minute() -> None:
+    made, one = table(), Peer()
     made.reset("g", "T", 3, 5)
     assert made.reset_stands("g", "T", 3, 10**9) == 5, "nobody was told"
-    made.resets.on_told(PAIR, 3, 1000)
+    made.resets.on_told(PAIR, 3, one, 1000)
+    made.resets.on_heard(PAIR, 3)
+    assert not made.resets.is_to_tell(PAIR, 3, one, 1000 + AGAIN_MS)
     assert made.reset_stands("g", "T", 3, 1000 + GOING_MS - 1) == 5
     assert made.reset_stands("g", "T", 3, 1000 + GOING_MS) is None
     assert made.resets.count == 0
+
+
+def test_a_connection_that_has_ended_is_not_kept() -> None:
+    made = table()
+    made.reset("g", "T", 3, 5)
+    made.resets.on_told(PAIR, 3, Peer(), 0)
+    assert made.resets.is_to_tell(PAIR, 3, Peer(), 1)
+    made.resets.on_told(("T", "nobody"), 3, Peer(), 0)
 
 
 @pytest.mark.parametrize("whole", [True, False])

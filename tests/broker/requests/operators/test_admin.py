@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.tables import resets
 from broker.tables.copies import Copies
 from model.codes import Request, Response
 from model.errors import Refused
@@ -130,6 +131,31 @@ async def test_a_pull_that_waits_is_told_of_a_reset_at_once_and_others_wait_on(t
         await client.send("T")
         answer = await waits_on
         assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "2")
+
+
+async def test_a_pull_whose_answer_nobody_hears_is_told_nothing_and_a_new_connection_is_told_again(
+    tmp_path: Path,
+) -> None:
+    """Where the answer got lost, the next pull read on, and its commit undid the reset."""
+    async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as anew:
+        for _ in range(5):
+            await client.send("T")
+        await broker.store.caught_up()
+        broker.groups.find("cg")
+        await _reset(client, 2)
+        connection = await client.connection()
+        connection.oneway(Command(int(Request.PULL_MESSAGE), _pull(4, commit=4)))
+        connection.oneway(Command(int(Request.PULL_MESSAGE), _pull(2, commit=2)))
+        moved = (Response.PULL_OFFSET_MOVED, "2")
+        for one in (client, anew):
+            answer = await one.call(Request.PULL_MESSAGE, _pull(4, commit=4))
+            assert (answer.code, answer.ext["nextBeginOffset"]) == moved
+            assert (await one.call(Request.PULL_MESSAGE, _pull(4, commit=4))).code == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(resets, "AGAIN_MS", 0)
+            answer = await anew.call(Request.PULL_MESSAGE, _pull(4, commit=4))
+        assert (answer.code, answer.ext["nextBeginOffset"]) == moved
+        assert broker.offsets.get("cg", "T", 0) == 2
 
 
 async def test_a_consumer_that_begins_where_its_group_was_reset_to_reads_at_once(tmp_path: Path) -> None:
