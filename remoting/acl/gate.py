@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from model.acl import plain as plain_acl
 from model.acl.addresses import host_of
@@ -61,9 +61,13 @@ class Pass:
 
     code: int
     ext: dict[str, str]
-    address: str
+    remote: str
     user: User | None
     account: Account | None
+
+    @property
+    def address(self) -> str:
+        return host_of(self.remote)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +204,13 @@ class Gate:
 
     def passed(self, request: Command, remote: str) -> Pass | None:
         """What is to be asked again of a request that waits; None where nothing is."""
-        address = host_of(remote)
-        user, account = self._proven(request, address)
+        user, account = self._proven(request, host_of(remote))
         if user is None and account is None:
             return None
         return Pass(
             request.code,
             {field: request.ext[field] for field in ("topic", "consumerGroup") if field in request.ext},
-            address,
+            remote,
             user,
             account,
         )
@@ -267,8 +270,18 @@ class Gate:
         return found if found is not None and found.enabled else None
 
     def still(self, held: Pass) -> None:
-        """Raises Refused when its sender has lost what it was admitted by."""
+        """Raises Refused when its sender has lost what it was admitted by, and leaves a line about it."""
         request = Command(held.code, held.ext)
+        try:
+            self._still(request, held)
+        except Refused as refused:
+            name = held.account.access_key if held.account is not None else None
+            name = held.user.name if held.user is not None else name
+            known = replace(request, ext={**request.ext, ACCESS_KEY: name or ""})
+            self.audit.on_denied(known, held.remote, refused.remark, refused.lacks)
+            raise
+
+    def _still(self, request: Command, held: Pass) -> None:
         if self.plain is not None and held.account is not None:
             key = held.account.access_key
             known = self.plain.acl.accounts.get(key)

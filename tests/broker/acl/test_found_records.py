@@ -151,7 +151,9 @@ async def test_with_a_key_no_client_finds_what_no_consumer_may_see_yet(tmp_path:
         assert b"SECRET-HALF" in (await client.call(signed.code, signed.ext)).body
 
 
-async def test_a_held_pull_is_asked_again_after_its_right_was_removed(tmp_path: Path) -> None:
+async def test_a_held_pull_is_asked_again_after_its_right_was_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with with_alice(tmp_path) as (broker, root, alice):
         await root.allow("alice", "Topic:T", "Group:mine", actions="Sub")
         waiting = pull("T", "mine", PULL_SUBSCRIPTION | PULL_SUSPEND, 20_000, at=1)
@@ -167,6 +169,13 @@ async def test_a_held_pull_is_asked_again_after_its_right_was_removed(tmp_path: 
         assert (await root(Request.SEND_MESSAGE_V2, ext, b"LATER")).code == 0
         for answer in (await held, await popped):
             assert (answer.code, answer.remark, answer.body) == (NO, "User:alice is disabled.", b"")
+        denied = broker.server.guard.status()["audit"]["denied"]
+        assert denied == {"PULL_MESSAGE": 1, "POP_MESSAGE": 1}
+        lines = [line for line in caplog.messages if "alice from 127.0.0.1:" in line and "denied" in line]
+        assert [line.partition(" asked for ")[2] for line in lines] == [
+            "PULL_MESSAGE: User:alice is disabled.",
+            "POP_MESSAGE: User:alice is disabled.",
+        ]
 
 
 def test_a_revocation_by_way_of_a_slave_is_made() -> None:
