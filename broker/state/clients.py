@@ -353,12 +353,30 @@ class Clients:
         return list(self._in)
 
     def is_silent(self, connection: Connection, since_ms: float) -> bool:
-        """Whether the last heartbeat of one of its entries is older than ``since_ms``: of the group, that is,
-        which it beat for the longest time ago."""
+        """Whether its last heartbeat, of whatever group, is older than ``since_ms``."""
         producers, consumers = self._in.get(connection, ({}, {}))
-        oldest = [self.producers[name][connection] for name in islice(producers, 1)]
-        oldest += [self.consumers[name].members[connection] for name in islice(consumers, 1)]
-        return any(client.seen_ms < since_ms for client in oldest)
+        newest = [self.producers[name][connection] for name in islice(reversed(producers), 1)]
+        newest += [self.consumers[name].members[connection] for name in islice(reversed(consumers), 1)]
+        return bool(newest) and all(client.seen_ms < since_ms for client in newest)
+
+    def leave_silent(self, connection: Connection, since_ms: float, most: int) -> list[tuple[int, str]]:
+        """Take the connection out of those groups, ``most`` of them, that it has not beat for since
+        ``since_ms``: kind and name of each."""
+        producers, consumers = self._in.get(connection, ({}, {}))
+        left: list[tuple[int, str]] = []
+        while producers and len(left) < most:
+            name = next(iter(producers))
+            if self.producers[name][connection].seen_ms >= since_ms:
+                break
+            self._remove_producer(name, connection)
+            left.append((PRODUCERS, name))
+        while consumers and len(left) < most:
+            name = next(iter(consumers))
+            if self.consumers[name].members[connection].seen_ms >= since_ms:
+                break
+            self._remove_consumer(name, connection)
+            left.append((CONSUMERS, name))
+        return left
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         found = self.consumers.get(group)

@@ -52,6 +52,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "renew",
         "unregister",
         "closed",
+        "leave_silent",
     ),
     "broker.requests.consumers.held.HeldPulls": ("add", "remove", "take_all"),
     "broker.requests.consumers.pop.held.HeldPops": ("add", "take", "overdue", "take_all"),

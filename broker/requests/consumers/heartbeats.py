@@ -159,6 +159,7 @@ class ClientProcessor:
             told = Told(kind, str(entry["groupName"]), entry)
             if kind == CONSUMERS:
                 if context.groups.find(told.name) is None:
+                    clients.heard(kind, told.name, client)  # it was deleted, and its member may be in others
                     continue
                 try:
                     most = context.config.subscription_bytes_max
@@ -210,6 +211,7 @@ class ClientProcessor:
             return False
         group = context.groups.find(name)
         if group is None:
+            clients.heard(CONSUMERS, name, beat.client)
             return False
         if context.role_state.is_master:
             context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
@@ -306,7 +308,8 @@ class ClientProcessor:
         return clients.knows(connection)
 
     async def expire(self) -> None:
-        """Close connections of clients that stopped beating; their table entries go with them."""
+        """Close connections of clients that stopped beating; their table entries go with them. Who beats for
+        other groups only leaves those it beats for no more."""
         clients, slice_ = self._context.clients, Slice(self._context.env.monotonic_ms)
         since_ms = self._context.env.monotonic_ms() - self._context.config.client_expiry_ms
         for connection in clients.connections():
@@ -314,8 +317,19 @@ class ClientProcessor:
                 log.warning("client at %s is silent, closing its connection", connection.remote)
                 self.closed(connection)
                 connection.close()
+            else:
+                await self._leave_silent(connection, since_ms, slice_)
             await slice_.breathe()
         self._filters.clean()
+
+    async def _leave_silent(self, connection: Connection, since_ms: float, slice_: Slice) -> None:
+        while gone := self._context.clients.leave_silent(connection, since_ms, LEFT_AT_ONCE):
+            names = [name for _, name in gone]
+            log.info(
+                "client at %s beats no more for %d groups, %s first", connection.remote, len(gone), names[0]
+            )
+            self._left([name for kind, name in gone if kind == CONSUMERS])
+            await slice_.breathe()
 
     def _left(self, groups: list[str]) -> None:
         """A member left each of these groups."""

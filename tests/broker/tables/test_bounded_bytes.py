@@ -305,7 +305,7 @@ async def test_who_is_refused_is_heard_and_a_bound_of_all_takes_nothing_new(
         assert list(clients.consumers) == ["a", "z", *noted]
         assert (clients.bytes == before) is (not noted)
         assert list(clients.consumers["a"].subscriptions) == ["T"], "what it said before"
-        assert not clients.is_silent(connection, 0)
+        assert not clients.leave_silent(connection, 0, 9)
         assert clients.promised == 0
         clients.check_invariants()
 

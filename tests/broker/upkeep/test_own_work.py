@@ -14,11 +14,12 @@ from broker.state.clients import Client as Member
 from broker.upkeep.topic_repair import TopicRepair
 from model.codes import Request
 from model.topic import SubscriptionGroupConfig
+from remoting import bodies
 from runtime.turns import Slice
 from store.files.commit_log import CommitLog
 from store.message_store import MessageStore
 from tests.broker.halves import COMMIT, HALF, HALVES, ROLLBACK, end, of_topic
-from tests.broker.helpers import Client, client_of, elected, log_records, running
+from tests.broker.helpers import Client, client_of, elected, heartbeat, log_records, running
 from tests.broker.turn_meter import counted_slices
 from tests.fakes.broker.store import FakeConnection
 
@@ -231,3 +232,42 @@ async def test_counters_and_silent_clients_are_looked_at_in_slices(
         await broker.upkeep.sampling.sample()
         assert slices.looks - before >= 3 * 300, "they are sampled, looked through, and summed up"
         assert len(context.stats.counters._counters["GROUP_GET_NUMS", "T299@g"].rings[0]) == 4
+
+
+async def test_who_beats_keeps_its_connection_whatever_became_of_one_of_its_groups(tmp_path: Path) -> None:
+    """As in RocketMQ, a client whose group was deleted lost its connection every two minutes, and one that
+    had stopped beating for a single group of several, too."""
+
+    async with running(tmp_path, autoCreateSubscriptionGroup="false") as broker, client_of(broker) as client:
+        clients, processor = broker.context.clients, broker.processors.clients
+        made = bodies.dumps({"groupName": "cg"})
+        assert (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, made)).code == 0
+
+        async def beat(group: str, producer: str = "") -> None:
+            body = heartbeat("one", group, "T", producer=producer)
+            assert (await client.call(Request.HEART_BEAT, {}, body)).code == 0
+
+        def grow_old() -> None:
+            for members in [*clients.producers.values(), *(g.members for g in clients.consumers.values())]:
+                for member in members.values():
+                    member.seen_ms = -1e12
+
+        await beat("cg", "p")
+        (connection,) = clients.connections()
+        assert (await client.call(Request.DELETE_SUBSCRIPTIONGROUP, {"groupName": "cg"})).code == 0
+        grow_old()
+        await beat("cg", "p")
+        await processor.expire()
+        assert (list(clients.producers), list(clients.consumers)) == (["p"], ["cg"])
+        grow_old()
+        await beat("cg")
+        await processor.expire()
+        assert (clients.producers, list(clients.consumers)) == ({}, ["cg"])
+        await beat("none", "p")
+        clients.consumers["cg"].members[connection].seen_ms = -1e12
+        await processor.expire()
+        assert (list(clients.producers), clients.consumers, connection.closed) == (["p"], {}, False)
+        clients.check_invariants()
+        grow_old()
+        await processor.expire()
+        assert (clients.connections(), connection.closed) == ([], True)
