@@ -1,12 +1,15 @@
 """How does a client learn what to consume that leaves the sharing to the broker?
 
 QUERY_ASSIGNMENT (400) and SET_MESSAGE_REQUEST_MODE (401). Queues of other groups of brokers are known from a
-NameServer, whose answer counts for 30 s.
+NameServer, whose answer counts for 30 s. Whoever asks meanwhile waits for the same answer; more topics than
+``ASKED_MAX`` are not asked about at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -21,13 +24,28 @@ from remoting import bodies
 from remoting.codec import Command
 from remoting.request_bodies import request_object
 from remoting.service import Connection, RemotingClient
+from runtime.tasks import Tasks
+from store.files.consume_queue import is_queue_name
 
 log = logging.getLogger(__name__)
 
 ROUTE_MS: Final = 30_000
+NO_ROUTE_MS: Final = 1000
+"""So long it counts that there is none, or that no NameServer answers. A client asks every 20 s."""
 ROUTES_MAX: Final = 10_000
+NO_ROUTES_MAX: Final = 1000
+"""Anybody may name topics that are not there: these drive out no others."""
+ASKED_MAX: Final = 64
 CALL_S: Final = 3.0
 BODY_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Route:
+    """What was said of a topic; no ``queues``: by no NameServer."""
+
+    queues: list[Queue] | None
+    until_ms: float
 
 
 class AssignmentProcessor:
@@ -36,7 +54,10 @@ class AssignmentProcessor:
     def __init__(self, context: BrokerContext, client: RemotingClient) -> None:
         self._context = context
         self._client = client
-        self._routes: dict[str, tuple[float, list[Queue]]] = {}  # when it was asked for, queues in order
+        self._routes: dict[str, _Route] = {}  # queues in order
+        self._none: dict[str, _Route] = {}  # of topics without a queue
+        self._tasks = Tasks("asked routes")
+        self._asked: dict[str, asyncio.Task[_Route]] = {}
 
     async def query(self, connection: Connection, request: Command) -> Command:
         """What a client is to consume of a topic; without ``messageQueueAssignments`` it goes on as it does.
@@ -110,18 +131,40 @@ class AssignmentProcessor:
         return strategy(queues, clients, me)
 
     async def _queues(self, topic: str) -> list[Queue]:
-        now_ms = self._context.env.monotonic_ms()
-        asked_ms, queues = self._routes.get(topic, (-1e12, []))
-        if now_ms - asked_ms < ROUTE_MS:
-            return queues
-        found = await self._route(topic)
-        if found is None:  # no NameServer answers: what is known, or at least what is here
-            return queues or self._own(topic)
-        if len(self._routes) >= ROUTES_MAX:
-            self._routes.clear()
-        if found:
-            self._routes[topic] = (now_ms, found)
-        return found
+        if not is_queue_name(topic, 0):
+            return []  # no topic's
+        known = self._routes.get(topic) or self._none.get(topic)
+        if known is None or known.until_ms <= self._context.env.monotonic_ms():
+            known = await self._asked_for(topic) or known
+        if known is None or known.queues is None:
+            return self._own(topic)  # no NameServer answers: what is here, at least
+        return known.queues
+
+    async def _asked_for(self, topic: str) -> _Route | None:
+        """None when too many are asked for."""
+        asked = self._asked.get(topic)
+        if asked is None:
+            if len(self._asked) >= ASKED_MAX:
+                return None
+            asked = self._asked[topic] = self._tasks.spawn(self._ask(topic), name="ask")
+        return await asyncio.shield(asked)
+
+    async def _ask(self, topic: str) -> _Route:
+        try:
+            found = await self._route(topic)
+        finally:
+            del self._asked[topic]
+        former = self._routes.pop(topic, None)
+        self._none.pop(topic, None)
+        if found is None and former is not None:
+            found, lasts_ms = former.queues, NO_ROUTE_MS  # what is known
+        else:
+            lasts_ms = ROUTE_MS if found else NO_ROUTE_MS
+        routes, most = (self._routes, ROUTES_MAX) if found else (self._none, NO_ROUTES_MAX)
+        if len(routes) >= most:
+            del routes[next(iter(routes))]  # the one that was asked for the longest time ago
+        route = routes[topic] = _Route(found, self._context.env.monotonic_ms() + lasts_ms)
+        return route
 
     async def _route(self, topic: str) -> list[Queue] | None:
         for address in addresses(self._context.config.namesrv_addr):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.requests.consumers import assignment
 from broker.requests.consumers.allocation import STRATEGIES, average, by_circle, for_pop
+from broker.requests.consumers.assignment import ASKED_MAX, NO_ROUTE_MS, ROUTE_MS, AssignmentProcessor
 from broker.tables.modes import RequestMode, RequestModes
 from model.codes import Request, Response
+from model.topic import TopicConfig
 from remoting import bodies
 from remoting.codec import Command
 from tests.broker.helpers import Client, client_of, eventually, heartbeat, pair, running, topic
@@ -124,3 +128,89 @@ async def test_a_mode_is_on_the_slave_before_the_answer(tmp_path: Path) -> None:
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
         assert (await set_mode(client, "POP", popShareQueueNum=1)).code == 0
         await eventually(lambda: two.groups.modes.get("T", "pg") == RequestMode("POP", 1), "it is there")
+
+
+class World:
+    """A NameServer that answers when it is told to, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.asked: list[str] = []
+        self.said: dict[str, list[dict[str, Any]] | None] = {}
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.namesrv_addr, self.broker_name = "n:1", "a"
+        self.env = self.config = self.topics = self
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+        name = command.ext["topic"]
+        self.asked.append(name)
+        await self.answers.wait()
+        if name not in self.said:
+            return command.reply(Response.TOPIC_NOT_EXIST)
+        queues = self.said[name]
+        if queues is None:
+            raise ConnectionError("no NameServer")
+        return command.reply(body=bodies.dumps({"queueDatas": queues}))
+
+    def get(self, name: str) -> TopicConfig:
+        return TopicConfig(name, 1, 1)
+
+    def processor(self) -> Any:
+        world: Any = self
+        return AssignmentProcessor(world, world)
+
+
+def queue_of(broker: str, number: int = 1) -> dict[str, Any]:
+    return {"brokerName": broker, "perm": 6, "readQueueNums": number}
+
+
+async def test_a_nameserver_is_asked_once_for_all_who_wait_and_seldom_for_what_is_not_there() -> None:
+    """Each request of a client was a call, as often as it liked; an empty answer was not kept at all."""
+    world = World()
+    processor = world.processor()
+    world.said["T"] = [queue_of("b")]
+    world.answers.clear()
+    waiting = [asyncio.ensure_future(processor._queues("T")) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    world.answers.set()
+    assert await asyncio.gather(*waiting[1:]) == [[("b", 0)]] * 49
+    assert world.asked == ["T"]
+    for at_ms, times in ((0, 1), (NO_ROUTE_MS - 1, 1), (NO_ROUTE_MS, 2)):
+        world.now_ms = at_ms
+        assert await processor._queues("none") == []
+        assert world.asked.count("none") == times
+    assert await processor._queues("no/topic") == []
+    assert await processor._queues("x" * 10_000) == []
+    world.now_ms = ROUTE_MS
+    world.said["T"] = None
+    assert [await processor._queues("T") for _ in range(3)] == [[("b", 0)]] * 3, "what is known"
+    assert (len(world.asked), world.asked.count("T")) == (4, 2)
+    world.now_ms += NO_ROUTE_MS
+    world.said["T"] = [queue_of("b", 2)]
+    assert len(await processor._queues("T")) == 2
+
+
+async def test_however_many_topics_are_named_few_are_asked_for_at_once_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(assignment, "NO_ROUTES_MAX", 10)
+    world = World()
+    processor = world.processor()
+    world.said["T"] = [queue_of("b")]
+    assert await processor._queues("T") == [("b", 0)]
+    world.answers.clear()
+    waiting = [asyncio.ensure_future(processor._queues(f"none{n}")) for n in range(ASKED_MAX + 10)]
+    await asyncio.sleep(0.01)
+    assert len(world.asked) == 1 + ASKED_MAX
+    assert [task.result() for task in waiting if task.done()] == [[("a", 0)]] * 10, "what is here"
+    world.answers.set()
+    assert await asyncio.gather(*waiting[:ASKED_MAX]) == [[]] * ASKED_MAX
+    assert (len(processor._none), len(processor._asked)) == (10, 0)
+    assert await processor._queues("T") == [("b", 0)]
+    assert world.asked.count("T") == 1
