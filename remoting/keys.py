@@ -26,6 +26,7 @@ import json
 import logging
 import re
 import struct
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -58,6 +59,8 @@ OF_THE_DOOR: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, TIME, NON
 """The fields by which a request proves who made it. They are for the server that it was sent to."""
 SKEW_MS: Final = 300_000
 SEEN_MAX: Final = 200_000
+AHEAD_MS: Final = 1000
+"""A time so far ahead of the clock is one of a clock that is wrong."""
 PEERS: Final = "peers"
 OPERATORS: Final = "operators"
 ALL: Final = "all"
@@ -110,13 +113,16 @@ class Key:
 
 class Replays:
     """Which signatures were seen; pure. Holds: of what is forgotten no time is taken any more. Full, the
-    earliest time is forgotten, whenever it came: what says that time or an earlier one is refused."""
+    earliest time is forgotten, whenever it came: what says that time or an earlier one is refused. Those
+    ahead of the clock by more than ``AHEAD_MS`` are a quarter at most, and none is forgotten: present times
+    are not pushed out by them."""
 
     def __init__(self, skew_ms: int = SKEW_MS, most: int = SEEN_MAX) -> None:
         self._skew_ms = skew_ms
         self._most = most
         self._seen: set[str] = set()
         self._order: list[tuple[int, str]] = []  # a heap by the time they say
+        self._ahead: list[tuple[int, str]] = []  # another, of those that are not due yet
         self._floor_ms = 0  # what says an earlier time may have been forgotten
 
     def take(self, time_ms: int, signature: str, now_ms: int) -> str | None:
@@ -124,13 +130,18 @@ class Replays:
         if abs(now_ms - time_ms) > self._skew_ms:
             way = "behind" if time_ms < now_ms else "ahead of"
             return f"its time is {abs(now_ms - time_ms) // 1000} s {way} this server's clock"
+        while self._ahead and self._ahead[0][0] <= now_ms + AHEAD_MS:
+            heapq.heappush(self._order, heapq.heappop(self._ahead))
         while self._order and self._order[0][0] < now_ms - self._skew_ms:
             self._forget()
         if signature in self._seen or time_ms < self._floor_ms:
             return "it was sent before"
+        is_ahead = time_ms > now_ms + AHEAD_MS
+        if is_ahead and len(self._ahead) >= self._most // 4:
+            return f"its time is ahead of this server's clock, and so are those of {len(self._ahead)} others"
         self._seen.add(signature)
-        heapq.heappush(self._order, (time_ms, signature))
-        if len(self._order) > self._most:
+        heapq.heappush(self._ahead if is_ahead else self._order, (time_ms, signature))
+        if len(self._seen) > self._most:
             self._forget()
         return None
 
@@ -140,10 +151,9 @@ class Replays:
         self._floor_ms = max(self._floor_ms, time_ms + 1)
 
     def check_invariants(self) -> None:
-        assert len(self._seen) == len(self._order) <= self._most, "each that was seen has its place"
-        assert all(time_ms >= self._floor_ms - 1 for time_ms, _ in self._order), (
-            "what may come again is known"
-        )
+        known = [*self._order, *self._ahead]
+        assert len(self._seen) == len(known) <= self._most, "each that was seen has its place"
+        assert all(time_ms >= self._floor_ms - 1 for time_ms, _ in known), "what may come again is known"
 
 
 class _UnreadError(ConfigError):
@@ -159,7 +169,8 @@ class Keyring:
         self._path = path
         self._name = name
         self._role = role
-        self._replays = Replays()
+        self._replays: defaultdict[str, Replays] = defaultdict(Replays)
+        """By key: one pushes out nothing of another."""
         self._seen_as = self._told_as = stamp(self._env.disk, self._path)
         self.keys = self._read()
 
@@ -247,17 +258,17 @@ class Keyring:
                 Response.NO_PERMISSION,
             )
         if own:
-            self._need_fresh(command)
+            self._need_fresh(command, self._replays[key.access_key])
         return key
 
-    def _need_fresh(self, command: Command) -> None:
+    def _need_fresh(self, command: Command, replays: Replays) -> None:
         if command.proven:
             return  # looked at before, here: that is no replay
         try:
             time_ms = int(command.ext.get(TIME, ""))
         except ValueError:
             time_ms = 0
-        why = self._replays.take(time_ms, command.ext[OWN_SIGNATURE], self._env.now_ms())
+        why = replays.take(time_ms, command.ext[OWN_SIGNATURE], self._env.now_ms())
         if why is not None:
             raise Refused(f"{name_of(command.code)} is refused: {why}", Response.NO_PERMISSION)
         command.proven = True

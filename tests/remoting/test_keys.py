@@ -20,6 +20,7 @@ from remoting.acl.gate import Gate
 from remoting.auth import AMONG_PEERS, OF_OPERATORS, PEER_CODES, Credentials
 from remoting.codec import Command, decode, encode
 from remoting.keys import (
+    AHEAD_MS,
     NONCE,
     OPERATORS,
     OWN_SIGNATURE,
@@ -349,14 +350,47 @@ def test_a_full_memory_forgets_the_earliest_time_and_knows_which_it_forgot() -> 
     seen.check_invariants()
 
 
+def test_times_ahead_of_the_clock_push_out_no_present_one() -> None:
+    """Many of them filled the memory: of two peers that asked in the same ms the second was refused."""
+    seen = Replays(most=8)
+    now = 1_000_000
+    ahead = [seen.take(now + SKEW_MS - number, f"ahead{number}", now) for number in range(20)]
+    assert ahead[:2] == [None, None]
+    text = "its time is ahead of this server's clock, and so are those of 2 others"
+    assert ahead[2:] == [text] * 18
+    for number in range(6):
+        assert seen.take(now - number, f"n{number}", now) is None
+    assert seen.take(now + AHEAD_MS, "a little ahead", now) is None
+    seen.check_invariants()
+    later = now + SKEW_MS
+    assert seen.take(later + 2000, "there is room again", later) is None
+    for number in range(2):
+        assert seen.take(now + SKEW_MS - number, f"ahead{number}", later) == "it was sent before"
+    seen.check_invariants()
+
+
+def test_one_key_pushes_out_no_signature_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replays.__init__, "__defaults__", (SKEW_MS, 4))
+    env = Clock()
+    peers = Keyring(env, write(tmp_path / "peers.json", key()))
+    tools = Keyring(env, write(tmp_path / "tools.json", key("tools", OTHER)))
+    server = Keyring(env, write(tmp_path / "both.json", key(), key("tools", OTHER)))
+    late = sent(peers.signed(TOPIC))
+    env.at_ms += 1
+    for _ in range(9):
+        server.check(sent(tools.signed(TOPIC)))
+        env.at_ms += 1
+    server.check(late)
+
+
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.integers(0, 3)), max_size=60))
 def test_nothing_is_taken_twice_however_little_is_remembered(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    seen, taken, now = Replays(skew_ms=20, most=3), set(), 100
+    seen, taken, now = Replays(skew_ms=2000, most=5), set(), 10_000
     for ahead, name, later in steps:
-        now += later
-        said = (now - 20 + ahead, f"n{name}")
+        now += 100 * later
+        said = (now + 100 * (ahead - 20), f"n{name}")
         if seen.take(*said, now) is None:
             assert said not in taken
             taken.add(said)

@@ -169,7 +169,12 @@ async def test_those_of_many_pairs_are_written_one_a_look(
     for number in range(300):
         made.reset(f"g{number}", "T", 3, 5)
     slices, written = counted_slices(monkeypatch), list[str]()
-    monkeypatch.setattr(made.resets.text, "_value", lambda name: written.append(name) or {3: 5})
+
+    def value(name: str) -> dict[int, int]:
+        written.append(name)
+        return {3: 5}
+
+    monkeypatch.setattr(made.resets.text, "_value", value)
     turn = Slice(lambda: 0.0)
     await (made.prepare_since(mark, turn) if part else made.prepare(turn))
     assert slices.looks >= 600, "an offset and a reset of each"
