@@ -38,7 +38,7 @@ from remoting.transport.starts import Reads, Starts
 from runtime.descriptors import SPARE
 from runtime.report.complaints import ServerComplaints
 from runtime.report.slow_turns import SlowTurns
-from runtime.turns import Peer
+from runtime.turns import Peer, Slice
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +238,13 @@ class Tallies:
         for connection in list(self.unread.by):
             self.unread.note(connection, connection.untaken)
 
+    async def recount_in(self, slice_: Slice) -> None:
+        """``recount``, in slices."""
+        for connection in list(self.unread.by):
+            if connection in self.unread.by:
+                self.unread.note(connection, connection.untaken)
+            await slice_.breathe()
+
     def check_invariants(self) -> None:
         self.begun.check_invariants()
         self.unread.check_invariants()
@@ -427,12 +434,12 @@ class Guard:
     def sweep(self) -> None:
         """Called once a second: what nothing tells of is looked at."""
         self._look_at_keys()
-        self.recount()
         self.audit.tell_left_out()
 
-    def recount(self) -> None:
+    async def recount(self, slice_: Slice) -> None:
+        """Called once a second, too: by now some may have read what was sent to them."""
         for tallies in self._each():
-            tallies.recount()
+            await tallies.recount_in(slice_)
 
     def status(self) -> dict[str, Any]:
         """JSON-ready."""

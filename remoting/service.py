@@ -284,7 +284,4 @@ class RemotingClient:
 
 
 async def _sweep(endpoint: Endpoint[Connection]) -> None:
-    loop = asyncio.get_running_loop()
-    await every(
-        SWEEP_S, lambda: endpoint.sweep(loop.time()), what=f"{endpoint.name}: closing silent connections"
-    )
+    await every(SWEEP_S, endpoint.sweep, what=f"{endpoint.name}: closing silent connections")

@@ -41,7 +41,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "runtime.report.slow_turns.SlowTurns": ("note",),
     "remoting.guard.Guard": ("_enter", "_leave", "_look_at_keys"),
     "remoting.guard.Tally": ("note", "leave", "done"),
-    "remoting.guard.Tallies": ("forget", "recount"),
+    "remoting.guard.Tallies": ("forget", "recount", "recount_in"),
     "controller.raft.node.Node": ("up", "down", "propose", "read", "replace", "transfer_leadership"),
     "controller.groups.table.ReplicaTable": ("apply", "apply_bytes", "restore"),
     "broker.state.clients.Clients": (

@@ -12,8 +12,10 @@ from remoting.guard import Guard
 from remoting.keys import Signer
 from remoting.transport.inbox import scratch
 from runtime.tasks import Tasks
+from runtime.turns import Unhurried
 
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
+SWEPT_AT_ONCE: Final = 100
 
 
 class One(Protocol):
@@ -88,13 +90,19 @@ class Endpoint(Generic[C]):
             return request  # one that is handed on has the signature of who asked first
         return self.credentials.signed(request)
 
-    def sweep(self, now: float) -> None:
-        """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
-        for connection in list(self.connections):
-            connection.enforce_limits(now)
+    async def sweep(self) -> None:
+        """Close what has been silent, half a frame, or closing for too long."""
+        loop = asyncio.get_running_loop()
+        slice_ = Unhurried(lambda: loop.time() * 1000)
+        for at, connection in enumerate(list(self.connections)):
+            if at % SWEPT_AT_ONCE == 0:
+                await slice_.breathe()
+            if connection in self.connections:
+                connection.enforce_limits(loop.time())
         if self.credentials is not None:
             self.credentials.look()
         self.guard.sweep()
+        await self.guard.recount(slice_)
 
     def hold(self, held: bool) -> None:
         """Read nothing more from any connection while ``held``."""

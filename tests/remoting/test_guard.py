@@ -4,7 +4,9 @@ import asyncio
 import json
 import logging
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,11 +15,13 @@ from hypothesis import strategies as st
 from model.codes import Request, label_of
 from remoting.auth import Credentials
 from remoting.codec import Command, decode, encode, frame_end
-from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Standing, Tally
+from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
 from remoting.keys import Keyring
 from remoting.transport.connection import Connection
+from remoting.transport.endpoint import SWEPT_AT_ONCE, Endpoint
 from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, Line, scratch
 from runtime.os_env import OsEnv
+from runtime.turns import Slice, Unhurried
 from tests.remoting.strangers import KEY, PEER, Dialled, dialled, fill
 from tests.remoting.support import busy, client_of, echo, read_command, serving
 from tests.waiting import until
@@ -463,3 +467,49 @@ def test_the_invariants_see_one_that_ended_and_still_counts() -> None:
     guard._enter(ended, Standing.CLAIMED)
     with pytest.raises(AssertionError, match="none that has ended"):
         guard.check_invariants()
+
+
+class One:
+    """A connection that is looked at."""
+
+    closed, handling, last_io, untaken = False, 0, 0.0, 5
+
+    def __init__(self, looked: list["One"]) -> None:
+        self.looked = looked
+        self.share = Share()
+        self.share.standing = Standing.CLIENT
+
+    def enforce_limits(self, now: float) -> None:
+        self.looked.append(self)
+
+    def regulate(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+async def test_very_many_connections_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 of them in one step take 12 to 20 ms each second, by estimate."""
+    monkeypatch.setattr(Unhurried, "is_over", lambda self: True)
+    monkeypatch.setattr(Unhurried, "_pause", Slice._pause)
+    looked: list[One] = []
+    guard: Any = Guard("test", Limits(), lambda: 0.0)
+    endpoint: Endpoint[One] = Endpoint("test", None, guard)
+    ones = [One(looked) for _ in range(350)]
+    endpoint.connections = dict.fromkeys(ones)
+    unread = guard.tallies[Standing.CLIENT].unread
+    for one in ones[:20]:
+        unread.note(one, 7)
+    sweeping = asyncio.ensure_future(endpoint.sweep())
+    seen, totals = [], []
+    while not sweeping.done():
+        await asyncio.sleep(0)
+        seen.append(len(looked))
+        totals.append(unread.total)
+        if len(seen) == 3:
+            del endpoint.connections[ones[-1]]
+            unread.note(ones[19], 0)
+    assert max(after - before for before, after in pairwise([0, *seen])) == SWEPT_AT_ONCE
+    assert looked == ones[:-1], "one that left meanwhile is not looked at"
+    assert max(before - after for before, after in pairwise(totals)) == 7
+    assert unread.by == dict.fromkeys(ones[:19], 5)
+    guard.check_invariants()
