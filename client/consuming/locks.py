@@ -36,6 +36,9 @@ class Locks:
         self._asked_ms: dict[Queue, float] = {}
         self._silent: set[str] = set()
         """Brokers that ``keep`` asks again."""
+        self._given: set[Queue] = set()
+        """Those given back, and not asked for anew: no renewal may take one again behind that."""
+        self._under_way: dict[asyncio.Future[None], list[Queue]] = {}
 
     def holds(self, queue: Queue) -> bool:
         asked_ms = self._asked_ms.get(queue)
@@ -48,6 +51,7 @@ class Locks:
         if anew:
             for queue in queues:
                 self._asked_ms.pop(queue, None)
+                self._given.discard(queue)
         by_broker: dict[str, list[Queue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
@@ -77,7 +81,11 @@ class Locks:
         return await self._ask(broker_name, queues, again_s) if queues else 0.0
 
     async def give_back(self, queue: Queue) -> None:
-        """It is ours until the broker answers, or cannot: one that is broken off is done again."""
+        """It is ours until the broker answers, or cannot: one that is broken off is done again. A broker that
+        got a lock of it behind this would keep it from everybody for 60 s."""
+        self._given.add(queue)
+        while asked := [ended for ended, queues in self._under_way.items() if queue in queues]:
+            await asyncio.wait(asked)
         if queue not in self._asked_ms:
             return
         try:
@@ -92,7 +100,9 @@ class Locks:
         what = f"locks at {broker_name}"
         asked_ms = self._env.monotonic_ms()
         try:
-            granted = await self._puller.lock(queues, await self._master(queues[0]))
+            address = await self._master(queues[0])
+            queues = [queue for queue in queues if queue not in self._given]
+            granted = await self._locked(queues, address) if queues else []
         except (OSError, MqError) as error:
             return self._refusals.on_error(what, error, again_s, needed=True)
         self._refusals.on_good(what)
@@ -100,6 +110,15 @@ class Locks:
             self._asked_ms.pop(queue, None)
         self._asked_ms.update(dict.fromkeys(granted, asked_ms))
         return 0.0
+
+    async def _locked(self, queues: list[Queue], address: str) -> list[Queue]:
+        ended = asyncio.get_running_loop().create_future()
+        self._under_way[ended] = queues
+        try:
+            return await self._puller.lock(queues, address)
+        finally:
+            del self._under_way[ended]
+            ended.set_result(None)
 
     async def _master(self, queue: Queue) -> str:
         route = await self._puller.session.routes.get(queue.topic)

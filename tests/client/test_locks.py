@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from client.consuming.consumer import PushConsumer
 from client.consuming.locks import LOCK_S, Locks
 from client.consuming.refused import Refusals
@@ -33,26 +35,33 @@ class World:
         self.taken: set[Queue] = set()
         self.asked: Counter[str] = Counter()
         self.unlocked: list[Queue] = []
+        self.locked: set[Queue] = set()
+        """At the brokers."""
+        self.route_s, self.lock_s = 0.0, 0.01
         self.session: Any = SimpleNamespace(routes=self)
 
     def monotonic_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1000
 
     async def get(self, topic: str) -> Route:
+        await asyncio.sleep(self.route_s)
         return Route(topic, {"a": {0: "a:1"}, "b": {0: "b:1"}})
 
     async def lock(self, queues: Sequence[Queue], address: str) -> list[Queue]:
         self.asked[address] += 1
-        await asyncio.sleep(3 if address in self.dead else 0.01)
+        await asyncio.sleep(3 if address in self.dead else self.lock_s)
         if address in self.dead:
             raise ConnectionError(f"{address} is dead")
-        return [queue for queue in queues if queue not in self.taken]
+        granted = [queue for queue in queues if queue not in self.taken]
+        self.locked.update(granted)
+        return granted
 
     async def unlock(self, queues: Sequence[Queue], address: str) -> None:
         await asyncio.sleep(0.01)
         if address in self.dead:
             raise ConnectionError(f"{address} is dead")
         self.unlocked += queues
+        self.locked.difference_update(queues)
 
     def locks(self) -> Locks:
         world: Any = self
@@ -141,6 +150,32 @@ def test_a_lock_whose_return_was_broken_off_is_given_back_by_the_next_one() -> N
         world.dead.add("b:1")
         await locks.give_back(THERE)
         assert held(locks) == [], "it ends by itself at its broker"
+
+    virtually(work)
+
+
+@pytest.mark.parametrize("late", ["asks for the route", "is at the broker", "begins"])
+def test_no_renewal_takes_a_queue_again_that_is_given_back(late: str) -> None:
+    """The renewal is a task of its own. A lock behind the unlock, or one that the broker answered later, kept
+    the queue from all other members for up to 60 s."""
+
+    async def work() -> None:
+        world = World()
+        locks, other = world.locks(), Queue("T", "a", 1)
+        await locks.ask([HERE, other], 1.0)
+        keeping, giving = locks.keep([HERE, other], 1.0), locks.give_back(HERE)
+        world.route_s = 0.05 if late == "asks for the route" else 0.0
+        world.lock_s = 0.05 if late == "is at the broker" else 0.01
+        tasks = []
+        for one in (giving, keeping) if late == "begins" else (keeping, giving):
+            tasks.append(asyncio.ensure_future(one))
+            await asyncio.sleep(0.005)
+            world.route_s = 0.0
+        await asyncio.gather(*tasks)
+        assert world.locked == {other}
+        assert (locks.holds(HERE), locks.holds(other), world.unlocked) == (False, True, [HERE])
+        await locks.ask([HERE], 1.0, anew=True)
+        assert (locks.holds(HERE), world.locked) == (True, {HERE, other})
 
     virtually(work)
 
