@@ -197,8 +197,12 @@ def _differences() -> list[str]:
         "A NOTIFICATION (200054) says that there is something whatever the consumer's expression takes:",
         "RocketMQ 5.5 looks (`useMessageFilterForNotification`), here the pop that follows finds nothing.",
         "An operator's reset of offsets stands until the group reads from there, also at a new master, and",
-        "commits of before are not noted for 30 s after a pull was told. RocketMQ forgets it with that",
-        "pull, or its master: what a Java client of 4.9 commits in the next 10 s undoes it.",
+        "commits of before are not noted. Who pulls from elsewhere after 10 s, or on another connection, is",
+        "told again, three times in all; 30 s after the last, commits count again. RocketMQ forgets it with",
+        "the first pull, or its master: what a Java client of 4.9 commits in the next 10 s undoes it, and so",
+        "does an answer that got lost.",
+        "A client whose consumer group was deleted keeps its connection while it beats; RocketMQ closes it",
+        "after two minutes.",
     ]
 
 
