@@ -12,7 +12,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.state.put_times import PutTimes
 from model.config import BrokerConfig
@@ -93,6 +93,13 @@ class _PendingAck:
         self.disk_deadline_ms = disk_deadline_ms
 
 
+class _Timer(NamedTuple):
+    """When it is to look for answers that are late."""
+
+    due_ms: float
+    handle: asyncio.TimerHandle
+
+
 class PendingAcks:
     """Holds answers back; never lets one out whose record is not where the configuration wants it.
 
@@ -122,7 +129,7 @@ class PendingAcks:
         self._disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
         self._accounts: dict[Connection, _Account] = {}
         self._all = _All()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: _Timer | None = None
         self.waits = PutTimes()
         """How long the answers to a read's sends waited for copies and the disk."""
         self.slow: SlowRequests | None = None
@@ -159,9 +166,7 @@ class PendingAcks:
             connection.write(answers)
             return
         now_ms = self._env.monotonic_ms()
-        self._wait(connection, answers, end, now_ms, self._queue_of(end))
-        if self._timer is None:
-            self._arm(now_ms)
+        self._expire_by(self._wait(connection, answers, end, now_ms, self._queue_of(end)))
 
     def add_all(self, answered: Answered, end: int) -> None:
         """``add`` of answers to several connections, with one write each."""
@@ -174,10 +179,10 @@ class PendingAcks:
                 connection.write_now(answers)
             return
         now_ms, queue = self._env.monotonic_ms(), self._queue_of(end)
+        deadline_ms = float("inf")
         for connection, answers in answered:
-            self._wait(connection, answers, end, now_ms, queue)
-        if self._timer is None:
-            self._arm(now_ms)
+            deadline_ms = self._wait(connection, answers, end, now_ms, queue)
+        self._expire_by(deadline_ms)
 
     def _queue_of(self, end: int) -> deque[_PendingAck]:
         """What answers at ``end`` wait for first."""
@@ -186,7 +191,8 @@ class PendingAcks:
 
     def _wait(
         self, connection: Connection, answers: bytes, end: int, now_ms: float, queue: deque[_PendingAck]
-    ) -> None:
+    ) -> float:
+        """Put them behind those that wait; when their time is over."""
         account = self._accounts.get(connection)
         if account is None:
             account = self._accounts[connection] = _Account(connection)
@@ -199,6 +205,7 @@ class PendingAcks:
             # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
             account.paused = True
             connection.hold(True)
+        return now_ms + (disk_ms if queue is self._disk else slave_ms)
 
     def on_replicated(self, offset: int) -> None:
         """The slaves have the log up to ``offset``."""
@@ -209,6 +216,8 @@ class PendingAcks:
             while slaves and slaves[0].end <= offset:
                 self._disk.append(slaves.popleft())
             self.on_flushed(self._flushed())
+            if self._disk:
+                self._expire_by(self._disk[0].disk_deadline_ms)
             return
         out: dict[_Account, list[bytes]] = {}
         while slaves and slaves[0].end <= offset:
@@ -233,7 +242,7 @@ class PendingAcks:
         for pending in (*self._slaves, *self._disk):
             pending.slave_deadline_ms = pending.disk_deadline_ms = float("-inf")
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.handle.cancel()
             self._expire(sys.maxsize)
 
     def drop(self) -> None:
@@ -248,7 +257,7 @@ class PendingAcks:
         self._accounts.clear()
         self._all = _All()
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.handle.cancel()
             self._timer = None
         for connection in dict.fromkeys(
             pending.account.connection for pending in waiting if not pending.account.gone
@@ -295,6 +304,14 @@ class PendingAcks:
             account.paused = False
             account.connection.hold(False)
 
+    def _expire_by(self, deadline_ms: float) -> None:
+        """Look for what is late by then: what the timer is for may have left, or wait longer."""
+        timer = self._timer
+        if timer is None or deadline_ms < timer.due_ms:
+            if timer is not None:
+                timer.handle.cancel()
+            self._arm(self._env.monotonic_ms())
+
     def _arm(self, now_ms: float) -> None:
         first = min(
             self._slaves[0].slave_deadline_ms if self._slaves else float("inf"),
@@ -304,7 +321,7 @@ class PendingAcks:
             self._timer = None
             return
         delay_s = max(first - now_ms, 1.0) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+        self._timer = _Timer(first, asyncio.get_running_loop().call_later(delay_s, self._expire))
 
     def _expire(self, most: int | None = None) -> None:
         """Answer what is late, about ``most`` bytes of it; the rest in a later turn of the loop."""

@@ -96,6 +96,25 @@ def test_what_passes_in_one_step_leaves_in_one_write_per_connection() -> None:
     run(body)
 
 
+async def test_what_the_slaves_have_waits_for_the_disk_no_longer_than_its_own_time() -> None:
+    marks = Marks()
+    pending_acks = parking_of(
+        marks, flushDiskType="SYNC_FLUSH", slaveTimeout="3600000", syncFlushTimeout="20"
+    )
+    connection = FakeConnection()
+    pending_acks.add(conn(connection), answer(1), 10)
+    marks.replicated = 10
+    pending_acks.on_replicated(10)
+    await eventually(lambda: bool(connection.written), "it is answered")
+    pending_acks.add(conn(connection), answer(2), 20)
+    marks.replicated = marks.flushed = 20
+    pending_acks.on_replicated(20)
+    marks.replicated = 30
+    pending_acks.add(conn(connection), answer(3), 30)  # while the timer is for the second, which has left
+    await eventually(lambda: len(answers_in(connection.data)) == 3, "so is that")
+    assert [one.code for one in answers_in(connection.data)] == [10, 0, 10]
+
+
 def test_with_sync_flush_an_answer_needs_slaves_and_disk() -> None:
     def body() -> None:
         marks = Marks()
