@@ -228,7 +228,8 @@ cdef class Block:
                       int64_t number, int64_t room, int64_t begin_ms, set pages, int pages_shift):
         """What these records add to an index file whose next entry is ``number`` and that has ``room``: their
         keys, of those that begin behind ``seen``. ``table`` has its slots and is changed, ``pages`` those of
-        them that changed; ``begin_ms`` -1: it is empty.
+        them that changed; ``begin_ms``: its first message's store time, of one that has none (number 1) the
+        first of these'.
 
         (entries, new slots, offset and store time of the first, of the last), b"" for none; None when it has
         no room for all of them: then nothing has changed.
@@ -243,6 +244,7 @@ cdef class Block:
         cdef const uint8_t *text
         cdef uint8_t *to
         cdef uint32_t start, h
+        cdef uint64_t since
         cdef int64_t seconds
         cdef int32_t before
         for at in range(first, until):
@@ -259,7 +261,7 @@ cdef class Block:
             return None
         if total == 0:
             return b"", 0, 0, 0, 0, 0
-        if begin_ms < 0:
+        if number == 1:
             begin_ms = head.stored
         raw = PyBytes_FromStringAndSize(NULL, ENTRY_BYTES * total)
         to = <uint8_t *>PyBytes_AS_STRING(raw)
@@ -267,9 +269,10 @@ cdef class Block:
             e = self.entries + at
             if e.offset <= seen:
                 continue
-            seconds = (e.stored - begin_ms) // 1000 if e.stored > begin_ms else 0
-            if seconds > 0x7FFFFFFF:
-                seconds = 0x7FFFFFFF
+            seconds = 0
+            if e.stored > begin_ms:  # by up to 2**64: a log may say what it likes
+                since = (<uint64_t>e.stored - <uint64_t>begin_ms) // 1000
+                seconds = 0x7FFFFFFF if since > 0x7FFFFFFF else <int64_t>since
             start = (<Route>self.routes[e.route]).hash_start
             text = self.texts.p + e.text_at
             begin = 0

@@ -235,11 +235,11 @@ cdef bint json_digits(bytes frame, bytes mark, int stop, Py_ssize_t most, Span *
     at = found - p + mark_bytes
     span.begin = at
     value[0] = 0
-    while at < n and at - span.begin <= most and 48 <= p[at] <= 57:
+    while at < n and at - span.begin < most and 48 <= p[at] <= 57:
         value[0] = value[0] * 10 + p[at] - 48
         at += 1
     span.end = at
-    return 0 < at - span.begin <= most and at < n and p[at] == stop
+    return at > span.begin and at < n and p[at] == stop
 
 
 cdef bint digits_behind(const uint8_t *p, Py_ssize_t n, bytes mark, Py_ssize_t *begin, Py_ssize_t *end,

@@ -225,7 +225,7 @@ class IndexFile:
         slots, begin_ms, pack = self.slots, head.begin_timestamp_ms, ENTRY.pack
         mark_dirty = self.dirty_pages.add
         entries: list[bytes] = []
-        last_ms, seconds, new_slots = -1, 0, 0
+        last_ms, seconds, new_slots = begin_ms, 0, 0
         for key_hash, offset, stored_ms in items:
             if stored_ms != last_ms:
                 last_ms = stored_ms
@@ -255,7 +255,7 @@ class IndexFile:
             self.table,
             head.count,
             min(self.entries_max - head.count, most),
-            -1 if empty else head.begin_timestamp_ms,
+            head.begin_timestamp_ms,
             self.dirty_pages,
             _PAGE_SLOTS_SHIFT,
         )

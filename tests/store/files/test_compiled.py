@@ -173,6 +173,21 @@ async def test_queues_and_index_become_the_same(seed: int, remembered: bool) -> 
             assert got == python.get(topic, queue_id, 0, 100, 1 << 20)
 
 
+@pytest.mark.parametrize(
+    "stored_ms", [(-5, 2**63 - 1, 0), (-(2**63), 2**63 - 1, -(2**63)), (-9000, -1, 5000), (2**63 - 1, -7, 0)]
+)
+async def test_store_times_of_a_log_may_be_any_number(stored_ms: tuple[int, ...]) -> None:
+    async with _store(packs=True) as packed, _store(packs=False) as python:
+        for n, at_ms in enumerate(stored_ms):
+            text = f"UNIQ_KEY\x01{n:032X}\x02"
+            for store in (packed, python):
+                store.append_raw(
+                    store.log.end, encode(message(b"", properties=text), n, store.log.end, at_ms)
+                )
+                store.confirm(store.log.end)
+            assert await state(packed) == await state(python)
+
+
 def segments(chance: random.Random) -> tuple[bytes, list[int]]:
     """A log of a few segments, and where its records begin."""
     found, begins = bytearray(), list[int]()
