@@ -8,6 +8,7 @@ from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration
 from broker.processors import Processors
+from broker.requests.fast_path import FastPath
 from broker.role.changes import RoleChanges
 from broker.role.manager import RoleManager
 from broker.tables.table_files import TableFiles
@@ -31,3 +32,4 @@ class BrokerParts(Protocol):
     processors: Processors
     upkeep: Upkeep
     tables: TableFiles
+    fast: FastPath

@@ -110,7 +110,7 @@ class Broker:
                 guard=guard,
             )
 
-        fast = FastPath(
+        self.fast = fast = FastPath(
             config, self.store, self.topics, self.pending_acks, self.context.stats, self._refuse_fast
         )
         self.processors.configuration.on_change += [fast.forget_routes, self._reconfigure]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from broker.parts import BrokerParts
-from runtime import native
 from store.heal.scrub import Scrub
 
 
@@ -44,7 +43,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "finished": broker.processors.transactions.finished.to_json(),
         "timers": broker.processors.timers.status(),
         "figures": broker.upkeep.sampling.status(),
-        "sendPath": native.describe(),
+        "sendPath": broker.fast.describe(),
         "getTotal": broker.context.stats.get_total,
         "parked": len(broker.context.pending_acks),
         "heldPulls": broker.processors.pulls.held,

@@ -57,6 +57,7 @@ from model.pop import REVIVE_TOPIC_PREFIX
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
 from remoting import codec
 from remoting.service import Connection
+from runtime import native
 from store.files.compiled import compiled
 from store.files.record import BLANK_BYTES, FIXED_V4, MAGIC_V1, Dispatch
 from store.message_store import MessageStore
@@ -163,13 +164,20 @@ class FastPath:
         self._binary_head = BinaryHeads().head
         self._refuse = refuse
         # Records with IPv6 hosts or a CRC property have another layout: the ordinary way knows it.
-        self._usable = len(host) == 8 and not config.append_prop_crc
+        self._why_not = "enabledAppendPropCRC" if config.append_prop_crc else ""
+        if len(host) != 8:
+            self._why_not = "the address of this broker is IPv6"
+        self._usable = not self._why_not
         self.compiled: CompiledSends | None = None
         """None: Python's path is taken."""
         module = compiled()
         if module is not None and self._usable:
             self.compiled = CompiledSends(module, self, self.routes.queues_of, refuse)
             topics.on_change.append(lambda names: self.forget_routes())
+
+    def describe(self) -> str:
+        """Which way plain sends take here: ``compiled``; ``Python`` or ``ordinary``, and why."""
+        return native.describe() if self._usable else f"ordinary ({self._why_not})"
 
     def forget_routes(self) -> None:
         """The configuration changed: work out anew who may send what."""

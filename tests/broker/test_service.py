@@ -19,6 +19,7 @@ from remoting import bodies
 from remoting.codec import Command, decode
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader, SendBackHeader, SendHeader
 from remoting.service import Connection
+from runtime import native
 from runtime.os_env import OsEnv
 from tests.broker.helpers import (
     Client,
@@ -45,6 +46,7 @@ async def test_what_is_sent_is_pulled_in_order(tmp_path: Path) -> None:
         assert [r.queue_offset for r in found] == list(range(40))
         assert property_of(found[0].properties, "CLUSTER") == "DefaultCluster"
         assert broker.status()["putTotal"] == 40
+        assert broker.status()["sendPath"] == native.describe()
 
 
 async def test_a_first_send_creates_its_topic_and_the_file_has_it(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from remoting import codec
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
+from runtime import native
 from tests.broker.helpers import batch_body, golden_exchanges
 from tests.fakes.broker.send_path import WAYS, Side
 
@@ -265,6 +266,23 @@ def test_a_full_disk_stores_nothing_and_leaves_the_answers_to_the_ordinary_way()
     assert side.fast(b"".join(sent)) == sent
     assert side.connection.written == []
     assert side.store.log.end == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"brokerIP1": "::1"}, "the address of this broker is IPv6"),
+        ({"enabledAppendPropCRC": "true"}, "enabledAppendPropCRC"),
+    ],
+)
+def test_where_no_send_takes_it_it_says_so(
+    keys: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Side, "usual", None)
+    side, sent = Side(**keys), frame(1)
+    assert side.fast(sent) == [sent]
+    assert side.hot.describe() == f"ordinary ({why})"
+    assert Side().hot.describe() == native.describe()
 
 
 def test_while_sends_are_refused_every_frame_is_left() -> None:
