@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -90,6 +90,7 @@ class Unhurried(Slice):
 
 
 P = TypeVar("P", bound=Peer)
+T = TypeVar("T")
 
 
 class Turn(Slice):
@@ -235,6 +236,22 @@ class Turns:
                 following.set_result(None)
                 return
         self._taken = False
+
+
+async def in_slices(turns: Turns, peer: Peer, steps: Generator[None, None, T]) -> T:
+    """The result of ``steps``, at once if there are few. Raises PeerLeft, and what they raise."""
+    found: list[T] = []
+
+    def run() -> Iterator[None]:
+        found.append((yield from steps))
+
+    left = run()
+    for _ in left:
+        async with turns.late(peer) as turn:
+            await turn.breathe()
+            for _ in left:
+                await turn.breathe()
+    return found[0]
 
 
 class Leaving(Generic[P]):

@@ -413,15 +413,15 @@ class PullProcessor:
             self._searches.note(held)
             return False
 
-    def _search(self, held: Held) -> bool:
-        """``_look_again`` in a turn of the searches; whether it keeps that: the message it is at was not
-        looked at to its end."""
-        try:
-            if self._tried(held, in_turn=True):
-                self._searches.note(held)  # behind the others
-        except NoRoom:
-            return True
-        return False
+    def _search(self, held: Held) -> Iterator[None]:
+        """``_look_again`` in a turn of the searches, until the message it is at was looked at to its end."""
+        while True:
+            try:
+                if self._tried(held, in_turn=True):
+                    self._searches.note(held)  # behind the others
+                return
+            except NoRoom:
+                yield
 
     def _tried(self, held: Held, *, in_turn: bool = False) -> bool:
         """Answer a pull that waits, if it need not wait any more. Whether it waits on behind what it passed

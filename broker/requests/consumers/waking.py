@@ -89,10 +89,10 @@ class Waking(Generic[K]):
 
 
 class Searches(Generic[K]):
-    """Calls ``search(key)`` of each key that was noted, in a turn of all searches (``broker/state/effort``).
-    True: it goes on in the next turn of the loop, and nobody else meanwhile."""
+    """Goes through ``search(key)`` of each key that was noted, in a turn of all searches
+    (``broker/state/effort``): a step in a turn of the loop, and nobody else meanwhile."""
 
-    def __init__(self, tasks: Tasks, effort: Effort, search: Callable[[K], bool]) -> None:
+    def __init__(self, tasks: Tasks, effort: Effort, search: Callable[[K], Iterator[None]]) -> None:
         self._tasks = tasks
         self._effort = effort
         self._search = search
@@ -115,7 +115,8 @@ class Searches(Generic[K]):
         effort, line = self._effort, self._line
         while line:
             async with effort.turn(effort.own):
-                # They may have been cleared meanwhile.
-                key = line.popitem(last=False)[0] if line else None
-                while key is not None and self._search(key):
+                if not line:
+                    return  # it was cleared meanwhile
+                for _ in self._search(line.popitem(last=False)[0]):
+                    await asyncio.sleep(0)
                     await effort.next_turn()

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
+from broker.requests.consumers.pop.log import PopLog
+from broker.requests.consumers.pop.pop import QUEUES_AT_ONCE
 from model.codes import Request, Response
+from runtime.turns import Turn
 from tests.broker.helpers import Client, client_of, eventually, records, running, topic
 from tests.broker.pop.support import pop, popped
 
@@ -72,3 +78,44 @@ async def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
             assert (await client.call(code, {**ext, "queueId": "1"})).code == Response.INVALID_PARAMETER
             wrong = await client.call(code, {**ext, "consumerGroup": "no good"})
             assert wrong.code == Response.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("what", [Request.POP_MESSAGE, Request.NOTIFICATION, Request.PEEK_MESSAGE])
+async def test_a_look_into_very_many_queues_is_taken_in_steps_and_misses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Request
+) -> None:
+    """A topic may have 65,535 queues. A message comes, between two steps, to a queue that was looked into."""
+    queues = 3 * QUEUES_AT_ONCE
+    async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as sender:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", queues))
+        for number in range(queues):
+            await client.send("T", queue_id=number)
+        await broker.store.caught_up()
+        while popped(await pop(client, "T"), "T"):
+            pass
+        known, looked, breaths = PopLog.known, list[int](), list[int]()
+
+        def looks(log: PopLog, name: str, group: str, queue_id: int) -> int | None:
+            if name == "T":
+                looked.append(queue_id)
+            return known(log, name, group, queue_id)
+
+        async def breathe(turn: Turn) -> None:
+            breaths.append(len(looked))
+            if len(breaths) == 2:
+                await sender.send("T", b"late", queue_id=looked[0])
+                await broker.store.caught_up()
+
+        monkeypatch.setattr(PopLog, "known", looks)
+        monkeypatch.setattr(Turn, "breathe", breathe)
+        match what:
+            case Request.POP_MESSAGE:
+                (found,) = popped(await pop(client, "T", poll_ms=15_000), "T")
+                assert found.body == b"late"
+            case Request.NOTIFICATION:
+                assert await notified(client, 15_000)
+            case _:
+                assert (await client.call(what, where(maxMsgNums="32"))).code == Response.PULL_NOT_FOUND
+        assert breaths[0] <= QUEUES_AT_ONCE
+        assert all(b - a <= QUEUES_AT_ONCE for a, b in pairwise(breaths))
+        assert len(breaths) >= 3

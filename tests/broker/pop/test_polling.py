@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from broker.requests.consumers.pop.held import HeldPop, Key
-from broker.requests.consumers.pop.polling import Polling
+from broker.requests.consumers.pop.polling import SERVED, Polling, Steps
 from broker.state.clients import SQL92, Subscription
 from broker.state.effort import Effort
 from model.config import BrokerConfig
@@ -50,7 +50,8 @@ class World:
         self.now_ms += 1
         self.made[self.turn] += 1
 
-    def _serve(self, held: HeldPop, last: bool) -> Command | None:
+    def _serve(self, held: HeldPop, last: bool) -> Steps[Command | None]:
+        yield from ()
         return Command(0) if last or self.has_messages else None
 
     def _released(self, request: Command) -> Command:
@@ -144,9 +145,11 @@ async def test_who_is_to_be_tried_is_looked_for_and_tried_a_slice_a_turn(what: s
         looked[world.turn] += 1
         return first(key)
 
-    def serve(held: HeldPop, last: bool) -> None:
+    def serve(held: HeldPop, last: bool) -> Steps[Command | None]:
         world.now_ms += 1
         tried[world.turn] += 1
+        yield from ()
+        return None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.polling.pops, "first", look)
@@ -189,9 +192,11 @@ async def test_messages_that_come_while_others_are_told_of_wake_who_was_passed_a
     world = World(groups=POPS)
     tried: list[Key] = []
 
-    def serve(held: HeldPop, last: bool) -> None:
+    def serve(held: HeldPop, last: bool) -> Steps[Command | None]:
         world.now_ms += 1
         tried.append(held.key)
+        yield from ()
+        return None
 
     world.polling.serve = serve
     world.polling._arrived([("T0", 0, 1, 0)])
@@ -202,3 +207,51 @@ async def test_messages_that_come_while_others_are_told_of_wake_who_was_passed_a
     world.polling._arrived([(f"T{number}", 3, 1, 0) for number in range(3)])
     await world.until_all()
     assert world.polling.held == 0
+
+
+@pytest.mark.parametrize("woken", [True, False])
+async def test_pops_over_very_many_queues_are_tried_in_steps(woken: bool) -> None:
+    """A pop over all queues of a topic looked into 65,535 in one go, and so did each that was woken."""
+    world, steps = World(), Counter[int]()
+
+    def serve(held: HeldPop, last: bool) -> Steps[Command | None]:
+        for _ in range(10):
+            world.now_ms += 1
+            steps[world.turn] += 1
+            yield
+            if not (last or held.waits):
+                return SERVED
+        return None if woken else Command(0)
+
+    world.polling.serve = serve
+    if woken:
+        world.polling.look_at_all()
+    else:
+        world.now_ms = 2000
+        world.polling._expire()
+    while world.polling._tasks._tasks:
+        world.turn += 1
+        await asyncio.sleep(0)
+    assert sum(steps.values()) == 10 * (3 if woken else POPS), "of each key the first"
+    assert max(steps.values()) <= SLICE_MS + 1
+    assert world.polling.held == (POPS if woken else 0)
+
+
+async def test_a_pop_that_is_over_while_it_is_tried_is_answered_once() -> None:
+    world = World()
+
+    def serve(held: HeldPop, last: bool) -> Steps[Command | None]:
+        while not (last or not held.waits):
+            world.now_ms += SLICE_MS
+            yield
+        return Command(0) if last else SERVED
+
+    world.polling.serve = serve
+    world.polling.look_at_all()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    world.now_ms = 2000
+    world.polling._expire()
+    await world.until_all()
+    await world.polling._tasks.join()
+    assert (world.polling.held, sum(world.made.values())) == (0, POPS)

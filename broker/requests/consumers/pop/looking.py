@@ -10,14 +10,15 @@ from broker.requests.consumers.pop.checks import need_readable, readable
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.order import OrderTable
-from broker.requests.consumers.pop.polling import Polling
-from broker.requests.consumers.pop.pop import BYTES_MAX
+from broker.requests.consumers.pop.polling import SERVED, Polling, Steps
+from broker.requests.consumers.pop.pop import BYTES_MAX, QUEUES_AT_ONCE
 from model.codes import Response
 from model.pop import MESSAGES_MAX, pop_retry_topic
 from remoting.codec import Command
 from remoting.headers import flag
 from remoting.pop_headers import LookHeader, PopAnswer
 from remoting.service import Connection
+from runtime.turns import in_slices
 from store.flow.reading import GetStatus
 
 FORBIDDEN = "peeking message is forbidden"
@@ -39,6 +40,9 @@ class LookProcessor:
     async def peek(self, connection: Connection, request: Command) -> Command:
         """Messages a pop would be given. Raises Refused."""
         header = self._header(connection, request, peek=True)
+        return await in_slices(self._context.turns, connection, self._peeked(request, header))
+
+    def _peeked(self, request: Command, header: LookHeader) -> Steps[Command]:
         context = self._context
         chance = context.env.random.randrange(100)
         count_max = min(max(header.count_max, 0), MESSAGES_MAX)
@@ -47,7 +51,9 @@ class LookProcessor:
         retries = self._retry_topics(header)
         queues = self._queues(header, chance)
         places = [*retries, *queues] if chance % 5 == 0 else [*queues, *retries]
-        for topic, queue_id in places:
+        for number, (topic, queue_id) in enumerate(places, 1):
+            if not number % QUEUES_AT_ONCE:
+                yield
             offset = max(self._log.offset(topic, header.group, queue_id), context.min_offset(topic, queue_id))
             rest += max(0, context.store.max_queue_offset(topic, queue_id) - offset)
             if count >= count_max or size >= BYTES_MAX:
@@ -67,20 +73,25 @@ class LookProcessor:
     async def notify(self, connection: Connection, request: Command) -> Command | None:
         """Whether there is something to pop; waits while there is not. Raises Refused."""
         header = self._header(connection, request, poll=True)
-        if self._has_messages(header):
+        before = self._context.store.dispatched
+        if await in_slices(self._context.turns, connection, self._has_messages(header)):
             return has_messages(request, True)
         now_ms = self._context.env.now_ms()
         wait_ms = (header.born_ms or now_ms) + header.poll_ms - now_ms
         code = self._polling.hold(connection, request, header, None, wait_ms)
         if code is None:
+            if before != self._context.store.dispatched:
+                self._polling.more(header)  # something came, may be to a queue that was looked at before
             return None
         return has_messages(request, False, full=code == Response.POLLING_FULL)
 
-    def serve(self, held: HeldPop, last: bool) -> Command | None:
+    def serve(self, held: HeldPop, last: bool) -> Steps[Command | None]:
         """The answer to a notification that waited; None: it waits on."""
         assert isinstance(held.header, LookHeader), "notifications alone wait here"
         self._context.trust.need_still(held.passed)
-        found = self._has_messages(held.header)
+        found = yield from self._has_messages(held.header)
+        if not (last or held.waits):
+            return SERVED
         return has_messages(held.request, found) if found or last else None
 
     async def polling_info(self, connection: Connection, request: Command) -> Command:
@@ -97,9 +108,14 @@ class LookProcessor:
         need_readable(self._context, header.group, header.topic, header.queue_id, FORBIDDEN)
         return header
 
-    def _has_messages(self, header: LookHeader) -> bool:
+    def _has_messages(self, header: LookHeader) -> Steps[bool]:
         places = [*self._queues(header, 0), *self._retry_topics(header)]
-        return any(self._has(header, topic, queue_id) for topic, queue_id in places)
+        for number, (topic, queue_id) in enumerate(places, 1):
+            if self._has(header, topic, queue_id):
+                return True
+            if not number % QUEUES_AT_ONCE:
+                yield
+        return False
 
     def _has(self, header: LookHeader, topic: str, queue_id: int) -> bool:
         offset = self._log.offset(topic, header.group, queue_id)

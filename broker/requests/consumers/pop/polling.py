@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Final, Literal, TypeVar
 
 from broker.context import BrokerContext
 from broker.requests.consumers.pop.held import HeldPop, HeldPops, Key
@@ -33,19 +33,23 @@ TIMER_MS: Final = 20
 DROPPED_AT_ONCE: Final = 100
 """Pops of a connection that are taken out in one step when it ends."""
 
+T = TypeVar("T")
 News = tuple[str] | Literal["all", "in order"]
 """Who is to be tried: those that wait for a topic to which messages came, or who waits."""
+
+Steps = Generator[None, None, T]
+"""What takes long with very many queues: the loop may go round between two steps."""
 
 SERVED: Final = Command(0)
 """Stands for an answer that is on its way already."""
 
 
 class Polling:
-    """Holds pops, and tries them again through ``serve(held, last)``. ``released``: the answer when the role
-    ends."""
+    """Holds pops, and tries them again through ``serve(held, last)``, in steps; one that does not wait any
+    more meanwhile is SERVED, but for its last try. ``released``: the answer when the role ends."""
 
     def __init__(self, context: BrokerContext, released: Callable[[Command], Command]) -> None:
-        self.serve: Callable[[HeldPop, bool], Command | None]
+        self.serve: Callable[[HeldPop, bool], Steps[Command | None]]
         self._released = released
         self._context = context
         self._config = context.config
@@ -101,7 +105,7 @@ class Polling:
         self._arm()
         return None
 
-    def more(self, header: PopHeader) -> None:
+    def more(self, header: PopHeader | LookHeader) -> None:
         """One of the group left messages: another one that waits may have them."""
         self._note((header.topic, header.group, max(header.queue_id, ALL_QUEUES)))
 
@@ -147,7 +151,7 @@ class Polling:
             if _searches(held):
                 self._searches.note(key)
                 return
-            is_over = self._try(held, last=False)
+            is_over = yield from self._try(held, last=False)
             if is_over:
                 self._over(held)
             yield
@@ -159,24 +163,23 @@ class Polling:
         if self.pops.first(held.key) is held:
             self.pops.take(held.key)
 
-    def _search(self, key: Key) -> bool:
+    def _search(self, key: Key) -> Iterator[None]:
         """Try the first of a key, in a turn of the searches. The others have turns of their own."""
         held = self.pops.first(key)
         if held is None:
-            return False
+            return
         if not _searches(held):
             self._note(key)
-        elif self._try(held, last=False):
+        elif (yield from self._try(held, last=False)):
             self._over(held)
             self._note(key)
-        return False
 
-    def _try(self, held: HeldPop, *, last: bool) -> bool:
+    def _try(self, held: HeldPop, *, last: bool) -> Steps[bool]:
         """Whether it need not wait any more. Errors are its own: the others wait on."""
         if held.connection.closed:
             return True
         try:
-            answer = self.serve(held, last)
+            answer = yield from self.serve(held, last)
         except Refused as refused:
             answer = held.request.reply(refused.code, remark=refused.remark)
         except (MqError, OSError, ValueError, struct.error) as error:
@@ -205,24 +208,23 @@ class Polling:
         expression's turn, as woken ones may."""
         self._timer = None
         if self._answering is None or self._answering.done():
-            slice_ = Slice(self._context.env.monotonic_ms)
-            while self._answer_late():
+            slice_, steps = Slice(self._context.env.monotonic_ms), self._late()
+            for _ in steps:
                 if slice_.is_over():
-                    self._answering = self._tasks.spawn(self._answer_all_late(), name="late")
+                    self._answering = self._tasks.spawn(self._answer_all_late(steps), name="late")
                     break
         self._arm()
 
-    async def _answer_all_late(self) -> None:
+    async def _answer_all_late(self, steps: Iterator[None]) -> None:
         slice_ = Slice(self._context.env.monotonic_ms)
-        while self._answer_late():
+        for _ in steps:
             await slice_.breathe()
 
-    def _answer_late(self) -> bool:
-        """Answer the first whose time is over; whether there was one."""
-        held = self.pops.overdue(self._context.env.monotonic_ms())
-        if held is not None:
-            self._try(held, last=True)
-        return held is not None
+    def _late(self) -> Iterator[None]:
+        """Answer those whose time is over, one after the other."""
+        while (held := self.pops.overdue(self._context.env.monotonic_ms())) is not None:
+            yield from self._try(held, last=True)
+            yield
 
     def look_at_all(self) -> None:
         """Try all that wait."""

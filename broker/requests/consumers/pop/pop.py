@@ -8,8 +8,10 @@ comes back through the retry topic (``revive``).
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,7 +30,7 @@ from broker.requests.consumers.pop.codec import Checkpoint
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.order import Key, OrderTable
-from broker.requests.consumers.pop.polling import SERVED, Polling
+from broker.requests.consumers.pop.polling import SERVED, Polling, Steps
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
 from broker.state.clients import SQL92, Subscription
@@ -49,6 +51,7 @@ from model.pop import (
 from remoting.codec import Command
 from remoting.pop_headers import PopAnswer, PopHeader
 from remoting.service import Connection
+from runtime.turns import in_slices
 from store.files.record import decode, encode
 from store.flow.reading import GetStatus, Got
 from store.flow.writing import Put
@@ -58,6 +61,8 @@ log = logging.getLogger(__name__)
 LATE_MS: Final = 500
 """A pop that comes so long after it wanted to be answered is answered POLLING_TIMEOUT, as in the original."""
 BYTES_MAX: Final = 4 * 1024 * 1024
+QUEUES_AT_ONCE: Final = 32
+"""Looked at in one step: a topic may have 65,535."""
 _ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _PASSED: Final = (GetStatus.NO_MATCHED, GetStatus.OFFSET_FOUND_NULL)
 
@@ -138,15 +143,19 @@ class PopProcessor:
             self._context, header.topic, header.expression, header.expression_type
         )
         await self._context.admit(connection, request)
+        before = self._context.store.dispatched
         if subscription.chooses is None:
-            taken = self._take(header, subscription)
+            taken = self._begin(header, subscription)
+            await in_slices(self._context.turns, connection, self._take(taken))
         else:
             taken = await self._searched(connection, header, subscription, born_ms)
         if taken.records:
             return self._answer(connection, request, taken)
-        wait_ms = born_ms + header.poll_ms - now_ms
+        wait_ms = born_ms + header.poll_ms - self._context.env.now_ms()
         code = self._polling.hold(connection, request, header, subscription, wait_ms)
         if code is None:
+            if before != self._context.store.dispatched:
+                self._polling.more(header)  # something came, may be to a queue that was looked at before
             return None
         return self._nothing(request, taken, code)
 
@@ -158,28 +167,29 @@ class PopProcessor:
         context = self._context
         async with context.effort.turn(connection):
             while True:
-                taken = self._take(header, subscription)
+                taken = self._begin(header, subscription)
+                for _ in self._take(taken):
+                    await asyncio.sleep(0)
+                    await context.effort.next_turn()
                 is_late = context.env.now_ms() >= born_ms + header.poll_ms
                 if taken.records or not taken.cut or is_late or connection.closed:
                     return taken
                 await context.effort.next_turn()
-                self._allowed(header)
-                refused = context.refuse_write()
-                if refused is not None:
-                    raise refused
+                self._need_still(header)
 
-    def serve(self, held: HeldPop, last: bool) -> Command | None:
+    def serve(self, held: HeldPop, last: bool) -> Steps[Command | None]:
         """What to answer a pop that waited; SERVED when that is on its way, None: it waits on. Raises
         Refused."""
         header, subscription = held.header, held.subscription
         assert isinstance(header, PopHeader), "pops alone wait here"
         assert subscription is not None, "a pop says what it wants"
         self._context.trust.need_still(held.passed)
-        self._allowed(header)
-        refused = self._context.refuse_write()
-        if refused is not None:
-            raise refused
-        taken = self._take(header, subscription)
+        self._need_still(header)
+        taken = self._begin(header, subscription)
+        for _ in self._take(taken):
+            yield
+            if not (last or held.waits):
+                return SERVED
         if taken.records:
             return self._answer(held.connection, held.request, taken) or SERVED
         if taken.cut:
@@ -192,6 +202,13 @@ class PopProcessor:
             self._put_off = False
             self._polling.look_at_all()
 
+    def _need_still(self, header: PopHeader) -> None:
+        """Raises Refused: much may have changed since the pop came."""
+        self._allowed(header)
+        refused = self._context.refuse_write()
+        if refused is not None:
+            raise refused
+
     def _allowed(self, header: PopHeader) -> None:
         context = self._context
         need_own_group(header.group)
@@ -203,29 +220,52 @@ class PopProcessor:
 
     # Taking
 
-    def _take(self, header: PopHeader, subscription: Subscription) -> Taken:
-        """All that there is for a pop; what is taken is in the log."""
-        context = self._context
-        chance = context.env.random.randrange(100)
+    def _begin(self, header: PopHeader, subscription: Subscription) -> Taken:
         revive_queue = ORDER_REVIVE_QUEUE if header.order else self._popped % self._config.revive_queues
         self._popped += 1
-        taken = Taken(header, subscription, context.env.now_ms(), revive_queue)
+        return Taken(header, subscription, self._context.env.now_ms(), revive_queue)
+
+    def _take(self, taken: Taken) -> Steps[None]:
+        """All that there is for a pop; what is taken is in the log. Some queues in which there is nothing are
+        a step; what was found goes out in the same one. Raises Refused."""
+        for number, (topic, queue_id) in enumerate(self._places(taken), 1):
+            self._take_queue(taken, topic, queue_id)
+            if not number % QUEUES_AT_ONCE and not taken.records:
+                yield
+                self._need_still(taken.header)
+                if not self._is_open():
+                    return
+                taken.pop_time_ms = self._context.env.now_ms()
+
+    def _is_open(self) -> bool:
+        """Whether anything may be taken now."""
         if self._log.full or not self._log.ready:
-            return taken
-        if context.pending_acks.is_full:
+            return False
+        if self._context.pending_acks.is_full:
             self._put_off = True  # as if there were none; see ``tick``
-            return taken
+            return False
+        return True
+
+    def _places(self, taken: Taken) -> Iterator[tuple[str, int]]:
+        """The queues to look into."""
+        header, chance = taken.header, self._context.env.random.randrange(100)
+        if not self._is_open():
+            return
         retry = self._retry_topic(header, chance)
         retry_first = chance < self._config.pop_retry_percent
         if retry_first and not header.order:
-            self._take_topic(taken, retry, chance)
+            yield from self._queues(retry, chance)
         if header.queue_id < 0:
-            self._take_topic(taken, header.topic, chance)
+            yield from self._queues(header.topic, chance)
         else:
-            self._take_queue(taken, header.topic, header.queue_id)
+            yield header.topic, header.queue_id
         if not retry_first and not header.order and taken.room > 0:
-            self._take_topic(taken, retry, chance)
-        return taken
+            yield from self._queues(retry, chance)
+
+    def _queues(self, name: str, chance: int) -> Iterator[tuple[str, int]]:
+        queues = readable(self._context, name)
+        for at in range(len(queues)):
+            yield name, queues[(chance + at) % len(queues)]
 
     def _retry_topic(self, header: PopHeader, chance: int) -> str:
         """The retry topic that this pop looks into. The texts of the answer have room for one alone."""
@@ -244,11 +284,6 @@ class PopProcessor:
             for q in readable(self._context, name)
         )
 
-    def _take_topic(self, taken: Taken, name: str, chance: int) -> None:
-        queues = readable(self._context, name)
-        for at in range(len(queues)):
-            self._take_queue(taken, name, queues[(chance + at) % len(queues)])
-
     def _take_queue(self, taken: Taken, topic: str, queue_id: int) -> None:
         """What ``taken`` has room for, of one queue. Raises Refused when the log takes no checkpoint; then
         what was taken before is lost to this answer, and comes back."""
@@ -258,10 +293,14 @@ class PopProcessor:
             key = (topic, header.group, queue_id)
             if self._orders.blocks(key, header.attempt_id, taken.pop_time_ms, offset):
                 return  # what waits there is none that could be had: it must not wake anybody
+        end = store.max_queue_offset(topic, queue_id)
         over = taken.subscription.chooses is not None and self._context.effort.is_over
-        taken.cut |= over and store.max_queue_offset(topic, queue_id) > offset
+        taken.cut |= over and end > offset
         if taken.room <= 0 or over:
-            taken.rest += max(0, store.max_queue_offset(topic, queue_id) - offset)
+            taken.rest += max(0, end - offset)
+            return
+        if end == offset and self._context.topics.first_offset(topic, queue_id) <= offset:
+            self._context.stats.missed_total += 1  # there are very many such queues where there are many
             return
         got = self._get(taken, topic, queue_id, offset)
         if got.status in _ELSEWHERE and got.next_offset != offset:
