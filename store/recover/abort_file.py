@@ -47,6 +47,9 @@ class AbortFile:
             self._write(self._boot)
         else:
             text = read_file(self._disk, self._path)
+            self._write(
+                text
+            )  # it may be in the page cache only. And before all else: does the disk take that?
             same_boot = self._boot != b"" and text == self._boot
             self.found = Stop.LOST if text == LOST else Stop.KILLED if same_boot else Stop.UNKNOWN
         self._disk.sync_dir(self._root)
@@ -78,8 +81,9 @@ class AbortFile:
     def _write(self, text: bytes) -> None:
         file = self._disk.open(self._path, create=True)
         try:
-            file.truncate(0)
             file.pwrite(text, 0)
+            if file.size() > len(text):
+                file.truncate(len(text))
             file.sync()
         finally:
             file.close()

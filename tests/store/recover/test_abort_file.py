@@ -79,3 +79,18 @@ async def test_a_block_that_the_kernel_dropped_after_a_failed_sync_is_not_served
     at = -(-(put.physical_offset + 200) // 512) * 512
     node.cache[at : at + 512] = bytes(512)
     assert records_of(await started(disk)) == []
+
+
+async def test_a_disk_that_takes_no_write_is_found_before_anything_else_is_read() -> None:
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+    store.log.sync()
+    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.write_checkpoint()
+    for after in (disk.killed(), disk.crash()):
+        after.fail = lambda what, path: errno.EIO if what == "pwrite" else None
+        store = MessageStore(FaultyEnv(after), config())
+        with pytest.raises(DiskError):
+            await store.open()
+        assert store.checkpoint.now.settled_offset == 0
