@@ -1,7 +1,8 @@
 """What is on a simulated disk after a kill, and what after a power failure?
 
 ``Machine`` is one file system with two layers: what the page cache shows, and what is durable. A killed
-process loses nothing that it wrote; a power failure keeps, of everything not synced,
+process loses nothing that it wrote, but, by chance, what a sync of its log failed to write: the kernel calls
+such pages clean, and drops them when it likes. A power failure keeps, of everything not synced,
 
 * an arbitrary subset of the written 4 KiB pages, some of them torn at a 512-byte sector
 * the old or the new size of each file
@@ -25,6 +26,8 @@ from runtime.env import Buffer, DiskUsage
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
+DROPS: Final = 0.5
+"""So often the pages of a failed sync are gone when its process has died."""
 _ZERO_PAGE: Final = bytes(PAGE_BYTES)
 
 
@@ -111,6 +114,13 @@ class _Inode:
         """EIO: the kernel marks the dirty pages clean; what they held reaches the disk no more."""
         self.dropped.update(self.stale)
 
+    def drop(self) -> None:
+        """The kernel needs the memory of the pages that a failed sync left clean: reads see the disk."""
+        for number in sorted(self.dropped):
+            old = self.stale.pop(number)
+            self._restore(number, old if number * PAGE_BYTES < self.size else None)
+        self.dropped.clear()
+
     def lose_power(self, rng: random.Random) -> None:
         size = self.size if self.size == self.durable_size else rng.choice((self.size, self.durable_size))
         for number in sorted(self.stale):
@@ -185,6 +195,8 @@ class DiskCounts:
     syncs: int = 0
     failed: int = 0
     powerless: int = 0
+    dropped: int = 0
+    """Killed processes whose log lacked what a failed sync left in memory."""
     lied: int = 0
     """Power failures with bytes missing that a sync had promised."""
 
@@ -201,6 +213,7 @@ class Machine:
         self.faults = DiskFaults()
         self.counts = DiskCounts()
         self._rng = random.Random(f"disk:{name}:{seed}")
+        self._memory = random.Random(f"memory:{name}:{seed}")  # its own, so that other draws stay
         self._files: dict[str, _Inode] = {}
         self._durable: dict[str, _Inode] = {}
         self._directories: set[str] = {"/", ""}
@@ -288,6 +301,11 @@ class Machine:
 
     def process_died(self, life: Life) -> None:
         self._locks = {path: owner for path, owner in self._locks.items() if owner is not life}
+        dropped = [i for path, i in sorted(self._files.items()) if "/commitlog/" in path and i.dropped]
+        if dropped and self._memory.random() < DROPS:
+            self.counts.dropped += 1
+            for inode in dropped:
+                inode.drop()
 
     # Looking from outside (checks)
 

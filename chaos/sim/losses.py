@@ -77,6 +77,7 @@ class Losses:
         self._cluster = cluster
         self._synced = synced
         self._powerless = self._wiped = False
+        self._dropped = 0  # as ``DiskCounts`` has it, of all brokers
         self._tolerates = tolerates
         self._unclean = unclean
         self._unclean_seen = 0
@@ -96,13 +97,15 @@ class Losses:
             self._hit |= {node.name for node in cluster.of("broker")}
         elif fault.name in COSTS_A_COPY and name in cluster.nodes and cluster.nodes[name].kind == "broker":
             self._hit.add(name)
-        if isinstance(fault, PowerFail):
-            self._powerless = True
+        dropped = sum(one.machine.counts.dropped for one in cluster.of("broker"))
+        powerless = isinstance(fault, PowerFail) or dropped > self._dropped
+        self._dropped = dropped
+        self._powerless |= powerless
         other_disk = isinstance(fault, Wipe | PutBack)
         self._wiped |= other_disk
-        if other_disk or isinstance(fault, PowerFail):
+        if other_disk or powerless:
             self._bytes_gone.append((cluster.clock(), cluster.nodes[name].host))
-        if other_disk or (isinstance(fault, PowerFail) and not self._synced):
+        if other_disk or (powerless and not self._synced):
             self._note(cluster.of_group(), left_behind=False)
 
     def happened(self, event: Happened) -> None:

@@ -183,6 +183,28 @@ def test_after_a_failed_sync_the_pages_are_lost_even_when_a_later_sync_succeeds(
     assert read_file(after_power(machine), "/data/f")[:4] == bytes(4)
 
 
+@pytest.mark.parametrize("name", ["/data/f", "/data/commitlog/f"])
+def test_the_kernel_drops_what_a_failed_sync_left_of_a_log_by_chance(name: str) -> None:
+    seen = set()
+    for seed in range(12):
+        machine, disk, life = a_disk(seed)
+        disk.makedirs("/data/commitlog")
+        file = disk.open(name, create=True)
+        file.pwrite(b"safe", 0)
+        file.sync()
+        file.pwrite(b"lost", 0)
+        file.pwrite(b"kept", PAGE_BYTES)
+        machine.faults.sync_errors = 1
+        with pytest.raises(OSError, match="sync failed"):
+            file.sync()
+        file.pwrite(b"kept", PAGE_BYTES)  # dirty again
+        machine.process_died(life)
+        after = machine.content(name)
+        assert after[PAGE_BYTES:] == b"kept"
+        seen.add(after[:4])
+    assert seen == ({b"safe", b"lost"} if "commitlog" in name else {b"lost"})
+
+
 def test_reads_and_writes_fail_as_often_as_told_and_change_nothing() -> None:
     machine, disk, _ = a_disk()
     file = disk.open("/data/f", create=True)

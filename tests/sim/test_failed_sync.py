@@ -8,9 +8,11 @@ import random
 import pytest
 
 from chaos.drills.simulated.run import run_plan
-from chaos.faults import Kill, PowerFail, Restart, Step, SyncError, ordered
+from chaos.faults import Heal, Isolate, Kill, PowerFail, Restart, Step, SyncError, ordered
 from chaos.scenarios.draws import ground
+from chaos.scenarios.majorities import MAJORITY
 from chaos.scenarios.plan import Plan
+from chaos.sim import disk
 from chaos.workload import Load
 
 pytestmark = pytest.mark.sim
@@ -41,6 +43,29 @@ def _one_has_a_failed_sync(rng: random.Random) -> Plan:
     off = [Step(at + 4500, PowerFail(name)) for name in BROKERS]
     back = [Step(at + 5000 + 100 * number, Restart(name)) for number, name in enumerate(BROKERS)]
     return _plan(rng, ordered(bad, off, back))
+
+
+def _what_two_had_is_dropped_at_one(rng: random.Random) -> Plan:
+    """It comes back with the third, which was cut off; the other one that has it is away until later."""
+    at = rng.randint(800, 1500)
+    bad = [Step(at, Isolate("slave"), "far"), Step(at + 1500, SyncError("master"), "bad")]
+    dead = [Step(at + 2100, Kill(name)) for name in BROKERS]
+    back = [Step(at + 2300, Heal()), Step(at + 2400, Restart("=bad")), Step(at + 2400, Restart("=far"))]
+    late = [Step(at + 7000, Restart(name)) for name in BROKERS]
+    plan = _plan(rng, ordered(bad, dead, back, late))
+    plan.broker = MAJORITY
+    return plan
+
+
+@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.more)])  # lost messages once
+def test_what_was_acknowledged_before_a_failed_sync_outlives_a_restart_in_the_same_boot(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(disk, "DROPS", 1.0)
+    plan = _what_two_had_is_dropped_at_one(random.Random(seed))
+    result = run_plan("dropped", seed, plan, None, None)
+    assert result.violations == []
+    assert result.coverage["fault.sync_error"] == 1
 
 
 def _plan(rng: random.Random, steps: list[Step]) -> Plan:

@@ -27,6 +27,7 @@ QUEUE = Queue("chaos", "broker-a", 0)
 class Machine:
     log: bytes = b""
     lied: int = 0
+    dropped: int = 0
 
     @property
     def counts(self) -> Machine:
