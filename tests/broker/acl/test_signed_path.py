@@ -10,6 +10,7 @@ import pytest
 from broker.acl.signed_path import SignedPath
 from model.codes import Request
 from model.config import BrokerConfig
+from model.errors import PeerError
 from remoting.acl.audit import Audit
 from remoting.acl.gate import Gate
 from remoting.codec import Command, encode, frame_end
@@ -59,3 +60,17 @@ def test_a_signed_send_of_up_to_64_kib_is_hashed_on_the_fast_way(
     assert at == len(buffer)
     assert (fast.taken, slow) == ((1, sends[1:]) if over else (3, [])), "what follows keeps its order"
     assert max(hashed) < LOOKED_AT_BYTES
+
+
+def test_sends_left_before_a_frame_that_cannot_be_are_handed_on_first() -> None:
+    config = BrokerConfig.from_mapping({"authenticationEnabled": "true"})
+    gate, fast = Gate.of(config, Audit("test", lambda: 0.0), None, "c"), Fast()
+    gate.directory.create_user(ALICE.access_key, {"password": ALICE.secret_key}, True)
+    unsigned = encode(Command(Request.SEND_MESSAGE_V2, {"a": "pg", "b": "abc"}))
+    good = signed(10) + unsigned
+    buffer = bytearray(good + b"\x00\x00\x00\x05\x00\x00\x00\xff")
+    path, connection = SignedPath(cast(Any, fast), gate, 16 << 20), cast(Any, FakeConnection())
+    assert path.process(connection, buffer, 0, len(buffer)) == (len(good), [unsigned])
+    assert fast.taken == 1
+    with pytest.raises(PeerError):
+        path.process(connection, buffer, len(good), len(buffer))

@@ -259,3 +259,22 @@ def test_a_consumer_that_is_to_be_asked_takes_the_ordinary_way() -> None:
         refusing = reads(Refused("no", code))
         assert refusing.process(cast(Any, connection), frame, 0, len(frame)) == (len(frame), left)
         assert [answer.code for answer in connection.sent] == ([] if left else [code])
+
+
+def test_a_pull_before_a_frame_that_cannot_be_is_answered_and_one_left_is_handed_on() -> None:
+    pull = PullHeader("g", "T", 0, 0, 32).to_ext()
+    frames = [codec.encode(Command(code, pull)) for code in (11, 34)]
+    path = reads()
+
+    def split(connection: object, buffer: bytes, at: int, end: int) -> tuple[int, list[bytes]]:
+        return sum(map(len, taken)), list(taken)
+
+    path._sends.process = split  # type: ignore[method-assign, assignment]
+    for taken in ([frames[0]], frames):
+        connection, data = Free(busy=False), b"".join(taken) + b"\x00\x00\x00\x05\x00\x00\x00\xff"
+        if len(taken) == 1:
+            with pytest.raises(PeerError):
+                path.process(cast(Any, connection), data, 0, len(data))
+        else:
+            assert path.process(cast(Any, connection), data, 0, len(data)) == (len(data) - 8, frames[1:])
+        assert len(connection.sent) == 1
