@@ -132,7 +132,7 @@ async def test_a_broker_that_was_declared_gone_without_a_role_comes_back(world: 
 async def test_a_process_whose_start_failed_is_started_again(world: World) -> None:
     cluster = world.cluster
     cluster.kill("b2")
-    cluster.nodes["b2"].machine.faults.sync_errors = 1
+    cluster.nodes["b2"].machine.faults.read_errors = 1
     cluster.start("b2")
     assert await cluster.until(lambda: None if cluster.errors else "it starts", 5.0) is None
     mending = asyncio.create_task(Operator(cluster).look_after_stores(lambda: False, lambda: False))
