@@ -48,7 +48,6 @@ from model.message import (
     PROPERTIES_BYTES_MAX,
     RETRY_PREFIX,
     TAGS,
-    UNIQ_KEY,
     encode_host,
     java_hash,
     property_of,
@@ -167,17 +166,16 @@ class FastPath:
         self._why_not = "enabledAppendPropCRC" if config.append_prop_crc else ""
         if len(host) != 8:
             self._why_not = "the address of this broker is IPv6"
-        self._usable = not self._why_not
         self.compiled: CompiledSends | None = None
         """None: Python's path is taken."""
         module = compiled()
-        if module is not None and self._usable:
+        if module is not None and not self._why_not:
             self.compiled = CompiledSends(module, self, self.routes.queues_of, refuse)
             topics.on_change.append(lambda names: self.forget_routes())
 
     def describe(self) -> str:
         """Which way plain sends take here: ``compiled``; ``Python`` or ``ordinary``, and why."""
-        return native.describe() if self._usable else f"ordinary ({self._why_not})"
+        return f"ordinary ({self._why_not})" if self._why_not else native.describe()
 
     def forget_routes(self) -> None:
         """The configuration changed: work out anew who may send what."""
@@ -201,7 +199,7 @@ class FastPath:
         born = connection.attributes.get(BORN_HOST)
         if born is None:
             born = connection.attributes[BORN_HOST] = born_host(connection.remote)
-        must_go_slow = not self._usable or len(born) != 8 or WAITS in connection.attributes
+        must_go_slow = self._why_not or len(born) != 8 or WAITS in connection.attributes
         # While a turn is open it is not asked here: the turn asks before it stores anything.
         if must_go_slow or ((compiled is None or not compiled.waiting) and self._refuse()):
             if compiled is not None:
@@ -209,6 +207,12 @@ class FastPath:
             return self.split(buffer, start, end, [])
         if compiled is not None:
             return compiled.process(connection, buffer, start, end, born)
+        return self._process(connection, buffer, start, end, born)
+
+    def _process(
+        self, connection: Connection, buffer: bytes | bytearray, start: int, end: int, born: bytes
+    ) -> tuple[int, list[bytes]]:
+        """Python's path of ``process``."""
         sends = _Sends(self, connection, buffer, start)
         frame_bytes_max, whole = self.config.frame_bytes_max, end
         if end - start > frame_bytes_max:  # else no frame that is whole is too long
@@ -335,13 +339,13 @@ class FastPath:
             if found < 0:
                 tag_code: int | None = 0
             else:
-                tag = marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, TAGS)
+                tag = marked[found + 6 : marked.find("\x02", found + 6)] or _of(marked, TAGS)
                 tag_code = tags.get(tag)
                 if tag_code is None:
                     tag_code = self.routes.tag_code(tag)
             found = marked.rfind("\x02KEYS\x01")
             keys = (
-                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, KEYS)
+                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _of(marked, KEYS)
             )
             body = view[body_at:stop]
             fixed = _pack(total, MAGIC_V1, _crc32(body) & 0x7FFFFFFF, queue_id, ext.flag, queue_offset,
@@ -444,21 +448,15 @@ class _Sends:
         chunks, dispatches, stored = self.chunks, self.dispatches, route.stored
         for flag, body, raw, marked, found in inner:
             # The three look-ups are written out: as calls they cost a batch a tenth more.
-            own = (
-                ""
-                if found < 0
-                else marked[found + 10 : marked.find("\x02", found + 10)] or _last(marked, UNIQ_KEY)
-            )
+            own = "" if found < 0 else marked[found + 10 : marked.find("\x02", found + 10)]
             found = marked.rfind("\x02TAGS\x01")
-            tag = (
-                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, TAGS)
-            )
+            tag = "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _of(marked, TAGS)
             tag_code = tags.get(tag)
             if tag_code is None:
                 tag_code = path.routes.tag_code(tag)
             found = marked.rfind("\x02KEYS\x01")
             keys = (
-                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _last(marked, KEYS)
+                "" if found < 0 else marked[found + 6 : marked.find("\x02", found + 6)] or _of(marked, KEYS)
             )
             size = len(body)
             total = overhead + size + len(raw)
@@ -514,8 +512,7 @@ def is_fast(code: int, ext: SendExt, properties: str, queues: int, unique: bytes
         and properties[-1] == "\x02"
         and "\0" not in properties  # of many the store would take them for torn
         and len(properties) <= PROPERTIES_BYTES_MAX  # those beside a batch, which are not stored, as well
-        and ext.producer_group != ""
-        and ext.default_topic != ""
+        and ext.producer_group != "" != ext.default_topic
         and unique.isalnum()  # of bytes: ASCII only
         # ``is_special`` in fewer steps: beside a unique key, names with an underscore need a second one.
         and "DELAY\x01" not in properties
@@ -526,9 +523,14 @@ def is_fast(code: int, ext: SendExt, properties: str, queues: int, unique: bytes
     )
 
 
-def _last(marked: str, name: str) -> str:
-    """Of a property whose last value is empty."""
+def _of(marked: str, name: str) -> str:
+    """The value of a property whose last one is empty."""
     return property_of(marked, name) or ""
+
+
+def _is_odd(marked: str) -> bool:
+    """Whether a batch's message has properties of brokers alone, or an empty unique key beside another."""
+    return holds_own(marked) or "\x02UNIQ_KEY\x01\x02" in marked
 
 
 _Inner = tuple[int, memoryview, bytes, str, int]
@@ -560,7 +562,7 @@ def _inner(
             return None
         unique_at = marked.rfind("\x02UNIQ_KEY\x01")
         # The one underscore of UNIQ_KEY is none of a name that only brokers write.
-        if (unique_at < 0 or marked.count("_") != 1) and holds_own(marked):
+        if (unique_at < 0 or marked.count("_") != 1) and _is_odd(marked):
             return None
         found.append((flag, view[at + 20 : properties_at], raw, marked, unique_at))
         at = end
