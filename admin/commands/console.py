@@ -82,14 +82,15 @@ def console(
     """Show a cluster in a browser: its map live, topics, consumers, messages, reports; hand groups over.
 
     On loopback nobody logs in, unless there is a password file, or a key that the console signs with. Beyond
-    loopback everybody does: with a name of the password file, else with the key. Ctrl-C ends it.
+    loopback, or behind a --proxy, everybody does: with a name of the password file, else with the key.
+    Ctrl-C ends it.
 
     Example: keelmq console --port 9880
     """
     if drills and (reports is None or read_only):
         raise click.UsageError("--drills needs --reports DIR, where results go, and no --read-only")
     where = site(directory, namesrv, credentials_file)
-    entry = Entry(_pairs(address, password_file, where.key), _proxy(proxy))
+    entry = Entry(_pairs(address, proxy, password_file, where.key), _proxy(proxy))
     https = _https(https_cert, https_key)
     asked = _controllers(controllers, namesrv, directory)
     link = bind(port, address)
@@ -133,17 +134,21 @@ def _controllers(given: str | None, namesrv: str | None, directory: Path) -> lis
     return [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
 
 
-def _pairs(address: str, password_file: str | None, key: Signer | None) -> Pairs | None:
-    """Who may log in; None: nobody has to. Raises ConfigError where it would be open to all."""
+def _pairs(address: str, proxy: str, password_file: str | None, key: Signer | None) -> Pairs | None:
+    """Who may log in; None: nobody has to. Raises ConfigError where it would be open to all: a proxy on this
+    machine asks from loopback, for whoever is before it."""
     if password_file is not None:
         return of_file(password_file)
     if key is not None:
         return of_key(key)
-    if is_loopback(address):
+    if is_loopback(address) and not proxy:
         return None
-    raise ConfigError(
-        f"--address {address} is not loopback: give --password-file, or --credentials, to log in with"
+    why = (
+        f"behind --proxy {proxy} it is not for this machine"
+        if proxy
+        else f"--address {address} is not loopback"
     )
+    raise ConfigError(f"{why}: give --password-file, or --credentials, to log in with")
 
 
 def _proxy(address: str) -> str:

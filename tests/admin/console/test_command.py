@@ -23,8 +23,8 @@ KEY = Credentials("op", "a rather long secret")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "console.example"])
 def test_beyond_loopback_it_does_not_start_without_a_log_in(address: str) -> None:
     with pytest.raises(ConfigError, match="--password-file"):
-        _pairs(address, None, None)
-    pairs = _pairs(address, None, KEY)
+        _pairs(address, "", None, None)
+    pairs = _pairs(address, "", None, KEY)
     assert pairs is not None
     assert proves(pairs, "op", "a rather long secret")
 
@@ -32,15 +32,22 @@ def test_beyond_loopback_it_does_not_start_without_a_log_in(address: str) -> Non
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "127.0.0.2"])
 def test_on_loopback_one_logs_in_where_the_console_has_a_key(address: str, tmp_path: Path) -> None:
     """Whoever else is on the machine does not get the key's rights by a browser."""
-    assert _pairs(address, None, None) is None
-    assert _pairs(address, None, KEY) is not None
+    assert _pairs(address, "", None, None) is None
+    assert _pairs(address, "", None, KEY) is not None
     people = tmp_path / "people"
     people.write_text("ann:a long password\n")
     people.chmod(0o600)
-    pairs = _pairs(address, str(people), KEY)
+    pairs = _pairs(address, "", str(people), KEY)
     assert pairs is not None
     assert not proves(pairs, "op", "a rather long secret")
     assert proves(pairs, "ann", "a long password")
+
+
+def test_behind_a_proxy_one_logs_in_also_on_loopback() -> None:
+    """It asks from loopback, with loopback's Host where it passes none on, for whoever is before it."""
+    with pytest.raises(ConfigError, match="--password-file"):
+        _pairs("127.0.0.1", "127.0.0.1", None, None)
+    assert _pairs("127.0.0.1", "127.0.0.1", None, KEY) is not None
 
 
 def test_a_proxy_is_named_by_the_address_it_comes_from() -> None:
