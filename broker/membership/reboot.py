@@ -81,8 +81,11 @@ def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
         return "the log is empty, but the broker has its identity from before"
     rebooted = not boot_id or noted is None or noted.boot_id != boot_id
     at_risk = not (found.synced if noted is None or noted.synced is None else noted.synced)
-    if not at_risk or found.clean:
-        return None
+    return _loss_of_memory(found, rebooted=rebooted) if at_risk and not found.clean else None
+
+
+def _loss_of_memory(found: Found, *, rebooted: bool) -> str | None:
+    """Why what was acknowledged in memory alone may be gone, or None."""
     if rebooted:
         return "the machine was reset since the log was written, and not all of it was synced"
     return "a sync failed, and what it was to write may be gone" if found.sync_failed else None

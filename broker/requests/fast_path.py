@@ -307,6 +307,7 @@ class FastPath:
                 or route is None
                 or sends.ordered
                 or size > body_bytes_max
+                or "\0" in properties  # of many the store would take them for torn
                 or not is_fast(code, ext, properties, route.queues, unique_bytes)
             ):
                 sends.leave(at, stop, is_send=True)
@@ -510,7 +511,6 @@ def is_fast(code: int, ext: SendExt, properties: str, queues: int, unique: bytes
         and not ext.sys_flag & ~PLAIN_SYS_FLAGS
         and (ext.batch == "true" if code == SEND_BATCH else ext.batch in _SINGLE)
         and properties[-1] == "\x02"
-        and "\0" not in properties  # of many the store would take them for torn
         and len(properties) <= PROPERTIES_BYTES_MAX  # those beside a batch, which are not stored, as well
         and ext.producer_group != "" != ext.default_topic
         and unique.isalnum()  # of bytes: ASCII only

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.membership.view import View
+from broker.role.beginning import Beginning
 from broker.state.role_state import Role, RoleHolder, RoleState
 from model.errors import BrokenInvariantError
 from model.ids import NO_EPOCH, BrokerId, Epoch
@@ -160,6 +161,7 @@ class RoleMachine:
         self._holder = holder
         self._before: RoleState | None = None  # during a change: what was shown before
         self._announced = False
+        self.beginning = Beginning()
         self.cannot_begin = False  # it asked for that, and was not answered yet
         self._examined = False  # the Controllers know what this log holds, or it was copied since
         self._known_at: Epoch | None = None  # the group's epoch when the Controllers heard of this start
@@ -234,12 +236,14 @@ class RoleMachine:
 
     def on_lead(self, broker_id: BrokerId, epoch: Epoch, address: str) -> bool:
         """This broker serves as master of ``epoch``; whether role, epoch or master are new."""
+        self.beginning.on_over()
         return self._became(Event.LEAD, RoleState("master", broker_id, epoch, address))
 
     def on_follow(
         self, broker_id: BrokerId, epoch: Epoch, master: str | None, ha_address: str | None
     ) -> bool:
         """This broker is slave of ``master``; whether role, epoch or master are new."""
+        self.beginning.on_over()
         new = self._became(Event.FOLLOW, RoleState("slave", broker_id, epoch, master))
         self.ha_address = ha_address
         self._examined, self.cannot_begin = True, False  # the log agrees with a master's, or will

@@ -21,7 +21,6 @@ from broker.membership.controllers import Controllers
 from broker.membership.heartbeats import Heartbeats
 from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership, Superseded
 from broker.membership.view import View
-from broker.role.beginning import Beginning
 from broker.role.classic import ClassicRole
 from broker.role.epochs import label_log, recorded_epoch
 from broker.role.handover import Handover
@@ -29,6 +28,7 @@ from broker.role.host import Elected, RoleHost
 from broker.role.lease import Lease
 from broker.role.link_watch import LOOK_S, LinkWatch
 from broker.role.machine import (
+    Action,
     Adopt,
     AskAnew,
     CannotBecome,
@@ -90,7 +90,6 @@ class RoleManager:
         self._tasks = Tasks("role")
         self._stopping = False
         self._wake = asyncio.Event()
-        self._beginning = Beginning()
         self._changing = asyncio.Lock()
         self._controllers = Controllers(env, config, client)
         self._membership = Membership(env, config, parts.store, self._controllers)
@@ -350,16 +349,7 @@ class RoleManager:
             self._parts.current.in_sync = broker_id in view.members
             if view.epoch > self.epoch and not self.over:
                 self._parts.store.throttle.postpone()
-            action = self.machine.decide(view, self._facts(broker_id))
-            if isinstance(action, Lead) and self._beginning.asks(self._parts.env.monotonic_ms()):
-                self.machine.on_cannot_begin()
-                action = self.machine.decide(view, self._facts(broker_id))
-            if isinstance(action, AskAnew):
-                view = await self._ask_anew(broker_id, view)
-                self.machine.on_examined()
-                action = self.machine.decide(view, self._facts(broker_id))
-                if isinstance(action, AskAnew):
-                    raise BrokenInvariantError("a broker that was examined is not examined again")
+            view, action = await self._decided(broker_id, view)
             match action:
                 case Stay():
                     pass
@@ -375,22 +365,30 @@ class RoleManager:
                     self._parts.ha.links.on_incarnations(view.incarnations)
                     self._parts.ha.adopt(view.members, view.set_epoch, asked_ms)
                 case Lead(announce):
-                    try:
-                        await self._lead(broker_id, view, announce=announce)
-                    except Exception:
-                        self._beginning.on_failed(self._parts.env.monotonic_ms())
-                        raise
-                    self._beginning.on_over()
+                    await self._lead(broker_id, view, announce=announce)
                 case Follow(ha_address, rocketmq_peer):
                     self._parts.ha.expect_master(rocketmq_peer=rocketmq_peer)
                     address = view.master_address
-                    self._beginning.on_over()
                     self.machine.on_change()
                     await self._host.follow(broker_id, view.epoch, address, ha_address)
                     if not self.over:
                         self._changed(self.machine.on_follow(broker_id, view.epoch, address, ha_address))
             if view.epoch == self.epoch and not self.over:
                 self.reason = None
+
+    async def _decided(self, broker_id: BrokerId, view: View) -> tuple[View, Action]:
+        """What the view asks for; or, where the Controllers had to be asked anew, what their answer does."""
+        action = self.machine.decide(view, self._facts(broker_id))
+        if isinstance(action, Lead) and self.machine.beginning.asks(self._parts.env.monotonic_ms()):
+            self.machine.on_cannot_begin()
+            action = self.machine.decide(view, self._facts(broker_id))
+        if isinstance(action, AskAnew):
+            view = await self._ask_anew(broker_id, view)
+            self.machine.on_examined()
+            action = self.machine.decide(view, self._facts(broker_id))
+            if isinstance(action, AskAnew):
+                raise BrokenInvariantError("a broker that was examined is not examined again")
+        return view, action
 
     async def _ask_anew(self, broker_id: BrokerId, view: View) -> View:
         """The Controllers' decision, now that they hear what is here. Raises as ``Controllers.elect``."""
@@ -421,12 +419,16 @@ class RoleManager:
         if not self.machine.is_master:
             await self._parts.ha.become_fenced()
         await self._host.take_tables(broker_id, view.epoch, view.table_sources)
-        label_log(self._parts.store, view.epoch)
-        self.machine.on_announced(announce)
+        # A member with the tables is waited for. Who cannot begin after that is perhaps to be replaced.
         try:
+            label_log(self._parts.store, view.epoch)
+            self.machine.on_announced(announce)
             if announce:
                 self._host.announce(view.epoch)
             await self._lead_now(broker_id, view)
+        except Exception:
+            self.machine.beginning.on_failed(self._parts.env.monotonic_ms())
+            raise
         finally:
             self.machine.on_announced(False)
             if announce and not self.machine.is_master:

@@ -97,9 +97,7 @@ class Losses:
             self._hit |= {node.name for node in cluster.of("broker")}
         elif fault.name in COSTS_A_COPY and name in cluster.nodes and cluster.nodes[name].kind == "broker":
             self._hit.add(name)
-        dropped = sum(one.machine.counts.dropped for one in cluster.of("broker"))
-        powerless = isinstance(fault, PowerFail) or dropped > self._dropped
-        self._dropped = dropped
+        powerless = self._lost_memory(fault)
         self._powerless |= powerless
         other_disk = isinstance(fault, Wipe | PutBack)
         self._wiped |= other_disk
@@ -107,6 +105,12 @@ class Losses:
             self._bytes_gone.append((cluster.clock(), cluster.nodes[name].host))
         if other_disk or (powerless and not self._synced):
             self._note(cluster.of_group(), left_behind=False)
+
+    def _lost_memory(self, fault: Fault) -> bool:
+        """Whether something is gone that was in memory alone."""
+        before = self._dropped
+        self._dropped = sum(one.machine.counts.dropped for one in self._cluster.of("broker"))
+        return isinstance(fault, PowerFail) or self._dropped > before
 
     def happened(self, event: Happened) -> None:
         """A broker became master: what its log lacks stays behind, where the mode allows it."""

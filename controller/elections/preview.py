@@ -95,16 +95,9 @@ class ElectionPreview:
         before any was asked (None), those that could. ``full``: those of them that take no messages. The
         shell adds the request's id and the time."""
         group = self.group(name)
-        alive = self._living(name, answered, now_ms)
+        alive, presumed = self._able(name, request, answered, now_ms)
         confirming = group.master if group is not None and not request.restarted else request.broker_id
         beat = None if confirming is None else self._live.newest(name, confirming)
-        presumed = self._live.presumed_alive(name, group.replicas if group else (), now_ms)
-        if group is not None and request.gives_up(group):
-            alive, presumed = (
-                [i for i in alive if i != group.master],
-                [i for i in presumed if i != group.master],
-            )
-        ends, last = self._live.ends(name), {*full, *((request.broker_id,) if request.cannot_begin else ())}
         command = ElectMaster(
             group=name,
             alive=tuple(alive),
@@ -118,9 +111,25 @@ class ElectionPreview:
             all_ack=beat is not None and beat.all_ack,
             master_epoch=request.master_epoch,
             unclean=group is not None and self._may_be_unclean(group) and not request.steps_down,
-            ends={i: _ranked_last(end) if i in last else end for i, end in ends.items()},
+            ends=self._ends(name, {*full, request.broker_id} if request.cannot_begin else full),
         )
-        return command if group is None else _without_full(group, command, full)
+        return _without_full(group, command, full)
+
+    def _able(
+        self, name: str, request: ElectionRequest, answered: Collection[int] | None, now_ms: float
+    ) -> tuple[list[int], list[int]]:
+        """Who lives, and who must not be taken for dead yet; a master that gives up is as good as dead."""
+        group, alive = self.group(name), self._living(name, answered, now_ms)
+        presumed = list(self._live.presumed_alive(name, group.replicas if group else (), now_ms))
+        if group is None or not request.gives_up(group):
+            return alive, presumed
+        return [i for i in alive if i != group.master], [i for i in presumed if i != group.master]
+
+    def _ends(self, name: str, last: Collection[int]) -> dict[int, End]:
+        """How far the logs reach; of equal logs those of ``last`` come after any other."""
+        ends = self._live.ends(name)
+        after = PRIORITY_LAST + 1
+        return ends | {i: msgspec.structs.replace(ends[i], priority=after) for i in last if i in ends}
 
     def _living(self, name: str, answered: Collection[int] | None, now_ms: float) -> list[int]:
         """Who just answered lives, also when its last heartbeat is too long ago: it stood still."""
@@ -299,15 +308,12 @@ class ElectionPreview:
         )
 
 
-def _ranked_last(end: End) -> End:
-    """Of equal logs any other broker's counts."""
-    return msgspec.structs.replace(end, priority=PRIORITY_LAST + 1)
-
-
-def _without_full(group: Group, command: ElectMaster, full: Collection[int]) -> ElectMaster:
+def _without_full(group: Group | None, command: ElectMaster, full: Collection[int]) -> ElectMaster:
     """Where every member has all that was acknowledged, ``full`` ones are as if they had not answered, as
     long as another has: one whose log is longer would lead, and take no message."""
+    if group is None or not full:
+        return command
     others = {*command.answered}.intersection(group.sound_members, command.alive).difference(full)
-    if not (full and others and group.ballot(command).all_ack) or group.majority_of:
+    if not (others and group.ballot(command).all_ack) or group.majority_of:
         return command
     return msgspec.structs.replace(command, answered=tuple(i for i in command.answered if i not in full))

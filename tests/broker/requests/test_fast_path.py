@@ -464,7 +464,6 @@ FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
         (310, {"sys_flag": 128}, "A1", False),
         (310, {"properties": UNIQ[:-1]}, "A1", False),
         (320, {"batch": "true", "properties": UNIQ + f"p\x01{'x' * PROPERTIES_BYTES_MAX}\x02"}, "A1", False),
-        (310, {"properties": UNIQ + "a\x01\0\x02"}, "A1", False),
         (310, {"properties": UNIQ + "DELAY\x013\x02"}, "A1", False),
         (310, {"properties": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
         (310, {"properties": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
