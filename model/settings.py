@@ -139,6 +139,9 @@ def _line(toml: bool, name: str, value: str) -> str:
 class Config:
     """Base of all configurations: values by RocketMQ key, checked on the way in."""
 
+    given = frozenset[str]()
+    """Keys that were set, be it to their defaults."""
+
     @classmethod
     def keys(cls) -> dict[str, "dataclasses.Field[Any]"]:
         return {f.metadata["key"]: f for f in dataclasses.fields(cls)}
@@ -153,6 +156,7 @@ class Config:
                 raise ConfigError(_unknown(name, known))
             arguments[known[name].name] = _convert(name, text, known[name])
         config = cls(**arguments)
+        config.given = frozenset(values)
         config.check()
         return config
 
@@ -287,9 +291,10 @@ def is_loopback(host: str) -> bool:
 
 def is_this_machine(host: str) -> bool:
     """Whether ``host``, told to another machine, would mean that one there, or none at all (0.0.0.0)."""
-    if is_loopback(host):
+    name = host.lower().removesuffix(".")
+    if is_loopback(name) or name == "localhost.localdomain" or name.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+        return ipaddress.ip_address(name.strip("[]")).is_unspecified
     except ValueError:
         return False

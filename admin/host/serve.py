@@ -67,7 +67,7 @@ class Server(Protocol):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one process is to run: the server's address as clients know it, how to make the server, and which
-    keys of its file are RocketMQ's and mean nothing here, and which are of TLS."""
+    keys of its file are RocketMQ's and mean nothing here, which are of TLS, and what is odd in them."""
 
     role: str
     address: str
@@ -79,6 +79,7 @@ class Plan:
     ignored: tuple[str, ...] = ()
     tls: Mapping[str, str] = field(default_factory=dict)
     push: Target | None = None
+    doubts: tuple[str, ...] = ()
 
 
 class Host(Server, Protocol):
@@ -244,6 +245,7 @@ def _plan_broker(config: BrokerConfig, kept_by: Keep | None) -> Plan:
         _places(config),
         tuple(ports) if port else (),  # with 0 the system chooses
         push=target_of(config),
+        doubts=tuple(config.doubts()),
     )
 
 
@@ -321,6 +323,8 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     logs = set_up(f"{role}@{chosen.address}")
     if chosen.ignored:
         log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))
+    for doubt in chosen.doubts:
+        log.warning("%s", doubt)
     for name in SECRET_FILES:
         if open_to_others(values.get(name, "")):
             log.warning("%s=%s can be read by others than its owner: chmod 600", name, values[name])

@@ -1,5 +1,6 @@
 """Keys of a broker."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +40,7 @@ class BrokerConfig(PopConfig):
     broker_ip1: str = key(
         "brokerIP1",
         "127.0.0.1",
-        "address clients are told; no loopback one beside Controllers or NameServers elsewhere",
+        "address clients are told; beside Controllers or NameServers elsewhere to be set, as bindAddress",
     )
     group_address: str = key(
         "groupAddress", "", "host:port that stays that of the group's master, whoever it is; empty = none"
@@ -330,9 +331,18 @@ class BrokerConfig(PopConfig):
 
     def _check_told(self) -> None:
         """A broker that nobody elsewhere reaches can still dial out, copy, be in the SyncStateSet and be
-        elected: then its group has a master that no client finds."""
-        servers = addresses(self.namesrv_addr) + addresses(self.controller_addr)
-        far = [address for address in servers if not is_loopback(split_address(address)[0])]
+        elected: then its group has a master that no client finds. Who set such an address may mean it: a
+        port that is published, or a forwarder, on this machine."""
+        for name, text in self._unreached():
+            need(name in self.given, text)
+
+    def doubts(self) -> list[str]:
+        """What somebody set that is right in few places only."""
+        return [text for _, text in self._unreached()]
+
+    def _unreached(self) -> Iterator[tuple[str, str]]:
+        """Keys whose addresses mean nothing elsewhere, where others are, and what to say of each."""
+        far = [a for a in self._others() if not is_this_machine(split_address(a)[0])]
         if not far:
             return
         group_host = split_address(self.group_address)[0] if self.group_address else ""
@@ -341,17 +351,29 @@ class BrokerConfig(PopConfig):
             ("brokerIP2", self.broker_ip2),
             ("groupAddress", group_host),
         ):
-            need(
-                not (host and is_this_machine(host)),
-                f"{name}={host} would be told to {far[0]}, and means whoever reads it there: set {name} to"
-                " the address at which clients and the other brokers reach this one, and bindAddress to one"
-                " of this machine where they get in",
+            if host and is_this_machine(host):
+                yield (
+                    name,
+                    f"{name}={host} would be told elsewhere ({far[0]}), and means whoever reads it there: set"
+                    f" {name} to the address at which clients and the other brokers reach this one (to {host}"
+                    " only if they do there), and bindAddress to one of this machine where they get in",
+                )
+        if is_loopback(self.bind_address):
+            yield (
+                "bindAddress",
+                f"bindAddress={self.bind_address}: nobody elsewhere gets in there, and {self.address} is"
+                f" told elsewhere ({far[0]}): set bindAddress to that address of this machine, or 0.0.0.0 (to"
+                f" {self.bind_address} only if something on this machine passes on what comes)",
             )
-        need(
-            not is_loopback(self.bind_address),
-            f"bindAddress={self.bind_address}: nobody elsewhere gets in there, and {self.address} would be"
-            f" told to {far[0]}: set bindAddress to that address of this machine, or 0.0.0.0",
-        )
+
+    def _others(self) -> list[str]:
+        """Who hears of this broker's addresses, and the master of a classic slave that others hear of."""
+        servers = addresses(self.namesrv_addr)
+        if self.enable_controller_mode:
+            return servers + addresses(self.controller_addr)
+        if servers and self.broker_role == "SLAVE":
+            return servers + addresses(self.ha_master_address)
+        return servers
 
     @property
     def waits_for_every_member(self) -> bool:

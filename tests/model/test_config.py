@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from admin.host.serve import plan
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.defaults import table
 from model.errors import ConfigError
@@ -68,29 +69,66 @@ FAR = {"namesrvAddr": "127.0.0.1:1;10.0.0.1:9876"}
 OUT = {"bindAddress": "0.0.0.0", "trustPeers": "true", "brokerIP1": "10.0.0.5"}
 
 
+def without(name: str) -> dict[str, str]:
+    return {key: value for key, value in (FAR | OUT).items() if key != name}
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (FAR, "brokerIP1=127.0.0.1 would be told to 10.0.0.1:9876"),
-        ({"enableControllerMode": "true", "controllerAddr": "ctl:9878"}, "brokerIP1=127.0.0.1 .* ctl:9878"),
-        (FAR | OUT | {"brokerIP1": "localhost"}, "set brokerIP1 to .*, and bindAddress"),
-        (FAR | OUT | {"brokerIP1": "0.0.0.0"}, "brokerIP1=0.0.0.0 would be told"),
-        (FAR | OUT | {"brokerIP2": "[::1]"}, "brokerIP2=.* would be told"),
-        (FAR | OUT | {"bindAddress": "127.0.0.1"}, "bindAddress=127.0.0.1: nobody elsewhere gets in"),
+        (FAR, r"brokerIP1=127.0.0.1 would be told elsewhere \(10.0.0.1:9876\)"),
+        ({"enableControllerMode": "true", "controllerAddr": "ctl:9878"}, "brokerIP1=127.0.0.1 .*ctl:9878"),
+        (without("brokerIP1"), "set brokerIP1 to .*, and bindAddress"),
+        (without("bindAddress"), "bindAddress=127.0.0.1: nobody elsewhere gets in"),
+        (
+            {
+                "brokerRole": "SLAVE",
+                "brokerId": "1",
+                "namesrvAddr": "127.0.0.1:1",
+                "haMasterAddress": "10.0.0.1:10912",
+            },
+            "brokerIP1=127.0.0.1 .*10.0.0.1:10912",
+        ),
     ],
 )
-def test_an_address_that_nobody_elsewhere_reaches_is_not_told_elsewhere(
+def test_a_default_that_nobody_elsewhere_reaches_is_not_told_elsewhere(
     values: dict[str, str], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         BrokerConfig.from_mapping(values)
 
 
-def test_on_loopback_or_with_addresses_of_this_machine_it_is_told() -> None:
-    BrokerConfig.from_mapping(FAR | OUT)
-    near = {"namesrvAddr": "127.0.0.2:1;localhost:2;[::1]:3", "controllerAddr": "127.0.0.1:9878"}
+@pytest.mark.parametrize(
+    ("values", "doubted"),
+    [
+        # The usual containers of one broker, whose port is published.
+        ({"brokerIP1": "127.0.0.1", "namesrvAddr": "rmqnamesrv:9876"}, ["brokerIP1"]),
+        ({"brokerIP1": "127.0.0.1", "brokerIP2": "172.18.0.3"}, ["brokerIP1"]),
+        ({"brokerIP1": "localhost", "brokerIP2": "[::1]"}, ["brokerIP1", "brokerIP2"]),
+        ({"brokerIP1": "0.0.0.0"}, ["brokerIP1"]),
+        # Behind a forwarder on this machine.
+        ({"brokerIP1": "10.0.0.7", "bindAddress": "127.0.0.1"}, ["bindAddress"]),
+        ({}, []),
+    ],
+)
+def test_who_sets_such_an_address_is_warned_of_it(values: dict[str, str], doubted: list[str]) -> None:
+    made = plan("broker", FAR | OUT | values)
+    assert [text.partition("=")[0] for text in made.doubts] == doubted
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.2", "localhost", "[::1]", "Localhost", "localhost.localdomain", "mq.localhost."]
+)
+def test_among_servers_of_this_machine_a_default_is_told(host: str) -> None:
+    near = {"namesrvAddr": f"127.0.0.2:1;{host}:2", "controllerAddr": "127.0.0.1:9878"}
     BrokerConfig.from_mapping({**near, "enableControllerMode": "true"})
-    BrokerConfig.from_mapping({})  # nobody is told
+
+
+def test_where_nobody_elsewhere_hears_of_it_a_default_may_stay() -> None:
+    BrokerConfig.from_mapping({})
+    BrokerConfig.from_mapping({"controllerAddr": "10.0.0.1:9878"})  # nobody uses it
+    copy = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": "10.0.0.1:10912"}
+    BrokerConfig.from_mapping(copy)
 
 
 SERVERS: tuple[type[Config], ...] = (BrokerConfig, NamesrvConfig, ControllerConfig)
