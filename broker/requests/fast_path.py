@@ -202,17 +202,9 @@ class FastPath:
         must_go_slow = self._why_not or len(born) != 8 or WAITS in connection.attributes
         # While a turn is open it is not asked here: the turn asks before it stores anything.
         if must_go_slow or ((compiled is None or not compiled.waiting) and self._refuse()):
-            if compiled is not None:
-                compiled.end_turn()  # what came before goes first
-            return self.split(buffer, start, end, [])
+            return self._leave_all(buffer, start, end)
         if compiled is not None:
             return compiled.process(connection, buffer, start, end, born)
-        return self._process(connection, buffer, start, end, born)
-
-    def _process(
-        self, connection: Connection, buffer: bytes | bytearray, start: int, end: int, born: bytes
-    ) -> tuple[int, list[bytes]]:
-        """Python's path of ``process``."""
         sends = _Sends(self, connection, buffer, start)
         frame_bytes_max, whole = self.config.frame_bytes_max, end
         if end - start > frame_bytes_max:  # else no frame that is whole is too long
@@ -226,9 +218,12 @@ class FastPath:
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
             return self.split(buffer, sends.appended_at, end, sends.slow[: sends.appended_slow])
-        if whole < end and not sends.slow:
-            codec.frame_end(buffer, at, end, frame_bytes_max)  # raises for one that is broken
-        return at, sends.slow
+        return (at, sends.slow) if whole == end else self.split(buffer, at, end, sends.slow)
+
+    def _leave_all(self, buffer: bytes | bytearray, start: int, end: int) -> tuple[int, list[bytes]]:
+        if self.compiled is not None:
+            self.compiled.end_turn()  # what came before goes first
+        return self.split(buffer, start, end, [])
 
     def split(
         self, buffer: bytes | bytearray, at: int, end: int, frames: list[bytes]
@@ -554,7 +549,7 @@ def _inner(
         if properties_bytes < 0 or properties_at + 2 + properties_bytes != end:
             return None
         raw = bytes(view[properties_at + 2 : end])
-        if b"\0" in raw:
+        if 0 in raw:
             return None  # the store closes properties that end in one, and refuses many: they would look torn
         try:
             marked = "\x02" + raw.decode() + "\x02"
