@@ -349,8 +349,15 @@ class Broker:
         """None, or why another broker of the group is not to be stopped yet: a slave may be well, and lack
         what the others have."""
         config, role = self.context.config, self.role_state
-        awaited = config.enable_controller_mode and not config.async_learner and role.role == "slave"
-        return self.health() or ("not in the SyncStateSet yet" if awaited and not role.in_sync else None)
+        why = self.health()
+        if why is not None or role.role != "slave":
+            return why
+        if config.enable_controller_mode and not config.async_learner and not role.in_sync:
+            return "not in the SyncStateSet yet"
+        # For a moment a SyncStateSet names a broker that was stopped and started within it.
+        if self.ha.verified_epoch != role.epoch:
+            return f"does not follow its master in epoch {role.epoch} yet"
+        return None
 
     def check_invariants(self) -> None:
         """Raise if what this broker shows and what it does are two things."""

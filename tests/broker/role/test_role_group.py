@@ -37,6 +37,10 @@ async def test_failover_and_return_leave_identical_logs(tmp_path: Path) -> None:
         await until(lambda: first.ha.replicated == end, "acknowledged by all")
         # As a kill does: nothing is replicated any more, and its connections end.
         await first.ha.become_fenced()
+        lost = "does not follow its master in epoch 1 yet"
+        await until(lambda: brokers[1].ready() == lost, "a link that ended is seen at once")
+        assert brokers[1].role_state.in_sync
+        assert brokers[1].health() is None, "no fault yet: an election may be under way"
         put(first, "never acknowledged")
         await first.stop()
         await until(lambda: 1 not in controllers.alive)
