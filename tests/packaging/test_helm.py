@@ -297,6 +297,9 @@ def test_a_backup_goes_to_an_object_store_with_its_own_keys_and_image(tmp_path: 
         assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
         assert container["image"] == "with-s3:1"
         assert [one["name"] for one in pod["volumes"]] == ["data", "tmp"]
+    own = {"backup.enabled": "true", "backup.target": "s3://kept", "image.repository": "here/with-s3"}
+    for _, pod in backups(rendered(**own)):
+        assert pod["containers"][0]["image"].startswith("here/with-s3:"), "one image for all"
 
 
 def test_the_page_restores_what_the_chart_backs_up(tmp_path: Path) -> None:
@@ -319,6 +322,14 @@ def test_the_page_restores_what_the_chart_backs_up(tmp_path: Path) -> None:
             assert one["securityContext"] == yaml.safe_load(text), "a namespace that is restricted takes both"
     (asked,) = re.findall(r"exec mq-namesrv-0 -- keelmq group forget (.*)", page)
     assert forget.make_context("forget", shlex.split(asked)).params["name"] == "broker-a"
+
+
+def test_the_page_names_the_chart_and_the_oldest_image_that_it_works_with() -> None:
+    page, chart = (
+        (ROOT / "docs" / "kubernetes.md").read_text(),
+        yaml.safe_load((CHART / "Chart.yaml").read_text()),
+    )
+    assert re.findall(r"of commit [0-9a-f]{8} .*? or later: chart ([\d.]+)", page) == [chart["version"]]
 
 
 def test_the_page_adds_to_the_image_by_a_pip_that_is_there() -> None:
