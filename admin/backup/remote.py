@@ -26,6 +26,8 @@ from model.errors import MqError
 LOCK_MS: Final = 10 * 60_000
 """A backup that said nothing for so long is believed to have ended."""
 TOLD_S: Final = 60.0
+ENDS_S: Final = 10.0
+"""So long a backup that is done waits for a word about the lock that is on its way."""
 
 
 def target_of(place: Path | str, progress: Progress, now_ms: Callable[[], int]) -> Target:
@@ -43,18 +45,69 @@ def target_of(place: Path | str, progress: Progress, now_ms: Callable[[], int]) 
         files, root = fsspec.core.url_to_fs(place)
     except Exception as error:  # noqa: BLE001 - a driver that is missing, or what it says of the URL
         raise CannotBackUp(f"{scheme}://: {_said(error)}") from None
-    return RemoteTarget(files, root, progress, now_ms)
+
+    def connect() -> Any:
+        return fsspec.core.url_to_fs(place, skip_instance_cache=True)[0]
+
+    path = f"{root.rstrip('/')}/{LOCK}"
+    return RemoteTarget(files, root, progress, RemoteLock(files, path, now_ms), connect)
+
+
+class RemoteLock:
+    """The object that says who makes a backup there, and when that was told last. Raises what drivers do.
+    ``own``: the name of this process."""
+
+    def __init__(self, files: Any, path: str, now_ms: Callable[[], int]) -> None:
+        self.own = f"{socket.gethostname()}:{os.getpid()}"
+        self._files = files
+        self._path = path
+        self._now_ms = now_ms
+
+    def over(self, files: Any) -> RemoteLock:
+        """The same, over a connection of its own."""
+        found = RemoteLock(files, self._path, self._now_ms)
+        found.own = self.own
+        return found
+
+    def holder(self) -> str | None:
+        """Who makes a backup now."""
+        found = self._word()
+        return found[0] if found is not None and self._now_ms() - found[1] < LOCK_MS else None
+
+    def is_ours(self) -> bool:
+        found = self._word()
+        return found is not None and found[0] == self.own
+
+    def tell(self) -> None:
+        word = json.dumps({"by": self.own, "atMs": self._now_ms()}).encode()
+        self._files.pipe_file(self._path, word)
+
+    def remove(self) -> None:
+        self._files.rm_file(self._path)
+
+    def _word(self) -> tuple[str, int] | None:
+        """By whom, and when it was told last."""
+        try:
+            found = json.loads(self._files.cat_file(self._path))
+            return str(found["by"]), int(found["atMs"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return None  # half a word of one that ended
 
 
 class RemoteTarget(Target):
-    """``files``: of fsspec. ``root``: the path of the backups there. ``now_ms``: ms since 1970."""
+    """``files``: of fsspec. ``root``: the path of the backups there. ``connect``: makes another connection;
+    that of some drivers does one thing at a time."""
 
-    def __init__(self, files: Any, root: str, progress: Progress, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, files: Any, root: str, progress: Progress, lock: RemoteLock, connect: Callable[[], Any]
+    ) -> None:
         super().__init__(str(files.unstrip_protocol(root)).rstrip("/"), progress)
         self._files = files
         self._root = root.rstrip("/")
-        self._now_ms = now_ms
-        self._own = f"{socket.gethostname()}:{os.getpid()}"
+        self._lock = lock
+        self._connect = connect
 
     def make(self) -> None:
         others = sorted(set(self._names()) - {OBJECTS, MANIFESTS, LOCK})
@@ -69,10 +122,10 @@ class RemoteTarget(Target):
         """By an object that is written again and again, whatever takes long. Of two that begin in the same
         moment both may go on; the one whose lock it is not does not ``finish``."""
         with self._asked():
-            found = self._lock()
-        if found is not None and self._now_ms() - found[1] < LOCK_MS:
-            raise CannotBackUp(f"another backup into {self.place} is under way, by {found[0]}")
-        self._tell()
+            other = self._lock.holder()
+            if other is not None:
+                raise CannotBackUp(f"another backup into {self.place} is under way, by {other}")
+            self._lock.tell()
         ended = threading.Event()
         telling = threading.Thread(target=self._tell_on, args=(ended,), name="backup lock", daemon=True)
         telling.start()
@@ -80,10 +133,13 @@ class RemoteTarget(Target):
             yield
         finally:
             ended.set()
-            telling.join()
-            if self._is_ours():
-                with self._asked():
-                    self._files.rm_file(self._path(LOCK))
+            telling.join(ENDS_S)
+            try:
+                if self._is_ours():
+                    with self._asked():
+                        self._lock.remove()
+            except (MqError, OSError) as error:
+                self.problems.append(f"the lock stays for {LOCK_MS // 60_000} minutes: {error}")
 
     def _has(self, sha256: str, size: int) -> bool:
         with self._asked():
@@ -169,31 +225,18 @@ class RemoteTarget(Target):
                 return []
         return [name for path in found if (name := str(path).rstrip("/").rpartition("/")[2])]
 
-    def _lock(self) -> tuple[str, int] | None:
-        """By whom, and when it was told last."""
-        try:
-            found = json.loads(self._files.cat_file(self._path(LOCK)))
-            return str(found["by"]), int(found["atMs"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
-            return None  # half a word of one that ended
-
     def _is_ours(self) -> bool:
         with self._asked():
-            found = self._lock()
-        return found is not None and found[0] == self._own
-
-    def _tell(self) -> None:
-        with self._asked():
-            word = json.dumps({"by": self._own, "atMs": self._now_ms()}).encode()
-            self._files.pipe_file(self._path(LOCK), word)
+            return self._lock.is_ours()
 
     def _tell_on(self, ended: threading.Event) -> None:
+        lock: RemoteLock | None = None
         while not ended.wait(TOLD_S):
-            with suppress(MqError, OSError):  # told again after the next wait; ``finish`` looks whose it is
-                if self._is_ours():
-                    self._tell()
+            # Told again after the next wait; ``finish`` looks whose it is.
+            with suppress(MqError, OSError), self._asked():
+                lock = lock or self._lock.over(self._connect())
+                if lock.is_ours():
+                    lock.tell()
 
     @contextmanager
     def _asked(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from store.files.segment import NAME_DIGITS
 def check(target: Target, manifest: Manifest) -> None:
     """Read all that a backup holds, and note what is damaged: the next backup writes that anew. Raises
     CannotBackUp, OSError."""
-    wrong = []
+    wrong, unnoted = list[Damaged](), list[Exception]()
     for part in {part.sha256: part for part in manifest.parts}.values():
         try:
             target.copy(part, None)
@@ -28,9 +28,11 @@ def check(target: Target, manifest: Manifest) -> None:
             try:
                 target.mark(part)
             except (CannotBackUp, OSError) as refused:
-                raise CannotBackUp(f"{error}, and it cannot be noted there: {refused}") from None
+                unnoted.append(refused)
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        if unnoted:
+            raise CannotBackUp(f"{wrong[0]}{more}, and it cannot be noted there: {unnoted[0]}")
         raise CannotBackUp(
             f"{wrong[0]}{more}; the next keelmq backup create writes anew what the store still has of it"
         )

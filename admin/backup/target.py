@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -20,6 +21,8 @@ BLOCK_BYTES: Final = 4 << 20
 OBJECTS: Final = "objects"
 MANIFESTS: Final = "manifests"
 LOCK: Final = "lock"
+ROTTEN: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
+"""What a disk, or a file system with checksums, says of bytes that it lost."""
 DAMAGED: Final = ".damaged"
 """Behind the name of an object: it was found to be another one."""
 
@@ -150,18 +153,26 @@ class Target(ABC):
         """Read a part, compare its SHA-256, and write it to ``out`` if there is one."""
         digest, size = hashlib.sha256(), 0
         path = f"{self.place}/{OBJECTS}/{part.sha256}"
-        try:
-            with self._open(part.sha256) as file:
-                for block in blocks(file, part.size + 1):
-                    digest.update(block)
-                    size += len(block)
-                    if out is not None:
-                        out.write(block)
-                    self.progress(len(block))
-        except FileNotFoundError:
-            raise Damaged(f"{path} is missing: this backup is not whole") from None
+        for block in self._blocks(part, path):
+            digest.update(block)
+            size += len(block)
+            if out is not None:
+                out.write(block)
+            self.progress(len(block))
         if digest.hexdigest() != part.sha256 or size != part.size:
             raise Damaged(f"{path} is damaged: this backup is not whole")
+
+    def _blocks(self, part: Part, path: str) -> Iterator[bytes]:
+        """Of an object, to one byte more than it is to have. Raises Damaged."""
+        try:
+            with self._open(part.sha256) as file:
+                yield from blocks(file, part.size + 1)
+        except FileNotFoundError:
+            raise Damaged(f"{path} is missing: this backup is not whole") from None
+        except OSError as error:
+            if error.errno not in ROTTEN:
+                raise
+            raise Damaged(f"{path} cannot be read ({error.strerror}): this backup is not whole") from None
 
     def finish(self, manifest: Manifest, keep: int) -> str:
         """Add a backup whose parts are all here; of older ones ``keep - 1`` stay. Returns its name."""

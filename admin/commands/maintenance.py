@@ -112,7 +112,8 @@ def on(broker: str, dry_run: bool, site: _Site, group: str, cluster_name: str, a
     It goes on copying. The Controllers remember it through restarts, until `keelmq maintenance off`. Where no
     other broker can lead, it is elected all the same: a group without a master serves nobody.
 
-    Exit code 3 when nothing changed.
+    Exit code 3 when nothing changed, or when the message says that the broker may be in maintenance: end that
+    with `keelmq maintenance off`.
 
     Example: keelmq maintenance on 10.0.0.2:10911 --group broker-a
     """
@@ -142,19 +143,23 @@ async def _on(site: _Site, cluster: str, group: str, broker: str, dry_run: bool)
 
 
 async def _hand_over(site: _Site, cluster: str, before: SyncState, number: int) -> int:
-    """Returns who leads then. Raises CannotHandOver; then maintenance is as it was ``before``."""
+    """Returns who leads then. Raises CannotHandOver, where maintenance is as it was ``before``; Unknown."""
     env, group = tls.client_env(), before.group
     seen = number, before.epoch
     try:
         return (
             await hand_over(env, site.names, site.at, cluster, group, seen=seen, credentials=site.key)
         ).master
-    except CannotHandOver:
-        now = await site.state(group)
-        if now.master not in (None, number):
-            return now.master  # another was elected meanwhile
-        if number not in before.maintenance:
-            await site.set(cluster, group, number, False)
+    except CannotHandOver as error:
+        try:
+            now = await site.state(group)
+            if now.master not in (None, number):
+                return now.master  # another was elected meanwhile
+            if number not in before.maintenance:
+                await site.set(cluster, group, number, False)
+        except (MqError, OSError) as also:
+            text = f"{error}; broker {number} may be in maintenance, and still master: {also}"
+            raise Unknown(text) from None
         raise
     except (MqError, OSError) as error:
         raise Unknown(f"{error}; broker {number} is in maintenance, and perhaps still master") from None

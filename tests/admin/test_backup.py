@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -156,6 +158,29 @@ def test_what_the_store_no_longer_has_stays_noted_as_long_as_a_backup_names_it(
     assert wrong.with_name(f"{wrong.name}.damaged").exists()
     created(other, target, capsys, "--keep", "2")
     assert not list((target / "objects").glob(f"{wrong.name}*"))
+
+
+def test_what_the_disk_cannot_read_is_damage_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [150])
+    created(store, target, capsys)
+    wrong = rotten(target)
+    broken = min((target / "objects").iterdir(), key=lambda path: path.stat().st_size)
+    real = DirectoryTarget._open
+
+    def failing(self: DirectoryTarget, sha256: str) -> AbstractContextManager[BinaryIO]:
+        if sha256 == broken.name:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, sha256)
+
+    monkeypatch.setattr(DirectoryTarget, "_open", failing)
+    assert run(backup, ["verify", str(target)]) == UNFINISHED
+    said = capsys.readouterr().err
+    assert "this backup is not whole, and 1 more" in said
+    for path in (wrong, broken):
+        assert path.with_name(f"{path.name}.damaged").exists()
 
 
 def test_what_cannot_be_noted_or_removed_there_is_told(

@@ -15,6 +15,7 @@ from admin.exits import run as run_command
 from admin.handover import CannotHandOver, HandedOver
 from admin.tls import client_env
 from client.admin import AdminClient, SyncState
+from model.errors import Unknown
 from tests.fakes.controller.live import G, World, run
 
 
@@ -89,6 +90,29 @@ def test_one_that_lost_its_lead_meanwhile_stays_in_maintenance_and_nobody_else_h
             assert (await admin.elect(site.at, "c", G, 2))[0] == 2
         assert (await commands._on(site, "c", G, "1", False))["handedOverTo"] == 2
         assert (world.group()["master"], world.group()["maintenance"]) == (2, [1])
+
+    run(tmp_path, main)
+
+
+def test_what_cannot_be_taken_back_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Controllers lose their leader behind the change: that nothing changed would be wrong."""
+
+    async def main(world: World) -> None:
+        await world.brokers_up()
+        site = asked(world)
+        looked = site.state
+
+        async def refused(*args: Any, **more: Any) -> HandedOver:
+            async def no_leader(group: str) -> SyncState:
+                raise CannotHandOver("no Controller is leader")
+
+            site.state = no_leader
+            raise CannotHandOver("no Controller is leader")
+
+        monkeypatch.setattr(commands, "hand_over", refused)
+        with pytest.raises(Unknown, match="broker 1 may be in maintenance, and still master"):
+            await commands._on(site, "c", G, "1", False)
+        assert list((await looked(G)).maintenance) == [1]
 
     run(tmp_path, main)
 

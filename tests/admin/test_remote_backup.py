@@ -146,7 +146,7 @@ def test_a_second_backup_waits_for_one_that_goes_on_and_not_for_one_that_broke_o
     store = tmp_path / "store"
     filled(store, [3])
     first = target_at(0 + LOCK_MS)
-    first._own = "another:1"
+    first._lock.own = "another:1"
     first.make()
     with first.locked():
         with pytest.raises(CannotBackUp, match="under way, by another:1"):
@@ -160,6 +160,9 @@ async def test_the_lock_is_told_on_whatever_takes_long(memory: Any, monkeypatch:
     monkeypatch.setattr(remote, "TOLD_S", 0.001)
     now_ms = [1]
     first = target_of(URL, lambda size: None, lambda: now_ms[0])
+    assert isinstance(first, RemoteTarget)
+    connect, made = first._connect, list[Any]()
+    monkeypatch.setattr(first, "_connect", lambda: made.append(connect()) or made[0])
     first.make()
     with first.locked():
         for _ in range(2):
@@ -167,6 +170,8 @@ async def test_the_lock_is_told_on_whatever_takes_long(memory: Any, monkeypatch:
             wanted = now_ms[0]
             await until(lambda: json.loads(memory.cat_file("/backups/broker-a/lock"))["atMs"] == wanted)  # noqa: B023
     assert not memory.exists("/backups/broker-a/lock")
+    assert len(made) == 1, "over a connection of its own: that of some drivers does one thing at a time"
+    assert made[0] is not first._files
 
 
 def test_who_lost_the_lock_adds_no_backup_and_leaves_the_others_lock(
