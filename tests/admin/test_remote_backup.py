@@ -162,7 +162,12 @@ async def test_the_lock_is_told_on_whatever_takes_long(memory: Any, monkeypatch:
     first = target_of(URL, lambda size: None, lambda: now_ms[0])
     assert isinstance(first, RemoteTarget)
     connect, made = first._connect, list[Any]()
-    monkeypatch.setattr(first, "_connect", lambda: made.append(connect()) or made[0])
+
+    def again() -> Any:
+        made.append(connect())
+        return made[-1]
+
+    monkeypatch.setattr(first, "_connect", again)
     first.make()
     with first.locked():
         for _ in range(2):
