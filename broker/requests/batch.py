@@ -28,7 +28,7 @@ LONG_BYTES: Final = 256 * INNER_BYTES_MIN
 """A body of fewer bytes is no long batch."""
 BORN_HOST: Final = "born_host"
 """The attribute of a connection with its host's bytes, as records have them; empty: it is no address."""
-WAITS: Final = "sends_in_order"
+_LINE: Final = "sends_behind_a_batch"
 """The attribute of a connection whose sends wait for each other."""
 
 
@@ -71,11 +71,11 @@ class _InOrder:
 @asynccontextmanager
 async def in_order(connection: Connection, body: bytes) -> AsyncIterator[None]:
     """Begin a send behind those of its connection that are under way, if one of them may be a long batch."""
-    found: _InOrder | None = connection.attributes.get(WAITS)
+    found: _InOrder | None = connection.attributes.get(_LINE)
     if found is None and len(body) < LONG_BYTES:
         yield
         return
-    order = found or connection.attributes.setdefault(WAITS, _InOrder())
+    order = found or connection.attributes.setdefault(_LINE, _InOrder())
     order.count += 1
     try:
         async with order.lock:
@@ -83,4 +83,4 @@ async def in_order(connection: Connection, body: bytes) -> AsyncIterator[None]:
     finally:
         order.count -= 1
         if not order.count:
-            del connection.attributes[WAITS]
+            del connection.attributes[_LINE]

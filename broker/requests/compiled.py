@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX, WAITS
+from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
 from broker.requests.turn import READ_BYTES_MAX, TURN_BYTES_MAX, Read, Turn
 from broker.state.pending_acks import Answered
@@ -21,6 +21,7 @@ from model.message import PROPERTIES_BYTES_MAX
 from remoting import codec
 from remoting.headers import SEND_V1_NAMES
 from remoting.service import Connection
+from remoting.transport.order import WAITS
 from store.files.record import BLANK_BYTES, Dispatch
 from store.flow.writing import Writer
 from store.message_store import MessageStore

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX, WAITS
+from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX
 from broker.requests.compiled import CompiledSends
 from broker.requests.fast_headers import (
     ODD,
@@ -56,6 +56,7 @@ from model.pop import REVIVE_TOPIC_PREFIX
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
 from remoting import codec
 from remoting.service import Connection
+from remoting.transport.order import WAITS
 from runtime import native
 from store.files.compiled import compiled
 from store.files.record import BLANK_BYTES, FIXED_V4, MAGIC_V1, Dispatch

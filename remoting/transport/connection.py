@@ -21,6 +21,7 @@ from model.codes import label_of
 from model.errors import PeerError
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decoded, encode, frame_end, head_of
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Share, Standing
+from remoting.transport import order
 from remoting.transport.answering import answer_to
 from remoting.transport.calls import Calls, Flush, Outbox
 from remoting.transport.endpoint import CLOSING_S, Buffers, Endpoint
@@ -411,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
     def _frames(self) -> None:
         inbox, endpoint = self._inbox, self._endpoint
         buffer, start, end = inbox.buffer, inbox.start, inbox.end
-        fast = endpoint.fast
+        fast = None if self._gate.later else endpoint.fast  # these came first
         if fast is not None and not endpoint.going_away and self.share.standing is not _PROBATION:
             start, slow = fast.process(self, buffer, start, end)
             if start == end and inbox.begun_at is None:
@@ -481,6 +482,7 @@ class Connection(asyncio.BufferedProtocol):
         size = 0 if self.address or self._state is _CLOSED else size + REQUEST_BYTES
         gate.handling += 1
         gate.asked += size
+        order.begins(self.attributes, command.code)
         self._endpoint.tasks.spawn(self._handle(command, size), name=f"request.{command.code}")
 
     async def _handle(self, request: Command, size: int) -> None:
@@ -507,6 +509,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
         finally:
             self._gate.handling -= 1
+            order.ends(self.attributes, request.code)
             if size:
                 self._done(size)
             self._go_on_soon()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.requests.batch import READ_MESSAGES_MAX, WAITS
+from broker.requests.batch import READ_MESSAGES_MAX
 from broker.requests.properties import int_property
 from broker.requests.send import LIGHT_MESSAGES_MAX
 from model.codes import Request, Response
@@ -17,6 +17,7 @@ from model.errors import Refused
 from model.message import PROPERTIES_BYTES_MAX
 from remoting.codec import Command, encode
 from remoting.headers import SendHeader
+from remoting.transport.order import WAITS
 from runtime.turns import SLICE_MS
 from tests.broker.helpers import Client, batch_body, client_of, eventually, log_records, running, topic
 from tests.broker.turn_meter import counted_slices, metered, tried_again
@@ -123,6 +124,28 @@ async def test_sends_behind_a_long_batch_of_their_connection_are_stored_behind_i
         assert bodies == expected
         assert rounds[0] > READ_MESSAGES_MAX
         assert all(WAITS not in c.attributes for c in broker.server.connections), "nobody waits any more"
+
+
+async def test_a_fast_send_goes_behind_one_that_waits_for_its_turn(tmp_path: Path) -> None:
+    """A request that has begun waits where others have used up the turn."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        (there,) = broker.server.connections
+        before, steps = broker.context.stats.put_fast_total, there._endpoint.guard.lines.steps
+        steps._used_ms, steps._armed = 1e9, True
+        connection = await client.connection()
+        for text in ("", "UNIQ_KEY\x01" + "A" * 32 + "\x02"):  # without a key a send is not plain
+            header = SendHeader("pg", "T", 0, 1, properties=text)
+            connection.write(encode(Command(int(Request.SEND_MESSAGE_V2), header.to_ext(), text.encode())))
+            await eventually(lambda: there.handling, "the first one waits")
+        await eventually(lambda: there.handling == 2 or len(log_records(broker)) == 2, "both are there")
+        steps._turned()
+        await eventually(lambda: len(log_records(broker)) == 3, "both are stored")
+        assert [bool(record.body) for record in log_records(broker)[1:]] == [False, True]
+        assert broker.context.stats.put_fast_total == before, "neither took the fast path"
+        await eventually(lambda: WAITS not in there.attributes, "none waits any more")
+        await client.send("T")
+        assert broker.context.stats.put_fast_total == before + 1
 
 
 async def test_a_role_that_ends_meanwhile_stores_nothing(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.requests.batch import WAITS
 from broker.requests.turn import READ_BYTES_MAX
 from remoting import codec
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
+from remoting.transport.order import WAITS
 from tests.broker.send_frames import Way, answers, any_frame, plain_frame
 from tests.fakes.broker.send_path import HAS_COMPILED, Side
 from tests.fakes.broker.store import FakeConnection
