@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from admin.host.kept_file import keep
 from cli.main import COMMANDS
 from tests import ROOT
 
@@ -62,14 +63,31 @@ def test_it_gives_the_server_little(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_it_may_write_the_file_that_keeps_what_is_changed_at_run_time(unit: Path) -> None:
-    text = unit.read_text()
-    (file,) = re.findall(r"^ExecStart=.* -c (\S+)$", text, re.M)
-    (group,) = re.findall(r"^Group=(\w+)$", text, re.M)
+def test_it_may_write_its_file_and_reads_the_secrets_beside_it(unit: Path) -> None:
+    text, role = unit.read_text(), unit.stem.removeprefix("keelmq-")
     assert "ProtectSystem=strict" in text
-    assert f"\nReadWritePaths={Path(file).parent}\n" in text
+    assert f" -c /etc/keelmq/{role}.conf\n" in text
+    assert re.findall(r"^(ReadWritePaths|BindPaths|ConfigurationDirectory)=(.*)$", text, re.M) == [
+        ("ReadWritePaths", f"-/etc/keelmq/{role}")
+    ]
+
+
+def test_what_the_page_says_brings_the_file_into_that_directory(tmp_path: Path) -> None:
+    """Keeping writes a file beside it, and one that takes its place."""
     page = (ROOT / "docs/operations.md").read_text()
-    assert f"install -d -g {group} -m 775 {Path(file).parent}\n" in page
+    (told,) = re.findall(r"^    for role in namesrv broker; do\n.*?^    done\n", page, re.M | re.S)
+    (group,) = {name for unit in UNITS for name in re.findall(r"^Group=(\w+)$", unit.read_text(), re.M)}
+    assert f"install -d -g {group} -m 775 " in told
+    (tmp_path / "peers.json").write_text("{}")
+    for role in ("namesrv", "broker"):
+        (tmp_path / f"{role}.conf").write_text("adminPort=1\n")
+    here = told.replace("/etc/keelmq", str(tmp_path)).replace(f"-g {group} ", "")
+    subprocess.run(["sh", "-ec", here], check=True)
+    before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
+    keep(tmp_path / "broker.conf", {"adminPort": "2"})
+    assert (tmp_path / "broker.conf").read_text() == "adminPort=2\n"
+    assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before, "all else is read only"
+    assert {path.name for path in (tmp_path / "broker").iterdir()} == {"broker.conf", "broker.conf.bak"}
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
