@@ -8,8 +8,6 @@ may wait is held until a record it wants is dispatched, its time is over, or the
 from __future__ import annotations
 
 import asyncio
-import logging
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -19,12 +17,12 @@ from broker.requests.consumers.asking import Asking
 from broker.requests.consumers.choosing import is_stalled, look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
-from broker.requests.consumers.waking import Searches, Waking
+from broker.requests.consumers.waking import Searches, Waking, failed
 from broker.state.clients import SQL92, TAG, Subscription, too_long
 from broker.state.effort import NoRoom
 from model.codes import Response
 from model.config import BrokerConfig
-from model.errors import MqError, Refused
+from model.errors import Refused
 from model.message import LMQ_PREFIX
 from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.codec import Command
@@ -37,8 +35,6 @@ from store.files.consume_queue import is_queue_name
 from store.files.record import store_timestamp_of
 from store.flow.dispatch import Arrival
 from store.flow.reading import GetStatus, Got
-
-log = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at
 RECHECK_MS: Final = 5000  # a held pull is tried again after this, whatever was or was not heard
@@ -426,7 +422,7 @@ class PullProcessor:
     def _tried(self, held: Held, *, in_turn: bool = False) -> bool:
         """Answer a pull that waits, if it need not wait any more. Whether it waits on behind what it passed
         over. Raises NoRoom, and then nothing was done, when its expression is to be looked at in a later
-        turn; one whose time is over has none."""
+        turn; one whose time is over has none. Other errors are its own, and its answer."""
         if not self._held.has(held):
             return False
         if held.connection.closed:
@@ -437,8 +433,8 @@ class PullProcessor:
         put_off = held.subscription.chooses is not None and not in_turn and self._context.effort.is_busy
         if put_off and not is_late:
             raise NoRoom
-        got = self._look(held, put_off=put_off)
-        if got is not None:
+        try:
+            got = self._look(held, put_off=put_off)
             stalled = held.subscription.chooses is not None and is_stalled(got, held.header.queue_offset)
             if stalled and not is_late:
                 raise NoRoom
@@ -447,8 +443,13 @@ class PullProcessor:
             if self._waits(got, held):
                 held.check_ms = now_ms + RECHECK_MS
                 return False
-            held.connection.send(self._answer_held(held, got))
+            answer = self._answer_held(held, got)
+        except NoRoom:
+            raise
+        except Exception as error:  # noqa: BLE001 - see ``failed``
+            answer = _failed(held, error)
         self._let_go(held)
+        held.connection.send(answer)
         return False
 
     def _let_go(self, held: Held) -> None:
@@ -468,27 +469,19 @@ class PullProcessor:
             held.header.queue_offset = held.offset = got.next_offset
         return passes
 
-    def _look(self, held: Held, *, put_off: bool = False) -> Got | None:
-        """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
-        alone: those held beside it, and a role that changes, do not end for it. ``put_off``: see ``_get``."""
-        try:
-            # What the consumer wants and may read can have changed: a message it has come to want since must
-            # not be passed over.
-            self._context.trust.need_still(held.passed)
-            held.topic, held.group = self._allowed(held.header)
-            if not held.header.has_subscription:
-                subscription = self._subscription(held.header, held.group)
-                if subscription is not held.subscription:
-                    self._held.resubscribe(held, subscription)
-            got = self._get(held.header, held.subscription, put_off=put_off)
-            return self._reset(held.connection, held.header, hears=True) or got
-        except Refused as refused:
-            held.connection.send(held.request.reply(refused.code, remark=refused.remark))
-            return None
-        except (MqError, OSError, ValueError, struct.error) as error:
-            log.warning("a held pull of %s/%d: %s", held.header.topic, held.header.queue_id, error)
-            held.connection.send(held.request.reply(Response.SYSTEM_ERROR, remark=str(error)))
-            return None
+    def _look(self, held: Held, *, put_off: bool = False) -> Got:
+        """What a held pull finds. Raises what says that it must not or cannot be read. ``put_off``: see
+        ``_get``."""
+        # What the consumer wants and may read can have changed: a message it has come to want since must not
+        # be passed over.
+        self._context.trust.need_still(held.passed)
+        held.topic, held.group = self._allowed(held.header)
+        if not held.header.has_subscription:
+            subscription = self._subscription(held.header, held.group)
+            if subscription is not held.subscription:
+                self._held.resubscribe(held, subscription)
+        got = self._get(held.header, held.subscription, put_off=put_off)
+        return self._reset(held.connection, held.header, hears=True) or got
 
     async def check(self) -> None:
         """Answer what has waited long enough; called every ``CHECK_S``."""
@@ -519,13 +512,17 @@ class PullProcessor:
             await slice_.breathe()
 
     def _release(self, held: Held) -> None:
-        got = self._look(held)
-        if got is None:
-            return
-        answer = self._answer_held(held, got)
+        try:
+            answer = self._answer_held(held, self._look(held))
+        except Exception as error:  # noqa: BLE001 - see ``failed``
+            answer = _failed(held, error)
         if answer.code == Response.PULL_NOT_FOUND:
             answer.code = int(Response.PULL_RETRY_IMMEDIATELY)
         held.connection.send(answer)
+
+
+def _failed(held: Held, error: Exception) -> Command:
+    return failed(held.request, f"a held pull of {held.header.topic}/{held.header.queue_id}", error)
 
 
 def need_filter(config: BrokerConfig, subscription: Subscription) -> None:

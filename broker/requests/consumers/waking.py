@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 from broker.state.effort import Effort
+from model.codes import Response
+from model.errors import MqError, Refused
+from remoting.codec import Command
 from runtime.tasks import Tasks
 from runtime.turns import Slice
 
@@ -23,6 +27,18 @@ K = TypeVar("K", bound=Hashable)
 
 ROUND: Final = 32
 """Steps of one key; then the next one goes on."""
+
+
+def failed(request: Command, what: str, error: Exception) -> Command:
+    """The answer to one that waited when a look at it failed, also by a mistake of ours: it waits no more,
+    and those beside it go on."""
+    if isinstance(error, Refused):
+        return request.reply(error.code, remark=error.remark)
+    if isinstance(error, (MqError, OSError, ValueError, struct.error)):
+        log.warning("%s: %s", what, error)
+        return request.reply(Response.SYSTEM_ERROR, remark=str(error))
+    log.error("%s failed", what, exc_info=error)
+    return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
 class Waking(Generic[K]):
@@ -90,7 +106,8 @@ class Waking(Generic[K]):
 
 class Searches(Generic[K]):
     """Goes through ``search(key)`` of each key that was noted, in a turn of all searches
-    (``broker/state/effort``): a step in a turn of the loop, and nobody else meanwhile."""
+    (``broker/state/effort``): a step in a turn of the loop, and nobody else meanwhile. An error is the key's
+    own."""
 
     def __init__(self, tasks: Tasks, effort: Effort, search: Callable[[K], Iterator[None]]) -> None:
         self._tasks = tasks
@@ -117,6 +134,10 @@ class Searches(Generic[K]):
             async with effort.turn(effort.own):
                 if not line:
                     return  # it was cleared meanwhile
-                for _ in self._search(line.popitem(last=False)[0]):
-                    await asyncio.sleep(0)
-                    await effort.next_turn()
+                key = line.popitem(last=False)[0]
+                try:
+                    for _ in self._search(key):
+                        await asyncio.sleep(0)
+                        await effort.next_turn()
+                except Exception:
+                    log.exception("those that wait for %s: a search for them failed", key)

@@ -237,6 +237,28 @@ async def test_pops_over_very_many_queues_are_tried_in_steps(woken: bool) -> Non
     assert world.polling.held == (POPS if woken else 0)
 
 
+@pytest.mark.parametrize("woken", [True, False])
+async def test_a_pop_that_fails_by_a_mistake_is_answered_and_the_others_are_tried(woken: bool) -> None:
+    """It stayed the first of its key; at its time the timer ended with it, and answered nobody any more."""
+    world = World()
+    failing = list(range(POPS // 2))
+
+    def serve(held: HeldPop, last: bool) -> Steps[Command | None]:
+        yield from ()
+        if failing and failing.pop() is not None:
+            raise KeyError("a mistake of ours")
+        return Command(0)
+
+    world.polling.serve = serve
+    if woken:
+        world.polling.look_at_all()
+    else:
+        world.now_ms = 2000
+        world.polling._expire()
+    await world.until_all()
+    assert (world.polling.held, failing) == (0, [])
+
+
 async def test_a_pop_that_is_over_while_it_is_tried_is_answered_once() -> None:
     world = World()
 

@@ -6,17 +6,14 @@ When a message comes that it may be for, when another one of its group left some
 from __future__ import annotations
 
 import asyncio
-import logging
-import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeVar
 
 from broker.context import BrokerContext
 from broker.requests.consumers.pop.held import HeldPop, HeldPops, Key
-from broker.requests.consumers.waking import Searches, Waking
+from broker.requests.consumers.waking import Searches, Waking, failed
 from broker.state.clients import Subscription
 from model.codes import Response
-from model.errors import MqError, Refused
 from model.pop import ALL_QUEUES
 from remoting.codec import Command
 from remoting.pop_headers import LookHeader, PopHeader
@@ -24,8 +21,6 @@ from remoting.service import Connection
 from runtime.tasks import Tasks
 from runtime.turns import Slice
 from store.flow.dispatch import Arrival
-
-log = logging.getLogger(__name__)
 
 EARLY_MS: Final = 50
 """A pop is answered so long before its time is over, as in the original: its client does not wait longer."""
@@ -180,11 +175,9 @@ class Polling:
             return True
         try:
             answer = yield from self.serve(held, last)
-        except Refused as refused:
-            answer = held.request.reply(refused.code, remark=refused.remark)
-        except (MqError, OSError, ValueError, struct.error) as error:
-            log.warning("a held pop of %s by %s: %s", held.header.topic, held.header.group, error)
-            answer = held.request.reply(Response.SYSTEM_ERROR, remark=str(error))
+        except Exception as error:  # noqa: BLE001 - see ``failed``
+            what = f"a held pop of {held.header.topic} by {held.header.group}"
+            answer = failed(held.request, what, error)
         if answer is not None and answer is not SERVED:
             held.connection.send(answer)
         return answer is not None

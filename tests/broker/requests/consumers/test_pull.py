@@ -178,7 +178,8 @@ async def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:
     assert codes == [java_hash("grün")]
 
 
-async def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [DiskError("a page that cannot be read"), KeyError("a mistake of ours")])
+async def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path, error: Exception) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T", queue_id=0)
         await client.send("T", queue_id=1)
@@ -193,7 +194,7 @@ async def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> Non
 
         def torn(topic: str, queue_id: int, *rest: Any) -> Got:
             if (topic, queue_id) == ("T", 0):
-                raise DiskError("a page that cannot be read")
+                raise error
             return get(topic, queue_id, *rest)
 
         broker.store.get = torn  # type: ignore[method-assign, assignment]
@@ -204,7 +205,10 @@ async def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> Non
         assert any("delay" in name for name in names), "what a master does beside began"
 
 
-async def test_a_message_for_a_held_pull_that_cannot_be_read_reaches_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [DiskError("a page that cannot be read"), KeyError("a mistake of ours")])
+async def test_a_message_for_a_held_pull_that_cannot_be_read_reaches_the_others(
+    tmp_path: Path, error: Exception
+) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T")
         await broker.store.caught_up()
@@ -216,7 +220,7 @@ async def test_a_message_for_a_held_pull_that_cannot_be_read_reaches_the_others(
         def torn_once(topic: str, *rest: Any) -> Got:
             if topic == "T" and failing:
                 failing.clear()
-                raise DiskError("a page that cannot be read")
+                raise error
             return get(topic, *rest)
 
         broker.store.get = torn_once  # type: ignore[method-assign, assignment]
