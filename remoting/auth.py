@@ -194,6 +194,9 @@ class Credentials:
     def has(self, key: object) -> bool:
         return key == self
 
+    def is_named(self, command: Command, key: object) -> bool:
+        return key == self and self.knows(command.ext.get(ACCESS_KEY, ""))
+
     def signature(self, command: Command) -> str:
         return ROCKETMQ.signature(command, self.secret_key)
 

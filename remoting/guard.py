@@ -121,7 +121,7 @@ class Share:
     """What one connection takes of its server. Changed by the guard alone. ``reads``: what is read of all
     that are read with it in one turn of the loop; None: it does not count. ``behind``: where requests count
     that it left. ``goes_first``: its requests do not wait behind those of clients. ``proof``: of a peer, who
-    knows the key that it signed with, and that key."""
+    knows the key that it signed with last, and that key."""
 
     __slots__ = (
         "behind",
@@ -144,6 +144,14 @@ class Share:
         self.standing = Standing.OWN
         self.host = ""
         self.told_unsigned = False
+
+
+def _renew(share: Share, request: Command, signer: Signer, key: object) -> None:
+    """A peer that signs with another key by now is known by that one: the former is about to be taken out."""
+    if not signer.is_named(request, key):
+        found = peer_key(request, signer)
+        if found is not None:
+            share.proof = signer, found
 
 
 class Guarded(Protocol):
@@ -337,6 +345,8 @@ class Guard:
         """A request of a connection: does it show a peer? Raises Refused when it had to, and does not."""
         share = connection.share
         if share.standing in _SETTLED:
+            if share.proof is not None:
+                _renew(share, request, *share.proof)
             return
         standing, proof = self._shown(request, credentials)
         if standing is not None:

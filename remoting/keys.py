@@ -87,6 +87,9 @@ class Signer(Protocol):
     def has(self, key: object) -> bool:
         """Whether it is a key still, as it was."""
 
+    def is_named(self, command: Command, key: object) -> bool:
+        """Whether a command says that it is signed with that key, and may be with no other."""
+
     def knows(self, access_key: str) -> bool: ...
     def secrets(self, command: Command) -> list[tuple[Scheme, str]]:
         """With what a command that names a key of this one may be signed."""
@@ -237,6 +240,10 @@ class Keyring:
 
     def has(self, key: object) -> bool:
         return key in self.keys
+
+    def is_named(self, command: Command, key: object) -> bool:
+        name = command.ext.get(ACCESS_KEY)
+        return [one for one in self.keys if one.access_key == name] == [key]
 
     def _proven(self, command: Command) -> Key:
         ext, what = command.ext, name_of(command.code)

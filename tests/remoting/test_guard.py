@@ -460,6 +460,36 @@ def test_who_proved_itself_with_a_key_that_was_taken_out_counts_as_a_client(tmp_
     assert guard.status()["begunBytes"] == 0
 
 
+@pytest.mark.parametrize("name", ["new", "former"])
+def test_who_signs_with_the_next_key_stays_a_peer_when_the_former_one_goes(tmp_path: Path, name: str) -> None:
+    """Clients have all places: who is no peer any more would end."""
+    path = tmp_path / "peers.json"
+    former, new = Credentials("former", "0123456789abcdef"), Credentials(name, "fedcba9876543210")
+
+    def write(*keys: Credentials) -> None:
+        listed = [{"accessKey": key.access_key, "secretKey": key.secret_key} for key in keys]
+        path.write_text(json.dumps({"keys": listed}))
+
+    write(former)
+    keys = Keyring(OsEnv(), str(path))
+    guard = Guard("test", Limits(connections_max=1), lambda: 0.0)
+    client, peer = Dialled(0), Dialled(1)
+    assert guard.admit(client)
+    assert guard.admit(peer)
+    guard.on_request(peer, former.signed(PEER), keys)
+    for listed, signs in (((former, new), former), ((new, former), new), ((new,), new)):
+        write(*listed)
+        keys.look()
+        guard.on_request(peer, Command(1), keys)
+        guard.sweep()
+        assert peer.share.standing is Standing.PEER
+        guard.on_request(peer, signs.signed(Command(1)), keys)
+        guard.on_request(peer, Credentials(name, "0000000000000000").signed(Command(1)), keys)
+        assert peer.share.proof is not None
+        assert keys.has(peer.share.proof[1]), "nobody else's signature counts"
+    guard.check_invariants()
+
+
 def test_the_invariants_see_one_that_ended_and_still_counts() -> None:
     guard = Guard("test", Limits(), lambda: 0.0)
     ended = Dialled(1)
