@@ -10,7 +10,7 @@ import click
 
 from admin import ending
 from admin.commands.reach import reaches, site
-from admin.console.access import Entry, Pairs, of_file, of_key, plain_address
+from admin.console.access import Entry, Pairs, Proxies, of_file, of_key
 from admin.console.asking import Cluster
 from admin.console.drills import Drills
 from admin.console.service import Console
@@ -38,8 +38,8 @@ PORT = 9880
 @click.option(
     "--proxy",
     default="",
-    metavar="ADDRESS",
-    help="Of an HTTPS proxy before it, whose X-Forwarded-For says where a log-in comes from.",
+    metavar="ADDRESS,...",
+    help="Of HTTPS proxies before it (also NETWORK/BITS): X-Forwarded-For says where a log-in comes from.",
 )
 @click.option(
     "--every",
@@ -90,12 +90,12 @@ def console(
     if drills and (reports is None or read_only):
         raise click.UsageError("--drills needs --reports DIR, where results go, and no --read-only")
     where = site(directory, namesrv, credentials_file)
-    entry = Entry(_pairs(address, proxy, password_file, where.key), _proxy(proxy))
+    entry = Entry(_pairs(address, proxy, password_file, where.key), _proxies(proxy))
     https = _https(https_cert, https_key)
     asked = _controllers(controllers, namesrv, directory)
     link = bind(port, address)
     set_up(f"console@{address}:{link.getsockname()[1]}")
-    if https is None and not entry.proxy and not is_loopback(address):
+    if https is None and not entry.proxies and not is_loopback(address):
         click.echo("keelmq: passwords travel readable: give --https-cert, or put HTTPS before it", err=True)
 
     async def work() -> None:
@@ -151,14 +151,14 @@ def _pairs(address: str, proxy: str, password_file: str | None, key: Signer | No
     raise ConfigError(f"{why}: give --password-file, or --credentials, to log in with")
 
 
-def _proxy(address: str) -> str:
-    """As a request of it shows it. Raises ConfigError."""
-    if not address:
-        return ""
+def _proxies(text: str) -> Proxies:
+    """Raises ConfigError."""
     try:
-        return plain_address(address)
-    except ValueError:
-        raise ConfigError(f"--proxy {address}: expected an IP address") from None
+        return Proxies(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--proxy {text}: expected IP addresses and networks, with commas: {error}"
+        ) from None
 
 
 def _https(cert: str | None, key: str | None) -> ssl.SSLContext | None:

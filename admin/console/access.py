@@ -10,8 +10,8 @@ import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,45 @@ def plain_address(text: str) -> str:
     """An IP address in one form: a socket of both families shows IPv4 as IPv6. Raises ValueError."""
     found = ip_address(text.strip().strip("[]"))
     return str(getattr(found, "ipv4_mapped", None) or found)
+
+
+def said_address(text: str) -> str:
+    """The address in a part of X-Forwarded-For, some of which have a port. Raises ValueError."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text.partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    return plain_address(text)
+
+
+class Proxies:
+    """HTTPS proxies before the console, which say from where a request comes, by what they come from."""
+
+    def __init__(self, text: str = "") -> None:
+        """Addresses and networks, with commas. Raises ValueError."""
+        self._networks: list[IPv4Network | IPv6Network] = [
+            ip_network(part if "/" in part else plain_address(part))
+            for part in filter(None, (part.strip() for part in text.split(",")))
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def has(self, address: str) -> bool:
+        """Whether that is one of them. Raises ValueError."""
+        found = ip_address(plain_address(address))
+        return any(found in network for network in self._networks)
+
+    def client(self, forwarded: str) -> str:
+        """From where a request comes by the X-Forwarded-For of one of them: the last that is no proxy there.
+        What stands before it, anybody can have written. Raises ValueError."""
+        found = ""
+        for part in reversed(forwarded.split(",")):
+            found = said_address(part)
+            if not self.has(found):
+                break
+        return found
 
 
 def of_file(path: str) -> Pairs:
@@ -78,11 +117,10 @@ def of_key(signer: Signer) -> Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How one gets in. ``pairs``: the names and passwords that may log in; None: nobody has to. ``proxy``:
-    the address of an HTTPS proxy before the console, which says from where a request comes."""
+    """How one gets in. ``pairs``: the names and passwords that may log in; None: nobody has to."""
 
     pairs: Pairs | None = None
-    proxy: str = ""
+    proxies: Proxies = field(default_factory=Proxies)
 
 
 def proves(pairs: Pairs, name: str, password: str) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -20,10 +21,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from admin.console.access import SESSION_MS, Entry, Sessions, Waits, plain_address, proves
+from admin.console.access import SESSION_MS, Entry, Sessions, Waits, proves
 from admin.host.door import is_of_loopback
 from admin.host.visitors import Visitor
 from runtime.env import Env
+
+log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 4
 """Pages that ask the cluster at the same time; so many more wait, the others are told to come again."""
@@ -71,6 +74,7 @@ class Guard:
         self._waiting = 0
         # A browser sends a host's cookies to each of its ports.
         self._cookie = f"keelmq_console_{port}"
+        self._warned = False
 
     @property
     def asks(self) -> bool:
@@ -125,11 +129,17 @@ class Guard:
         return ""
 
     def address(self, request: web.Request) -> str:
-        """From where it comes: what came through the proxy from where that one says, last of all."""
-        if self._by_proxy(request):
-            said = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2]
-            with suppress(ValueError):
-                return plain_address(said)
+        """From where it comes: what came through a proxy from where that one says."""
+        said = ",".join(request.headers.getall("X-Forwarded-For", []))
+        if said and self._by_proxy(request):
+            try:
+                return self._entry.proxies.client(said)
+            except ValueError:
+                if not self._warned:
+                    log.warning(
+                        "X-Forwarded-For %r of the proxy %s has no address", said[:100], request.remote
+                    )
+                self._warned = True
         return request.remote or ""
 
     def log_out(self, then: web.StreamResponse) -> None:
@@ -155,8 +165,12 @@ class Guard:
 
     async def _need_own_page(self, request: web.Request, token: str) -> None:
         origin = urlsplit(request.headers.get("Origin", ""))
-        if origin.scheme not in self._schemes(request) or origin.netloc.lower() != request.host.lower():
+        if origin.netloc.lower() != request.host.lower():
             raise web.HTTPForbidden(text="the form is of another page than the console's\n")
+        if origin.scheme not in self._schemes(request):
+            raise web.HTTPForbidden(
+                text="the form came over HTTP: ask by https://, through the proxy if any\n"
+            )
         given = str((await request.post()).get("csrf", ""))
         if not hmac.compare_digest(given.encode(errors="replace"), self._proof(token).encode()):
             raise web.HTTPForbidden(text="the form is too old: load its page again\n")
@@ -172,7 +186,7 @@ class Guard:
         return self._secure or said == "https" or (not said and self._by_proxy(request))
 
     def _by_proxy(self, request: web.Request) -> bool:
-        return bool(self._entry.proxy) and plain_address(request.remote or "::") == self._entry.proxy
+        return bool(self._entry.proxies) and self._entry.proxies.has(request.remote or "::")
 
     def _proof(self, token: str) -> str:
         return hmac.new(self._secret, token.encode(), hashlib.sha256).hexdigest()

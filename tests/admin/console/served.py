@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from admin.console.access import Entry, Pairs
+from admin.console.access import Entry, Pairs, Proxies
 from admin.console.asking import Browsed, Cluster, GroupSeen, Names, TopicSeen, page_of
 from admin.console.drills import Drills
 from admin.console.service import Console
@@ -132,7 +132,7 @@ async def served(
     console = Console(
         cluster,
         bind(0),
-        entry=Entry(pairs, proxy),
+        entry=Entry(pairs, Proxies(proxy)),
         reports=reports,
         read_only=read_only,
         every_s=every_s,

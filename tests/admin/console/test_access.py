@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from admin.console import access
-from admin.console.access import SESSION_MS, SESSIONS_MAX, Sessions, Waits, of_file, of_key, proves
+from admin.console.access import SESSION_MS, SESSIONS_MAX, Proxies, Sessions, Waits, of_file, of_key, proves
 from model.errors import ConfigError
 from remoting.auth import Credentials
 from remoting.keys import OPERATORS, read_keys
@@ -98,3 +98,25 @@ def test_who_gave_a_wrong_password_waits_and_the_table_of_them_has_a_bound(
         waits.wrong(address, 0)
     assert [waits.must(address, 1) for address in "abcd"] == [False, True, True, False]
     assert not waits.must("c", access.WAIT_MS)
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1:51234", "192.0.2.1"),
+        ("[2001:db8::1]:51234", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("10.9.9.9, 192.0.2.1", "192.0.2.1"),  # what stands before it, anybody can have written
+        ("198.51.100.7, 192.0.2.1, 10.1.0.3", "192.0.2.1"),  # two proxies, one behind the other
+        ("10.1.0.4, 10.1.0.3", "10.1.0.4"),
+    ],
+)
+def test_a_request_by_proxies_comes_from_the_last_address_that_is_none(forwarded: str, client: str) -> None:
+    assert Proxies("10.1.0.0/16").client(forwarded) == client
+
+
+def test_a_header_without_an_address_is_said_to_have_none() -> None:
+    for forwarded in ("", "unknown", "192.0.2.1, _hidden", "192.0.2.1:x:y"):
+        with pytest.raises(ValueError, match="address"):
+            Proxies("10.1.0.0/16").client(forwarded)

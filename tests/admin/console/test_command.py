@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.commands.console import _https, _pairs, _proxy
+from admin.commands.console import _https, _pairs, _proxies
 from admin.console.access import proves
 from model.errors import ConfigError
 from remoting.auth import Credentials
@@ -50,11 +50,17 @@ def test_behind_a_proxy_one_logs_in_also_on_loopback() -> None:
     assert _pairs("127.0.0.1", "127.0.0.1", None, KEY) is not None
 
 
-def test_a_proxy_is_named_by_the_address_it_comes_from() -> None:
-    assert (_proxy(""), _proxy("[::1]"), _proxy("10.0.0.9")) == ("", "::1", "10.0.0.9")
-    assert _proxy("::ffff:10.0.0.9") == "10.0.0.9", "as a socket of both families shows it"
-    with pytest.raises(ConfigError, match="--proxy here"):
-        _proxy("here")
+def test_proxies_are_named_by_the_addresses_they_come_from() -> None:
+    assert not _proxies("")
+    some = _proxies("[::1], 10.0.0.9,172.16.0.0/12,fd00::/8")
+    for address in ("::1", "10.0.0.9", "::ffff:10.0.0.9", "172.31.255.1", "::ffff:172.16.0.1", "fd00::5"):
+        assert some.has(address), address
+    for address in ("127.0.0.1", "10.0.0.8", "172.32.0.1", "fe80::1"):
+        assert not some.has(address), address
+    assert _proxies("::ffff:10.0.0.9").has("10.0.0.9"), "as a socket of both families shows it"
+    for wrong in ("here", "10.0.0.0/33", "10.0.0.1/8", "10.0.0.1;10.0.0.2"):
+        with pytest.raises(ConfigError, match=f"--proxy {wrong}"):
+            _proxies(wrong)
 
 
 def test_files_for_https_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
