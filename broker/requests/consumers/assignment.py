@@ -130,14 +130,16 @@ class AssignmentProcessor:
             return for_pop(strategy, queues, clients, me, mode.share)
         return strategy(queues, clients, me)
 
-    async def _queues(self, topic: str) -> list[Queue]:
+    async def _queues(self, topic: str) -> list[Queue] | None:
+        """None: nobody says which there are, and a client is to change nothing. Told of those that are here
+        alone, it would leave those of other brokers."""
         if not is_queue_name(topic, 0):
             return []  # no topic's
         known = self._routes.get(topic) or self._none.get(topic)
         if known is None or known.until_ms <= self._context.env.monotonic_ms():
             known = await self._asked_for(topic) or known
         if known is None or known.queues is None:
-            return self._own(topic)  # no NameServer answers: what is here, at least
+            return None if addresses(self._context.config.namesrv_addr) else self._own(topic)
         return known.queues
 
     async def _asked_for(self, topic: str) -> _Route | None:

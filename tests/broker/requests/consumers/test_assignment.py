@@ -196,6 +196,15 @@ async def test_a_nameserver_is_asked_once_for_all_who_wait_and_seldom_for_what_i
     assert len(await processor._queues("T")) == 2
 
 
+async def test_a_client_is_told_of_this_brokers_queues_alone_where_there_is_no_nameserver() -> None:
+    """Where NameServers did not answer, it left the queues of all other brokers, and messages lay there."""
+    world = World()
+    world.said["T"] = None
+    assert await world.processor()._queues("T") is None
+    world.namesrv_addr = ""
+    assert await world.processor()._queues("T") == [("a", 0)]
+
+
 async def test_however_many_topics_are_named_few_are_asked_for_at_once_and_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -208,7 +217,7 @@ async def test_however_many_topics_are_named_few_are_asked_for_at_once_and_kept(
     waiting = [asyncio.ensure_future(processor._queues(f"none{n}")) for n in range(ASKED_MAX + 10)]
     await asyncio.sleep(0.01)
     assert len(world.asked) == 1 + ASKED_MAX
-    assert [task.result() for task in waiting if task.done()] == [[("a", 0)]] * 10, "what is here"
+    assert [task.result() for task in waiting if task.done()] == [None] * 10, "it is to change nothing"
     world.answers.set()
     assert await asyncio.gather(*waiting[:ASKED_MAX]) == [[]] * ASKED_MAX
     assert (len(processor._none), len(processor._asked)) == (10, 0)
