@@ -15,7 +15,7 @@ from admin.console.asking import Cluster
 from admin.console.drills import Drills
 from admin.console.service import Console
 from admin.exits import DONE
-from admin.host.log_setup import set_up
+from admin.host.log_setup import set_up_command
 from admin.host.serve import bind
 from admin.local.cluster import LocalCluster
 from admin.numbers import Number
@@ -94,7 +94,7 @@ def console(
     https = _https(https_cert, https_key)
     asked = _controllers(controllers, namesrv, directory)
     link = bind(port, address)
-    set_up(f"console@{address}:{link.getsockname()[1]}")
+    set_up_command(f"console@{address}:{link.getsockname()[1]}", "admin.console")
     if https is None and not entry.proxies and not is_loopback(address):
         click.echo("keelmq: passwords travel readable: give --https-cert, or put HTTPS before it", err=True)
 

@@ -26,7 +26,7 @@ from typing import Final
 from admin.host.logs import JsonFormatter, LineFormatter, loggers
 from admin.numbers import whole
 from model.errors import ConfigError
-from model.installed import NAME
+from model.installed import NAME, module_name
 
 LEVEL: Final = "KEELMQ_LOG"
 FORMAT: Final = "KEELMQ_LOG_FORMAT"
@@ -134,6 +134,19 @@ def set_up(server: str, environment: Mapping[str, str] | None = None) -> LogOpti
     logging.basicConfig(handlers=[handler])
     apply_levels(options)
     return options
+
+
+def set_up_command(name: str, acts: str, environment: Mapping[str, str] | None = None) -> None:
+    """``set_up`` of a command that is no server: to stderr, for two processes cannot rotate one file. What
+    people did, of the logger ``acts``, is said at any level, unless the environment names that logger. Raises
+    ConfigError."""
+    held = dict(os.environ if environment is None else environment)
+    held.pop(FILE, None)
+    options = set_up(name, held)
+    logger = module_name(acts)
+    named = any(f"{logger}.".startswith(f"{one}.") for one in options.levels)
+    if not named and logging.getLogger(logger).getEffectiveLevel() > logging.INFO:
+        logging.getLogger(logger).setLevel(logging.INFO)
 
 
 def apply_levels(options: LogOptions) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from admin.commands.server import broker
 from admin.exits import USAGE, run
-from admin.host.log_setup import LogOptions, RotatingFile, apply_levels, on_signal, set_up
+from admin.host.log_setup import LogOptions, RotatingFile, apply_levels, on_signal, set_up, set_up_command
 from admin.host.logs import JsonFormatter, LineFormatter
 from model import installed
 from model.errors import ConfigError
@@ -30,7 +30,8 @@ def root() -> Iterator[logging.Logger]:
     level = found.level
     yield found
     found.setLevel(level)
-    logging.getLogger("controller.raft").setLevel(logging.NOTSET)
+    for name in ("controller.raft", "admin", "admin.console"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def record(text: str, at_s: float = AT_S, **extra: object) -> logging.LogRecord:
@@ -186,3 +187,25 @@ def test_it_is_set_up_from_the_environment(
     (handler,) = root.handlers
     handler.close()
     assert json.loads((tmp_path / "log").read_text())["server"] == "namesrv@h:1"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("", True),
+        ("WARNING", True),
+        ("DEBUG", True),
+        ("INFO,admin=ERROR", False),
+        ("admin.console=ERROR", False),
+    ],
+)
+def test_a_command_says_what_people_did_and_writes_no_servers_file(
+    said: str, shown: bool, tmp_path: Path, root: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root, "handlers", [])
+    acts = logging.getLogger("admin.console.pages")
+    set_up_command(
+        "console@h:1", "admin.console", {"KEELMQ_LOG": said, "KEELMQ_LOG_FILE": str(tmp_path / "log")}
+    )
+    assert acts.isEnabledFor(logging.INFO) is shown
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -77,6 +78,7 @@ async def test_what_is_done_in_it_is_said_on_stderr(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cli.main", *arguments),
         cwd=ROOT,
+        env={**os.environ, "KEELMQ_LOG": "WARNING", "KEELMQ_LOG_FILE": str(tmp_path / "log")},  # a server's
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
