@@ -314,7 +314,7 @@ class Broker:
         self.pending_acks.forget(connection)
         self.context.turns.forget(connection)
         self.processors.clients.closed(connection)
-        self.processors.pops.leaving.begin(connection)
+        self.processors.pops.closed(connection)
 
     async def _tick(self) -> None:
         await self.processors.pulls.check()

@@ -55,7 +55,7 @@ async def test_pops_of_a_connection_that_ended_leave_their_places(tmp_path: Path
         await eventually(lambda: pops.polling.held == 2, "others have them")
         for polling in (pops.polling, pops.notifications):
             polling.pops.check_invariants()
-        assert pops.leaving.count == 0
+        assert pops._leaving.count == 0
         await asyncio.gather(*waiting, return_exceptions=True)
         for task in (other, again):
             task.cancel()

@@ -12,7 +12,7 @@ from broker.requests.consumers.pop.held import HeldPops
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.pop import QUEUES_AT_ONCE
 from model.codes import Request, Response
-from runtime.turns import Turn
+from runtime.turns import Late
 from tests.broker.helpers import Client, client_of, eventually, records, running, topic
 from tests.broker.pop.support import pop, popped
 
@@ -85,7 +85,8 @@ async def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
 async def test_a_look_into_very_many_queues_is_taken_in_steps_and_misses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Request
 ) -> None:
-    """A topic may have 65,535 queues. A message comes, between two steps, to a queue that was looked into."""
+    """A topic may have 65,535 queues. A message comes, between two steps, to a queue that was looked into.
+    Locks, and questions who is in a group, do not wait for such a look's end."""
     queues = 3 * QUEUES_AT_ONCE
     async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as sender:
         await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", queues))
@@ -95,20 +96,25 @@ async def test_a_look_into_very_many_queues_is_taken_in_steps_and_misses_nothing
         while popped(await pop(client, "T"), "T"):
             pass
         known, looked, breaths = PopLog.known, list[int](), list[int]()
+        own, others = broker.processors.pops.turns, broker.context.turns
 
         def looks(log: PopLog, name: str, group: str, queue_id: int) -> int | None:
             if name == "T":
                 looked.append(queue_id)
             return known(log, name, group, queue_id)
 
-        async def breathe(turn: Turn) -> None:
+        async def breathe(turn: Late) -> None:
             breaths.append(len(looked))
-            if len(breaths) == 2:
+            if len(breaths) == 1:
+                await turn.pause()
+            elif len(breaths) == 2:
+                taken.extend((own.is_taken, others.is_taken))
                 await sender.send("T", b"late", queue_id=looked[0])
                 await broker.store.caught_up()
 
+        taken: list[bool] = []
         monkeypatch.setattr(PopLog, "known", looks)
-        monkeypatch.setattr(Turn, "breathe", breathe)
+        monkeypatch.setattr(Late, "breathe", breathe)
         monkeypatch.setattr(HeldPops, "overdue", lambda pops, now_ms: None)  # its last try would find it
         match what:
             case Request.POP_MESSAGE:
@@ -118,6 +124,7 @@ async def test_a_look_into_very_many_queues_is_taken_in_steps_and_misses_nothing
                 assert await notified(client, 15_000)
             case _:
                 assert (await client.call(what, where(maxMsgNums="32"))).code == Response.PULL_NOT_FOUND
+        assert taken == [True, False]
         assert breaths[0] <= QUEUES_AT_ONCE
         assert all(b - a <= QUEUES_AT_ONCE for a, b in pairwise(breaths))
         assert len(breaths) >= 3

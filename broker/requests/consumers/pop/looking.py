@@ -18,7 +18,7 @@ from remoting.codec import Command
 from remoting.headers import flag
 from remoting.pop_headers import LookHeader, PopAnswer
 from remoting.service import Connection
-from runtime.turns import in_slices
+from runtime.turns import Turns, in_slices
 from store.flow.reading import GetStatus
 
 FORBIDDEN = "peeking message is forbidden"
@@ -28,19 +28,26 @@ class LookProcessor:
     """Answers 200052, 200054 and 200055. ``pops``: those that wait; ``polling``: notifications that do."""
 
     def __init__(
-        self, context: BrokerContext, pop_log: PopLog, orders: OrderTable, pops: Polling, polling: Polling
+        self,
+        context: BrokerContext,
+        pop_log: PopLog,
+        orders: OrderTable,
+        pops: Polling,
+        polling: Polling,
+        turns: Turns,
     ) -> None:
         self._context = context
         self._log = pop_log
         self._orders = orders
         self._pops = pops
         self._polling = polling
+        self._turns = turns
         polling.serve = self.serve
 
     async def peek(self, connection: Connection, request: Command) -> Command:
         """Messages a pop would be given. Raises Refused."""
         header = self._header(connection, request, peek=True)
-        return await in_slices(self._context.turns, connection, self._peeked(request, header))
+        return await in_slices(self._turns, connection, self._peeked(request, header))
 
     def _peeked(self, request: Command, header: LookHeader) -> Steps[Command]:
         context = self._context
@@ -74,7 +81,7 @@ class LookProcessor:
         """Whether there is something to pop; waits while there is not. Raises Refused."""
         header = self._header(connection, request, poll=True)
         before = self._context.store.dispatched
-        if await in_slices(self._context.turns, connection, self._has_messages(header)):
+        if await in_slices(self._turns, connection, self._has_messages(header)):
             return has_messages(request, True)
         now_ms = self._context.env.now_ms()
         wait_ms = (header.born_ms or now_ms) + header.poll_ms - now_ms

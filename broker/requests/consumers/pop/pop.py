@@ -51,7 +51,7 @@ from model.pop import (
 from remoting.codec import Command
 from remoting.pop_headers import PopAnswer, PopHeader
 from remoting.service import Connection
-from runtime.turns import in_slices
+from runtime.turns import Turns, in_slices
 from store.files.record import decode, encode
 from store.flow.reading import GetStatus, Got
 from store.flow.writing import Put
@@ -111,6 +111,7 @@ class PopProcessor:
         pop_log: PopLog,
         polling: Polling,
         orders: OrderTable,
+        turns: Turns,
     ) -> None:
         self._context = context
         self._config = context.config
@@ -118,6 +119,7 @@ class PopProcessor:
         self._log = pop_log
         self._polling = polling
         self._orders = orders
+        self._turns = turns
         self._popped = 0
         self._put_off = False
         polling.serve = self.serve
@@ -146,7 +148,7 @@ class PopProcessor:
         before = self._context.store.dispatched
         if subscription.chooses is None:
             taken = self._begin(header, subscription)
-            await in_slices(self._context.turns, connection, self._take(taken))
+            await in_slices(self._turns, connection, self._take(taken))
         else:
             taken = await self._searched(connection, header, subscription, born_ms)
         if taken.records:

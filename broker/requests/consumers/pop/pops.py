@@ -17,7 +17,7 @@ from broker.requests.consumers.pop.revive import ReviveService
 from broker.requests.send import SendProcessor
 from model.codes import Request
 from remoting.service import Connection, Handler, RemotingClient
-from runtime.turns import Leaving
+from runtime.turns import Leaving, Turns
 
 
 class Pops:
@@ -28,14 +28,18 @@ class Pops:
         self.log = PopLog(context, sender)
         self.polling = Polling(context, nothing_more)
         self.notifications = Polling(context, lambda request: has_messages(request, False))
-        self.leaving = Leaving("ended pops", context.env.monotonic_ms, self._drop)
+        self.turns = Turns(context.env.monotonic_ms)
+        """Of looks into very many queues: a heartbeat of few bytes, or a lock, waits for none of them."""
+        self._leaving = Leaving("ended pops", context.env.monotonic_ms, self._drop)
         self.orders = OrderTable()
         self.revive = ReviveService(context, sender, self.log, self._ready)
-        self._pop = PopProcessor(context, sender, self.log, self.polling, self.orders)
+        self._pop = PopProcessor(context, sender, self.log, self.polling, self.orders, self.turns)
         self._ack = AckProcessor(
             context, sender, self.log, OrderAcks(context, self.log, self.orders, self._freed)
         )
-        self._look = LookProcessor(context, self.log, self.orders, self.polling, self.notifications)
+        self._look = LookProcessor(
+            context, self.log, self.orders, self.polling, self.notifications, self.turns
+        )
 
     def handlers(self, client: RemotingClient) -> dict[int, Handler]:
         assignment = AssignmentProcessor(self._context, client)
@@ -65,6 +69,11 @@ class Pops:
         self.notifications.release_all()
         self.log.clear()
         self.orders.clear()
+
+    def closed(self, connection: Connection) -> None:
+        """A connection ended: what of it waits for its turn, or for messages, does not any more."""
+        self.turns.forget(connection)
+        self._leaving.begin(connection)
 
     def _drop(self, connection: Connection) -> bool:
         return self.polling.drop(connection) or self.notifications.drop(connection)
