@@ -469,6 +469,7 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch(decoded(frame), size)
         except PeerError as error:
             self.fail(error)
+        self._count()  # it takes more than while it waited
         if not gate.later:
             self.regulate()
         return bool(gate.later)

@@ -136,6 +136,22 @@ async def test_frames_that_wait_for_their_turn_count_and_go_with_their_connectio
     assert guard.status()["begunBytes"] == 0
 
 
+async def test_frames_that_begin_in_later_turns_count_what_requests_take() -> None:
+    """Nothing more is read of the connection, and nothing of it ends."""
+    waiting, count = Waiting(), 3 * A_TURN
+    endpoint = endpoint_of(waiting)
+    connection = Connection(endpoint)
+    connection.connection_made(Transport())
+    data = frames(count, 10)
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+    await until(lambda: waiting.begun == count)
+    assert endpoint.guard.status()["begunBytes"] == len(data) + count * REQUEST_BYTES
+    waiting.go.set()
+    await until(lambda: not connection.handling)
+    assert endpoint.guard.status()["begunBytes"] == 0
+
+
 async def test_the_smallest_requests_count_what_they_take_and_few_of_a_connection_are_under_way() -> None:
     waiting, count = Waiting(), 3000
     endpoint = endpoint_of(waiting)
