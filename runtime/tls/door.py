@@ -177,7 +177,7 @@ class Door:
             return
         if self.waiting >= self._places.total:
             if self._queued and not self._silent:
-                self._end(self._queued.last())
+                self._end(self._queued.last(SHAKING_MAX))
             else:
                 self._end(next(iter(self._silent or self._shaking)))
         knock = _Knock(sock, remote, host)
@@ -238,13 +238,15 @@ class Door:
 
     def _next(self) -> _Knock | None:
         """The next one for which there is a place, or None: then this is called again when there is."""
+        if not self._queued:
+            return None
+        if len(self._shaking) < SHAKING_MAX:
+            return self._queued.next(SHAKING_MAX)
         waits_s = GIVE_WAY_S
         for _ in range(LOOKED_AT):
-            if not self._queued:
-                return None
-            knock = self._queued.next(SHAKING_MAX)
-            if len(self._shaking) < SHAKING_MAX:
-                return knock
+            knock = self._queued.look(SHAKING_MAX)
+            if knock is None:
+                break
             oldest, at = self._gives_way_to(knock.host)
             left_s = at - self._loop.time()
             if left_s <= 0:
@@ -252,11 +254,17 @@ class Door:
                 self._end(oldest)
                 return knock
             waits_s = min(waits_s, left_s)
-            self._queued.pass_over(knock, SHAKING_MAX)
-        if self._again_at is not None:
-            self._again_at.cancel()
-        self._again_at = self._loop.call_later(waits_s, self._pump_soon)
+        at = self._loop.time() + waits_s
+        if self._again_at is None or at < self._again_at.when():
+            if self._again_at is not None:
+                self._again_at.cancel()
+            self._again_at = self._loop.call_at(at, self._look_anew)
         return None
+
+    def _look_anew(self) -> None:
+        self._again_at = None
+        self._queued.look_anew()
+        self._pump_soon()
 
     def _gives_way_to(self, host: str) -> tuple[_Knock, float]:
         """Whose place an address gets, and when (the loop's clock)."""

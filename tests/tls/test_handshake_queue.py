@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import cast
 
 from runtime.tls import queue as queues
 from runtime.tls.queue import Queue
@@ -47,7 +48,44 @@ def test_few_go_in_order_and_of_a_flood_the_newest_is_first() -> None:
     for number in range(10):
         queue.add(Caller(f"host {number}"))
     assert [one.host for one in taken(queue, 2)] == ["host 9", "host 8"]
-    assert queue.last().host == "host 0"
+    assert queue.last(MOST).host == "host 0"
+
+
+def test_who_has_no_place_to_wait_in_ends_and_it_is_one_of_those_that_have_most() -> None:
+    """Of a flood the eldest, whose turn would come last; of few the newest."""
+    queue: Queue[Caller] = Queue()
+    queue.add(Caller("one"))
+    for host, count in (("flood", 1000), ("few", 3)):
+        for number in range(count):
+            queue.add(Caller(host, number))
+    queue.on_ended_well("known")
+    queue.add(Caller("known"))
+    ended = []
+    for _ in range(1005):
+        ended.append(queue.last(MOST))
+        queue.remove(ended[-1])
+        queue.check_invariants()
+    assert [(one.host, one.number) for one in ended[:996]] == [("flood", number) for number in range(996)]
+    assert [one.host for one in ended[-4:-1]] == ["few", "flood", "one"], "of as many, whose turn is last"
+    assert ended[-1].host == "known"
+
+
+def test_who_is_looked_at_and_finds_no_place_keeps_its_turn() -> None:
+    queue: Queue[Caller] = Queue()
+    for number in range(10):
+        queue.add(Caller(f"host {number}"))
+    looked = [queue.look(MOST) for _ in range(MOST + 2)]
+    assert [one and one.host for one in looked] == ["host 9", "host 8", "host 7", "host 6", None, "host 9"]
+    assert [one.host for one in taken(queue, 2)] == ["host 9", "host 8"]
+    assert cast(Caller, queue.look(MOST)).host == "host 7", "since one began"
+    queue.look_anew()
+    assert cast(Caller, queue.look(MOST)).host == "host 7"
+    few = filled("a", 1)
+    few.on_ended_well("known")
+    for host in ("known", "b"):
+        few.add(Caller(host))
+    assert [cast(Caller, few.look(MOST)).host for _ in range(3)] == ["known", "a", "b"]
+    assert few.look(MOST) is None
 
 
 def test_addresses_that_ended_one_well_have_every_second_turn() -> None:
@@ -78,7 +116,7 @@ def test_whatever_comes_and_goes_all_are_counted() -> None:
         elif what < 0.7:
             queue.remove(waiting.pop(chance.randrange(len(waiting))))
         elif what < 0.8:
-            queue.pass_over(queue.next(MOST), MOST)
+            assert (queue.look(MOST) or queue.last(MOST)) in waiting
         elif what < 0.85:
             queue.on_ended_well(str(chance.randrange(9)))
         else:
