@@ -115,21 +115,28 @@ def decode(data: bytes, name: str) -> Manifest:
     return found
 
 
+def is_table(name: str) -> bool:
+    """Whether a file of that path below a store can be one of its tables; an editor's copy is none."""
+    return _TABLE.fullmatch(name) is not None
+
+
 def why_wrong(manifest: Manifest) -> str | None:
     """None when its parts make one log; names lead nowhere else."""
     for part in manifest.parts:
         if _SHA.fullmatch(part.sha256) is None or part.size < 0:
             return f"{part.sha256[:80]!r} is no SHA-256 of a part"
     for table in manifest.tables:
-        if _TABLE.fullmatch(table) is None:
+        if not is_table(table):
             return f"{table[:80]!r} is no table"
     starts, size = sorted(manifest.segments), manifest.segment_bytes
     if size <= 0:
         return f"segments of {size} bytes"
     for start, following in zip_longest(starts, starts[1:]):
         taken = manifest.segments[start].size
-        if start < 0 or start % size or taken > size or following not in (None, start + size):
+        if start < 0 or start % size or taken > size:
             return f"the segment at {start} does not fit"
+        if following not in (None, start + size):
+            return f"behind the segment at {start} one is missing"
         if following is not None and taken != size:
             return f"the segment at {start} is not whole"
     return None

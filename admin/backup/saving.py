@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from admin.backup.manifest import CannotBackUp, Manifest, Part
+from admin.backup.manifest import CannotBackUp, Manifest, Part, is_table
 from admin.backup.target import Target, blocks
 from runtime.os_env import OsDisk
 from store.files.damage import FILE_NAME as DAMAGED
@@ -43,6 +43,9 @@ def save(store: Path, target: Target, now_ms: int, keep: int = 7) -> tuple[str, 
 def _save(store: Path, target: Target, now_ms: int, keep: int) -> tuple[str, Manifest, int]:
     keeping = _Keeping(target, _former(target))
     tables = keeping.tables(store)
+    target.problems += [
+        f"{str(store / name)!r} has no table's name: it is left out" for name in _others(store)
+    ]
     with StoreDirectory(OsDisk(), str(store)) as directory:
         segments = _segments(directory)
         if not segments:
@@ -141,10 +144,20 @@ class _Keeping:
 
 def _look(store: Path) -> Mapping[str, tuple[int, int]]:
     """Size and time of each table."""
-    paths = [*(store / "config").glob("*"), store / DAMAGED]
     found = {}
-    for path in sorted(paths):
-        if path.is_file() and not path.name.endswith(_NO_TABLES):
-            now = path.stat()
-            found[str(path.relative_to(store))] = now.st_size, now.st_mtime_ns
+    for name in filter(is_table, _files(store)):
+        now = (store / name).stat()
+        found[name] = now.st_size, now.st_mtime_ns
     return found
+
+
+def _others(store: Path) -> list[str]:
+    """What lies with the tables and is none."""
+    return [name for name in _files(store) if not is_table(name)]
+
+
+def _files(store: Path) -> list[str]:
+    """Where tables lie; what is being written is not looked at."""
+    paths = sorted([*(store / "config").glob("*"), store / DAMAGED])
+    files = [path for path in paths if path.is_file() and not path.name.endswith(_NO_TABLES)]
+    return [str(path.relative_to(store)) for path in files]

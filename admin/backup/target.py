@@ -178,7 +178,9 @@ class Target(ABC):
         """Add a backup whose parts are all here; of older ones ``keep - 1`` stay. Returns its name."""
         names = self.names()
         name = next_name(names, manifest.made_ms)
-        self._add(f"{name}.json", encode(manifest))
+        data = encode(manifest)
+        decode(data, f"what would be {name}")  # one that cannot be read is added nowhere, and replaces none
+        self._add(f"{name}.json", data)
         try:
             self._clear([*names, name], keep)
         except (CannotBackUp, OSError) as error:
@@ -186,13 +188,16 @@ class Target(ABC):
         return name
 
     def _clear(self, names: list[str], keep: int) -> None:
-        for old in names[:-keep]:
-            self._remove(MANIFESTS, f"{old}.json")
-        needed, unread = set[str](), list[str]()
-        for found in self.manifests(names[-keep:]).values():
+        needed, unread, kept = set[str](), list[str](), 0
+        for name in reversed(names):
+            if kept == keep:
+                self._remove(MANIFESTS, f"{name}.json")
+                continue
+            found = self.manifests([name])[name]
             if isinstance(found, str):
-                unread.append(found)
+                unread.append(found)  # restores nothing, so it takes no good one's place
             else:
+                kept += 1
                 needed |= {part.sha256 for part in found.parts}
         self.problems += unread
         # What cannot be read may name any part, so none is taken away until it is too old itself.

@@ -270,6 +270,48 @@ def test_a_manifest_that_cannot_be_read_keeps_no_backup_from_being_made(
     assert {path.name for path in (target / "objects").iterdir()} == named
 
 
+@pytest.mark.parametrize("odd", ["topics.json~", ".topics.json.swp", "topics (old).json", "\x1b[2J"])
+def test_what_lies_with_the_tables_and_is_none_is_told_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: str
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    (store / "config" / odd).touch()
+    assert run(backup, ["create", str(store), str(target), "--keep", "1"]) == DONE
+    said = capsys.readouterr().err
+    assert "has no table's name: it is left out" in said
+    assert "\x1b" not in said
+    assert run(backup, ["restore", str(target), str(tmp_path / "new")]) == DONE
+    assert [path.name for path in (tmp_path / "new" / "config").iterdir()] == ["consumerOffset.json"]
+
+
+def test_a_store_that_lacks_a_segment_makes_no_backup_and_removes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [150])
+    name = created(store, target, capsys)["name"]
+    (store / "commitlog" / f"{SEGMENT:020}").unlink()
+    assert run(backup, ["create", str(store), str(target), "--keep", "1"]) == UNFINISHED
+    assert "behind the segment at 0 one is missing" in capsys.readouterr().err
+    assert DirectoryTarget(target).names() == [name]
+    assert run(backup, ["verify", str(target)]) == DONE
+
+
+def test_backups_that_cannot_be_read_are_not_among_those_to_keep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    names = [created(store, target, capsys)["name"] for _ in range(3)]
+    for name in names[1:]:
+        (target / "manifests" / f"{name}.json").write_text("{")
+    names.append(created(store, target, capsys, "--keep", "2")["name"])
+    assert DirectoryTarget(target).names() == names
+    last = created(store, target, capsys, "--keep", "2")["name"]
+    assert DirectoryTarget(target).names() == [names[-1], last], "the bad ones are too old themselves"
+
+
 def test_a_store_is_not_restored_where_its_user_stands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
