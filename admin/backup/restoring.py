@@ -7,8 +7,11 @@ first of a group that is new to its Controllers.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from admin.backup.manifest import CannotBackUp, Damaged, Manifest, Part
@@ -45,8 +48,32 @@ def restore(target: Target, manifest: Manifest, store: Path) -> None:
         raise CannotBackUp(
             f"{given} is where you are: another directory takes its place, so go elsewhere first"
         )
-    if store.exists() and (not store.is_dir() or any(store.iterdir())):
-        raise CannotBackUp(f"{store} is not empty: a backup is restored into a new directory")
+    with _alone(store):
+        if store.exists() and (not store.is_dir() or any(store.iterdir())):
+            raise CannotBackUp(f"{store} is not empty: a backup is restored into a new directory")
+        _fill(target, manifest, store)
+
+
+@contextmanager
+def _alone(store: Path) -> Iterator[None]:
+    """One restore into ``store`` at a time: they would write, and remove, the same files. What holds it goes
+    with the restore; one that was killed leaves a file that holds nothing."""
+    path = store.with_name(store.name + ".restoring.lock")
+    with create(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:
+            raise CannotBackUp(f"another restore into {store} is under way")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _fill(target: Target, manifest: Manifest, store: Path) -> None:
     draft = store.with_name(store.name + ".restoring")
     if draft.exists():
         shutil.rmtree(draft)

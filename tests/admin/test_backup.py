@@ -329,6 +329,39 @@ def test_a_store_is_not_restored_where_its_user_stands(
     assert records(empty) == records(store)
 
 
+def test_two_restores_into_one_directory_do_not_mix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each removed what the other had written so far, and said that all of it was there."""
+    store, target, new = tmp_path / "store", tmp_path / "kept", tmp_path / "new"
+    filled(store, [3])
+    created(store, target, capsys)
+    codes, real = list[int](), os.sync
+
+    def sync() -> None:
+        monkeypatch.setattr(os, "sync", real)
+        codes.append(run(backup, ["restore", str(target), str(new)]))
+
+    monkeypatch.setattr(os, "sync", sync)
+    assert run(backup, ["restore", str(target), str(new)]) == DONE
+    assert codes == [UNFINISHED]
+    assert f"another restore into {new} is under way" in capsys.readouterr().err
+    assert records(new) == records(store)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "new", "store"]
+
+
+def test_what_a_killed_restore_left_holds_up_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, target, new = tmp_path / "store", tmp_path / "kept", tmp_path / "new"
+    filled(store, [3])
+    created(store, target, capsys)
+    (tmp_path / "new.restoring" / "config").mkdir(parents=True)
+    (tmp_path / "new.restoring" / "config" / "old.json").touch()
+    (tmp_path / "new.restoring.lock").touch()
+    assert run(backup, ["restore", str(target), str(new)]) == DONE
+    assert not (new / "config" / "old.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "new", "store"]
+
+
 def test_a_slave_that_cuts_its_log_meanwhile_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
