@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from broker.requests.consumers.pop import pop as pop_module
+from broker.requests.consumers.pop.log import PopLog
+from broker.requests.consumers.pop.polling import Polling
+from broker.requests.consumers.pop.pop import QUEUES_AT_ONCE
 from broker.state import pending_acks
 from model.codes import Request, Response
-from model.pop import ATTEMPT_ID_CHARS, ORDER_REVIVE_QUEUE, ExtraInfo
+from model.pop import ATTEMPT_ID_CHARS, ORDER_REVIVE_QUEUE, ExtraInfo, pop_retry_topic
 from model.topic import SubscriptionGroupConfig
 from remoting.pop_acks import BatchAck, encode_batch_acks
-from remoting.pop_headers import AckHeader
+from remoting.pop_headers import AckHeader, PopHeader
 from tests.broker.helpers import client_of, commit, eventually, running, topic
 from tests.broker.pop.support import ack, pop, popped
 from tests.broker.turn_meter import metered, tried_again
@@ -213,3 +217,49 @@ async def test_nothing_is_popped_while_too_many_answers_wait_for_copies(
         await eventually(lambda: broker.status()["heldPops"] == 1, "it waits")
         monkeypatch.setattr(pending_acks, "ALL_BYTES_MAX", 1 << 20)
         assert [one.body for one in popped(await waiting, "T")] == [b"x"], "without another message"
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_what_a_pop_found_waits_for_no_look_into_very_many_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    """With a message of the first one in its hand, a pop went through 65,535 queues in one step."""
+    monkeypatch.setattr(pop_module, "BEHIND_MAX", QUEUES_AT_ONCE + 8)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 12))
+        for number in range(12):
+            await client.send("T", queue_id=number)
+        await broker.store.caught_up()
+        if has_room:
+            while popped(await pop(client, "T"), "T"):
+                pass
+        looked, told = list[int](), list[PopHeader]()
+        known = PopLog.known
+
+        def looks(log: PopLog, name: str, group: str, queue_id: int) -> int | None:
+            if name == "T":
+                looked.append(queue_id)
+                if has_room and len(looked) == 1:
+                    return 0
+            return known(log, name, group, queue_id)
+
+        monkeypatch.setattr(PopLog, "known", looks)
+        monkeypatch.setattr(Polling, "more", lambda polling, header: told.append(header))
+        answer = await pop(client, "T", count_max=32 if has_room else 1)
+        assert len(popped(answer, "T")) == 1
+        assert len(looked) == 9
+        assert answer.ext["restNum"] == ("0" if has_room else "8")
+        assert len(told) == 1, "there may be something for others in those behind"
+
+
+@pytest.mark.parametrize("chance", [0, 1])
+async def test_of_two_retry_topics_the_one_with_messages_is_taken_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chance: int
+) -> None:
+    """Whichever comes first by chance, without a look at all their queues before."""
+    async with running(tmp_path, enableRetryTopicV2=True) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send(pop_retry_topic("T", "pg", v2=False))
+        await broker.store.caught_up()
+        monkeypatch.setattr(broker.env.random, "randrange", lambda end: chance)
+        assert len(popped(await pop(client, "T"), "T")) == 1

@@ -63,6 +63,9 @@ LATE_MS: Final = 500
 BYTES_MAX: Final = 4 * 1024 * 1024
 QUEUES_AT_ONCE: Final = 32
 """Looked at in one step: a topic may have 65,535."""
+BEHIND_MAX: Final = 2048
+"""Looked at in the step in which something was found; one that is read counts as ``QUEUES_AT_ONCE``. That is
+enough for the most messages of a pop, for ``restNum`` of a thousand queues, and a few ms."""
 _ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _PASSED: Final = (GetStatus.NO_MATCHED, GetStatus.OFFSET_FOUND_NULL)
 
@@ -80,6 +83,8 @@ class Taken:
     rest: int = 0
     cut: bool = False
     """An expression was not asked about all there is."""
+    ended: bool = False
+    """Behind what was found there are queues that were not looked into: ``rest`` says nothing of them."""
     starts: list[tuple[str, int, int]] = field(default_factory=list)
     offsets: list[tuple[str, int, list[int]]] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
@@ -229,10 +234,17 @@ class PopProcessor:
 
     def _take(self, taken: Taken) -> Steps[None]:
         """All that there is for a pop; what is taken is in the log. Some queues in which there is nothing are
-        a step; what was found goes out in the same one. Raises Refused."""
+        a step; what was found goes out in the same one, whatever is behind very many others: the role may
+        change between two. Raises Refused."""
+        left = BEHIND_MAX
         for number, (topic, queue_id) in enumerate(self._places(taken), 1):
-            self._take_queue(taken, topic, queue_id)
-            if not number % QUEUES_AT_ONCE and not taken.records:
+            asked = self._take_queue(taken, topic, queue_id)
+            if taken.records:
+                left -= QUEUES_AT_ONCE if asked else 1
+                if left <= 0:
+                    taken.ended = True
+                    return
+            elif not number % QUEUES_AT_ONCE:
                 yield
                 self._need_still(taken.header)
                 if not self._is_open():
@@ -253,57 +265,52 @@ class PopProcessor:
         header, chance = taken.header, self._context.env.random.randrange(100)
         if not self._is_open():
             return
-        retry = self._retry_topic(header, chance)
         retry_first = chance < self._config.pop_retry_percent
         if retry_first and not header.order:
-            yield from self._queues(retry, chance)
+            yield from self._retries(taken, chance)
         if header.queue_id < 0:
             yield from self._queues(header.topic, chance)
         else:
             yield header.topic, header.queue_id
         if not retry_first and not header.order and taken.room > 0:
-            yield from self._queues(retry, chance)
+            yield from self._retries(taken, chance)
 
     def _queues(self, name: str, chance: int) -> Iterator[tuple[str, int]]:
         queues = readable(self._context, name)
         for at in range(len(queues)):
             yield name, queues[(chance + at) % len(queues)]
 
-    def _retry_topic(self, header: PopHeader, chance: int) -> str:
-        """The retry topic that this pop looks into. The texts of the answer have room for one alone."""
-        v2 = self._config.retry_topic_v2
+    def _retries(self, taken: Taken, chance: int) -> Iterator[tuple[str, int]]:
+        """The queues of one retry topic, and of the other one if there was nothing for this pop: the texts of
+        the answer have room for one alone."""
+        header, v2 = taken.header, self._config.retry_topic_v2
         names = [pop_retry_topic(header.topic, header.group, v2=v2)]
         if v2 and self._config.retry_topic_v1_too:
             names.append(pop_retry_topic(header.topic, header.group, v2=False))
         # The original leaves it to chance; one that is empty would let the messages of the other one wait.
-        at = chance % len(names)
-        full = [name for name in (names[at:] + names[:at]) if self._waiting(name, header.group)]
-        return full[0] if full else names[0]
+        at, before = chance % len(names), len(taken.starts)
+        for name in names[at:] + names[:at]:
+            if len(taken.starts) == before:
+                yield from self._queues(name, chance)
 
-    def _waiting(self, name: str, group: str) -> bool:
-        return any(
-            self._context.store.max_queue_offset(name, q) > self._log.offset(name, group, q)
-            for q in readable(self._context, name)
-        )
-
-    def _take_queue(self, taken: Taken, topic: str, queue_id: int) -> None:
-        """What ``taken`` has room for, of one queue. Raises Refused when the log takes no checkpoint; then
-        what was taken before is lost to this answer, and comes back."""
+    def _take_queue(self, taken: Taken, topic: str, queue_id: int) -> bool:
+        """What ``taken`` has room for, of one queue; whether there may be something. Raises Refused when the
+        log takes no checkpoint; then what was taken before is lost to this answer, and comes back."""
         header, store = taken.header, self._context.store
         offset = self._first(header, topic, queue_id)
         if header.order:
             key = (topic, header.group, queue_id)
             if self._orders.blocks(key, header.attempt_id, taken.pop_time_ms, offset):
-                return  # what waits there is none that could be had: it must not wake anybody
+                return False  # what waits there is none that could be had: it must not wake anybody
         end = store.max_queue_offset(topic, queue_id)
         over = taken.subscription.chooses is not None and self._context.effort.is_over
         taken.cut |= over and end > offset
         if taken.room <= 0 or over:
             taken.rest += max(0, end - offset)
-            return
+            return False
         if end == offset and self._context.topics.first_offset(topic, queue_id) <= offset:
             self._context.stats.missed_total += 1  # there are very many such queues where there are many
-            return
+            return False
         got = self._get(taken, topic, queue_id, offset)
         if got.status in _ELSEWHERE and got.next_offset != offset:
             log.info(
@@ -325,6 +332,7 @@ class PopProcessor:
                 self._log.moved(topic, header.group, queue_id, got.next_offset)
             taken.cut |= got.status is GetStatus.NO_MATCHED and got.next_offset < got.max_offset
         taken.rest += max(0, got.max_offset - got.next_offset)
+        return True
 
     def _found(self, taken: Taken, topic: str, queue_id: int, offset: int, got: Got) -> None:
         header = taken.header
@@ -433,7 +441,7 @@ class PopProcessor:
 
     def _answer(self, connection: Connection, request: Command, taken: Taken) -> Command | None:
         answer = request.reply(remark="FOUND", ext=taken.answer().to_ext(), body=b"".join(taken.records))
-        if taken.rest > 0:
+        if taken.rest > 0 or taken.ended:
             self._polling.more(taken.header)
         if not taken.puts:
             return answer
