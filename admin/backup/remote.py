@@ -15,12 +15,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from admin.backup.manifest import CannotBackUp, Part
-from admin.backup.target import LOCK, MANIFESTS, OBJECTS, DirectoryTarget, Progress, Target, blocks
+from admin.backup.target import LOCK, MANIFESTS, OBJECTS, READING, DirectoryTarget, Progress, Target, blocks
 from model.errors import MqError
 
 LOCK_MS: Final = 10 * 60_000
@@ -54,8 +54,8 @@ def target_of(place: Path | str, progress: Progress, now_ms: Callable[[], int]) 
 
 
 class RemoteLock:
-    """The object that says who makes a backup there, and when that was told last. Raises what drivers do.
-    ``own``: the name of this process."""
+    """An object that says who makes, or reads, a backup there, and when that was told last. Raises what
+    drivers do. ``own``: the name of this process."""
 
     def __init__(self, files: Any, path: str, now_ms: Callable[[], int]) -> None:
         self.own = f"{socket.gethostname()}:{os.getpid()}"
@@ -69,10 +69,16 @@ class RemoteLock:
         found.own = self.own
         return found
 
+    def at(self, path: str) -> RemoteLock:
+        """Another one of this process."""
+        found = RemoteLock(self._files, path, self._now_ms)
+        found.own = self.own
+        return found
+
     def holder(self) -> str | None:
-        """Who makes a backup now."""
+        """Who holds it now. One of a clock that is so wrong would hold as long as that clock is ahead."""
         found = self._word()
-        return found[0] if found is not None and self._now_ms() - found[1] < LOCK_MS else None
+        return found[0] if found is not None and abs(self._now_ms() - found[1]) < LOCK_MS else None
 
     def is_ours(self) -> bool:
         found = self._word()
@@ -125,9 +131,16 @@ class RemoteTarget(Target):
             other = self._lock.holder()
             if other is not None:
                 raise CannotBackUp(f"another backup into {self.place} is under way, by {other}")
-            self._lock.tell()
+        with self._held(self._lock):
+            yield
+
+    @contextmanager
+    def _held(self, lock: RemoteLock) -> Iterator[None]:
+        """It goes afterwards, unless it has become another's."""
+        with self._asked():
+            lock.tell()
         ended = threading.Event()
-        telling = threading.Thread(target=self._tell_on, args=(ended,), name="backup lock", daemon=True)
+        telling = threading.Thread(target=self._tell_on, args=(ended, lock), name="backup lock", daemon=True)
         telling.start()
         try:
             yield
@@ -135,11 +148,33 @@ class RemoteTarget(Target):
             ended.set()
             telling.join(ENDS_S)
             try:
-                if self._is_ours():
-                    with self._asked():
-                        self._lock.remove()
+                with self._asked():
+                    if lock.is_ours():
+                        lock.remove()
             except (MqError, OSError) as error:
                 self.problems.append(f"the lock stays for {LOCK_MS // 60_000} minutes: {error}")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with ExitStack() as held:
+            with suppress(MqError, OSError):
+                if self._manifests():
+                    name = f"{READING}-{self._lock.own.replace(':', '-')}"
+                    held.enter_context(self._held(self._lock.at(self._path(MANIFESTS, name))))
+            yield
+
+    @contextmanager
+    def _unread(self) -> Iterator[bool]:
+        """One that begins in the same moment is not seen: what it reads may go, and it says so."""
+        held = False
+        for name in self._names(MANIFESTS):
+            if name.startswith(READING):
+                with self._asked():
+                    is_held = self._lock.at(self._path(MANIFESTS, name)).holder() is not None
+                held = held or is_held
+                if not is_held:
+                    self._remove(MANIFESTS, name)
+        yield not held
 
     def _has(self, sha256: str, size: int) -> bool:
         with self._asked():
@@ -229,12 +264,12 @@ class RemoteTarget(Target):
         with self._asked():
             return self._lock.is_ours()
 
-    def _tell_on(self, ended: threading.Event) -> None:
+    def _tell_on(self, ended: threading.Event, own: RemoteLock) -> None:
         lock: RemoteLock | None = None
         while not ended.wait(TOLD_S):
             # Told again after the next wait; ``finish`` looks whose it is.
             with suppress(MqError, OSError), self._asked():
-                lock = lock or self._lock.over(self._connect())
+                lock = lock or own.over(self._connect())
                 if lock.is_ours():
                     lock.tell()
 

@@ -9,7 +9,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -21,6 +21,10 @@ BLOCK_BYTES: Final = 4 << 20
 OBJECTS: Final = "objects"
 MANIFESTS: Final = "manifests"
 LOCK: Final = "lock"
+READING: Final = ".reading"
+"""Among the manifests: held, or begun so, by those that read a backup."""
+DRAFT: Final = ".draft-"
+"""What is being written begins with it."""
 ROTTEN: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 """What a disk, or a file system with checksums, says of bytes that it lost."""
 DAMAGED: Final = ".damaged"
@@ -65,6 +69,14 @@ class Target(ABC):
     @abstractmethod
     def locked(self) -> AbstractContextManager[None]:
         """One backup at a time: another one's parts are not named yet."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[None]:
+        """Meanwhile no backup is removed here; who may not say so here reads all the same."""
+
+    @abstractmethod
+    def _unread(self) -> AbstractContextManager[bool]:
+        """Whether nobody is ``reading``, or begins to meanwhile."""
 
     @abstractmethod
     def _has(self, sha256: str, size: int) -> bool: ...
@@ -182,7 +194,11 @@ class Target(ABC):
         decode(data, f"what would be {name}")  # one that cannot be read is added nowhere, and replaces none
         self._add(f"{name}.json", data)
         try:
-            self._clear([*names, name], keep)
+            with self._unread() as unread:
+                if unread:
+                    self._clear([*names, name], keep)
+                elif len(names) >= keep:
+                    self.problems.append("what is older was not removed: a backup is being read here")
         except (CannotBackUp, OSError) as error:
             self.problems.append(f"what is older was not removed: {error}")
         return name
@@ -228,7 +244,28 @@ class DirectoryTarget(Target):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CannotBackUp(f"another backup into {self.directory} is under way") from None
+            for kind in (OBJECTS, MANIFESTS):
+                for draft in (self.directory / kind).glob(f"{DRAFT}*"):
+                    draft.unlink()  # of one that was killed
             yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with ExitStack() as held:
+            with suppress(OSError):
+                file = held.enter_context((self.directory / MANIFESTS / READING).open("rb"))
+                fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def _unread(self) -> Iterator[bool]:
+        with create(self.directory / MANIFESTS / READING) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                unread = True
+            except BlockingIOError:
+                unread = False
+            yield unread
 
     def _has(self, sha256: str, size: int) -> bool:
         path = self.directory / OBJECTS / sha256
@@ -236,7 +273,7 @@ class DirectoryTarget(Target):
 
     def put(self, file: BinaryIO, size: int) -> tuple[str, bool]:
         objects = self.directory / OBJECTS
-        draft = objects / f".draft-{os.getpid()}"
+        draft = objects / f"{DRAFT}{os.getpid()}"
         digest, taken = hashlib.sha256(), 0
         try:
             with create(draft) as out:
@@ -272,12 +309,15 @@ class DirectoryTarget(Target):
     def _add(self, file: str, data: bytes) -> None:
         _sync(self.directory / OBJECTS)
         manifests = self.directory / MANIFESTS
-        draft = manifests / f".draft-{os.getpid()}"
-        with create(draft) as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(manifests / file)
+        draft = manifests / f"{DRAFT}{os.getpid()}"
+        try:
+            with create(draft) as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(manifests / file)
+        finally:
+            draft.unlink(missing_ok=True)
         _sync(manifests)
 
     def _remove(self, kind: str, file: str) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from admin import ending
 from admin.backup.manifest import CannotBackUp, Manifest
 from admin.backup.remote import target_of
 from admin.backup.restoring import check
@@ -44,10 +45,12 @@ _name = click.option("--name", metavar="TIME", help="A backup of keelmq backup l
 
 @contextmanager
 def _opened(place: Path | str, what: str) -> Iterator[Target]:
-    """With a progress bar on stderr, when that is a terminal."""
+    """With a progress bar on stderr, when that is a terminal. SIGTERM and SIGHUP end it in order, too: what
+    was begun is removed."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), DownloadColumn())
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    bar_ = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with ending.in_order(quiet=True), bar_ as bar:
         task = bar.add_task(what, total=None)
         yield target_of(place, lambda size: bar.update(task, advance=size), _now_ms)
 
@@ -111,7 +114,7 @@ def verify(target: Path | str, name: str | None) -> None:
 
     Example: keelmq backup verify /mnt/backup/broker-a
     """
-    with _opened(target, "reading") as opened:
+    with _opened(target, "reading") as opened, opened.reading():
         chosen = opened.chosen(name)
         manifest = opened.manifest(chosen)
         check(opened, manifest)
@@ -129,7 +132,7 @@ def restore(target: Path | str, store: Path, name: str | None) -> None:
 
     Example: keelmq backup restore /mnt/backup/broker-a /var/lib/keelmq/store
     """
-    with _opened(target, "restoring") as opened:
+    with _opened(target, "restoring") as opened, opened.reading():
         chosen = opened.chosen(name)
         manifest = opened.manifest(chosen)
         if not store.parent.is_dir():

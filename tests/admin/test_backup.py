@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +16,7 @@ from admin.backup import saving
 from admin.backup.manifest import CannotBackUp, Manifest, Part, decode, encode, ms_of, name_of, why_wrong
 from admin.backup.target import DirectoryTarget
 from admin.commands.backup import backup
-from admin.exits import DONE, UNFINISHED, USAGE, WARNINGS, run
+from admin.exits import DONE, INTERRUPTED, UNFINISHED, USAGE, WARNINGS, run
 from audit.commands import audit
 from tests.admin.stores import OFFSETS, filled, records
 from tests.store.support import SEGMENT
@@ -251,7 +252,7 @@ def test_a_manifest_that_cannot_be_read_keeps_no_backup_from_being_made(
         created(store, target, capsys)
         filled(store, [1])
     manifests = target / "manifests"
-    wrong = sorted(manifests.iterdir())[at]
+    wrong = sorted(manifests.glob("*.json"))[at]
     wrong.write_text("{")
     before = {path.name for path in (target / "objects").iterdir()}
     assert run(backup, ["create", str(store), str(target), "--keep", "3"]) == DONE
@@ -360,6 +361,100 @@ def test_what_a_killed_restore_left_holds_up_none(tmp_path: Path, capsys: pytest
     assert run(backup, ["restore", str(target), str(new)]) == DONE
     assert not (new / "config" / "old.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "new", "store"]
+
+
+@pytest.mark.parametrize("command", ["restore", "verify"])
+def test_what_is_read_is_not_removed_meanwhile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    first = created(store, target, capsys)["name"]
+    real, problems = DirectoryTarget.manifest, list[str]()
+
+    def manifest(self: DirectoryTarget, name: str) -> Manifest:
+        if name == first and not problems:
+            other = DirectoryTarget(target)
+            problems.append("")
+            saving.save(store, other, 1, 1)
+            problems.extend(other.problems)
+        return real(self, name)
+
+    monkeypatch.setattr(DirectoryTarget, "manifest", manifest)
+    places = [str(target), str(tmp_path / "new")][: 2 if command == "restore" else 1]
+    assert run(backup, [command, *places, "--name", first]) == DONE
+    assert problems[1:] == ["what is older was not removed: a backup is being read here"]
+    assert len(DirectoryTarget(target).names()) == 2
+    capsys.readouterr()
+    created(store, target, capsys, "--keep", "1")
+    assert len(DirectoryTarget(target).names()) == 1
+
+
+def test_what_killed_ones_left_goes_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full of it."""
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    created(store, target, capsys)
+    left = [target / "objects" / ".draft-99999", target / "manifests" / ".draft-99999"]
+    for path in left:
+        path.touch()
+
+    def full(*_: Any) -> None:
+        assert not any(path.exists() for path in left)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DirectoryTarget, "put", full)
+    assert run(backup, ["create", str(store), str(target)]) == UNFINISHED
+    assert "No space left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_one_that_is_told_to_end_removes_what_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """``times``: in the first object, in the manifest."""
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    real, calls, heard = os.fsync, list[int](), list[int]()
+
+    def fsync(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == times:
+            os.kill(os.getpid(), signal.SIGTERM)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        assert run(backup, ["create", str(store), str(target)]) == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == []
+    assert not list(target.rglob(".draft-*"))
+    assert DirectoryTarget(target).names() == []
+
+
+def test_a_bit_of_a_manifest_that_flipped_is_found() -> None:
+    made = Manifest(1, "/s", 10, {0: Part("0" * 64, 5, 7)}, {"config/topics.json": Part("1" * 64, 1)})
+    data = encode(made)
+    assert decode(data, "x.json") == made
+    for at in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        try:
+            found = decode(bytes(flipped), "x.json")
+        except CannotBackUp:
+            continue
+        assert found == made, (at, bytes(flipped))
+
+
+def test_a_manifest_without_a_checksum_is_read() -> None:
+    made = Manifest(1, "/s", 10, {0: Part("0" * 64, 5, 7)}, {})
+    lines = [line for line in encode(made).splitlines() if b'"checksum"' not in line]
+    lines[-2] = lines[-2].rstrip(b",")
+    assert decode(b"\n".join(lines), "x.json") == made
 
 
 def test_a_slave_that_cuts_its_log_meanwhile_is_noticed(

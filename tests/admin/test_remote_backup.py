@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,44 @@ def test_a_second_backup_waits_for_one_that_goes_on_and_not_for_one_that_broke_o
             save(store, target_at(2 * LOCK_MS - 1), 1)
         save(store, target_at(2 * LOCK_MS), 1)
     assert len(target_at(1).names()) == 1
+
+
+def test_a_lock_of_a_clock_that_is_ahead_holds_no_longer_than_another(memory: Any, tmp_path: Path) -> None:
+    """It did for as long as the clock was ahead."""
+    store = tmp_path / "store"
+    filled(store, [3])
+    for ahead_ms in (LOCK_MS - 1, LOCK_MS, 1000 * LOCK_MS):
+        word = json.dumps({"by": "another:1", "atMs": 5 + ahead_ms}).encode()
+        memory.pipe_file("/backups/broker-a/lock", word)
+        if ahead_ms < LOCK_MS:
+            with pytest.raises(CannotBackUp, match="under way, by another:1"):
+                save(store, target_at(5), 5)
+        else:
+            save(store, target_at(5), 5)
+
+
+def test_what_is_read_is_not_removed_meanwhile(
+    memory: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, now_ms = tmp_path / "store", time.time_ns() // 1_000_000
+    filled(store, [3])
+    first = created(store, capsys)["name"]
+    real, problems = RemoteTarget.copy, list[str]()
+
+    def copy(self: RemoteTarget, *more: Any) -> None:
+        if not problems:
+            other = target_at(now_ms)
+            save(store, other, now_ms, 1)
+            problems.extend(other.problems)
+        real(self, *more)
+
+    monkeypatch.setattr(RemoteTarget, "copy", copy)
+    assert run(backup, ["verify", URL, "--name", first]) == DONE
+    assert problems == ["what is older was not removed: a backup is being read here"]
+    memory.pipe_file("/backups/broker-a/manifests/.reading-killed-1", b'{"by": "killed:1", "atMs": 5}')
+    save(store, target_at(now_ms), now_ms, 1)
+    assert len(target_at(1).names()) == 1
+    assert len(memory.ls("/backups/broker-a/manifests")) == 1
 
 
 async def test_the_lock_is_told_on_whatever_takes_long(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
