@@ -136,9 +136,7 @@ class Guard:
                 return self._entry.proxies.client(said)
             except ValueError:
                 if not self._warned:
-                    log.warning(
-                        "X-Forwarded-For %r of the proxy %s has no address", said[:100], request.remote
-                    )
+                    log.warning("proxy %s: no address in X-Forwarded-For %r", request.remote, said[:100])
                 self._warned = True
         return request.remote or ""
 

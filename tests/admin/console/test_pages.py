@@ -202,6 +202,20 @@ async def test_behind_its_proxy_one_strangers_wrong_passwords_hold_nobody_else_u
         assert (status, "; Secure" in headers["Set-Cookie"]) == (303, True)
 
 
+async def test_a_proxy_that_says_no_address_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(MadeUp(), pairs={"ann": LONG}.items, proxy="127.0.0.1") as url, visiting(url) as one:
+        https = "https" + url.rstrip("/").removeprefix("http")
+        async with one.session.get(url + "login") as page:
+            token = (await page.text()).partition('name=csrf value="')[2].partition('"')[0]
+            one.session.headers["Cookie"] = page.headers["Set-Cookie"].partition(";")[0]  # as over HTTPS
+        one.session.headers["X-Forwarded-For"] = "unknown"
+        form = {"csrf": token, "name": "ann", "password": "a wrong password"}
+        for wanted in ("do not go together", "wait a second"):
+            assert wanted in (await one.post("login", form, https))[1]
+    told = [one.getMessage() for one in caplog.records if "X-Forwarded-For" in one.getMessage()]
+    assert told == ["proxy 127.0.0.1: no address in X-Forwarded-For 'unknown'"]
+
+
 async def test_who_is_not_the_proxy_cannot_say_from_where_it_comes() -> None:
     async with served(MadeUp(), pairs={"ann": LONG}.items, proxy="192.0.2.9") as url, visiting(url) as one:
         form = {"csrf": await one.token("login"), "name": "ann", "password": "a wrong password"}
