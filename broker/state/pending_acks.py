@@ -216,8 +216,7 @@ class PendingAcks:
             while slaves and slaves[0].end <= offset:
                 self._disk.append(slaves.popleft())
             self.on_flushed(self._flushed())
-            if self._disk:
-                self._expire_by(self._disk[0].disk_deadline_ms)
+            self._expire_by(self._first_ms())
             return
         out: dict[_Account, list[bytes]] = {}
         while slaves and slaves[0].end <= offset:
@@ -225,6 +224,8 @@ class PendingAcks:
             if self._leaves(pending):
                 out.setdefault(pending.account, []).append(pending.answers)
         self._write(out)
+        if slaves:
+            self._expire_by(slaves[0].slave_deadline_ms)
 
     def on_flushed(self, offset: int) -> None:
         """Our own disk has the log up to ``offset``."""
@@ -236,6 +237,8 @@ class PendingAcks:
                 out.setdefault(pending.account, []).append(pending.answers)
         if out:
             self._write(out)
+            if disk:
+                self._expire_by(disk[0].disk_deadline_ms)
 
     def give_up(self) -> None:
         """Wait no longer: what is pending is answered as if its time were over."""
@@ -307,16 +310,23 @@ class PendingAcks:
     def _expire_by(self, deadline_ms: float) -> None:
         """Look for what is late by then: what the timer is for may have left, or wait longer."""
         timer = self._timer
-        if timer is None or deadline_ms < timer.due_ms:
+        if timer is not None and timer.due_ms <= deadline_ms:
+            return
+        first_ms = self._first_ms()  # a shorter time may wait behind a longer one, of before ``reconfigure``
+        if timer is None or first_ms < timer.due_ms:
             if timer is not None:
                 timer.handle.cancel()
             self._arm(self._env.monotonic_ms())
 
-    def _arm(self, now_ms: float) -> None:
-        first = min(
+    def _first_ms(self) -> float:
+        """When the time of the first one is over."""
+        return min(
             self._slaves[0].slave_deadline_ms if self._slaves else float("inf"),
             self._disk[0].disk_deadline_ms if self._disk else float("inf"),
         )
+
+    def _arm(self, now_ms: float) -> None:
+        first = self._first_ms()
         if first == float("inf"):
             self._timer = None
             return

@@ -115,6 +115,29 @@ async def test_what_the_slaves_have_waits_for_the_disk_no_longer_than_its_own_ti
     assert [one.code for one in answers_in(connection.data)] == [10, 0, 10]
 
 
+@pytest.mark.parametrize("key", ["slaveTimeout", "syncFlushTimeout"])
+async def test_a_shorter_time_waits_behind_a_longer_one_and_sets_no_timer_for_each_send(key: str) -> None:
+    marks = Marks()
+    keys: dict[str, Any] = {"flushDiskType": "SYNC_FLUSH"} if key == "syncFlushTimeout" else {}
+    pending_acks = parking_of(marks, **{**keys, key: "3600000"})
+    connection = FakeConnection()
+    if keys:
+        marks.replicated = 100
+    pending_acks.add(conn(connection), answer(0), 10)
+    timer = pending_acks._timer
+    pending_acks.reconfigure(BrokerConfig.from_mapping({**keys, key: "1"}))
+    for n in range(1, 4):
+        pending_acks.add(conn(connection), answer(n), 10 + n)
+        assert pending_acks._timer is timer
+    marks.replicated = max(marks.replicated, 10)
+    marks.flushed = 10
+    (pending_acks.on_flushed if keys else pending_acks.on_replicated)(10)
+    await eventually(
+        lambda: len(answers_in(connection.data)) == 4, "the others wait no longer than their own"
+    )
+    assert [one.code == 0 for one in answers_in(connection.data)] == [True, False, False, False]
+
+
 def test_with_sync_flush_an_answer_needs_slaves_and_disk() -> None:
     def body() -> None:
         marks = Marks()
