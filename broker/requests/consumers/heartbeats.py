@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -58,6 +59,41 @@ class _Beat:
     changed: list[str]
 
 
+class _Places:
+    """Of groups that are not there yet. Holds: with those that heartbeats under way are to make there are no
+    more than ``CLIENTS_MAX`` of a kind."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._promised = {CONSUMERS: Counter[str](), PRODUCERS: Counter[str]()}
+
+    def need(self, told: list[Told]) -> None:
+        """Raises Refused."""
+        for kind, promised in self._promised.items():
+            groups = self._groups(kind)
+            fresh = sum(one.kind == kind and not (one.name in groups or one.name in promised) for one in told)
+            if fresh and len(groups) + len(promised) + fresh > CLIENTS_MAX:
+                raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
+
+    def promise(self, told: list[Told]) -> set[tuple[int, str]]:
+        """Keep what is needed; it is to be given back."""
+        fresh = {(one.kind, one.name) for one in told if one.name not in self._groups(one.kind)}
+        for kind, name in fresh:
+            self._promised[kind][name] += 1
+        return fresh
+
+    def give_back(self, fresh: set[tuple[int, str]], *given: tuple[int, str]) -> None:
+        """Of what was promised, what is given back if it was not before."""
+        for kind, name in fresh.intersection(given):
+            fresh.remove((kind, name))
+            self._promised[kind][name] -= 1
+            if not self._promised[kind][name]:
+                del self._promised[kind][name]
+
+    def _groups(self, kind: int) -> Mapping[str, object]:
+        return self._clients.consumers if kind == CONSUMERS else self._clients.producers
+
+
 class ClientProcessor:
     """Answers 34, 35, 38, 46, 203, 204 and 328."""
 
@@ -68,6 +104,7 @@ class ClientProcessor:
         in every turn of the loop. They wait for no other request."""
         self._tasks = Tasks("members")
         self._filters = FilterNews(context)
+        self._places = _Places(context.clients)
         self._changed: dict[str, None] = {}  # groups whose members are to be told
         self._telling: asyncio.Task[None] | None = None
         self.leaving = Leaving("clients", context.env.monotonic_ms, self._leave)
@@ -179,13 +216,14 @@ class ClientProcessor:
         clients, client = self._context.clients, beat.client
         left = sum(one.growth for one in told)
         try:
-            _need_places(clients, told)
+            self._places.need(told)
             clients.promise(left, self._context.config.client_bytes_max)
         except Refused:
             for one in told:
                 clients.heard(one.kind, one.name, client)
             raise
         fresh = False
+        places = self._places.promise(told)
         try:
             for one in told:
                 await slice_.breathe()
@@ -193,6 +231,7 @@ class ClientProcessor:
                     raise PeerLeft
                 clients.keep(left, left - one.growth)
                 left -= one.growth
+                self._places.give_back(places, (one.kind, one.name))
                 try:
                     fresh |= self._enter(beat, one)
                 except Refused as error:  # others have changed the group since it was read
@@ -200,6 +239,7 @@ class ClientProcessor:
                     clients.heard(one.kind, one.name, client)
         finally:
             clients.keep(left, 0)
+            self._places.give_back(places, *places)
         return fresh
 
     def _enter(self, beat: _Beat, told: Told) -> bool:
@@ -364,14 +404,6 @@ class ClientProcessor:
         if group is None or (config is not None and not config.notify_consumer_ids_changed):
             return []
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
-
-
-def _need_places(clients: Clients, told: list[Told]) -> None:
-    """Of groups that are not there yet. Raises Refused."""
-    for kind, groups in ((CONSUMERS, clients.consumers), (PRODUCERS, clients.producers)):
-        fresh = sum(one.kind == kind and one.name not in groups for one in told)
-        if fresh and len(groups) + fresh > CLIENTS_MAX:
-            raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
 
 
 def _client_id(data: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,25 @@ async def test_heartbeats_of_very_many_groups_are_bounded(
             codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(data))).code)
         assert codes[0] == 0
         assert codes[-1] == 2
+
+
+async def test_heartbeats_side_by_side_make_no_more_groups_than_one_behind_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.requests.consumers.heartbeats.CLIENTS_MAX", 4)
+
+    async def breathe(turn: Any) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("runtime.turns.Slice.breathe", breathe)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        asked = []
+        for names in ("ab", "bc", "de", "ce", "ab"):
+            data = {"clientID": "c", "producerDataSet": [{"groupName": name} for name in names]}
+            asked.append(client.call(Request.HEART_BEAT, {}, bodies.dumps(data)))
+        assert [answer.code for answer in await asyncio.gather(*asked)] == [0, 0, 2, 0, 0]
+        assert sorted(broker.context.clients.producers) == ["a", "b", "c", "e"]
+        assert not any(broker.processors.clients._places._promised.values())
 
 
 async def test_a_delay_level_that_is_no_number_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
