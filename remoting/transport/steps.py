@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, Final, Protocol, TypeVar
 
+from remoting.transport.order import WAITS
 from runtime.report.slow_turns import SLOW_MS, SlowTurns
 
 TURN_MS: Final = 10.0
@@ -43,9 +44,13 @@ class Asking(Protocol):
     """A connection whose requests have begun."""
 
     remote: str
+    attributes: dict[str, Any]
 
     @property
     def share(self) -> Standing: ...
+
+    def hold(self, held: bool) -> None:
+        """Nothing more of it is read or begins."""
 
 
 class Steps:
@@ -108,13 +113,20 @@ class Steps:
         self._used_ms, self._armed = 0.0, False
 
     def _turn(self, connection: Asking) -> Generator[Any, Any, None]:
-        """Return when a step may be taken. A peer waits for what it asked for as a client alone."""
+        """Return when a step may be taken. A peer waits for what it asked for as a client alone.
+
+        Of one whose sends wait (``order``) nothing is read meanwhile: all it sent would take the ordinary way
+        behind them, and fill the turns that follow.
+        """
         if connection.share.reads is None and connection not in self._waiting:
             return
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         is_first = connection.share.goes_first and connection not in self._line
         (self._first if is_first else self._line).setdefault(connection, deque()).append(mine)
         self._waiting[connection] += 1
+        is_held = WAITS in connection.attributes
+        if is_held:
+            connection.hold(True)
         self._call()
         try:
             yield from mine.__await__()
@@ -122,6 +134,8 @@ class Steps:
                 self._vain = True
                 yield
         finally:
+            if is_held:
+                connection.hold(False)
             self._waiting[connection] -= 1
             if not self._waiting[connection]:
                 del self._waiting[connection]

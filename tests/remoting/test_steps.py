@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from remoting.transport.order import WAITS
 from remoting.transport.steps import CALLED_LEAST, TURN_MS, Steps
 from runtime.report.slow_turns import SLOW_MS, SlowTurns
 
@@ -21,7 +22,12 @@ MANY = 150
 class Asking:
     def __init__(self, name: str, *, of_peer: bool = False, claims: bool = False) -> None:
         self.remote = name
+        self.attributes: dict[str, Any] = {}
+        self.held = list[bool]()
         self.share = SimpleNamespace(reads=None if of_peer else object(), goes_first=of_peer or claims)
+
+    def hold(self, held: bool) -> None:
+        self.held.append(held)
 
 
 class World:
@@ -84,6 +90,23 @@ async def test_connections_take_turns() -> None:
     await world.go_round(2 * MANY)
     assert len(world.order) == MANY + 3
     assert [at for at, name in enumerate(world.order) if name == "few"][-1] < 2 * A_TURN + 2 * 3
+
+
+async def test_nothing_is_read_of_one_whose_sends_wait_until_all_have_gone_on() -> None:
+    """What it sent would take the ordinary way behind them: so many at once would for ever."""
+    world = World()
+    connections = sends, other = Asking("sends"), Asking("other")
+    sends.attributes[WAITS] = MANY
+    for connection in connections * MANY:
+        world.begin(connection)
+    await world.go_round()
+    world.woken.set()
+    await world.go_round(2)
+    assert sum(sends.held) > 0
+    await world.go_round(2 * MANY)
+    assert len(world.order) == 2 * MANY
+    assert sends.held.count(True) == sends.held.count(False)
+    assert other.held == []
 
 
 async def test_a_peer_waits_for_no_client() -> None:
