@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from admin.terminal import printable
 from model.errors import ConfigError, MqError
 
 DONE: Final = 0
@@ -67,7 +68,7 @@ def advised(text: str) -> str:
 
 def _one_line(text: str) -> str:
     """What RocketMQ's servers say may have several."""
-    return " ".join(part for line in text.splitlines() if (part := line.strip()))
+    return printable(" ".join(part for line in text.splitlines() if (part := line.strip())))
 
 
 def _say_usage(error: click.UsageError, name: str) -> None:

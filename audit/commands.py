@@ -14,6 +14,7 @@ from typing import Any, Self
 import click
 
 from admin.numbers import Number
+from admin.terminal import say
 from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES
 from audit.reading.storage import StoreSpec, parse_stores, shown
@@ -56,7 +57,7 @@ def diff(old: Path, new: Path, as_json: bool) -> int:
         click.echo(json.dumps(change.to_json(), ensure_ascii=False))
     else:
         for line in diffs.lines(change):
-            click.echo(line)
+            say(line)
     return change.exit_code
 
 
@@ -152,13 +153,13 @@ def audit(
     if as_json:
         click.echo(json.dumps(report.to_json()))
     elif not report.replicas:
-        click.echo(f"keelmq: {_nothing_read(report)}", err=True)
+        say(f"keelmq: {_nothing_read(report)}", err=True)
     else:
         from audit.pages import report as pages
 
         for line in pages.lines(report):
-            click.echo(line)
-        click.echo(f"report: {directory / 'index.html'}")
+            say(line)
+        say(f"report: {directory / 'index.html'}")
     return EXIT_CODES[report.verdict]
 
 
@@ -224,7 +225,7 @@ def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Pat
     with Stop() as stop:
         made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, click.echo, keep, looked)
         verdict = made.run(every_s)
-    click.echo(f"{verdict}; report: {directory / 'index.html'}")
+    say(f"{verdict}; report: {directory / 'index.html'}")
     return EXIT_CODES[verdict]
 
 
@@ -244,7 +245,7 @@ def run(
 
     def progress(text: str) -> None:
         if not quiet and sys.stderr.isatty():
-            click.echo(f"{text} ...", err=True)
+            say(f"{text} ...", err=True)
 
     directory.mkdir(parents=True, exist_ok=True)
     state = None if full else directory / "trusted.parquet"

@@ -18,6 +18,7 @@ from admin.doctor.findings import Finding, Level, failed, worst
 from admin.doctor.local_checks import Local
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.host.serve import read_values
+from admin.terminal import say
 from admin.tls import client_env, env_of, given
 from client.admin import AdminClient
 from model.config.tls import split_tls
@@ -154,10 +155,8 @@ def _say(found: Sequence[Finding], *, as_json: bool, problems: bool) -> None:
         say_json({"verdict": verdict, "findings": [one.to_json() for one in chosen]})
         return
     for one in chosen:
-        click.echo(f"{one.level.word:<4}  {one.check:<13}  {one.where}: {one.text}")
+        say(f"{one.level.word:<4}  {one.check:<13}  {one.where}: {one.text}")
         if one.todo:
-            click.echo(f"{'':<4}  {'':<13}  -> {one.todo}")
+            say(f"{'':<4}  {'':<13}  -> {one.todo}")
     counts = Counter(one.level for one in found)
-    click.echo(
-        f"{counts[Level.OK]} in order, {counts[Level.WARNING]} warnings, {counts[Level.FAILED]} failed"
-    )
+    say(f"{counts[Level.OK]} in order, {counts[Level.WARNING]} warnings, {counts[Level.FAILED]} failed")

@@ -15,6 +15,7 @@ from admin.group import group_of
 from admin.handover import hand_over
 from admin.local.cluster import LocalCluster
 from admin.local.layout import CLUSTER
+from admin.terminal import say
 from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused
 from model.settings import some_addresses
@@ -64,14 +65,14 @@ def show(
 
 def _print(state: SyncState) -> None:
     master = "no master" if state.master is None else f"master {state.master}"
-    click.echo(f"{state.group}: {master}, epoch {state.epoch}")
+    say(f"{state.group}: {master}, epoch {state.epoch}")
     brokers = {**state.in_sync, **state.not_in_sync}
     for number, address in sorted(brokers.items()):
         role = "master" if number == state.master else "slave"
         place = "in sync" if number in state.in_sync else "not in sync"
         life = "alive" if state.alive[number] else "dead"
         rest = "  maintenance" if number in state.maintenance else ""
-        click.echo(f"  broker {number:>3}  {address:<21}  {role:<7} {place:<12} {life}{rest}")
+        say(f"  broker {number:>3}  {address:<21}  {role:<7} {place:<12} {life}{rest}")
 
 
 async def _state(at: list[str], name: str, key: Signer | None = None) -> SyncState:
@@ -122,7 +123,7 @@ def forget(
     at, name = _where(directory, controllers, name)
     asyncio.run(_forget(at, cluster_name, name, ids, credentials.read(credentials_file)))
     what = "all of it" if whole else " ".join(f"broker {number}" for number in ids)
-    click.echo(f"{name}: the Controllers have forgotten {what}")
+    say(f"{name}: the Controllers have forgotten {what}")
 
 
 async def _forget(at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Signer | None) -> None:
@@ -178,7 +179,7 @@ def handover(
     if as_json:
         click.echo(json.dumps(asdict(done)))
     else:
-        click.echo(
+        say(
             f"{done.group}: broker {done.master} is master of epoch {done.epoch},"
             f" after broker {done.former} ({done.took_ms:.0f} ms)"
         )

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from admin import credentials, tls
 from admin.commands.which import NAMESRV, cluster_directory, opened
+from admin.terminal import printable, say
 from client.admin import AdminClient
 from model.errors import ConfigError
 from model.settings import some_addresses
@@ -70,7 +71,7 @@ def show(rows: Iterable[Sequence[object]], columns: Sequence[str], *, numbers: S
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else printable(str(value)) for value in row))
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=1000)
@@ -100,7 +101,7 @@ def ago(past_ms: int, now_ms: int) -> str:
 def tell(line: str) -> bool:
     """Print a line now; False when the reader of a pipe is gone (``| head``), which is no failure."""
     try:
-        click.echo(line)
+        say(line)
     except BrokenPipeError:
         # Python flushes stdout once more at the end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

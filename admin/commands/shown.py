@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from admin.terminal import printable
 from client.message import Received
 
 BODY_CHARS_MAX: Final = 160
@@ -14,11 +15,6 @@ BODY_CHARS_MAX: Final = 160
 def moment(at_ms: int) -> str:
     """A time as commands take it, too."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def printable(text: str) -> str:
-    """A terminal gets no control characters."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def line(message: Received) -> str:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.group import group_of
+from admin.terminal import say
 from runtime.os_env import FILE_MODE, OsDisk, OsEnv
 from store.files.record import Record
 from store.offline.directory import Damage, StoreDirectory
@@ -57,21 +58,19 @@ def inspect(directory: Path, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     log = found["commitLog"]
-    click.echo(f"{found['root']}: stopped {found['stop']}; identity {found['identity'] or 'none'}")
-    click.echo(
-        f"CommitLog: {log['segments']} segments of {log['segmentBytes']} bytes from {log['minOffset']}"
-    )
+    say(f"{found['root']}: stopped {found['stop']}; identity {found['identity'] or 'none'}")
+    say(f"CommitLog: {log['segments']} segments of {log['segmentBytes']} bytes from {log['minOffset']}")
     for topic, row in found["queues"]["topics"].items():
-        click.echo(f"  {topic}: {row['queues']} queues, {row['messages']} messages")
+        say(f"  {topic}: {row['queues']} queues, {row['messages']} messages")
     for row in found["index"]:
-        click.echo(
+        say(
             f"index {row['file']}: {row['entries']} entries, bytes {row['beginOffset']} to {row['endOffset']}"
         )
-    click.echo("checkpoint: " + ", ".join(f"{name} {value}" for name, value in found["checkpoint"].items()))
+    say("checkpoint: " + ", ".join(f"{name} {value}" for name, value in found["checkpoint"].items()))
     epochs = found["epochs"]
-    click.echo(f"epochs: {epochs if isinstance(epochs, str) else _pairs(epochs) or 'none'}")
+    say(f"epochs: {epochs if isinstance(epochs, str) else _pairs(epochs) or 'none'}")
     for row in found["damaged"]:
-        click.echo(f"known damage: {row['kind']} {row['begin']}..{row['until']}, {row['lost']} records known")
+        say(f"known damage: {row['kind']} {row['begin']}..{row['until']}, {row['lost']} records known")
 
 
 def _pairs(epochs: list[dict[str, int]]) -> str:
@@ -131,7 +130,7 @@ def export(
             with out.open("w", encoding="utf-8", errors="surrogateescape") as file:
                 write_json(file, records(store), bodies)
     for item in damaged:
-        click.echo(_damage(item.to_json()), err=True)
+        say(_damage(item.to_json()), err=True)
     ctx.exit(WARNINGS if damaged else DONE)
 
 
@@ -173,20 +172,20 @@ def repair(
         click.echo(json.dumps(outcome.to_json()))
     else:
         for row in outcome.repaired:
-            click.echo(f"repaired {row['physicalOffset']}..{row['until']} from {row['from']}")
+            say(f"repaired {row['physicalOffset']}..{row['until']} from {row['from']}")
         for row in outcome.left:
-            click.echo(f"left: {row['kind']} {row['physicalOffset']}..{row['until']}: {row['why']}")
+            say(f"left: {row['kind']} {row['physicalOffset']}..{row['until']}: {row['why']}")
         if outcome.entries:
-            click.echo(f"{outcome.entries} queue entries made right")
+            say(f"{outcome.entries} queue entries made right")
         if outcome.indexed is not None:
-            click.echo(f"the index was made anew of {outcome.indexed} records")
+            say(f"the index was made anew of {outcome.indexed} records")
         if outcome.tail is not None:
             done = (
                 "cut off" if outcome.tail_cut else "is torn; --cut-tail cuts it, and so does the next start"
             )
-            click.echo(f"tail: what begins at {outcome.tail['physicalOffset']} {done}")
+            say(f"tail: what begins at {outcome.tail['physicalOffset']} {done}")
         if not (outcome.repaired or outcome.left or outcome.entries or outcome.indexed is not None):
-            click.echo("nothing to repair")
+            say("nothing to repair")
     ctx.exit(FAILED if outcome.left else DONE)
 
 
@@ -208,7 +207,7 @@ def dump(ctx: click.Context, directory: Path, topic: str | None, begin: int, end
         for found in store.records(begin, end):
             if isinstance(found, Damage):
                 damaged = True
-                click.echo(_damage(found.to_json()), err=True)
+                say(_damage(found.to_json()), err=True)
             elif topic is None or found.topic == topic:
                 click.echo(json.dumps(dump_record(found), ensure_ascii=False))
     ctx.exit(WARNINGS if damaged else DONE)
@@ -236,12 +235,12 @@ def verify(ctx: click.Context, directory: Path, as_json: bool) -> None:
 
 def _show(result: dict[str, Any]) -> None:
     log = f"bytes {result['minOffset']} to {result['maxOffset']}, confirmed to {result['confirmOffset']}"
-    click.echo(f"{result['records']} records, {log}")
+    say(f"{result['records']} records, {log}")
     for epoch in result["epochs"]:
-        click.echo(f"epoch {epoch['epoch']} from {epoch['start']}")
+        say(f"epoch {epoch['epoch']} from {epoch['start']}")
     for damage in result["damage"]:
-        click.echo(_damage(damage))
-    click.echo("whole" if result["ok"] else f"damaged in {len(result['damage'])} places")
+        say(_damage(damage))
+    say("whole" if result["ok"] else f"damaged in {len(result['damage'])} places")
 
 
 def _damage(damage: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 import jinja2
 
 from admin.commands.reach import ago
-from admin.commands.shown import moment, printable
+from admin.commands.shown import moment
+from admin.terminal import printable
 from admin.top import screen
 
 BODY_CHARS_MAX: Final = 64 * 1024

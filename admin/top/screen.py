@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from admin.terminal import printable
 from admin.top.view import BrokerRow, ConsumerRow, GroupRow, Server, View
 
 
 def lines(view: View, groups_max: int) -> list[str]:
     """``groups_max``: consumer groups shown by name, the furthest behind first; the rest is summed."""
-    return [*_head(view), *_groups(view), *_consumers(view, groups_max)]
+    return [*map(printable, (*_head(view), *_groups(view), *_consumers(view, groups_max)))]
 
 
 def cut(text: Sequence[str], width: int, height: int) -> list[str]:

@@ -12,6 +12,7 @@ import click
 
 from admin.commands.reach import Site, as_json, reaches, say_json, site
 from admin.exits import DONE, UNFINISHED, advised
+from admin.terminal import say
 from client.access import AccessRules
 from client.admin import AdminClient
 from client.message import NoMaster
@@ -91,7 +92,7 @@ def say_done(outcomes: Mapping[str, object], what: str, *, in_json: bool) -> int
         say_json({"executed": not failed, "servers": rows})
     else:
         for server in outcomes:
-            click.echo(f"{server}: {failed.get(server, what)}", err=server in failed)
+            say(f"{server}: {failed.get(server, what)}", err=server in failed)
     return UNFINISHED if failed else DONE
 
 
@@ -114,5 +115,5 @@ def problems_of(found: Mapping[str, object]) -> int:
     """Say which servers told nothing; the exit code."""
     failed = {server: said for server, said in found.items() if isinstance(said, str)}
     for server, said in failed.items():
-        click.echo(f"keelmq: {server}: {said}", err=True)
+        say(f"keelmq: {server}: {said}", err=True)
     return UNFINISHED if failed else DONE

@@ -10,6 +10,7 @@ import click
 
 from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
+from admin.terminal import say
 from client.admin import AdminClient
 from model.errors import MqError, Refused
 from remoting.keys import Signer
@@ -55,14 +56,14 @@ def replace(
         found = {"id": old, "address": new, "raftAddress": raft, "incarnation": incarnation}
         click.echo(json.dumps(found))
         return
-    click.echo(f"Controller {old} is at {new} from now on (Raft {raft}, incarnation {incarnation}).")
-    click.echo("What had this id before is refused, also when it comes back: end it for good.")
-    click.echo(
+    say(f"Controller {old} is at {new} from now on (Raft {raft}, incarnation {incarnation}).")
+    say("What had this id before is refused, also when it comes back: end it for good.")
+    say(
         f"Start the new one with controllerDLegerSelfId={old}, the same ids in controllerDLegerPeers and an"
         " empty controllerStorePath."
     )
-    click.echo("It votes once it holds every decision: its /healthz is 200 then.")
-    click.echo(f"Where clients and brokers name the old address of {old}, change it.")
+    say("It votes once it holds every decision: its /healthz is 200 then.")
+    say(f"Where clients and brokers name the old address of {old}, change it.")
 
 
 async def _replace(

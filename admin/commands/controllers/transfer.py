@@ -10,6 +10,7 @@ import click
 
 from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
+from admin.terminal import say
 from client.admin import AdminClient
 from model.errors import MqError, Refused
 from remoting.keys import Signer
@@ -45,7 +46,7 @@ def transfer(
     if as_json:
         click.echo(json.dumps({"leader": leader, "address": address}))
     else:
-        click.echo(f"Controller {leader} leads ({address})")
+        say(f"Controller {leader} leads ({address})")
 
 
 async def _transfer(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from admin.commands.reach import as_json, reaches, say_json, site
+from admin.terminal import say
 from client.admin import AdminClient, ConsumeStats
 from model.attributes import altered
 from model.errors import ConfigError, Refused
@@ -157,8 +158,8 @@ def alter(
         say_json({"executed": not dry_run, "topic": name, "groups": [_shown(*one) for one in done]})
         return
     for group, before, after in done:
-        click.echo(f"{group}: {in_words(before)}  ->  {in_words(after)}")
-    click.echo("nothing is changed yet: leave out --dry-run" if dry_run else "done")
+        say(f"{group}: {in_words(before)}  ->  {in_words(after)}")
+    say("nothing is changed yet: leave out --dry-run" if dry_run else "done")
 
 
 async def _alter(

@@ -13,6 +13,7 @@ import click
 from admin.commands.reach import Site, ago, as_json, need_yes, reaches, say_json, show, site
 from admin.group import group_of
 from admin.numbers import whole
+from admin.terminal import say
 from admin.tls import client_env
 from client.admin import AdminClient, ConsumeStats
 from client.consumer_groups import ConsumerGroups, Online
@@ -79,9 +80,9 @@ def describe(
         say_json(described(group, online, lag, readers))
         return
     for member in online.members:
-        click.echo(f"{member.client_id}  {member.address}  {member.language}")
+        say(f"{member.client_id}  {member.address}  {member.language}")
     if not online.members:
-        click.echo("nobody is online")
+        say("nobody is online")
     rows = rows_of(lag, readers, time.time_ns() // 1_000_000)
     columns = ("topic", "broker group", "queue", "read to", "end", "lag", "behind", "member")
     show(rows, columns, numbers=columns[2:7])
@@ -216,7 +217,7 @@ def reset(
     rows = [(*_place(s.queue), s.consumer_offset, to, s.broker_offset - to) for s, to in planned]
     columns = ("topic", "broker group", "queue", "from", "to", "lag then")
     show(rows, columns, numbers=columns[2:])
-    click.echo("done" if execute else "nothing is changed yet: add --execute")
+    say("done" if execute else "nothing is changed yet: add --execute")
 
 
 async def _plan(
@@ -282,9 +283,9 @@ def delete(
         queues = [{**s.queue.to_json(), "offset": s.consumer_offset, "lag": s.lag} for s in lag]
         say_json({"executed": not dry_run, "group": group, "queues": queues})
     elif dry_run:
-        click.echo(f"{lost}; nothing is changed yet: leave out --dry-run")
+        say(f"{lost}; nothing is changed yet: leave out --dry-run")
     else:
-        click.echo(f"{group} is deleted, and its offsets in {len(lag)} queues with it")
+        say(f"{group} is deleted, and its offsets in {len(lag)} queues with it")
 
 
 async def _with(admin: AdminClient, group: str) -> ConsumerGroups:
@@ -347,7 +348,7 @@ def create(
         return await groups.create(config)
 
     made = site(directory, namesrv, credentials_file).ask(work)
-    click.echo(f"{group} is made on {', '.join(made)}")
+    say(f"{group} is made on {', '.join(made)}")
 
 
 consumer = group_of(

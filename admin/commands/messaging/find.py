@@ -15,6 +15,7 @@ from admin.commands.reach import as_json, reaches, site, tell
 from admin.commands.shown import in_full, received_json, short_line
 from admin.exits import DONE, UNFINISHED, WARNINGS
 from admin.group import group_of
+from admin.terminal import say
 from admin.tls import client_env
 from client.admin import AdminClient
 from client.consuming.pull import PullConsumer
@@ -73,7 +74,7 @@ def find(
                 return await by_time(consumer, topic, begin_ms, end_ms, most)
         found = await Finder(admin).by_key(topic, key, begin_ms, end_ms - 1)
         if len(found.messages) >= MOST:
-            click.echo(f"keelmq: brokers show their newest {MOST} only: --until may show others", err=True)
+            say(f"keelmq: brokers show their newest {MOST} only: --until may show others", err=True)
         return found
 
     return _say(where.ask(work), most, as_json=as_json, full=full or msg_id is not None)
@@ -92,14 +93,14 @@ def _say(found: Found, most: int, *, as_json: bool, full: bool) -> int:
         if not tell(text):
             break
     for problem in found.problems:
-        click.echo(f"keelmq: {problem}", err=True)
+        say(f"keelmq: {problem}", err=True)
     if len(found.messages) > most:
-        click.echo(f"keelmq: the first {most} are shown: --max shows more", err=True)
+        say(f"keelmq: the first {most} are shown: --max shows more", err=True)
     if shown:
         return DONE
     if found.problems:
         return UNFINISHED
-    click.echo("keelmq: no such message is stored", err=True)
+    say("keelmq: no such message is stored", err=True)
     return WARNINGS
 
 

@@ -18,6 +18,7 @@ from admin.commands.messaging.consumer import moment_ms
 from admin.commands.reach import as_json, reaches, site, tell
 from admin.commands.shown import line, received_json
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
+from admin.terminal import say
 from admin.tls import client_env
 from client.consuming.pull import PullConsumer, PullStatus
 from client.message import Message, Queue, Received, SendResult, SendStatus
@@ -87,7 +88,7 @@ def send(
         good = True
         async with Producer(client_env(), PRODUCER_GROUP, where.namesrv, options) as producer:
             silence = producer.session.routes.silence
-            silence.on_silent.append(lambda text: click.echo(f"keelmq: {text}", err=True))
+            silence.on_silent.append(lambda text: say(f"keelmq: {text}", err=True))
             for source, body in every:
                 message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
                 try:

@@ -11,6 +11,7 @@ from admin.commands.messaging.altering import PERMS, alter, in_words, need_name
 from admin.commands.messaging.consumer import BUILT_IN
 from admin.commands.reach import ago, as_json, need_yes, reaches, say_json, show, site
 from admin.group import group_of
+from admin.terminal import say
 from client.admin import AdminClient, QueueStats
 from client.message import NoMaster, NoRoute
 from model.errors import ConfigError
@@ -34,7 +35,7 @@ def list_(
         say_json(found)
     else:
         for name in found:
-            click.echo(name)
+            say(name)
 
 
 @click.command(short_help="A topic's queues, and what they hold.")
@@ -74,8 +75,8 @@ def describe(
         )
         return
     for group, (_, config) in configs.items():
-        click.echo(f"{group}: {in_words(config)}")
-    click.echo(f"consumer groups: {', '.join(readers) or 'none'}")
+        say(f"{group}: {in_words(config)}")
+    say(f"consumer groups: {', '.join(readers) or 'none'}")
     now_ms = time.time_ns() // 1_000_000
     rows = [
         (
@@ -129,7 +130,7 @@ def create(
         return list(dict.fromkeys(groups)) or list(info.brokers)
 
     made = site(directory, namesrv, credentials_file).ask(work)
-    click.echo(f"{name}: {queues} queues on {', '.join(made)}")
+    say(f"{name}: {queues} queues on {', '.join(made)}")
 
 
 async def _need_no_more(admin: AdminClient, name: str, queues: int, groups: tuple[str, ...]) -> None:
@@ -166,7 +167,7 @@ def delete(name: str, yes: bool, directory: Path, namesrv: str | None, credentia
         await admin.delete_topic(name)
 
     where.ask(work)
-    click.echo(f"{name} is deleted, and {messages:,} messages with it")
+    say(f"{name} is deleted, and {messages:,} messages with it")
 
 
 async def topic_names(admin: AdminClient, whole: bool = False) -> list[str]:
