@@ -174,6 +174,32 @@ async def test_frames_that_are_handled_again_are_not_overtaken_by_what_is_read_n
     connection.connection_lost(None)
 
 
+async def test_what_was_read_before_that_pause_does_not_overtake_them_either() -> None:
+    """A long frame that is whole is taken in a later turn. The fast path would take it at once."""
+    begun: list[int] = []
+
+    async def handler(_: Connection, command: Command) -> None:
+        begun.append(command.opaque)
+
+    class Taking:
+        def process(
+            self, connection: Connection, buffer: bytearray, start: int, end: int
+        ) -> tuple[int, list[bytes]]:
+            begun.append(-1)
+            return end, []
+
+    connection, transport = Connection(endpoint_of(handler, fast=Taking())), Transport()
+    connection.connection_made(transport)
+    connection.handle_again([encode(Command(1, opaque=n)) for n in range(A_TURN + 1)])
+    frame = encode(Command(1, opaque=A_TURN + 1))
+    connection.get_buffer(-1)[: len(frame)] = frame
+    connection.buffer_updated(len(frame))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert begun == list(range(A_TURN + 2))
+    connection.connection_lost(None)
+
+
 async def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:
     connection, transport = Connection(endpoint_of(None)), Transport()
     connection.connection_made(transport)
