@@ -313,6 +313,7 @@ class Broker:
     def _closed(self, connection: Connection) -> None:
         self.pending_acks.forget(connection)
         self.context.turns.forget(connection)
+        self.context.effort.forget(connection)
         self.processors.clients.closed(connection)
         self.processors.pops.closed(connection)
 

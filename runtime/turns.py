@@ -179,9 +179,10 @@ class Turns:
         return self._first.size + self._others.size
 
     @asynccontextmanager
-    async def take(self, peer: Peer) -> AsyncIterator[Turn]:
-        """Raises PeerLeft when the peer has gone before its turn came, and Refused: too many wait."""
-        await self.enter(peer)
+    async def take(self, peer: Peer, *, begun: bool = False) -> AsyncIterator[Turn]:
+        """Raises PeerLeft when the peer has gone before its turn came, and Refused: too many wait. What has
+        ``begun`` is refused no more."""
+        await self.enter(peer, begun=begun)
         try:
             if peer.closed:
                 raise PeerLeft

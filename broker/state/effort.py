@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.state.clients import SQL92, Subscription
 from model.sql92 import Filter, Texts, is_compiled
@@ -34,6 +34,12 @@ ANSWERS_MAX: Final = 256
 ANSWERS_CHARS_MAX: Final = 4 << 20
 DEAR_STEPS: Final = 20_000
 """The outcome of so much is kept for those who ask the same: many pulls may wait with one expression."""
+
+
+ROUND: Final = 16
+"""Turns of the loop; then the next connection goes on, unless an evaluation does."""
+
+T = TypeVar("T")
 
 
 class NoRoom(Exception):
@@ -72,6 +78,8 @@ class Effort:
         self._turned = asyncio.Event()
         self._turns = Turns(clock_ms)
         self._begun: OrderedDict[tuple[str, str], _Begun] = OrderedDict()
+        self._goes_on = False
+        """Whether the last evaluation does, in a later turn."""
         self._answers: dict[tuple[str, str], bool] = {}
         self._answers_chars = 0
 
@@ -91,12 +99,42 @@ class Effort:
         return self._turns.is_taken or self.is_over
 
     @asynccontextmanager
-    async def turn(self, peer: Peer) -> AsyncIterator[None]:
+    async def turn(self, peer: Peer, *, begun: bool = False) -> AsyncIterator[None]:
         """Wait until it is the peer's turn, and for a turn of the loop in which nothing was done; nobody else
-        begins before it ends. Raises PeerLeft."""
-        async with self._turns.take(peer):
+        begins before it ends. Raises as ``Turns.take``."""
+        async with self._turns.take(peer, begun=begun):
             await self.next_turn()
             yield
+
+    def forget(self, peer: Peer) -> None:
+        """It has left."""
+        self._turns.forget(peer)
+
+    async def through(self, peer: Peer, steps: Generator[None, None, T]) -> T:
+        """The result of ``steps``, in as many turns of the peer as they need. Raises as ``turn``, and what
+        they raise."""
+        found: list[T] = []
+
+        def run() -> Iterator[None]:
+            found.append((yield from steps))
+
+        left, begun = run(), False
+        while not found:
+            async with self.turn(peer, begun=begun):
+                await self.go_on(left)
+            begun = True
+        return found[0]
+
+    async def go_on(self, steps: Iterator[None]) -> bool:
+        """In a turn of a peer: some of ``steps``, each in a turn of the loop in which nothing was done;
+        whether there are more. Who waits for an evaluation that goes on keeps its turn."""
+        for number, _ in enumerate(steps, 1):
+            goes_on = self._goes_on
+            await asyncio.sleep(0)
+            if number >= ROUND and not goes_on:
+                return True
+            await self.next_turn()
+        return False
 
     async def next_turn(self) -> None:
         """Wait for a turn of the loop in which nothing was done."""
@@ -122,6 +160,7 @@ class Effort:
     def chooses(self, chooses: Filter, record_bytes: int, text: str) -> bool | None:
         """Whether a message with these properties is chosen; None: that is known in a later turn."""
         self.spend(RECORD_STEPS + min(record_bytes // BYTES_A_STEP, TURN_STEPS // 4))
+        self._goes_on = False
         key = (chooses.expression, text)
         known = self._answers.get(key)
         if known is not None:
@@ -149,6 +188,7 @@ class Effort:
             self._keep(key, found)
             return found
         self._begun[key] = begun
+        self._goes_on = True
         if len(self._begun) > BEGUN_MAX:
             self._begun.popitem(last=False)
         return None

@@ -105,28 +105,39 @@ class Waking(Generic[K]):
 
 
 class Searches(Generic[K]):
-    """Goes through ``search(key)`` of each key that was noted, in a turn of all searches
-    (``broker/state/effort``): a step in a turn of the loop, and nobody else meanwhile. An error is the key's
-    own."""
+    """Goes through ``search(key)`` of each key that was noted, in turns of all searches
+    (``broker/state/effort``), as a client does. An error is the key's own.
+
+    Holds: who notes a key has all its steps gone through after that, also while they are being gone through.
+    """
 
     def __init__(self, tasks: Tasks, effort: Effort, search: Callable[[K], Iterator[None]]) -> None:
         self._tasks = tasks
         self._effort = effort
         self._search = search
         self._line: OrderedDict[K, None] = OrderedDict()
+        self._begun: dict[K, Iterator[None]] = {}
+        """What is left of those that go on in a later turn: each is in the line."""
+        self._again: set[K] = set()
         self._working: asyncio.Task[None] | None = None
 
     def note(self, key: K) -> None:
-        self._line[key] = None
+        if key in self._begun:
+            self._again.add(key)
+        self._line.setdefault(key)
         if self._working is None or self._working.done():
             self._working = self._tasks.spawn(self._go_on(), name="search")
 
     def forget(self, key: K) -> None:
         """Nobody waits for its search any more."""
         self._line.pop(key, None)
+        self._begun.pop(key, None)
+        self._again.discard(key)
 
     def clear(self) -> None:
         self._line.clear()
+        self._begun.clear()
+        self._again.clear()
 
     async def _go_on(self) -> None:
         effort, line = self._effort, self._line
@@ -135,9 +146,21 @@ class Searches(Generic[K]):
                 if not line:
                     return  # it was cleared meanwhile
                 key = line.popitem(last=False)[0]
+                steps = self._begun.pop(key, None) or self._search(key)
+                has_more = False
                 try:
-                    for _ in self._search(key):
-                        await asyncio.sleep(0)
-                        await effort.next_turn()
+                    has_more = await effort.go_on(steps)
                 except Exception:
                     log.exception("those that wait for %s: a search for them failed", key)
+            self._went_on(key, steps if has_more else None)
+
+    def _went_on(self, key: K, left: Iterator[None] | None) -> None:
+        """It goes on with what is left behind the others, and once more if it was noted meanwhile."""
+        if left is not None:
+            if key in self._line:
+                self._again.add(key)
+            self._begun[key] = left
+            self._line.setdefault(key)
+        elif key in self._again:
+            self._again.remove(key)
+            self._line.setdefault(key)

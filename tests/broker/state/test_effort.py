@@ -4,12 +4,15 @@ loop does more than its share, whoever asks and however many queues are looked t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.requests.consumers.choosing import is_stalled, look
+from broker.requests.consumers.pop import pop as pop_module
+from broker.state import effort as effort_module
 from broker.state.effort import BYTES_A_STEP, COMPILE_STEPS, RECORD_STEPS, TURN_STEPS, Effort
 from model.codes import Request
 from model.sql92 import Texts, compile_filter
@@ -19,6 +22,7 @@ from remoting.pop_headers import PopAnswer
 from store.files.record import decode
 from tests.broker.helpers import batch_body, client_of, eventually, records, running
 from tests.broker.pop.support import pop
+from tests.fakes.broker.store import FakeConnection
 
 LONG = "a" * 31_000
 SAME = " OR ".join(["a CONTAINS 'aab'"] * 800)
@@ -108,6 +112,56 @@ async def test_a_pop_of_all_queues_takes_no_more_of_a_turn_than_its_share(
         await pop(client, "T", poll_ms=3_000, expression=expression, expression_type="SQL92")
         assert len(spent) > 2, "the second one went on where the first had to end"
         assert max(spent) <= TURN_STEPS + ONE_MORE
+
+
+async def test_connections_take_turns_however_many_steps_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pop by an expression over 65,535 queues kept the one turn of all expressions until its end."""
+    monkeypatch.setattr(effort_module, "ROUND", 4)
+    effort, order = Effort(lambda: 0.0), list[str]()
+    chooses, text = compile_filter(DEAR), f"a\x01{LONG}\x02"
+
+    def steps(name: str, number: int) -> Generator[None, None, str]:
+        for _ in range(number):
+            order.append(name)
+            effort.spend(1)
+            yield
+        return name
+
+    def dear() -> Generator[None, None, str]:
+        while effort.chooses(chooses, len(LONG), text) is None:
+            order.append("dear")
+            yield
+        yield from steps("after", 20)
+        return "dear"
+
+    works = (dear(), steps("many", 20), steps("few", 1))
+    peers: list[Any] = [FakeConnection() for _ in works]
+    found = await asyncio.gather(*(effort.through(*one) for one in zip(peers, works, strict=True)))
+    assert found == ["dear", "many", "few"]
+    first = order.index("many")
+    assert first > 10, "who waits for an evaluation that goes on keeps its turn"
+    assert order[first : first + 6] == ["many"] * 4 + ["few", "after"]
+    assert (order.count("after"), order.count("many")) == (20, 20)
+
+
+async def test_a_pop_by_an_expression_over_many_queues_gives_its_turn_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effort_module, "ROUND", 1)
+    monkeypatch.setattr(pop_module, "QUEUES_AT_ONCE", 1)
+    turn, turns = Effort.turn, list[bool]()
+
+    def counted(effort: Effort, peer: Any, *, begun: bool = False) -> Any:
+        turns.append(begun)
+        return turn(effort, peer, begun=begun)
+
+    monkeypatch.setattr(Effort, "turn", counted)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for queue_id in range(4):
+            await client.send("T", queue_id=queue_id, properties="n\x011\x02")
+        await broker.store.caught_up()
+        await pop(client, "T", poll_ms=0, expression="n = 2", expression_type="SQL92")
+    assert turns[:4] == [False, True, True, True]
 
 
 async def test_pulls_that_come_together_share_the_turns(tmp_path: Path, spent: list[int]) -> None:

@@ -8,15 +8,14 @@ comes back through the retry topic (``revive``).
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from broker.context import BrokerContext
-from broker.requests.consumers.choosing import look, split
+from broker.requests.consumers.choosing import is_stalled, look, split
 from broker.requests.consumers.offsets import need_own_group, need_pair
 from broker.requests.consumers.pop.checks import (
     need_count,
@@ -169,20 +168,25 @@ class PopProcessor:
     async def _searched(
         self, connection: Connection, header: PopHeader, subscription: Subscription, born_ms: int
     ) -> Taken:
-        """What an expression chooses: all queues are looked at in as many turns of the loop as that needs,
-        until there is something or the pop is to be answered. Raises Refused."""
-        context = self._context
-        async with context.effort.turn(connection):
+        """What an expression chooses: all queues are looked at in as many turns as that needs, until there is
+        something or the pop is to be answered. Raises Refused."""
+
+        def looks() -> Steps[Taken]:
             while True:
                 taken = self._begin(header, subscription)
-                for _ in self._take(taken):
-                    await asyncio.sleep(0)
-                    await context.effort.next_turn()
-                is_late = context.env.now_ms() >= born_ms + header.poll_ms
-                if taken.records or not taken.cut or is_late or connection.closed:
+                for _ in self._take(taken, waits=lambda: not is_over()):
+                    yield
+                    if connection.closed:
+                        return taken
+                if taken.records or not taken.cut or is_over():
                     return taken
-                await context.effort.next_turn()
+                yield
                 self._need_still(header)
+
+        def is_over() -> bool:
+            return connection.closed or self._context.env.now_ms() >= born_ms + header.poll_ms
+
+        return await self._context.effort.through(connection, looks())
 
     def serve(self, held: HeldPop, last: bool) -> Steps[Command | None]:
         """What to answer a pop that waited; SERVED when that is on its way, None: it waits on. Raises
@@ -193,7 +197,7 @@ class PopProcessor:
         self._context.trust.need_still(held.passed)
         self._need_still(header)
         taken = self._begin(header, subscription)
-        for _ in self._take(taken):
+        for _ in self._take(taken, waits=lambda: not last):
             yield
             if not (last or held.waits):
                 return SERVED
@@ -232,24 +236,31 @@ class PopProcessor:
         self._popped += 1
         return Taken(header, subscription, self._context.env.now_ms(), revive_queue)
 
-    def _take(self, taken: Taken) -> Steps[None]:
+    def _take(self, taken: Taken, *, waits: Callable[[], bool] = lambda: False) -> Steps[None]:
         """All that there is for a pop; what is taken is in the log. Some queues in which there is nothing are
         a step; what was found goes out in the same one, whatever is behind very many others: the role may
-        change between two. Raises Refused."""
+        change between two. Raises Refused. ``waits()``: for each expression's outcome."""
         left = BEHIND_MAX
         for number, (topic, queue_id) in enumerate(self._places(taken), 1):
-            asked = self._take_queue(taken, topic, queue_id)
+            while (cost := self._take_queue(taken, topic, queue_id, waits)) is None:
+                yield
+                if not self._goes_on(taken):
+                    return
             if taken.records:
-                left -= QUEUES_AT_ONCE if asked else 1
+                left -= cost
                 if left <= 0:
                     taken.ended = True
                     return
             elif not number % QUEUES_AT_ONCE:
                 yield
-                self._need_still(taken.header)
-                if not self._is_open():
+                if not self._goes_on(taken):
                     return
-                taken.pop_time_ms = self._context.env.now_ms()
+
+    def _goes_on(self, taken: Taken) -> bool:
+        """Whether more may be taken, a step later. Raises Refused."""
+        self._need_still(taken.header)
+        taken.pop_time_ms = self._context.env.now_ms()
+        return self._is_open()
 
     def _is_open(self) -> bool:
         """Whether anything may be taken now."""
@@ -293,24 +304,27 @@ class PopProcessor:
             if len(taken.starts) == before:
                 yield from self._queues(name, chance)
 
-    def _take_queue(self, taken: Taken, topic: str, queue_id: int) -> bool:
-        """What ``taken`` has room for, of one queue; whether there may be something. Raises Refused when the
-        log takes no checkpoint; then what was taken before is lost to this answer, and comes back."""
+    def _take_queue(self, taken: Taken, topic: str, queue_id: int, waits: Callable[[], bool]) -> int | None:
+        """What ``taken`` has room for, of one queue; what that cost (see ``BEHIND_MAX``). None: it is to be
+        looked into once more, where ``waits()``. Raises Refused when the log takes no checkpoint; then what
+        was taken before is lost to this answer, and comes back."""
         header, store = taken.header, self._context.store
         offset = self._first(header, topic, queue_id)
         if header.order:
             key = (topic, header.group, queue_id)
             if self._orders.blocks(key, header.attempt_id, taken.pop_time_ms, offset):
-                return False  # what waits there is none that could be had: it must not wake anybody
+                return 1  # what waits there is none that could be had: it must not wake anybody
         end = store.max_queue_offset(topic, queue_id)
         over = taken.subscription.chooses is not None and self._context.effort.is_over
+        if over and end > offset and not taken.records and waits():
+            return None
         taken.cut |= over and end > offset
         if taken.room <= 0 or over:
             taken.rest += max(0, end - offset)
-            return False
+            return 1
         if end == offset and self._context.topics.first_offset(topic, queue_id) <= offset:
             self._context.stats.missed_total += 1  # there are very many such queues where there are many
-            return False
+            return 1
         got = self._get(taken, topic, queue_id, offset)
         if got.status in _ELSEWHERE and got.next_offset != offset:
             log.info(
@@ -330,9 +344,11 @@ class PopProcessor:
             self._context.stats.missed_total += 1
             if got.status in _PASSED and got.next_offset > offset:
                 self._log.moved(topic, header.group, queue_id, got.next_offset)
+            elif is_stalled(got, offset) and not taken.records and waits():
+                return None
             taken.cut |= got.status is GetStatus.NO_MATCHED and got.next_offset < got.max_offset
         taken.rest += max(0, got.max_offset - got.next_offset)
-        return True
+        return QUEUES_AT_ONCE
 
     def _found(self, taken: Taken, topic: str, queue_id: int, offset: int, got: Got) -> None:
         header = taken.header

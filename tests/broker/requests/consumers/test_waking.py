@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from broker.requests.consumers.held import Held, HeldPulls
 from broker.requests.consumers.pull import NOT_DUE_AT_ONCE, PullProcessor
-from broker.requests.consumers.waking import ROUND, Waking
+from broker.requests.consumers.waking import ROUND, Searches, Waking
 from broker.state.clients import Subscription
+from broker.state.effort import ROUND as SEARCH_ROUND
 from broker.state.effort import Effort
 from model.codes import Request
 from model.config import BrokerConfig
@@ -245,6 +246,32 @@ async def pull(client: Client, queue_id: int, offset: int, expression: str | Non
     header.expression_type = "TAG" if expression is None else "SQL92"
     connection = await client.connection()
     return await connection.call(Command(int(Request.PULL_MESSAGE), header.to_ext()), 60)
+
+
+async def test_a_search_of_very_many_steps_keeps_no_client_waiting_and_misses_nothing() -> None:
+    tasks, effort, seen = Tasks("test"), Effort(lambda: 0.0), list[str]()
+
+    def search(key: str) -> Iterator[None]:
+        for _ in range(3 * SEARCH_ROUND):
+            seen.append(key)
+            yield
+
+    searches: Searches[str] = Searches(tasks, effort, search)
+    for key in ("gone", "many"):
+        searches.note(key)
+    await asyncio.sleep(0)
+    assert seen, "it began"
+    for _ in range(2):
+        async with effort.turn(cast(Any, FakeConnection())):
+            assert len(seen) % SEARCH_ROUND == 0
+            searches.note("many")
+    assert len(seen) <= 3 * SEARCH_ROUND
+    searches.note("gone")
+    searches.forget("gone")
+    await tasks.join()
+    assert seen.count("many") == 6 * SEARCH_ROUND, "once more, from the first one on"
+    assert seen.count("gone") < 3 * SEARCH_ROUND
+    assert [searches._line, searches._begun, searches._again] == [{}, {}, set()]
 
 
 async def test_other_pulls_do_not_wait_for_the_search_of_an_expression(tmp_path: Path) -> None:
