@@ -22,7 +22,7 @@ from admin.backup.target import Target, blocks
 from runtime.os_env import OsDisk
 from store.files.damage import FILE_NAME as DAMAGED
 from store.files.record import Record
-from store.offline.directory import SegmentInfo, StoreDirectory
+from store.offline.directory import SegmentInfo, StoreDirectory, must_be_store
 
 TRIES: Final = 20
 """Tables are read so often until none changed meanwhile: offsets are written five times a second."""
@@ -41,6 +41,7 @@ def save(store: Path, target: Target, now_ms: int, keep: int = 7) -> tuple[str, 
 
 
 def _save(store: Path, target: Target, now_ms: int, keep: int) -> tuple[str, Manifest, int]:
+    must_be_store(OsDisk(), str(store))
     keeping = _Keeping(target, _former(target))
     tables = keeping.tables(store)
     target.problems += [
@@ -157,7 +158,13 @@ def _others(store: Path) -> list[str]:
 
 
 def _files(store: Path) -> list[str]:
-    """Where tables lie; what is being written is not looked at."""
-    paths = sorted([*(store / "config").glob("*"), store / DAMAGED])
+    """Where tables lie; what is being written is not looked at. Raises CannotBackUp where ``config`` is not
+    there, or not to be read: without offsets and topics a backup is none."""
+    config = store / "config"
+    try:
+        names = os.listdir(config)
+    except OSError as error:
+        raise CannotBackUp(f"the tables in {config} cannot be read: {error.strerror}") from None
+    paths = sorted([*(config / name for name in names), store / DAMAGED])
     files = [path for path in paths if path.is_file() and not path.name.endswith(_NO_TABLES)]
     return [str(path.relative_to(store)) for path in files]

@@ -22,8 +22,8 @@ def filled(root: Path, counts: list[int], between: Any = lambda: None) -> None:
                 store.sync_to(store.log.end)
                 between()
 
+    (root / "config").mkdir(parents=True, exist_ok=True)
     asyncio.run(body())
-    (root / "config").mkdir(exist_ok=True)
     (root / "config" / "consumerOffset.json").write_text(OFFSETS)
 
 

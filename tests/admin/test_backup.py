@@ -286,6 +286,21 @@ def test_what_lies_with_the_tables_and_is_none_is_told_and_left_out(
     assert [path.name for path in (tmp_path / "new" / "config").iterdir()] == ["consumerOffset.json"]
 
 
+@pytest.mark.parametrize("lies_there", [False, True])
+def test_a_store_whose_tables_cannot_be_read_makes_no_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lies_there: bool
+) -> None:
+    """A file in its place stands for a folder that this user may not read: root may read all."""
+    store, target = tmp_path / "store", tmp_path / "kept"
+    filled(store, [3])
+    (store / "config").rename(tmp_path / "elsewhere")
+    if lies_there:
+        (store / "config").touch()
+    assert run(backup, ["create", str(store), str(target)]) == UNFINISHED
+    assert f"the tables in {store / 'config'} cannot be read: " in capsys.readouterr().err
+    assert not DirectoryTarget(target).names()
+
+
 def test_a_store_that_lacks_a_segment_makes_no_backup_and_removes_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
