@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 
 import click
 import pytest
 
-from admin.exits import DONE, UNFINISHED, USAGE, run
+from admin.exits import DONE, INTERRUPTED, UNFINISHED, USAGE, run
 from admin.group import LazyGroup
 from cli.main import COMMANDS, command, main
+from keelmq.__main__ import main as entry
 
 
 def test_help_lists_every_command_without_importing_any() -> None:
@@ -79,6 +81,22 @@ def test_main_ends_with_the_exit_code() -> None:
     with pytest.raises(SystemExit) as ended:
         main(["nonsense"])
     assert ended.value.code == USAGE
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        entry()
+    assert ended.value.code == INTERRUPTED
+    assert capsys.readouterr().err == "aborted\n"
 
 
 def test_a_command_whose_package_is_not_installed_says_what_to_install(
