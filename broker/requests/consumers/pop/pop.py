@@ -325,6 +325,13 @@ class PopProcessor:
         if end == offset and self._context.topics.first_offset(topic, queue_id) <= offset:
             self._context.stats.missed_total += 1  # there are very many such queues where there are many
             return 1
+        return QUEUES_AT_ONCE if self._read_queue(taken, topic, queue_id, offset, waits) else None
+
+    def _read_queue(
+        self, taken: Taken, topic: str, queue_id: int, offset: int, waits: Callable[[], bool]
+    ) -> bool:
+        """``_take_queue``, where there is room; whether it is done."""
+        header = taken.header
         got = self._get(taken, topic, queue_id, offset)
         if got.status in _ELSEWHERE and got.next_offset != offset:
             log.info(
@@ -341,14 +348,14 @@ class PopProcessor:
         if got.status is GetStatus.FOUND:
             self._found(taken, topic, queue_id, offset, got)
         else:
+            if is_stalled(got, offset) and not taken.records and waits():
+                return False
             self._context.stats.missed_total += 1
             if got.status in _PASSED and got.next_offset > offset:
                 self._log.moved(topic, header.group, queue_id, got.next_offset)
-            elif is_stalled(got, offset) and not taken.records and waits():
-                return None
             taken.cut |= got.status is GetStatus.NO_MATCHED and got.next_offset < got.max_offset
         taken.rest += max(0, got.max_offset - got.next_offset)
-        return QUEUES_AT_ONCE
+        return True
 
     def _found(self, taken: Taken, topic: str, queue_id: int, offset: int, got: Got) -> None:
         header = taken.header
