@@ -171,7 +171,10 @@ class MessageStore:
         except (OSError, DiskError) as error:
             log.error("closing %s: %s; the next start will recover", self.root, error)
         finally:
-            self._opening.release()
+            try:
+                await self._opening.noted()
+            finally:
+                self._opening.release()
 
     def _queues_are_safe(self) -> bool:
         return self.files.queues.synced_until >= self.dispatched

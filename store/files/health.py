@@ -24,7 +24,7 @@ class Health:
         self.silent = True  # while opening and closing, when calls may run off the loop, no hook is called
         self.on_broken: list[Callable[[DiskError], None]] = []
         self.on_sync_failed: Callable[[], None] = lambda: None
-        """Called in the thread of the sync, also while ``silent``."""
+        """Called after ``on_broken``, in the thread of the sync, also while ``silent``."""
         self.on_full: list[Callable[[], None]] = []
         """Called when space begins to lack."""
         self._full: dict[str, str] = {}
@@ -65,9 +65,10 @@ class Health:
                 for hook in self.on_full:
                     hook()
             return DiskError(text)
+        problem = self.broke(text)  # first: another broker is to lead, however long this disk takes
         if sync:
             self.on_sync_failed()
-        return self.broke(text)
+        return problem
 
     def broke(self, text: str) -> DiskError:
         """Note an error that is for ever and return it."""

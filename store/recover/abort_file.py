@@ -34,7 +34,7 @@ class AbortFile:
 
     def __init__(self, disk: Disk, root: str, boot_id: str) -> None:
         self.found = Stop.UNKNOWN
-        self._sync_failed = False  # in this run
+        self.sync_failed = False  # in this run: nothing else is written from here on
         self._disk = disk
         self._root = root
         self._path = f"{root}/abort"
@@ -57,12 +57,12 @@ class AbortFile:
 
     def on_recovered(self) -> None:
         """All that was found is durable. Raises OSError."""
-        if self.found is Stop.UNKNOWN and not self._sync_failed:
+        if self.found is Stop.UNKNOWN and not self.sync_failed:
             self._write(self._boot)
 
     def on_sync_failed(self) -> None:
         """Blocks. If the disk refuses this, too, the next start may read it in the page cache, or not."""
-        self._sync_failed = True
+        self.sync_failed = True
         try:
             self._write(LOST)
         except OSError as error:
@@ -70,7 +70,7 @@ class AbortFile:
 
     def on_noted(self) -> None:
         """Raises OSError."""
-        if self.found is Stop.LOST and not self._sync_failed:
+        if self.found is Stop.LOST and not self.sync_failed:
             self._write(self._boot)
 
     def remove(self) -> None:

@@ -53,7 +53,8 @@ class Opening:
         self._controller_mode = controller_mode
         self._before = before
         self._after = after
-        files.health.on_sync_failed = self.abort.on_sync_failed
+        self._noting = Tasks("store")
+        files.health.on_sync_failed = self._on_sync_failed
 
     async def run(self) -> Recovered:
         """See MessageStore.open.
@@ -113,6 +114,20 @@ class Opening:
         self._after()
         self.abort.on_recovered()
         return recovered
+
+    def _on_sync_failed(self) -> None:
+        """Note it off the loop, if this is the loop: that disk may take long, and others wait."""
+        self.abort.sync_failed = True
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.abort.on_sync_failed()
+        else:
+            self._noting.spawn(self._env.offload(self.abort.on_sync_failed), name="abort")
+
+    async def noted(self) -> None:
+        """Until a failed sync stands in ``abort``."""
+        await self._noting.join()
 
     def start_failed(self) -> None:
         """The server may not have noted what an unclean stop before tells of the log: the next start is to

@@ -21,11 +21,12 @@ async def started(disk: FaultyDisk) -> MessageStore:
     return store
 
 
-def fail_sync(store: MessageStore, disk: FaultyDisk) -> None:
+async def fail_sync(store: MessageStore, disk: FaultyDisk) -> None:
     disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
     with pytest.raises(DiskError):
         store.log.sync()
     disk.fail = lambda what, path: None
+    await store.close()
 
 
 async def test_what_the_last_stop_left() -> None:
@@ -47,7 +48,7 @@ async def test_a_failed_sync_is_known_until_it_is_noted_elsewhere() -> None:
     disk = FaultyDisk()
     store = await started(disk)
     await fill(store, 3)
-    fail_sync(store, disk)
+    await fail_sync(store, disk)
     for _ in range(2):
         disk = disk.killed()
         store = await started(disk)
@@ -55,6 +56,28 @@ async def test_a_failed_sync_is_known_until_it_is_noted_elsewhere() -> None:
     store.abort.on_noted()
     disk = disk.killed()
     assert (await started(disk)).abort.found is Stop.KILLED
+
+
+async def test_a_failed_sync_is_told_before_the_disk_is_asked_for_more() -> None:
+    """A sick disk may take seconds for each write; another broker is to lead meanwhile."""
+    disk = FaultyDisk()
+    store = await started(disk)
+    await fill(store, 3)
+    order: list[str] = []
+    store.on_broken.append(lambda error: order.append("told"))
+
+    def fail(what: str, path: str) -> int | None:
+        if path.endswith("/abort"):
+            order.append(what)
+        return errno.EIO if what == "sync" and "commitlog" in path else None
+
+    disk.fail = fail
+    with pytest.raises(DiskError):
+        store.log.sync()
+    assert order == ["told"], "and nothing blocks the loop"
+    await store.close()
+    assert order[0] == "told"
+    assert "sync" in order, "a store does not end before it is noted"
 
 
 async def test_a_recovery_whose_sync_fails_says_so_to_the_next_one() -> None:
@@ -73,7 +96,7 @@ async def test_a_block_that_the_kernel_dropped_after_a_failed_sync_is_not_served
     store = await started(disk)
     put = store.put(message("m", properties="a\x01" + "b" * 2000 + "\x02"))[0]
     store.put(message("n"))
-    fail_sync(store, disk)
+    await fail_sync(store, disk)
     disk = disk.killed()
     node = disk.nodes["/store/commitlog/" + "0" * 20]
     at = -(-(put.physical_offset + 200) // 512) * 512
