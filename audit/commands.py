@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import click
 
+from admin import ending
 from admin.numbers import Number
 from admin.terminal import say
 from audit.bounded import UNLISTED
@@ -138,18 +139,19 @@ def audit(
     directory = Path(out)
     specs = parse_stores(list(stores))
     report: Report | None = None
-    try:
-        made = make_engine(engine, master, dict(pair.split("=", 1) for pair in conf))
+    with ending.in_order(quiet=True):  # what a scan spilled is removed by any signal
         try:
-            more = [*(["--master", master] if master else []), *_without_values(conf)]
-            report = run(specs, made, ledger, directory, full=full, quiet=as_json, more=more)
+            made = make_engine(engine, master, dict(pair.split("=", 1) for pair in conf))
+            try:
+                more = [*(["--master", master] if master else []), *_without_values(conf)]
+                report = run(specs, made, ledger, directory, full=full, quiet=as_json, more=more)
+            finally:
+                made.close()
         finally:
-            made.close()
-    finally:
-        if textfile is not None:
-            from audit.pages import textfile as metrics
+            if textfile is not None:
+                from audit.pages import textfile as metrics
 
-            metrics.write(textfile, report)
+                metrics.write(textfile, report)
     if as_json:
         click.echo(json.dumps(report.to_json()))
     elif not report.replicas:

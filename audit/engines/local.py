@@ -58,6 +58,7 @@ class LocalEngine:
             jobs = [SpillTask(task, folder.file("records")) for task in tasks]
             spilled = self._map(spill_scan, jobs, _bytes_of(tasks))
         except BaseException:
+            self.close()  # first: a process that goes on would write into the folder while it is removed
             folder.close()
             raise
         pieces = [piece for one in spilled for piece in one.pieces]
@@ -75,5 +76,5 @@ class LocalEngine:
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(cancel_futures=True)
             self._pool = None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from admin.exits import INTERRUPTED
 from admin.exits import run as run_command
 from audit.commands import audit
+from audit.engines import local
+from audit.engines.spill import SpillTask
 from audit.findings import KINDS, SCHEMA
 from tests.audit.plants import PLANTS, make
 
@@ -89,6 +94,31 @@ def test_where_no_store_can_be_read_one_line_says_why_and_what_to_give(tmp_path:
 def test_wrong_usage_is_64(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_command(audit, arguments, "keelmq audit") == 64
+
+
+def test_sigterm_ends_an_audit_as_ctrl_c_does_and_leaves_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores, _ = plant("nothing", tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def interrupted(job: SpillTask) -> None:
+        Path(job.path).touch()
+        signal.raise_signal(signal.SIGTERM)
+
+    def not_heard(number: int, frame: object) -> None:
+        raise RuntimeError("it would have ended the process")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(local, "spill_scan", interrupted)
+    before = signal.signal(signal.SIGTERM, not_heard)
+    try:
+        assert run_command(audit, [*stores, "--out", str(tmp_path / "out")]) == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err.splitlines()[-1] == "aborted"
+    assert list(temporary.iterdir()) == []
 
 
 def test_an_incremental_audit_reads_sealed_segments_once(tmp_path: Path) -> None:
