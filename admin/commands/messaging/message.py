@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from admin import ending
 from admin.commands.messaging.altering import need_name
+from admin.commands.messaging.bodies import Bodies, Unfit
 from admin.commands.messaging.consumer import moment_ms
 from admin.commands.reach import as_json, reaches, site, tell
 from admin.commands.shown import line, received_json
@@ -29,7 +29,6 @@ from runtime.tasks import Tasks
 
 PRODUCER_GROUP = "keelmq-shell"
 CONSUMER_GROUP = "TOOLS_CONSUMER"  # every RocketMQ broker has it for its tools
-LINE_BYTES_MAX = 4 * 1024 * 1024
 HELD_MS = 5000
 
 
@@ -80,51 +79,61 @@ def send(
         raise click.UsageError("nothing to send: give bodies, --file, --lines-from or --lines")
     own = dict(_pair(text) for text in properties)
     where = site(directory, namesrv, credentials_file)
-    every = _bodies(bodies, files, line_files, lines)
-
     options = SendOptions(credentials=where.key)
+    every = Bodies(bodies, files, line_files, lines)
+    try:
+        every.check(options.message_bytes_max)
+    except Unfit as error:
+        raise click.UsageError(f"{error}; nothing was sent") from None
+    sending = _Sending(Message(topic=topic, body=b"", tags=tag, keys=list(keys), properties=own), as_json)
 
     async def work() -> bool:
-        good = True
         async with Producer(client_env(), PRODUCER_GROUP, where.namesrv, options) as producer:
             silence = producer.session.routes.silence
             silence.on_silent.append(lambda text: say(f"keelmq: {text}", err=True))
-            for source, body in every:
-                message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
-                try:
-                    result = await producer.send(message)
-                except ValueError as error:  # what no broker could store
-                    raise click.UsageError(f"{source}: {error}") from None
-                good = good and result.status is SendStatus.SEND_OK
-                click.echo(json.dumps(_sent(result)) if as_json else _sent_line(result))
-        return good
+            return await sending.all(producer, every)
 
     with ending.in_order():
         return DONE if ending.run(work()) else UNFINISHED
 
 
-def _bodies(
-    texts: Iterable[str], files: Iterable[Path], line_files: Iterable[Path], lines: bool
-) -> Iterator[tuple[str, bytes]]:
-    """What is to be sent, each with where it comes from. Read as it is sent: a pipe may have no end."""
-    for number, text in enumerate(texts, 1):
-        yield f"body {number}", text.encode()
-    for path in files:
-        yield str(path), path.read_bytes()
-    for path in line_files:
-        with path.open("rb") as file:
-            yield from _lines(str(path), file)
-    if lines:
-        yield from _lines("stdin", sys.stdin.buffer)
+class PartlySent(MqError):
+    """Of something no message can be made, and those before it were sent; the text says so."""
 
 
-def _lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    number = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        number += 1
-        if len(line) > LINE_BYTES_MAX:
-            raise click.UsageError(f"{name}, line {number}: longer than {LINE_BYTES_MAX:,} bytes")
-        yield f"{name}, line {number}", line.rstrip(b"\r\n")
+class _Sending:
+    """``like``: what every message has, but its body."""
+
+    def __init__(self, like: Message, as_json: bool) -> None:
+        self._like = like
+        self._as_json = as_json
+        self._sent = 0
+
+    async def all(self, producer: Producer, bodies: Bodies) -> bool:
+        """Whether all are stored everywhere they should be. Raises UsageError when the first body is unfit,
+        PartlySent for a later one."""
+        good, empty = True, list[str]()
+        try:
+            for source, body in bodies.each(empty):
+                good = await self._one(producer, source, body) and good
+        except Unfit as error:
+            if not self._sent:
+                raise click.UsageError(f"{error}; nothing was sent") from None
+            count = "1 message was" if self._sent == 1 else f"{self._sent:,} messages were"
+            raise PartlySent(f"{error}; {count} sent before it") from None
+        for name in empty:
+            say(f"keelmq: {name} has no line: nothing was sent of it", err=True)
+        return good
+
+    async def _one(self, producer: Producer, source: str, body: bytes) -> bool:
+        properties = dict(self._like.properties)
+        try:
+            result = await producer.send(replace(self._like, body=body, properties=properties))
+        except ValueError as error:  # what no broker could store
+            raise Unfit(f"{source}: {error}") from None
+        self._sent += 1
+        click.echo(json.dumps(_sent(result)) if self._as_json else _sent_line(result))
+        return result.status is SendStatus.SEND_OK
 
 
 def _pair(text: str) -> tuple[str, str]:
