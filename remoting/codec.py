@@ -20,6 +20,7 @@ opaque remark serializeTypeCurrentRPC version``. Source of the format: Apache Ro
 """
 
 import json
+import re
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -275,7 +276,7 @@ def _from_json(header: bytes) -> Command:
         + (found.serializeTypeCurrentRPC is not UNSET)
         + (found.version is not UNSET)
     )
-    if marks != named or len(ext) > EXT_FIELDS_MAX:
+    if marks != named or len(ext) > EXT_FIELDS_MAX or _has_apart_key(header):
         return _from_odd_json(header)
     return Command(
         found.code,
@@ -288,6 +289,12 @@ def _from_json(header: bytes) -> Command:
         found.version or 0,
         JSON,
     )
+
+
+def _has_apart_key(header: bytes) -> bool:
+    """Whether a blank stands between a key and its colon: such a key has no mark, as one that was given twice
+    leaves one too many."""
+    return any(blank in header for blank in _BLANKS) and _APART.search(header) is not None
 
 
 def _from_odd_json(header: bytes) -> Command:
@@ -356,6 +363,10 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise PeerError("a key of the header is given twice")
     return found
+
+
+_BLANKS: Final = (b'" ', b'"\t', b'"\n', b'"\r')
+_APART: Final = re.compile(rb'"[ \t\r\n]+:')
 
 
 def _no_constant(name: str) -> Any:

@@ -120,6 +120,8 @@ def test_absent_and_null_members_get_their_defaults() -> None:
         (b'{"code":1,"extFields":"abc"}', "extFields is not a JSON object"),
         (b'{"code":1,"code":2}', "given twice"),
         (b'{"code":1,"extFields":{"a":"1","a":"2"}}', "given twice"),
+        (b'{"code":1,"extFields":{"a" :"1","a":"2"}}', "given twice"),
+        (b'{"code":1,"extFields":{"a":"1","a"\n:"2"}}', "given twice"),
         (b'{"code":1,"extFields":{"a":"\xff"}}', "not JSON"),
         (b'{"code":1,"extFields":{"a":"\\ud800"}}', "not JSON"),
         (b'{"code":NaN}', "NaN"),
