@@ -91,12 +91,14 @@ class CertDirectory:
 
     def renew(self, names: Sequence[str], days: int) -> list[Path]:
         """New certificates and keys for those there are, with the names and hosts they have. ``names`` empty:
-        all but the authority's. Raises Refused for a name that is not there."""
+        all but the authority's. Raises Refused for a name that is not there, and where none is."""
         present = {one.name: one for one in self.list() if one.kind != "authority"}
         missing = [name for name in names if name not in present]
         if missing:
             there = ", ".join(sorted(present)) or "none"
             raise Refused(f"{self.path}: there is no certificate {missing[0]}; there is {there}")
+        if not present:
+            raise Refused(f"{self.path}: there is no certificate (--dir; keelmq certs server makes one)")
         pairs: dict[str, Pair] = {}
         for name in names or sorted(present):
             one = present[name]

@@ -163,6 +163,11 @@ def test_an_authority_that_has_expired_signs_nothing(made: Path, capsys: pytest.
     assert "the authority expired at" in capsys.readouterr().err
 
 
+def test_where_no_certificate_is_none_is_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert certs(tmp_path / "typo", "renew") == UNFINISHED
+    assert "there is no certificate (--dir" in capsys.readouterr().err
+
+
 def test_what_is_renewed_keeps_owner_group_and_mode(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key, cert = made / "broker-a-0.key", made / "broker-a-0.pem"
     key.chmod(0o640)
