@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from admin import ending
@@ -29,7 +30,7 @@ from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drills.drill import Show, run_drill, summary
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill
-from chaos.drills.screen import show_campaign, show_drill, show_summary
+from chaos.drills.screen import cannot_go_on, show_campaign, show_drill, show_summary
 from chaos.history import History
 from chaos.links.cluster_links import LINK_FAULTS, ClusterLinks
 from chaos.worlds.live import FAULTS, LiveWorld, World
@@ -252,7 +253,7 @@ async def _run(
     drills: list[Drill] = []
     try:
         with console.status("starting the cluster") as status:
-            async with site.world(env, status.update) as world:
+            async with site.world(env, partial(_tell, status, "")) as world:
                 for number in range(repeat):
                     told = partial(_tell, status, f"drill {number + 1}/{repeat}")
                     drill, events = await run_drill(
@@ -265,7 +266,7 @@ async def _run(
         if isinstance(error, ConfigError):
             raise
         # What was measured so far is still a result.
-        console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
+        cannot_go_on(console, error)
     result = summary(plan, site.target, drills)
     show_summary(console, result)
     return result, drills
@@ -278,10 +279,11 @@ async def _run_campaign(
     env = client_env(seed=each.seed)
 
     def show(number: int, drill: Drill) -> None:
-        console.print(campaign_line(number, plan, drill), highlight=False, soft_wrap=True)
+        line = campaign_line(number, plan, drill)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with console.status("starting the cluster") as status:
-        async with site.world(env, status.update) as world:
+        async with site.world(env, partial(_tell, status, "")) as world:
             campaign, events = await run_campaign(
                 env,
                 world,
@@ -305,7 +307,7 @@ def _keep(events: History, directory: Path | None, name: str) -> None:
 
 
 def _tell(status: Status, what: str, text: str) -> None:
-    status.update(f"{what}: {text}")
+    status.update(escape(f"{what}: {text}" if what else text))
 
 
 def _env(seed: int, number: int, index: int) -> OsEnv:

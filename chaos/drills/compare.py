@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
@@ -182,7 +183,8 @@ def _show(
         table.add_row(fault, *(f"{_cell(before, name)} | {_cell(after, name)}" for name in COLUMNS))
     console.print(table)
     for each in worse:
-        console.print(f"[red]worse[/red] {each['fault']}: {each['text']}", highlight=False, soft_wrap=True)
+        text = escape(f"{each['fault']}: {each['text']}")
+        console.print(f"[red]worse[/red] {text}", highlight=False, soft_wrap=True)
     if not worse:
         console.print("nothing became worse")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from chaos.drills.measure import MOVES_MASTER, PROMISES, Drill
@@ -23,7 +24,7 @@ STEPS = (
 
 def show_drill(console: Console, scenario: str, number: int, repeat: int, drill: Drill) -> None:
     """One table: the timeline, what it cost, whether all is there."""
-    table = Table(title=f"{scenario} {number + 1}/{repeat}: {drill.victim}", title_justify="left")
+    table = Table(title=f"{scenario} {number + 1}/{repeat}: {escape(drill.victim)}", title_justify="left")
     table.add_column("step")
     table.add_column("ms since the fault", justify="right")
     table.add_column("")
@@ -39,10 +40,24 @@ def show_drill(console: Console, scenario: str, number: int, repeat: int, drill:
     table.add_row("sends", "", f"{drill.acked:,} acked, {drill.unknown:,} unknown, {drill.failed:,} failed")
     table.add_row("read back", "", verdict(drill))
     console.print(table)
-    for violation in drill.violations:
-        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
-    if drill.unfinished is not None:
-        console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)
+    show_violations(console, drill.violations)
+    show_unfinished(console, drill.unfinished)
+
+
+def show_violations(console: Console, violations: Sequence[Mapping[str, Any]]) -> None:
+    """Their texts hold what others wrote, paths too: none of it is rich's markup."""
+    for violation in violations:
+        console.print(f"[red]{violation['checker']}[/red]: {escape(violation['text'])}", highlight=False)
+
+
+def show_unfinished(console: Console, why: str | None) -> None:
+    if why is not None:
+        console.print(f"[red]not finished[/red]: {escape(why)}", highlight=False)
+
+
+def cannot_go_on(console: Console, error: Exception, what: str = "") -> None:
+    """``what`` comes before."""
+    console.print(f"{escape(what)}[red]cannot go on[/red]: {escape(str(error))}", highlight=False)
 
 
 def verdict(drill: Drill) -> str:
@@ -69,10 +84,8 @@ def show_campaign(console: Console, result: Mapping[str, Any]) -> None:
         f"{result['read_back']:,} read back: {verdict}",
         highlight=False,
     )
-    for violation in result["violations"]:
-        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
-    if result["unfinished"] is not None:
-        console.print(f"[red]not finished[/red]: {result['unfinished']}", highlight=False)
+    show_violations(console, result["violations"])
+    show_unfinished(console, result["unfinished"])
 
 
 def show_summary(console: Console, result: Mapping[str, Any]) -> None:

@@ -1,12 +1,15 @@
 """The promises of chaos.drills: how times are measured, and which promises count as broken."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from chaos.drills.commands import exit_code
 from chaos.drills.drill import acked_again, summary
 from chaos.drills.load import DrillPlan
-from chaos.drills.measure import Drill, Strike, judge, longest_gap, measure, percentile
-from chaos.drills.screen import verdict
+from chaos.drills.measure import PROMISES, Drill, Strike, judge, longest_gap, measure, percentile
+from chaos.drills.screen import cannot_go_on, show_campaign, show_drill, verdict
 from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
 from chaos.worlds.live import Timeline, Victim
 from client.message import Queue
@@ -210,3 +213,30 @@ def test_the_exit_code_says_what_happened() -> None:
     assert exit_code([Drill(), Drill(offset_reuse=1)], 2) == 2
     assert exit_code([Drill(), Drill(unfinished="x")], 2) == 3
     assert exit_code([Drill()], 2) == 3
+
+
+def test_what_others_wrote_is_shown_as_it_is_and_is_no_markup() -> None:
+    """`[/tmp/x]` would end a style that nobody began: the report of a violation would break off."""
+    text = "[/tmp/x] holds [red] twice"
+    drill = Drill(unfinished=text, violations=[{"checker": "lost", "text": text}])
+    shown = io.StringIO()
+    console = Console(file=shown, width=200)
+    show_drill(console, "kill-master", 0, 1, drill)
+    totals = dict.fromkeys(
+        (
+            "acked_total",
+            "failed_total",
+            "unknown_total",
+            "seconds",
+            "read_back",
+            *(f"{n}_total" for n in PROMISES),
+        ),
+        0,
+    )
+    show_campaign(console, {**totals, "drills": [], "unfinished": text, "violations": drill.violations})
+    cannot_go_on(console, ValueError(text), "[/staging]: ")
+    lines = [line for line in shown.getvalue().splitlines() if text in line]
+    assert lines == [
+        *(f"lost: {text}", f"not finished: {text}") * 2,
+        f"[/staging]: cannot go on: {text}",
+    ]

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from admin import ending
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
@@ -27,7 +28,7 @@ from chaos import extensions
 from chaos.drills import ledger as ledgers
 from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
-from chaos.drills.screen import verdict
+from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
 from chaos.history import History
 from chaos.live import leftovers, network
 from chaos.live.ground import LEDGER, heal
@@ -312,7 +313,7 @@ def _carry_out(ask: Callable[[], DrillSpec], outs: Outs) -> int:
     except ConfigError:
         raise
     except MqError as error:
-        console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
+        cannot_go_on(console, error)
         return UNFINISHED
     show(console, spec, told)
     code = exit_code(told)
@@ -349,13 +350,13 @@ def carried_out(spec: DrillSpec, console: Console, keep: Path | None = None) -> 
 
 
 async def _run(spec: DrillSpec, own: Path, console: Console, keep: bool) -> DrillResult:
-    with console.status(f"in {own}") as status:
+    with console.status(escape(f"in {own}")) as status:
         return await run_scenario(
             client_env(seed=spec.seed),
             spec,
             own,
             env_of=partial(env_of_client, spec.seed),
-            tell=lambda text: status.update(f"{text} (in {own})"),
+            tell=lambda text: status.update(escape(f"{text} (in {own})")),
             keep=keep,
         )
 
@@ -380,11 +381,12 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     done = ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())) or "none"
     console.print(f"{spec.scenario}, seed {spec.seed}: faults {done}", highlight=False)
     if told.upgraded is not None:
-        console.print("  upgraded from {} to {}".format(*told.upgraded), highlight=False)
+        console.print("  upgraded from {} to {}".format(*told.upgraded), highlight=False, markup=False)
     for name, count in sorted(outcome.missed.items()):
         console.print(f"  {name}: {count} without a target", highlight=False)
     for one in outcome.refused:
-        console.print(f"  [yellow]refused[/yellow] {one['fault']}: {one['reason']}", highlight=False)
+        text = f"{one['fault']}: {one['reason']}"
+        console.print(f"  [yellow]refused[/yellow] {escape(text)}", highlight=False)
     stall = (
         ""
         if drill.stall_ms is None
@@ -398,12 +400,10 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     if told.extras:
         counts = ", ".join(f"{name.removeprefix('extra.')} {n}" for name, n in sorted(told.extras.items()))
         console.print(f"besides: {counts}", highlight=False)
-    for violation in drill.violations:
-        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    show_violations(console, drill.violations)
     if told.stopped is not None:
         _show_last(console, told.stopped)
-    if drill.unfinished is not None:
-        console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)
+    show_unfinished(console, drill.unfinished)
 
 
 def _show_last(console: Console, stopped: Stopped) -> None:

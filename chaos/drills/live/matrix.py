@@ -24,6 +24,7 @@ from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.measure import PROMISES
+from chaos.drills.screen import cannot_go_on
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
 from model.errors import ConfigError, MqError
 
@@ -123,7 +124,7 @@ def _one(spec: DrillSpec, path: Path, console: Console, histories: bool) -> int:
     except ConfigError:
         raise
     except MqError as error:
-        console.print(f"{spec.scenario}, seed {spec.seed}: [red]cannot go on[/red]: {error}", highlight=False)
+        cannot_go_on(console, error, f"{spec.scenario}, seed {spec.seed}: ")
         write_whole(path, json.dumps(_never_began(spec, error)) + "\n")
         return UNFINISHED
     show(console, spec, told)

@@ -20,6 +20,7 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from chaos import extensions, faults
 from chaos.drills.live.commands import carried_out
 from chaos.drills.live.scenario import DrillSpec
+from chaos.drills.screen import cannot_go_on
 from chaos.drills.simulated.shrink import readable
 from chaos.faults import Step
 from chaos.scenarios import Plan
@@ -184,7 +185,7 @@ def shrink(file: Path, runs: int, again: int, out: Path) -> int:
         except ConfigError:
             raise
         except MqError as error:
-            console.print(f"{len(plan.steps)} steps: cannot go on: {error}", highlight=False)
+            cannot_go_on(console, error, f"{len(plan.steps)} steps: ")
             return set()
         if broken := wanted & set(told.broken):
             smallest = json.dumps(told.to_json(tried)) + "\n"

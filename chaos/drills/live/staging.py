@@ -21,6 +21,7 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos.drills.live.commands import env_of_client, exit_code, show, write_history
 from chaos.drills.live.scenario import STAGING, DrillResult, DrillSpec, strike
+from chaos.drills.screen import cannot_go_on
 from chaos.live.ground import Ground
 from chaos.remote import hosts as files
 from chaos.remote.cluster import RemoteCluster
@@ -70,7 +71,7 @@ def staging(
         with tempfile.TemporaryDirectory(prefix="keelmq-staging-") as own, ending.in_order():
             told = ending.run(_run(client_env(seed=seed), spec, found, Path(own)), loop_factory())
     except MqError as error:
-        console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
+        cannot_go_on(console, error)
         return UNFINISHED
     show(console, spec, told)
     if history is not None:
