@@ -127,6 +127,11 @@ class LocalCluster:
 
     def start(self, node: Node) -> None:
         """Start one server that is not running; does not wait for it."""
+        self.prepare(node)
+        self.launch(node)
+
+    def prepare(self, node: Node) -> None:
+        """Write what its next start needs; it may run meanwhile. Raises ConfigError, OSError."""
         for name in ("conf", "log", "store", "raft"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         layouts.make_secret(self.directory / "raft.secret")
@@ -134,6 +139,9 @@ class LocalCluster:
         node.written = self.layout.conf(node, self.directory)
         self.save()  # first: who ends here has not changed the file by hand
         layouts.replace(self.conf_path(node), "".join(f"{k}={v}\n" for k, v in node.written.items()))
+
+    def launch(self, node: Node) -> None:
+        """Start it with what ``prepare`` wrote."""
         node.pid = processes.start_server(
             node.role, self.conf_path(node), self.log_path(node), node.wrap, code=node.code
         )

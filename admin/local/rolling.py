@@ -213,7 +213,7 @@ class RollingRestart:
                 self._tell(f"{step.server}  {step.what}")
                 try:
                     views = await self._restart(step)
-                except MqError as error:
+                except (MqError, OSError) as error:
                     raise NotRestarted(self._stopped(step, error)) from None
         return list(self._done.values())
 
@@ -221,8 +221,13 @@ class RollingRestart:
         began = time.monotonic()
         node = self._cluster.layout.node(step.server)
         new_master = await self._hand_over(node) if step.handover else None
-        killed = self._cluster.end([node])
-        self._cluster.start(node)  # no await between the two: an interruption comes after both
+        self._cluster.prepare(node)  # first: where that fails the server goes on
+        try:
+            killed = self._cluster.end([node])
+            self._cluster.launch(node)  # no await between the two: an interruption comes after both
+        except (MqError, OSError) as error:
+            down = "it runs" if self._cluster.is_running(node) else f"{node.name} is down"
+            raise ClusterNotReady(f"{error}; {down}") from None
         views = await self._whole(self._timeout_s)
         took_ms = round((time.monotonic() - began) * 1000, 1)
         self._done[node.name] = Restarted(node.name, took_ms, new_master, bool(killed))
@@ -260,7 +265,7 @@ class RollingRestart:
                 raise ClusterNotReady(text)
             await asyncio.sleep(POLL_S)
 
-    def _stopped(self, step: Step, error: MqError) -> str:
+    def _stopped(self, step: Step, error: MqError | OSError) -> str:
         left = [n.name for n in self._cluster.layout.nodes if n.name not in {*self._done, step.server}]
         rest = f"; left alone: {', '.join(left)}" if left else ""
         return f"stopped at {step.server}: {error}{rest}"

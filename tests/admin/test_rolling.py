@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from admin.handover import HandedOver
-from admin.local import rolling
+from admin.local import layout, rolling
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Layout, Node
 from admin.local.rolling import NotRestarted, RollingRestart, Step, interruptions, lacking, order
@@ -38,7 +39,7 @@ class PretendCluster(LocalCluster):
         self.acts += [f"stop {node.name}" for node in chosen]
         return []
 
-    def start(self, node: Node) -> None:
+    def launch(self, node: Node) -> None:
         self.acts.append(f"start {node.name}")
         self.started.set()
         if node.name not in self.lost:
@@ -150,6 +151,53 @@ async def test_a_failed_handover_stops_before_the_master_is_touched(
     with pytest.raises(NotRestarted, match=r"^stopped at broker-a-0: no slave is alive$"):
         await RollingRestart(cluster, OsEnv()).run()
     assert "stop broker-a-0" not in cluster.acts
+
+
+async def test_a_server_whose_file_cannot_be_written_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped first, and stayed down."""
+    cluster = PretendCluster(tmp_path)
+    real = layout.replace
+
+    def replace(path: Path, text: str) -> None:
+        if path.name == "broker-a-2.conf":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(path, text)
+
+    monkeypatch.setattr(layout, "replace", replace)
+    with pytest.raises(NotRestarted, match=r"^stopped at broker-a-2: \[Errno 28\] No space .*; left alone"):
+        await RollingRestart(cluster, OsEnv()).run()
+    assert "stop broker-a-2" not in cluster.acts
+    assert not cluster.away
+
+
+async def test_a_place_that_was_changed_meanwhile_stops_no_server(tmp_path: Path) -> None:
+    cluster = PretendCluster(tmp_path)
+    node = cluster.layout.node("broker-a-1")
+    node.written = cluster.layout.conf(node, tmp_path)
+
+    def tell(text: str) -> None:
+        if text.startswith(node.name):
+            cluster.conf_path(node).write_text("listenPort=1\n")
+
+    with pytest.raises(NotRestarted, match=r"^stopped at broker-a-1: .*listenPort is what"):
+        await RollingRestart(cluster, OsEnv(), tell=tell).run()
+    assert "stop broker-a-1" not in cluster.acts
+
+
+async def test_a_server_that_cannot_be_started_again_is_said_to_be_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = PretendCluster(tmp_path)
+
+    def launch(node: Node) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(cluster, "launch", launch)
+    monkeypatch.setattr(cluster, "is_running", lambda node: node.name not in cluster.away)
+    with pytest.raises(NotRestarted, match=r"Cannot allocate memory; namesrv-0 is down; left alone"):
+        await RollingRestart(cluster, OsEnv()).run()
 
 
 def _changed(view: dict[str, Any], **changes: Any) -> dict[str, Any]:
