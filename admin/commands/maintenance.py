@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from admin import credentials, tls
+from admin import credentials, ending, tls
 from admin.commands.which import controllers_of, which_cluster
 from admin.group import group_of
 from admin.handover import CannotHandOver, best_target, hand_over
@@ -117,7 +117,8 @@ def on(broker: str, dry_run: bool, site: _Site, group: str, cluster_name: str, a
 
     Example: keelmq maintenance on 10.0.0.2:10911 --group broker-a
     """
-    found = asyncio.run(_on(site, cluster_name, group, broker, dry_run))
+    with ending.in_order(quiet=True):
+        found = ending.run(_on(site, cluster_name, group, broker, dry_run))
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -136,9 +137,14 @@ async def _on(site: _Site, cluster: str, group: str, broker: str, dry_run: bool)
     leads = state.master == number
     successor = best_target(state) if leads else None
     if not dry_run:
-        await site.set(cluster, group, number, True)
-        if leads:
-            successor = await _hand_over(site, cluster, state, number)
+        try:
+            await site.set(cluster, group, number, True)
+            if leads:
+                successor = await _hand_over(site, cluster, state, number)
+        except asyncio.CancelledError:
+            still = ", and still master" if leads else ""
+            text = f"interrupted: broker {number} may be in maintenance{still}"
+            raise Unknown(f"{text}; end that with keelmq maintenance off") from None
     return {"group": group, "broker": number, "handedOverTo": successor, "changed": not dry_run}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +118,39 @@ def test_what_cannot_be_taken_back_is_told(tmp_path: Path, monkeypatch: pytest.M
         assert list((await looked(G)).maintenance) == [1]
 
     run(tmp_path, main)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_says_what_may_have_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    calls = []
+
+    class Site(commands._Site):
+        async def state(self, name: str) -> Any:
+            return SyncState(name, 1, "a:1", 1, 1, {1: "a:1", 2: "b:1"}, {}, {1: True, 2: True}, {}, {})
+
+        async def set(self, *more: Any) -> None:
+            calls.append(more[1:])
+
+    async def hand_over(*args: Any, **more: Any) -> HandedOver:
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(10)
+        raise AssertionError("nobody heard the signal")
+
+    monkeypatch.setattr(commands, "_Site", Site)
+    monkeypatch.setattr(commands, "hand_over", hand_over)
+    where = ["--controllers", "127.0.0.1:1", "--namesrv", "127.0.0.1:2", "--group", G]
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # for a command that does not hear it
+    try:
+        assert run_command(maintenance, ["on", "1", *where]) == UNFINISHED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert calls == [(G, 1, True)]
+    assert capsys.readouterr().err == (
+        "keelmq: interrupted: broker 1 may be in maintenance, and still master;"
+        " end that with keelmq maintenance off\n"
+    )
 
 
 def test_off_is_told_and_wrong_uses_are_one_line(
