@@ -130,8 +130,8 @@ def test_an_interruption_says_what_may_have_changed(
         async def state(self, name: str) -> Any:
             return SyncState(name, 1, "a:1", 1, 1, {1: "a:1", 2: "b:1"}, {}, {1: True, 2: True}, {}, {})
 
-        async def set(self, *more: Any) -> None:
-            calls.append(more[1:])
+        async def set(self, cluster: str, name: str, broker_id: int, on: bool) -> None:
+            calls.append((name, broker_id, on))
 
     async def hand_over(*args: Any, **more: Any) -> HandedOver:
         os.kill(os.getpid(), number)
