@@ -16,9 +16,10 @@ from admin.backup import saving
 from admin.backup.manifest import CannotBackUp, Manifest, Part, decode, encode, ms_of, name_of, why_wrong
 from admin.backup.target import DirectoryTarget
 from admin.commands.backup import backup
-from admin.exits import DONE, INTERRUPTED, UNFINISHED, USAGE, WARNINGS, run
+from admin.exits import DONE, FAILED, INTERRUPTED, UNFINISHED, USAGE, WARNINGS, run
 from audit.commands import audit
 from tests.admin.stores import OFFSETS, filled, records
+from tests.audit.stores import write_epochs
 from tests.store.support import SEGMENT
 
 
@@ -46,6 +47,33 @@ def test_a_store_comes_back_and_the_audit_finds_no_difference(
     assert records(new) == before
     stores = [f"old={store}", f"new={new}"]
     assert run(audit, [*stores, "--out", str(tmp_path / "report")]) == DONE, capsys.readouterr()
+
+
+def test_a_store_with_epochs_compares_as_the_handbook_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/operations.md, "Restore a group"."""
+    store, target, new, old = (tmp_path / name for name in ("store", "kept", "new", "old"))
+    filled(store, [20])
+    write_epochs(store, [(7, 0)])
+    created(store, target, capsys)
+    assert run(backup, ["restore", str(target), str(new)]) == DONE
+    out = tmp_path / "report"
+
+    def findings() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()]
+
+    for epoch in (0, 1):
+        if epoch:
+            write_epochs(new, [(epoch, 0)])
+        assert run(audit, [f"old={store}", f"new={new}", "--out", str(out)]) == FAILED
+        assert [row["kind"] for row in findings() if row["severity"] == "error"] == ["epoch_mismatch"]
+    (new / "epochFileCheckpoint").unlink()
+    old.mkdir()
+    for name in ("commitlog", "config"):
+        (old / name).symlink_to(Path("..") / "store" / name)
+    assert run(audit, [f"old={old}", f"new={new}", "--out", str(out)]) == WARNINGS, capsys.readouterr()
+    assert {row["kind"] for row in findings()} == {"cq_missing"}
 
 
 def test_others_read_neither_a_backup_nor_what_is_restored(
