@@ -75,6 +75,17 @@ async def hand_over(
         return HandedOver(group, former, master, epoch, round(env.monotonic_ms() - begun_ms, 1))
 
 
+async def need_right(
+    env: Env, namesrv: Sequence[str], controllers: Sequence[str], credentials: Signer | None
+) -> None:
+    """Raises CannotHandOver where ``credentials`` may not hand any group over."""
+    async with AdminClient(env, list(namesrv), credentials=credentials) as admin:
+        try:
+            await admin.need_election_right(controllers)
+        except Refused as error:
+            raise CannotHandOver(f"no group could be handed over: {error}") from None
+
+
 def _choose(
     state: SyncState | None,
     group: str,

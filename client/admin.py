@@ -299,6 +299,16 @@ class AdminClient(Lifecycle):
         except (KeyError, ValueError):
             raise PeerError(f"answer of an election lacks its header: {response.ext}") from None
 
+    async def need_election_right(self, controllers: Sequence[str]) -> None:
+        """Raises Refused where this key may not ask for an election. What is asked for names no group: who
+        may ask is refused for that alone, and nothing changes."""
+        ext = {"designateElect": "true"}
+        try:
+            await self._leader(controllers, Request.CONTROLLER_ELECT_MASTER, ext, b"")
+        except Refused as error:
+            if "brokerName" not in str(error):
+                raise
+
     async def forget(
         self, controllers: Sequence[str], cluster: str, group: str, ids: Sequence[int] = ()
     ) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from admin import ending
-from admin.handover import hand_over
+from admin.handover import hand_over, need_right
 from admin.local.cluster import POLL_S, UP_TIMEOUT_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Layout, Node
 from admin.numbers import whole
@@ -207,6 +207,7 @@ class RollingRestart:
             need_no_interruption(self._cluster.layout, force=self._force)
             try:
                 views = await self._whole(BEGIN_S)
+                await self._need_right()
             except MqError as error:
                 raise NotRestarted(f"nothing was restarted: {error}") from None
             while (step := next_step(self._cluster, views, self._done)) is not None:
@@ -216,6 +217,14 @@ class RollingRestart:
                 except (MqError, OSError) as error:
                     raise NotRestarted(self._stopped(step, error)) from None
         return list(self._done.values())
+
+    async def _need_right(self) -> None:
+        """Now, not at the first master, when all others are restarted. Raises CannotHandOver."""
+        layout = self._cluster.layout
+        if layout.brokers > 1:
+            namesrv = [one.address for one in layout.namesrvs]
+            controllers = [one.controller_address for one in layout.namesrvs]
+            await need_right(self._env, namesrv, controllers, self._credentials)
 
     async def _restart(self, step: Step) -> Views:
         began = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from admin.handover import HandedOver
+from admin.handover import CannotHandOver, HandedOver
 from admin.local import layout, rolling
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Layout, Node
@@ -76,6 +76,14 @@ class PretendCluster(LocalCluster):
         }
 
 
+@pytest.fixture(autouse=True)
+def right(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def granted(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(rolling, "need_right", granted)
+
+
 def names(steps: Sequence[Step]) -> list[str]:
     return [step.server for step in steps]
 
@@ -138,11 +146,22 @@ async def test_nothing_is_restarted_while_the_cluster_is_not_whole(
     assert cluster.acts == []
 
 
+async def test_a_key_that_may_not_hand_over_is_noticed_before_the_first_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise CannotHandOver("ELECT_MASTER must be signed here")
+
+    monkeypatch.setattr(rolling, "need_right", refuse)
+    cluster = PretendCluster(tmp_path)
+    with pytest.raises(NotRestarted, match=r"^nothing was restarted: ELECT_MASTER must be signed here$"):
+        await RollingRestart(cluster, OsEnv()).run()
+    assert cluster.acts == []
+
+
 async def test_a_failed_handover_stops_before_the_master_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from admin.handover import CannotHandOver
-
     async def refuse(*_: Any, **__: Any) -> Any:
         raise CannotHandOver("no slave is alive")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from admin.handover import CannotHandOver, need_right
 from controller.service import Controller
 from model.codes import Request, Response
 from model.config import ControllerConfig
@@ -75,6 +76,22 @@ def test_signed_requests_elect_hand_over_and_tell_everybody(tmp_path: Path) -> N
         assert answer.code == 0
 
     run(tmp_path, main, count=3, peerCredentialsFile=key_file(tmp_path))
+
+
+def test_who_may_not_ask_for_an_election_hears_it_beforehand(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, _ = await group_of_two(world)
+        controller, at = world.leader(), [world.leader_address()]
+        assert controller is not None
+        before = controller.status()["groups"], controller.status()["commitIndex"]
+        for credentials in (None, WRONG):
+            with pytest.raises(CannotHandOver, match="no group could be handed over: "):
+                await need_right(OsEnv(), at, at, credentials)
+        await need_right(OsEnv(), at, at, KEY)
+        assert (controller.status()["groups"], controller.status()["commitIndex"]) == before
+        assert not one.asked_to_step_down
+
+    run(tmp_path, main, peerCredentialsFile=key_file(tmp_path))
 
 
 @pytest.mark.parametrize("values", [{}, {"trustPeers": "false"}])
