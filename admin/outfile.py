@@ -16,7 +16,8 @@ STDOUT: Final = "-"
 
 
 class OutFile(click.Path):
-    """The path of a file to be written, ``-`` for stdout; wrong usage when its folder is not there."""
+    """The path of a file to be written, ``-`` for stdout; wrong usage when its folder is not there, or when
+    nothing can be written there."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False, writable=True, allow_dash=True)
@@ -25,7 +26,28 @@ class OutFile(click.Path):
         found = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not on_stdout(found) and not found.parent.is_dir():
             self.fail(f"there is no folder {str(found.parent)!r} to write {str(found)!r} in", param, ctx)
+        where = Path(os.path.realpath(found))
+        if not on_stdout(found) and (where.is_file() or not where.exists()) and not _may_write(where.parent):
+            self.fail(f"nothing can be written in the folder {str(where.parent)!r}", param, ctx)
         return found
+
+
+class OutFolder(click.Path):
+    """The path of a folder, made when there is none; wrong usage when nothing can be written there."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = Path(os.fsdecode(super().convert(value, param, ctx)))
+        there = next(one for one in (found, *found.absolute().parents) if one.exists())
+        if not there.is_dir() or not _may_write(there):
+            self.fail(f"nothing can be written in {str(there)!r}", param, ctx)
+        return found
+
+
+def _may_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 class CannotWrite(MqError):

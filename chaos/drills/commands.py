@@ -24,7 +24,7 @@ from admin.group import LazyGroup
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
 from admin.numbers import Number
-from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
+from admin.outfile import CannotWrite, OutFile, OutFolder, on_stdout, write_whole
 from admin.tls import client_env
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drills.drill import Show, run_drill, summary
@@ -195,7 +195,7 @@ OPTIONS: Final = (
     ),
     click.Option(
         ["--history"],
-        type=click.Path(path_type=Path, file_okay=False),
+        type=OutFolder(),
         help="Write each history there.",
     ),
     click.Option(["--json", "out"], type=OutFile(), help="Write the result here (- = stdout)."),
