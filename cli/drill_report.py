@@ -14,7 +14,7 @@ from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from audit.pages import html
 from audit.pages.html import ms, number
 from chaos.drills.junit import junit
-from chaos.drills.measure import COUNTS
+from chaos.drills.measure import COUNTS, why_no_result
 from cli import chart
 from cli.chart import Axis
 
@@ -46,7 +46,7 @@ def report(file: Path, out: Path | None, xml: Path | None) -> int:
         result = json.loads(file.read_text(encoding="utf-8"))
         text, checks = page(result, str(file)), junit([result])
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
-        raise click.UsageError(f"{file} is no result of a drill: {error!r}") from None
+        raise click.UsageError(f"{file} is no result of a drill: {why_no_result(error)}") from None
     out = out or file.with_suffix(".html")
     try:
         write_whole(out, text)

@@ -20,7 +20,7 @@ from rich.table import Table
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
-from chaos.drills.measure import PROMISES, percentile
+from chaos.drills.measure import PROMISES, percentile, why_no_result
 from model.errors import ConfigError
 
 NOTICED_MS: Final = 50.0
@@ -124,7 +124,7 @@ def _load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
             _side([data])  # a number of it may be none
             found.setdefault(name, []).append(data)
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise ConfigError(f"{file} is no result of a drill: {error!r}") from None
+            raise ConfigError(f"{file} is no result of a drill: {why_no_result(error)}") from None
     return found
 
 

@@ -9,6 +9,7 @@ is the longest gap between two acknowledgements of a queue after the fault.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -91,6 +92,17 @@ class Drill:
     @property
     def violated(self) -> bool:
         return any(getattr(self, name) for name in PROMISES)
+
+
+def why_no_result(error: Exception) -> str:
+    """Of what reading a file raised that is no result of a drill: in words, without what the file holds."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    if isinstance(error, json.JSONDecodeError | OSError):
+        return str(error)
+    return f"a part of it is of another kind ({type(error).__name__})"
 
 
 def measure(drill: Drill, history: History, queues: Sequence[Queue], strike: Strike) -> None:

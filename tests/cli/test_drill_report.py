@@ -144,8 +144,20 @@ def test_the_result_of_another_drill_has_a_page_too(tmp_path: Path) -> None:
     assert "not full again" in text
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"drills": 3}'])
-def test_what_is_no_result_is_wrong_usage(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "line 1 column 1"),
+        (b"[]", "of another kind"),
+        (b"{}", "it has no lost_total"),
+        (b'{"drills": 3}', "it has no lost_total"),
+        (b"\xff\xfe" * 5000, "it is not text"),
+    ],
+)
+def test_what_is_no_result_is_wrong_usage(content: bytes, why: str, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
-    wrong.write_text(text)
-    assert "no result of a drill" in Shell()("drill", "report", str(wrong), code=64)
+    wrong.write_bytes(content)
+    said = Shell()("drill", "report", str(wrong), code=64)
+    assert "no result of a drill" in said
+    assert why in said
+    assert len(said) < 500

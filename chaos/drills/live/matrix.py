@@ -23,7 +23,7 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import DrillResult, DrillSpec
-from chaos.drills.measure import PROMISES
+from chaos.drills.measure import PROMISES, why_no_result
 from chaos.drills.screen import cannot_go_on
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
 from model.errors import ConfigError, MqError
@@ -183,7 +183,7 @@ def read(directory: Path) -> list[dict[str, Any]]:
             data = json.loads(path.read_text(encoding="utf-8"))
             found.append({**data, "scenario": str(data["scenario"]), "drills": list(data["drills"])})
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise ConfigError(f"{path} is no result of a drill: {error!r}") from None
+            raise ConfigError(f"{path} is no result of a drill: {why_no_result(error)}") from None
     return found
 
 
