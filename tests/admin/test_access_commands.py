@@ -48,6 +48,14 @@ async def servers(path: Path) -> AsyncIterator[tuple[NameServer, Broker]]:
         await namesrv.stop()
 
 
+def test_servers_that_are_named_need_no_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exits.run(command(), ["user", "list", "--at", "127.0.0.1:1"]) == exits.UNFINISHED
+    assert capsys.readouterr().err.startswith("keelmq: 127.0.0.1:1: ")
+
+
 class Shell:
     """Runs commands as ``rootroot``, in a thread: they have a loop of their own."""
 

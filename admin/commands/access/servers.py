@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from admin import credentials
 from admin.commands.reach import Site, as_json, reaches, say_json, site
 from admin.exits import DONE, UNFINISHED, advised
 from admin.terminal import say
@@ -36,8 +37,11 @@ def at_servers(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if at is not None and nameservers:
             raise click.UsageError("--at names all servers: leave out --nameservers")
-        servers = Servers(site(directory, namesrv, credentials_file), at, nameservers)
-        return command(servers=servers, **others)
+        if at is not None and namesrv is None:  # no NameServer is asked: it needs no cluster here
+            where = Site(tuple(some_addresses(at, "--at")), credentials.read(credentials_file))
+        else:
+            where = site(directory, namesrv, credentials_file)
+        return command(servers=Servers(where, at, nameservers), **others)
 
     text = "These servers alone: brokers, NameServers, Controllers [every master]."
     at = click.option("--at", metavar="HOST:PORT;...", help=text)
