@@ -370,6 +370,7 @@ async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | Non
             if not is_loopback(chosen.admin_address):
                 log.warning("adminAddress=%s: who reaches it reads the status", chosen.admin_address)
             # Before the start: with a taken port a broker would become master, and end, at each restart.
+            need_free([("adminPort", chosen.admin_address, chosen.admin_port)])
             link = bind(chosen.admin_port, chosen.admin_address)
         if tls is not None:
             server = WithTls(server, tls)

@@ -289,7 +289,7 @@ def test_nothing_is_started_when_the_port_of_the_status_is_taken(caplog: pytest.
         made = serving.Plan("broker", "h:1", "127.0.0.1", port, lambda env: server)
         assert asyncio.run(serving._run(made)) == UNFINISHED
     assert "start" not in server.calls
-    assert f"127.0.0.1:{port}: Address already in use" in caplog.text
+    assert f"adminPort: 127.0.0.1:{port}: address already in use" in caplog.text
 
 
 async def test_a_port_that_is_taken_is_named_by_its_key_before_anything_is_on_the_disk(
