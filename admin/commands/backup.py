@@ -38,6 +38,11 @@ def _place(context: click.Context, parameter: click.Parameter, text: str) -> Pat
     return text
 
 
+_TO_COME: Final = (
+    "its broker makes queues, index and checkpoint at its first start; until then keelmq store verify"
+    " finds them missing"
+)
+
 _target = click.argument("target", callback=_place)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _name = click.option("--name", metavar="TIME", help="A backup of keelmq backup list. [the newest]")
@@ -68,7 +73,8 @@ def create(store: Path, target: Path | str, keep: int, as_json: bool) -> None:
     """Add a backup of STORE, a broker's storePathRootDir, to the directory TARGET.
 
     The broker may run: a slave's store is as good as the master's. What is in TARGET already is not copied
-    again. With keelmq[backup] TARGET may be a URL, s3://bucket/broker-a, of any file system fsspec knows.
+    again; the segment that is written is, whole, when it has grown. With keelmq[backup] TARGET may be a URL,
+    s3://bucket/broker-a, of any file system fsspec knows.
 
     Example: keelmq backup create /var/lib/keelmq/store /mnt/backup/broker-a
     """
@@ -139,6 +145,7 @@ def restore(target: Path | str, store: Path, name: str | None) -> None:
             raise CannotBackUp(f"there is no directory {store.parent} to restore into")
         restore_store(opened, manifest, store)
     click.echo(f"{store}: {_text(manifest)}, as of {chosen}")
+    click.echo(f"keelmq: {_TO_COME}", err=True)
 
 
 def _say(problems: list[str]) -> None:

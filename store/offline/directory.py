@@ -293,6 +293,10 @@ class StoreDirectory:
             return []
         return decode_epochs(read_file(self._disk, self._epoch_path))
 
+    @property
+    def has_checkpoint(self) -> bool:
+        return self._disk.exists(f"{self.root}/checkpoint")
+
     def checkpoint(self) -> Checkpoint:
         path = f"{self.root}/checkpoint"
         return (

@@ -108,7 +108,7 @@ def _checkpoint(store: StoreDirectory) -> dict[str, Any]:
         "indexMsgTimestamp": now.index_timestamp_ms,
         "masterFlushedOffset": now.master_flushed_offset,
         "confirmPhyOffset": now.confirm_offset,
-        "writtenBy": "keelmq" if now.trusted else "RocketMQ",
+        "writtenBy": ("keelmq" if now.trusted else "RocketMQ") if store.has_checkpoint else None,
     }
 
 

@@ -18,6 +18,8 @@ from admin.backup.target import DirectoryTarget
 from admin.commands.backup import backup
 from admin.exits import DONE, FAILED, INTERRUPTED, UNFINISHED, USAGE, WARNINGS, run
 from audit.commands import audit
+from runtime.os_env import OsDisk
+from store.offline.inspect import inspect
 from tests.admin.stores import OFFSETS, filled, records
 from tests.audit.stores import write_epochs
 from tests.store.support import SEGMENT
@@ -39,6 +41,8 @@ def test_a_store_comes_back_and_the_audit_finds_no_difference(
     assert first["end"] > 2 * SEGMENT, "some segments and a part of one"
     assert run(backup, ["verify", str(target)]) == DONE
     assert run(backup, ["restore", str(target), str(new)]) == DONE
+    assert "makes queues, index and checkpoint at its first start" in capsys.readouterr().err
+    assert inspect(OsDisk(), str(new))["checkpoint"]["writtenBy"] is None
     assert (new / "config" / "consumerOffset.json").read_text() == OFFSETS
     assert not list(new.glob("brokerIdentity*"))
     assert not (new / "epochFileCheckpoint").exists()
