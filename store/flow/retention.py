@@ -4,7 +4,8 @@ Files older than ``fileReservedTime`` go at the hours of ``deleteWhen``, or at a
 fuller than ``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest goes whatever its
 age, and so it does while all segments together exceed ``commitLogMegabytesMax`` (0: no bound; ours);
 above ``diskSpaceWarningLevelRatio`` writes are refused as well. A clock that steps ahead makes no segment
-older. Never the last segment, never one that
+older, until it has stood so for ``fileReservedTime``: whatever was there at the step is as old as that by
+then. Never the last segment, never one that
 holds records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
 """
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 ROUND_S = 10.0
 FILES_PER_ROUND = 10
 PAUSE_S = 0.1
+HOUR_MS = 3_600_000
 AHEAD_MS = 60_000
 """A clock that went on so much further than this process did was set."""
 
@@ -44,7 +46,7 @@ class Retention:
         self._health = files.health
         self._dispatcher = dispatcher
         self._began_ms = env.now_ms(), env.monotonic_ms()
-        self._told = False  # that the clock was set
+        self._ahead_ms, self._ahead_since_ms = 0.0, 0.0  # of what it was set ahead, and since when
 
     def used_percent(self) -> int:
         """How full the file system of the store is."""
@@ -65,6 +67,7 @@ class Retention:
         went. Raises OSError, DiskError; what names deleted bytes has followed the log's start all the same,
         if it could."""
         percent = self.look_at_disk()
+        self._look_at_clock()
         gone = 0
         try:
             await self._remove_forgotten()
@@ -139,17 +142,28 @@ class Retention:
         in_time = any_hour or datetime.fromtimestamp(now_ms / 1000).hour in hours
         if not (in_time or percent > self._config.disk_max_used_ratio):
             return False
-        age_ms = self._steady_ms(now_ms) - self._env.disk.mtime_ms(segments[0].path)
-        return age_ms > self._config.file_reserved_hours * 3_600_000
+        age_ms = min(now_ms, self._steady_ms()) - self._env.disk.mtime_ms(segments[0].path)
+        return age_ms > self._config.file_reserved_hours * HOUR_MS
 
-    def _steady_ms(self, now_ms: int) -> float:
-        """The time, without what the clock was set ahead since the start: by it a whole log may seem old."""
+    def _look_at_clock(self) -> None:
+        """Was it set ahead? By that a whole log may seem old. Or was it behind before, and is right now?"""
+        up_ms, now_ms = self._env.monotonic_ms(), self._env.now_ms()
+        ahead_ms = now_ms - self._steady_ms()
+        if abs(ahead_ms - self._ahead_ms) > AHEAD_MS:
+            self._ahead_ms, self._ahead_since_ms = ahead_ms, up_ms
+            if ahead_ms > AHEAD_MS:
+                log.warning(
+                    "the clock was set %.1f h ahead; segments are no older for that, unless it stays so for"
+                    " %d h, or until a restart",
+                    ahead_ms / HOUR_MS,
+                    self._config.file_reserved_hours,
+                )
+        elif (
+            ahead_ms > AHEAD_MS and up_ms - self._ahead_since_ms > self._config.file_reserved_hours * HOUR_MS
+        ):
+            self._began_ms, self._ahead_ms = (now_ms, up_ms), 0.0
+
+    def _steady_ms(self) -> float:
+        """The time, without what the clock was set ahead since the start."""
         wall_ms, monotonic_ms = self._began_ms
-        steady_ms = wall_ms + self._env.monotonic_ms() - monotonic_ms
-        if now_ms - steady_ms > AHEAD_MS and not self._told:
-            self._told = True
-            hours = (now_ms - steady_ms) / 3_600_000
-            log.warning(
-                "the clock was set %.1f h ahead; segments are no older for that until a restart", hours
-            )
-        return min(now_ms, steady_ms)
+        return wall_ms + self._env.monotonic_ms() - monotonic_ms

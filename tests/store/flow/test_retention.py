@@ -56,6 +56,28 @@ async def test_a_clock_that_is_set_ahead_makes_no_segment_older(
         assert await store.retention.round(any_hour=True) == segments - 1
 
 
+async def test_a_clock_that_stays_ahead_was_behind_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts before the clock is set from the network deleted nothing by age."""
+    env = FaultyEnv(now_ms=_at_hour(4))
+    _set_used(env, 50)
+    up_ms = [0.0]
+    monkeypatch.setattr(env, "monotonic_ms", lambda: up_ms[0])
+    async with opened(env) as store:
+        await fill(store, 200, queues=1)
+        store.log.sync()
+        segments = len(store.log.segments)
+        env.clock_ms += 10_000 * HOUR_MS
+        set_ms = env.clock_ms
+        monkeypatch.setattr(env.disk, "mtime_ms", lambda path: set_ms)
+        for _ in range(72):
+            assert await store.retention.round(any_hour=True) == 0
+            env.clock_ms += HOUR_MS
+            up_ms[0] += HOUR_MS
+        env.clock_ms += HOUR_MS
+        up_ms[0] += HOUR_MS
+        assert await store.retention.round(any_hour=True) == segments - 1
+
+
 async def test_old_segments_go_at_the_hour_and_queues_index_and_epochs_follow() -> None:
     env = FaultyEnv(now_ms=_at_hour(4))
     _set_used(env, 50)
