@@ -118,7 +118,9 @@ class LogCompare:
 
     async def _turn(self) -> float:
         """One pass, if one is due; how long to rest behind it."""
-        if self._context.store.scrub.rate() <= 0 and (self.passes or not self._rate()):
+        # What no evidence decided another replica may decide: when ``soon`` tells of one.
+        over = self.passes and not self.undecided
+        if self._context.store.scrub.rate() <= 0 and (over or not self._rate()):
             return UNTIL_WOKEN
         try:
             done = await self.once(None if self._context.config.scrub_megabytes_per_s else self._end_at_start)
@@ -132,7 +134,7 @@ class LogCompare:
 
     async def once(self, until: int | None = None) -> bool:
         """Compare all that is confirmed now, or ends at ``until``, with one replica; False when there was
-        none, or not all of it could be compared or judged. Raises MqError, OSError."""
+        none, or not all of it could be compared. Raises MqError, OSError."""
         if until is not None and until <= self._log.min_offset:
             self.passes += 1  # the log began empty: what this process wrote did not rot before it
             return True
@@ -155,7 +157,7 @@ class LogCompare:
             if at > self._log.min_offset:
                 whole_log = at >= until - STEP_BYTES and not self._unanswered
                 self.passes += whole_log
-                return whole_log and not self.undecided
+                return whole_log
         return not peers and not self._context.config.enable_controller_mode
 
     def _rate(self) -> int:

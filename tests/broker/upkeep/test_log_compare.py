@@ -256,7 +256,9 @@ def comparing(env: FaultyEnv, store: MessageStore, others: Others, ha: Any) -> L
     return LogCompare(context, client, LogRepair(context, client, members))
 
 
-async def test_two_copies_of_one_rotten_disk_do_not_overwrite_the_last_good_one() -> None:
+async def test_two_copies_of_one_rotten_disk_do_not_overwrite_the_last_good_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The third was copied anew from the second: of bytes that no CRC covers, rot included."""
     env, theirs = FaultyEnv(), FaultyEnv()
     async with opened(env) as store, opened(theirs) as other:
@@ -266,8 +268,14 @@ async def test_two_copies_of_one_rotten_disk_do_not_overwrite_the_last_good_one(
             await each.caught_up()
         before = store.log.read(0, store.log.end)
         compare = comparing(env, store, Others(other, "2", "2", 0), SimpleNamespace(verified_epoch=2))
-        assert not await compare.once()
+        compare._end_at_start = store.log.end
+        compare._context.config.check_on_start_megabytes_per_s = 64
+        monkeypatch.setattr(store.scrub, "rate", lambda: 1 << 20)
+        assert await compare._turn() == UNTIL_WOKEN, "it would read the whole log for the same answer"
         assert (store.log.read(0, store.log.end), compare.undecided) == (before, 1)
+        monkeypatch.setattr(store.scrub, "rate", lambda: 0)
+        await compare._turn()
+        assert (compare.passes, compare.undecided) == (2, 1), "woken, it asks again: there are others perhaps"
         assert store.damage.ranges == [], "it is served as ever"
 
 
