@@ -236,14 +236,13 @@ class RoleMachine:
 
     def on_lead(self, broker_id: BrokerId, epoch: Epoch, address: str) -> bool:
         """This broker serves as master of ``epoch``; whether role, epoch or master are new."""
-        self.beginning.on_over()
+        self.beginning.on_lead()
         return self._became(Event.LEAD, RoleState("master", broker_id, epoch, address))
 
     def on_follow(
         self, broker_id: BrokerId, epoch: Epoch, master: str | None, ha_address: str | None
     ) -> bool:
         """This broker is slave of ``master``; whether role, epoch or master are new."""
-        self.beginning.on_over()
         new = self._became(Event.FOLLOW, RoleState("slave", broker_id, epoch, master))
         self.ha_address = ha_address
         self._examined, self.cannot_begin = True, False  # the log agrees with a master's, or will

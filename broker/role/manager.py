@@ -359,6 +359,8 @@ class RoleManager:
                     log.error("%s fences itself: %s", self._parts.name, reason)
                     self.reason = reason
                     await self._fence_now()
+                    if self.machine.cannot_begin:
+                        self._wake.set()  # it asks for another one now
                     return
                 case Adopt(asked_ms):
                     self.machine.on_set(view.epoch, view.set_epoch, self._parts.env.monotonic_ms())
@@ -379,7 +381,9 @@ class RoleManager:
     async def _decided(self, broker_id: BrokerId, view: View) -> tuple[View, Action]:
         """What the view asks for; or, where the Controllers had to be asked anew, what their answer does."""
         action = self.machine.decide(view, self._facts(broker_id))
-        if isinstance(action, Lead) and self.machine.beginning.asks(self._parts.env.monotonic_ms()):
+        if isinstance(action, Lead) and self.machine.beginning.asks(
+            view.epoch, self._parts.env.monotonic_ms()
+        ):
             self.machine.on_cannot_begin()
             action = self.machine.decide(view, self._facts(broker_id))
         if isinstance(action, AskAnew):
@@ -427,7 +431,7 @@ class RoleManager:
                 self._host.announce(view.epoch)
             await self._lead_now(broker_id, view)
         except Exception:
-            self.machine.beginning.on_failed(self._parts.env.monotonic_ms())
+            self.machine.beginning.on_failed(view.epoch, self._parts.env.monotonic_ms())
             raise
         finally:
             self.machine.on_announced(False)

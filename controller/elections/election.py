@@ -459,6 +459,7 @@ class ElectionDecider:
         if group is not None and group.master is not None and (handed_over or request.asks_anew(group)):
             # The master says that it no longer leads in this epoch, so its lease holds nothing up any more.
             self.leases.release((name, group.master))
+            self.preview.note_unable(name, request, self._now_ms)
         why_not = self._why_not_now(name, request)
         if why_not is not None:
             self._out.append(Reply(event.ticket, Refused(why_not, ELECT_MASTER_FAILED)))

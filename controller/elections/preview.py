@@ -15,6 +15,7 @@ import msgspec
 from controller.elections.asking import longest_wait_s
 from controller.elections.lease import Leases, matters
 from controller.elections.liveness import Liveness
+from controller.elections.unable import Unable
 from controller.groups.commands import (
     NOBODY,
     ElectMaster,
@@ -72,16 +73,23 @@ OWN: Final = ElectionRequest()
 
 
 class ElectionPreview:
-    """What elections would decide. It changes nothing."""
+    """What elections would decide. It changes nothing but what it is told (``note_unable``)."""
 
     def __init__(self, config: ControllerConfig, table: ReplicaTable, live: Liveness, leases: Leases) -> None:
         self._config = config
         self._table = table
         self._live = live
         self._leases = leases
+        self.unable = Unable()
 
     def group(self, name: str) -> Group | None:
         return self._table.groups.get(name)
+
+    def note_unable(self, name: str, request: ElectionRequest, now_ms: float) -> None:
+        """The master asks anew; perhaps as it cannot begin."""
+        group = self.group(name)
+        if group is not None and request.cannot_begin and request.broker_id == group.master:
+            self.unable.note(name, group, request.log_epoch, now_ms)
 
     def command(
         self,
@@ -111,9 +119,14 @@ class ElectionPreview:
             all_ack=beat is not None and beat.all_ack,
             master_epoch=request.master_epoch,
             unclean=group is not None and self._may_be_unclean(group) and not request.steps_down,
-            ends=self._ends(name, {*full, request.broker_id} if request.cannot_begin else full),
         )
-        return _without_full(group, command, full)
+        unable = self.unable.brokers(name, group, now_ms)
+        if request.cannot_begin:
+            unable |= {request.broker_id}
+        last = unable.union(full)
+        command = msgspec.structs.replace(command, ends=self._ends(name, last))
+        command = _without_full(group, command, last)
+        return _without_unable(group, command, unable) if request.cannot_begin else command
 
     def _able(
         self, name: str, request: ElectionRequest, answered: Collection[int] | None, now_ms: float
@@ -127,7 +140,7 @@ class ElectionPreview:
 
     def _ends(self, name: str, last: Collection[int]) -> dict[int, End]:
         """How far the logs reach; of equal logs those of ``last`` come after any other."""
-        ends = self._live.ends(name)
+        ends = self.unable.true_ends(name, self._live.ends(name))
         after = PRIORITY_LAST + 1
         return ends | {i: msgspec.structs.replace(ends[i], priority=after) for i in last if i in ends}
 
@@ -313,7 +326,31 @@ def _without_full(group: Group | None, command: ElectMaster, full: Collection[in
     long as another has: one whose log is longer would lead, and take no message."""
     if group is None or not full:
         return command
-    others = {*command.answered}.intersection(group.sound_members, command.alive).difference(full)
+    restarted = command.restarted and command.broker_id == group.master
+    members = group.peers_of_restarted(command) if restarted else group.members
+    sound = {*members}.difference(group.suspect)
+    others = sound.intersection(command.answered, command.alive).difference(full)
     if not (others and group.ballot(command).all_ack) or group.majority_of:
         return command
     return msgspec.structs.replace(command, answered=tuple(i for i in command.answered if i not in full))
+
+
+def _without_unable(group: Group | None, command: ElectMaster, unable: Collection[int]) -> ElectMaster:
+    """In majority mode a master that cannot begin is as good as dead, as long as the others are enough to
+    elect one of them: its log may be the longest. Where fewer than all members acknowledge otherwise, it may
+    be the only one that has the last of it."""
+    asks = command.broker_id
+    if group is None or not group.majority_of or not command.restarted or asks != group.master:
+        return command
+    for gone in ({*unable, asks}, {asks}):
+        without = msgspec.structs.replace(
+            command,
+            restarted=False,
+            unclean=False,
+            alive=tuple(i for i in command.alive if i not in gone),
+            within_grace=tuple(i for i in command.within_grace if i not in gone),
+            answered=tuple(i for i in command.answered if i not in gone),
+        )
+        if group.choice(without) not in (None, asks):
+            return without
+    return command

@@ -8,25 +8,53 @@ import pytest
 
 from broker.role import beginning, manager
 from broker.role.beginning import PAUSE_MAX_MS, PAUSE_MS, WAIT_MS, Beginning
+from broker.role.machine import Event, RoleMachine
+from broker.state.current_role import CurrentRole
 from controller.groups.commands import ElectMaster
 from model.codes import Request
+from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from tests.fakes.broker.role import GROUP, FakeControllers, Life
 from tests.waiting import until
 
+THIS, NEXT = Epoch(5), Epoch(6)
+
 
 def test_it_asks_when_that_lasts_and_again_after_pauses_that_grow() -> None:
     tries = Beginning()
-    assert not tries.asks(0), "nothing failed"
+    assert not tries.asks(THIS, 0), "nothing failed"
     now_ms = 0.0
     for wait_ms in [WAIT_MS, *(min(PAUSE_MS * 2**n, PAUSE_MAX_MS) for n in range(7))]:
-        tries.on_failed(now_ms)
-        assert not tries.asks(now_ms + wait_ms - 1)
+        tries.on_failed(THIS, now_ms)
+        assert not tries.asks(THIS, now_ms + wait_ms - 1)
         now_ms += wait_ms
-        assert tries.asks(now_ms)
-        assert not tries.asks(now_ms)
-    tries.on_over()
-    assert not tries.asks(now_ms + PAUSE_MAX_MS)
+        assert tries.asks(THIS, now_ms)
+        assert not tries.asks(THIS, now_ms)
+    tries.on_lead()
+    assert not tries.asks(THIS, now_ms + PAUSE_MAX_MS)
+
+
+def test_the_first_try_in_another_epoch_is_made() -> None:
+    tries = Beginning()
+    tries.on_failed(THIS, 0)
+    assert not tries.asks(NEXT, 2 * WAIT_MS), "what failed once, long ago, says nothing of it"
+    tries.on_failed(NEXT, 2 * WAIT_MS)
+    assert not tries.asks(NEXT, 2 * WAIT_MS)
+    assert tries.asks(NEXT, 3 * WAIT_MS)
+
+
+def test_its_pauses_grow_although_another_one_led_meanwhile() -> None:
+    """Two that cannot begin followed each other, and asked once a second for ever."""
+    machine, now_ms, pauses = RoleMachine(CurrentRole()), 0.0, []
+    machine.on(Event.REGISTERED)
+    for n in range(4):
+        epoch, began_ms = Epoch(2 * n + 1), now_ms
+        machine.beginning.on_failed(epoch, now_ms)
+        while not machine.beginning.asks(epoch, now_ms):
+            now_ms += 500
+        pauses.append(now_ms - began_ms)
+        machine.on_follow(BrokerId(1), Epoch(2 * n + 2), "other:1", None)
+    assert pauses == [WAIT_MS, PAUSE_MS, 2 * PAUSE_MS, 4 * PAUSE_MS]
 
 
 @pytest.fixture
@@ -52,6 +80,26 @@ async def test_one_that_cannot_begin_is_replaced_by_a_member(tmp_path: Path, not
             assert controllers.group.master == 2
             await first.becomes("master", 3)
             await second.becomes("slave", 3)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_master_that_cannot_begin_its_next_epoch_asks_as_soon_as_it_is_fenced(tmp_path: Path) -> None:
+    """It waited for its next look at the view, with a master for nobody."""
+    async with (
+        FakeControllers() as controllers,
+        Life(tmp_path / "1", controllers, sync_broker_metadata_ms=3_600_000) as life,
+    ):
+        await life.becomes("master", 1)
+        life.host.fail_lead = 1_000_000
+        controllers.answers[Request.CONTROLLER_ELECT_MASTER] = lambda request: anew(controllers, request)
+        await until(lambda: set(controllers.alive) == {1})
+        controllers.table._once(
+            ElectMaster(group=GROUP, broker_id=1, restarted=True, log_epoch=1, alive=(1,), all_ack=True)
+        )
+        await controllers.notify()
+        await until(lambda: ("fence",) in life.host.calls)
+        life.host.fail_lead = 0
+        await life.becomes("master", 3)
 
 
 async def controllers_take_both(controllers: FakeControllers) -> None:

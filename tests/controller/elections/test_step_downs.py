@@ -9,6 +9,7 @@ from controller.elections import signals
 from controller.elections.preview import ElectionRequest
 from controller.elections.step_downs import PAUSE_MAX_MS, PAUSE_MS, QUIET, StepDowns
 from controller.groups.commands import Answer, ElectMaster
+from controller.groups.elect import End
 from model.errors import MqError, Refused
 from tests.fakes.controller.decider import G, Lab
 
@@ -111,6 +112,88 @@ def test_one_that_cannot_begin_leads_after_another_of_an_equal_log(all_ack: bool
         lab.answer(broker_id, (1, end))
     lab.commit()
     assert (lab.group().master, lab.group().epoch) == (3, 3)
+
+
+def elected(broker_id: int, *, majority: bool) -> Lab:
+    """It is to lead epoch 2, and its log is the longest."""
+    lab = led(majority=majority, all_ack=not majority)
+    all_three, ends = (1, 2, 3), {broker_id: End(1, 120)}
+    lab.apply(
+        ElectMaster(
+            group=G,
+            broker_id=broker_id,
+            designate=True,
+            alive=all_three,
+            answered=all_three,
+            ends=ends,
+            all_ack=not majority,
+        )
+    )
+    assert (lab.group().master, lab.group().epoch) == (broker_id, 2)
+    return lab
+
+
+def cannot_begin(lab: Lab, ends: dict[int, tuple[int, int]], full: tuple[int, ...] = ()) -> int | None:
+    """The master says so; who leads then."""
+    group = lab.group()
+    assert group.master is not None
+    lab.request(
+        ElectionRequest(
+            broker_id=group.master,
+            restarted=True,
+            cannot_begin=True,
+            log_epoch=group.epoch - 1,
+            master_epoch=group.epoch,
+        )
+    )
+    for broker_id, end in ends.items():
+        if G in lab.asks:
+            number = lab.asks[G].inquiry
+            lab.feed(signals.Answered(G, number, broker_id, end, full=broker_id in full))
+    if G not in lab.proposals:
+        lab.run_until(lab.now_ms + 1000)
+    lab.commit()
+    return lab.group().master
+
+
+@pytest.mark.parametrize("end", [(1, 100), (1, 120), (2, 100)], ids=["equal", "longer", "noted"])
+def test_two_that_cannot_begin_do_not_keep_a_third_from_leading(end: tuple[int, int]) -> None:
+    lab = elected(2, majority=False)
+    assert cannot_begin(lab, {1: (1, 100), 2: end, 3: (1, 100)}) == 1
+    assert cannot_begin(lab, {1: (1, 100), 2: end, 3: (1, 100)}) == 3
+    lab.alter([1, 2, 3])
+    lab.request(ElectionRequest(broker_id=3, steps_down=True, master_epoch=4))
+    lab.answer(1, (1, 100))
+    lab.answer(2, (1, 120))
+    lab.commit()
+    assert lab.group().master == 2
+    assert cannot_begin(lab, {1: (1, 100), 2: (1, 120), 3: (1, 100)}) == 1, "somebody served since"
+
+
+@pytest.mark.parametrize("end", [(1, 100), (1, 120), (2, 100)], ids=["equal", "longer", "noted"])
+def test_by_a_majority_of_the_others_one_that_cannot_begin_is_replaced(end: tuple[int, int]) -> None:
+    lab = elected(2, majority=True)
+    assert cannot_begin(lab, {1: (1, 90), 2: end, 3: (1, 100)}) == 3
+    # Of 1 and 2 one cannot begin either; and 1 lacks what 2 may have confirmed with 3.
+    assert cannot_begin(lab, {1: (1, 90), 2: end, 3: (1, 100)}) == 2
+
+
+def test_where_the_noted_epoch_was_nobodys_it_makes_no_log_longer() -> None:
+    lab = elected(2, majority=True)
+    assert cannot_begin(lab, {1: (1, 100), 2: (2, 100), 3: (1, 100)}) == 1
+    assert cannot_begin(lab, {1: (3, 100), 2: (2, 100), 3: (1, 100)}) == 3
+
+
+def test_without_a_majority_of_others_it_tries_on() -> None:
+    lab = elected(2, majority=True)
+    lab.close(3)
+    assert cannot_begin(lab, {1: (1, 100), 2: (1, 120)}) == 2
+    assert lab.group().epoch == 3
+
+
+def test_no_full_disk_follows_one_that_cannot_begin_where_another_has_room() -> None:
+    lab = elected(2, majority=False)
+    assert cannot_begin(lab, {1: (1, 150), 2: (1, 100), 3: (1, 100)}, full=(1,)) == 3
 
 
 @pytest.mark.parametrize(
