@@ -53,7 +53,12 @@ class LocalStorage:
         return os.stat(self._full(path)).st_mtime_ns
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._full(path))
+        """Raises OSError where it cannot be told: a folder that one may not look into."""
+        try:
+            os.stat(self._full(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def _open(self, path: str) -> int:
         descriptor = self._files.get(path)

@@ -90,6 +90,7 @@ WRONG = [
     (["send", "t", "x", "--namesrv", "h:1", "--access-key", "a"], "go together"),
     (["demo", "--nonsense"], "No such option '--nonsense'"),
     (["drill", "nonsense"], "No such command 'nonsense'"),
+    (["drill", "heal", "nowhere"], "'nowhere' does not exist"),
     (["audit"], "Missing argument 'STORE...'"),
     (["store", "verify", "nowhere"], "'nowhere' does not exist"),
     (["group", "show", "--controllers", "x"], "expected host:port"),

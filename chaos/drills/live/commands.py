@@ -242,7 +242,7 @@ def replay(file: Path, scale: float | None, go_on: bool | None, **outs: Path | N
 
 
 @click.command("heal")
-@click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", required=False, type=click.Path(exists=True, path_type=Path, file_okay=False))
 @click.option(
     "--hosts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,22 @@ from tests.audit.stores import (
     unpack,
     write_epochs,
 )
+
+
+def test_a_store_that_one_may_not_read_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system is asked: root may read everything."""
+    spec = StoreSpec("a", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no commitlog"):
+        load(spec)
+
+    def locked(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "stat", locked)
+    with pytest.raises(PermissionError):
+        load(spec)
 
 
 def test_the_ends_of_the_real_brokers_logs(tmp_path: Path) -> None:
