@@ -367,11 +367,8 @@ async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | Non
     watching.spawn(every(REFILL_S, SPARE.refill, what="looking for free descriptors"), name="descriptors")
     try:
         if chosen.admin_port:
-            if not is_loopback(chosen.admin_address):
-                log.warning("adminAddress=%s: who reaches it reads the status", chosen.admin_address)
             # Before the start: with a taken port a broker would become master, and end, at each restart.
-            need_free([("adminPort", chosen.admin_address, chosen.admin_port)])
-            link = bind(chosen.admin_port, chosen.admin_address)
+            link = _link_of(chosen)
         if tls is not None:
             server = WithTls(server, tls)
             watching.spawn(every(LOOK_S, partial(tls.look_off_loop, env), what="TLS: files"), name="look")
@@ -408,6 +405,14 @@ async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | Non
                 await endpoint.stop()
             elif link is not None:
                 link.close()
+
+
+def _link_of(chosen: Plan) -> socket.socket:
+    """For the status. Raises OSError that names the key."""
+    if not is_loopback(chosen.admin_address):
+        log.warning("adminAddress=%s: who reaches it reads the status", chosen.admin_address)
+    need_free([("adminPort", chosen.admin_address, chosen.admin_port)])
+    return bind(chosen.admin_port, chosen.admin_address)
 
 
 def _listen(stop: Callable[[int], None], levels: Callable[[int], None]) -> None:
