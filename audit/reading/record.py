@@ -14,7 +14,7 @@ A record (all integers big-endian; source: Apache RocketMQ 5.x, ``store/CommitLo
     20     8   queue offset
 
 A blank record (size = bytes left, magic) ends a segment early. This decoder is the audit's own on purpose
-(docs/decisions/audit-decoder.md): an auditor that read records by the store's code would share its mistakes.
+(docs/decisions/0011): an auditor that read records by the store's code would share its mistakes.
 """
 
 from __future__ import annotations

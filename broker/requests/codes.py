@@ -1,4 +1,4 @@
-"""What answers which request code? ``broker/processors.py`` adds the codes of POP and of ACL."""
+"""What answers which request code? ``broker/processors.py`` adds most codes of POP, and those of ACL."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ KINDS: Final = {
     "invariant_broken": Kind("broker", "a promise was broken: it fenced itself", ("reason",)),
     "leader_elected": Kind("controller", "it leads the Controllers", ("term",)),
     "leader_lost": Kind("controller", "it leads them no more", ("term",)),
-    "lease_ended": Kind("broker", "a master has no lease: it takes no writes", ("epoch",)),
+    "lease_ended": Kind(
+        "broker", "a master has no lease: it takes no writes, but where every member acknowledges", ("epoch",)
+    ),
     "lease_renewed": Kind("broker", "it has one again", ("epoch",)),
     "master_elected": Kind("controller", "a group has a new master", ("group", "broker_id", "epoch")),
     "master_lost": Kind("controller", "a group's master is not heard any more", ("group", "broker_id")),

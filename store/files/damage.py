@@ -136,8 +136,8 @@ class DamageLedger:
 
     def note(self, found: Iterable[DamagedRange]) -> None:
         """Add ranges; those that overlap what is known become one with it. Ranges that only touch are two: of
-        two records side by side each may be mended by another replica (``recover.lost`` tells when they are
-        one)."""
+        two records side by side each may be mended by another replica (``store.recover.lost`` tells when
+        they are one)."""
         ranges = list(self.ranges)
         for item in found:
             ranges = _with(ranges, item)

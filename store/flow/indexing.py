@@ -5,8 +5,8 @@ index is level goes into it from the same batch. After a start the index may be 
 by default) are not in memory yet: then a task reads them off the loop and parses the log from where the
 index ends, STEP_BYTES at a time, until both are level. It pauses between two steps (flow/throttle), as the
 broker may be elected meanwhile; what grows under load is made up too, or it would never be level. What was
-made up is written back at once (store.housekeeping): a broker that is killed again and again begins each time
-where it was, not ever further behind. A small backlog recovery makes up itself.
+made up is written back at once (store.flow.housekeeping): a broker that is killed again and again begins each
+time where it was, not ever further behind. A small backlog recovery makes up itself.
 """
 
 from __future__ import annotations

@@ -4,20 +4,20 @@
                     checkpoint covers, the rest is made again
     2. CommitLog    from the segment that reaches back far enough, record by record with CRC. Bytes that are
                     no record are damage when good records follow and they were safe on disk once, or cannot
-                    be what a cut-off write leaves: they stay, and are noted (store.damage). Else the log ends
-                    there, and what lies behind is erased
-    3. queues, index and epochs are cut to that end. After an unclean stop, what is not known to be durable is
-                    written again and synced: a sync that failed before a restart in the same boot left it in
-                    the page cache only, where no later sync finds it
+                    be what a cut-off write leaves: they stay, and are noted (store.files.damage). Else the
+                    log ends there, and what lies behind is erased
+    3. queues and index are cut to that end (epochs by MessageStore). After an unclean stop, what is not known
+                    to be durable is written again and synced: a sync that failed before a restart in the
+                    same boot left it in the page cache only, where no later sync finds it
     4. confirmed    what the checkpoint or a queue proves, never beyond the end; without a Controller the end
     5. records up to there are dispatched, entries of damaged ones kept; queue offsets come from the queues
                     and a scan of all that is behind
 
-Where to start: with a sealed checkpoint at most 8 MiB before the settled offset (store.housekeeping): what
-lies before was whole, and is durable with its queue entries. Else, after a clean stop, at the segment that
-holds the end of what the queues know; after an unclean one at the newest whose first record is 3 s older
+Where to start: with a sealed checkpoint at most 8 MiB before the settled offset (store.flow.housekeeping):
+what lies before was whole, and is durable with its queue entries. Else, after a clean stop, at the segment
+that holds the end of what the queues know; after an unclean one at the newest whose first record is 3 s older
 than what the checkpoint says was flushed everywhere. The index may be left behind: it catches up while the
-broker serves (store.indexing).
+broker serves (store.flow.indexing).
 """
 
 from __future__ import annotations

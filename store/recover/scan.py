@@ -27,7 +27,7 @@ fits counts. Damage is noted and the scan goes on behind it; else the log ends t
     not zeros  no                                             end
 
 On a slave ``safe_end`` may lie in a record, so the last row may put the end of a range, and of the log, into
-one: where nothing tells where it began. What comes behind then belongs to the same range (recover.lost).
+one: where nothing tells where it began. What comes behind then belongs to the same range (``lost.py``).
 
 A whole record can be torn (record.is_torn: zeros in its properties), if it is not safe. One that a good
 record follows is treated as bytes that are no record where the machine may have lost power (_measure). The
