@@ -122,7 +122,7 @@ def test_a_value_json_has_no_form_for_is_our_own_mistake() -> None:
 
 
 PLAIN = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(codec="utf-8"), max_size=8)
-KEYS = st.text('ab{}:,"\\ é', max_size=5) | st.builds(
+KEYS = st.text('ab{}:,"\\ é', max_size=5).filter(lambda key: key != "{}") | st.builds(
     lambda pairs: ObjectKey(sorted(pairs.items())),
     st.dictionaries(st.text("xyz", min_size=1, max_size=3), PLAIN),
 )
