@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("keelmq")
 
+SECOND_S: Final = 0.2
+"""A signal so soon is the first one again: whoever tells a process and its group sends two."""
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
 BACKLOG: Final = 128
 SECRET_FILES: Final = ("peerCredentialsFile", "haSecretFile", "raftSecretFile", "raftTlsKey")
@@ -347,17 +350,27 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | None = None) -> int:
-    stopping = asyncio.Event()
+class Told:
+    """Signals to end, as they come. Must be made within a loop."""
 
-    def stop(number: int) -> None:
-        if stopping.is_set():
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self._first_s = 0.0
+
+    def heard(self, number: int) -> None:
+        if not self.stopping.is_set():
+            log.info("%s: stopping", signal.Signals(number).name)
+            self._first_s = time.monotonic()
+            self.stopping.set()
+        elif time.monotonic() - self._first_s >= SECOND_S:
             log.warning("second signal: exiting at once")
             os._exit(INTERRUPTED)
-        log.info("%s: stopping", signal.Signals(number).name)
-        stopping.set()
 
-    _listen(stop, partial(on_signal, options=logs or LogOptions()))
+
+async def _run(chosen: Plan, tls: TlsState | None = None, logs: LogOptions | None = None) -> int:
+    told = Told()
+    stopping = told.stopping
+    _listen(told.heard, partial(on_signal, options=logs or LogOptions()))
     SPARE.keep(KEPT)
     env = env_with(tls, chosen.places, watch=_log_event)
     server = chosen.make(env)

@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
-from admin.exits import DONE, UNFINISHED, USAGE, run
+from admin.exits import DONE, INTERRUPTED, UNFINISHED, USAGE, run
 from admin.host import serve as serving
 from admin.host.serve import NameServerWithController, plan, read_values
 from model.codes import Request
@@ -154,6 +155,24 @@ def test_a_controller_that_cannot_start_takes_its_nameserver_down() -> None:
 
 def chosen(server: FakeServer) -> serving.Plan:
     return serving.Plan("broker", "127.0.0.1:1", "127.0.0.1", 0, lambda env: server)
+
+
+async def test_two_signals_at_once_are_one_and_a_later_one_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the second a master would be gone without a handover."""
+    now_s, ended = [5.0], list[int]()
+    monkeypatch.setattr("admin.host.serve.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("admin.host.serve.os._exit", ended.append)
+    told = serving.Told()
+    told.heard(signal.SIGTERM)
+    now_s[0] += 0.003
+    told.heard(signal.SIGTERM)
+    assert told.stopping.is_set()
+    assert ended == []
+    now_s[0] += serving.SECOND_S
+    told.heard(signal.SIGINT)
+    assert ended == [INTERRUPTED]
 
 
 def test_sigterm_stops_in_order_with_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
