@@ -193,7 +193,8 @@ def test_without_a_majority_of_others_it_tries_on() -> None:
 
 def test_no_full_disk_follows_one_that_cannot_begin_where_another_has_room() -> None:
     lab = elected(2, majority=False)
-    assert cannot_begin(lab, {1: (1, 150), 2: (1, 100), 3: (1, 100)}, full=(1,)) == 3
+    # A full disk is why 2 cannot begin.
+    assert cannot_begin(lab, {1: (1, 150), 2: (1, 100), 3: (1, 100)}, full=(1, 2)) == 3
 
 
 @pytest.mark.parametrize(
