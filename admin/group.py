@@ -33,10 +33,7 @@ class LazyGroup(click.Group):
             module = importlib.import_module(full_name(module_name))
         except ModuleNotFoundError as error:
             missing = error.name or module_name
-            raise click.ClickException(
-                f"{cmd_name} needs the package {missing}, which is not installed: "
-                "install keelmq with its extras (pip install 'keelmq[audit,console,proxy]')"
-            ) from error
+            return _not_here(cmd_name, self._lazy[cmd_name][1], missing)
         command = getattr(module, attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{where[0]} is not a command")
@@ -49,6 +46,20 @@ class LazyGroup(click.Group):
             rows.append((name, own.get_short_help_str(80) if own else self._lazy[name][1]))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _not_here(name: str, what: str, package: str) -> click.Command:
+    """In place of a command whose package is not installed: its help says so, and its use fails."""
+    lacks = (
+        f"{name} needs the package {package}, which is not installed: "
+        "install keelmq with its extras (pip install 'keelmq[audit,console,proxy]')"
+    )
+
+    def refuse() -> None:
+        raise click.ClickException(lacks)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, callback=refuse, help=f"{what}\n\n{lacks}", context_settings=anything)
 
 
 class _Signposted(click.Group):

@@ -102,9 +102,14 @@ def test_ctrl_c_while_modules_are_imported_is_one_line_too(
 def test_a_command_whose_package_is_not_installed_says_what_to_install(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    group = LazyGroup("keelmq", {"audit": ("no_such_package:audit", "x")})
+    group = LazyGroup("keelmq", {"audit": ("no_such_package:audit", "What it does.")})
     assert run(group, ["audit"]) == UNFINISHED
     assert "needs the package no_such_package" in capsys.readouterr().err
+    assert run(group, ["audit", "diff", "--json"]) == UNFINISHED
+    capsys.readouterr()
+    assert run(group, ["audit", "--help"]) == DONE
+    assert "What it does." in (shown := capsys.readouterr().out)
+    assert "needs the package no_such_package" in " ".join(shown.split())
 
 
 def _lazy(group: LazyGroup) -> Iterator[tuple[LazyGroup, str]]:
