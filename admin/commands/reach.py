@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -57,8 +58,12 @@ def reaches(command: _Command) -> _Command:
 
 
 def site(directory: Path, namesrv: str | None, credentials_file: str | None) -> Site:
-    """Raises ConfigError when ``directory`` holds no cluster, or for an address that is none."""
+    """Raises ConfigError when ``directory`` holds no cluster, or for an address that is none, and UsageError
+    when both were typed."""
     if namesrv is not None:
+        context = click.get_current_context(silent=True)
+        if context is not None and context.get_parameter_source("directory") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--dir and --namesrv name a cluster each: leave one out")
         at = tuple(some_addresses(namesrv, "--namesrv"))
     else:
         at = tuple(node.address for node in opened(directory, NAMESRV).layout.namesrvs)

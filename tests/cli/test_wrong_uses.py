@@ -16,6 +16,7 @@ WRONG = [
     (["nonsense"], "No such command 'nonsense'"),
     (["topic", "nonsense"], "No such command 'nonsense'"),
     (["topic", "list", "--dir", "nowhere"], "start one with keelmq cluster up"),
+    (["topic", "list", "--dir", "x", "--namesrv", "h:1"], "name a cluster each"),
     (["topic", "list", "--namesrv", "no-port"], "no-port"),
     (["topic", "list", "--namesrv", ";;"], "--namesrv: ';;' names none"),
     (["topic", "list", "--namesrv", "[::1:9876"], "address '[::1:9876': expected host:port"),
