@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,7 @@ def save(store: Path, target: Target, now_ms: int, keep: int = 7) -> tuple[str, 
 
 def _save(store: Path, target: Target, now_ms: int, keep: int) -> tuple[str, Manifest, int]:
     must_be_store(OsDisk(), str(store))
+    _need_one_log(store)
     keeping = _Keeping(target, _former(target))
     tables = keeping.tables(store)
     target.problems += [
@@ -58,6 +60,14 @@ def _save(store: Path, target: Target, now_ms: int, keep: int) -> tuple[str, Man
     keeping.check_last(Path(segments[-1].path), kept[segments[-1].start])
     manifest = Manifest(now_ms, str(store.resolve()), segment_bytes, kept, tables)
     return target.finish(manifest, keep), manifest, keeping.new_bytes
+
+
+def _need_one_log(store: Path) -> None:
+    """Before anything is copied: what was, no backup would name. Raises CannotBackUp."""
+    with StoreDirectory(OsDisk(), str(store)) as directory:
+        for one, following in pairwise(directory.segments()):
+            if one.start + one.size != following.start:
+                raise CannotBackUp(f"{store}: behind the segment at {one.start} one is missing")
 
 
 def _former(target: Target) -> Manifest | None:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from admin import credentials, tls
 from admin.commands.which import NAMESRV, cluster_directory, opened
-from admin.terminal import printable, say
+from admin.terminal import printable
 from client.admin import AdminClient
 from model.errors import ConfigError
 from model.settings import some_addresses
@@ -103,10 +103,11 @@ def ago(past_ms: int, now_ms: int) -> str:
     return f"{seconds}s"
 
 
-def tell(line: str) -> bool:
-    """Print a line now; False when the reader of a pipe is gone (``| head``), which is no failure."""
+def tell(lines: str) -> bool:
+    """Print lines, each of them ``printable``, now; False when the reader of a pipe is gone (``| head``):
+    that is no failure."""
     try:
-        say(line)
+        click.echo(lines)
     except BrokenPipeError:
         # Python flushes stdout once more at the end, and would complain then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

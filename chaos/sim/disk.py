@@ -21,139 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from chaos.sim.inode import PAGE_BYTES, Inode
 from chaos.sim.loop import Life
 from runtime.env import Buffer, DiskUsage
 
-PAGE_BYTES: Final = 4096
-SECTOR_BYTES: Final = 512
 DROPS: Final = 0.5
 """So often the pages of a failed sync are gone when its process has died."""
-_ZERO_PAGE: Final = bytes(PAGE_BYTES)
-
-
-class _Inode:
-    """A file's content. ``pages`` is what reads see; ``stale`` holds, for every page whose newest content is
-    not durable, the durable content (None: zeros). ``dropped`` marks those a failed sync gave up on: a later
-    sync does not write them."""
-
-    __slots__ = ("allocated", "dropped", "durable_size", "mtime_ms", "pages", "size", "stale")
-
-    def __init__(self, now_ms: int) -> None:
-        self.pages: dict[int, bytearray] = {}
-        self.stale: dict[int, bytes | None] = {}
-        self.dropped: set[int] = set()
-        self.size = 0
-        self.durable_size = 0
-        self.allocated = 0
-        self.mtime_ms = now_ms
-
-    def copied(self) -> _Inode:
-        """The same content, all of it durable."""
-        copy = _Inode(self.mtime_ms)
-        copy.pages = {number: bytearray(page) for number, page in self.pages.items()}
-        copy.size, copy.durable_size, copy.allocated = self.size, self.size, self.allocated
-        return copy
-
-    def read(self, size: int, offset: int) -> bytes:
-        size = min(size, self.size - offset)
-        if size <= 0:
-            return b""
-        number, at = divmod(offset, PAGE_BYTES)
-        if at + size <= PAGE_BYTES:
-            page = self.pages.get(number)
-            return bytes(size) if page is None else bytes(page[at : at + size])
-        parts: list[Buffer] = []
-        end = offset + size
-        while offset < end:
-            number, at = divmod(offset, PAGE_BYTES)
-            count = min(PAGE_BYTES - at, end - offset)
-            parts.append(memoryview(self.pages.get(number, _ZERO_PAGE))[at : at + count])
-            offset += count
-        return b"".join(parts)
-
-    def write(self, data: Buffer, offset: int) -> None:
-        view = memoryview(data).cast("B")
-        done, size = 0, len(view)
-        pages = self.pages
-        while done < size:
-            number, at = divmod(offset + done, PAGE_BYTES)
-            count = min(PAGE_BYTES - at, size - done)
-            self._dirty(number)
-            page = pages.get(number)
-            if page is None:
-                page = pages[number] = bytearray(PAGE_BYTES)
-            page[at : at + count] = view[done : done + count]
-            done += count
-        self.size = max(self.size, offset + size)
-
-    def _dirty(self, number: int) -> None:
-        if number not in self.stale:
-            page = self.pages.get(number)
-            self.stale[number] = None if page is None else bytes(page)
-        self.dropped.discard(number)
-
-    def truncate(self, size: int) -> None:
-        if size < self.size:
-            last, at = divmod(size, PAGE_BYTES)
-            for number in [n for n in self.pages if n > last or (n == last and at == 0)]:
-                self._dirty(number)
-                del self.pages[number]
-            if at and last in self.pages:
-                self._dirty(last)
-                self.pages[last][at:] = bytes(PAGE_BYTES - at)
-        self.size = size
-
-    def sync(self) -> None:
-        if self.dropped:
-            self.stale = {number: self.stale[number] for number in sorted(self.dropped)}
-        else:
-            self.stale.clear()
-        self.durable_size = self.size
-
-    def fail_sync(self) -> None:
-        """EIO: the kernel marks the dirty pages clean; what they held reaches the disk no more."""
-        self.dropped.update(self.stale)
-
-    def drop(self) -> None:
-        """The kernel needs the memory of the pages that a failed sync left clean: reads see the disk."""
-        for number in sorted(self.dropped):
-            old = self.stale.pop(number)
-            self._restore(number, old if number * PAGE_BYTES < self.size else None)
-        self.dropped.clear()
-
-    def lose_power(self, rng: random.Random) -> None:
-        size = self.size if self.size == self.durable_size else rng.choice((self.size, self.durable_size))
-        for number in sorted(self.stale):
-            old = self.stale[number]
-            if number * PAGE_BYTES >= self.size:
-                # Cut off by a truncate that is either done or not, never for some pages only.
-                self._restore(number, old)
-                continue
-            lot = rng.random()
-            if number in self.dropped or lot < 0.45:
-                self._restore(number, old)
-            elif lot < 0.65:
-                self._tear(number, old, rng)
-        self.size = max(self.size, self.durable_size)
-        self.truncate(size)
-        self.stale.clear()
-        self.dropped.clear()
-        self.durable_size = size
-
-    def _restore(self, number: int, old: bytes | None) -> None:
-        if old is None:
-            self.pages.pop(number, None)
-        else:
-            self.pages[number] = bytearray(old)
-
-    def _tear(self, number: int, old: bytes | None, rng: random.Random) -> None:
-        page = self.pages.get(number)
-        if page is None:
-            return
-        before = old or _ZERO_PAGE
-        for at in range(0, PAGE_BYTES, SECTOR_BYTES):
-            if rng.random() < 0.5:
-                page[at : at + SECTOR_BYTES] = before[at : at + SECTOR_BYTES]
 
 
 @dataclass(slots=True)
@@ -162,7 +35,7 @@ class _Rename:
 
     directories: tuple[str, ...]
     path: str
-    inode: _Inode | None
+    inode: Inode | None
     gone: str | None = None
 
 
@@ -214,12 +87,12 @@ class Machine:
         self.counts = DiskCounts()
         self._rng = random.Random(f"disk:{name}:{seed}")
         self._memory = random.Random(f"memory:{name}:{seed}")  # its own, so that other draws stay
-        self._files: dict[str, _Inode] = {}
-        self._durable: dict[str, _Inode] = {}
+        self._files: dict[str, Inode] = {}
+        self._durable: dict[str, Inode] = {}
         self._directories: set[str] = {"/", ""}
         self._pending: list[_Rename] = []
         self._locks: dict[str, Life] = {}
-        self.kept: tuple[dict[str, _Inode], set[str]] | None = None
+        self.kept: tuple[dict[str, Inode], set[str]] | None = None
         self.believed = False
         """A sync that wrote nothing was taken for one that did, and the power has not failed since."""
 
@@ -318,10 +191,10 @@ class Machine:
 
     # What SimDisk uses
 
-    def find(self, path: str) -> _Inode | None:
+    def find(self, path: str) -> Inode | None:
         return self._files.get(path)
 
-    def create(self, path: str) -> _Inode:
+    def create(self, path: str) -> Inode:
         directory = _directory(path)
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
@@ -329,7 +202,7 @@ class Machine:
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if self.faults.full:
             raise OSError(errno.ENOSPC, "no space left on device", path)
-        inode = self._files[path] = _Inode(self.now_ms())
+        inode = self._files[path] = Inode(self.now_ms())
         self._pending.append(_Rename((directory,), path, inode))
         return inode
 
@@ -425,8 +298,8 @@ class Machine:
         if self._locks.get(path) is life:
             del self._locks[path]
 
-    def _inodes(self) -> list[_Inode]:
-        seen: dict[int, _Inode] = {}
+    def _inodes(self) -> list[Inode]:
+        seen: dict[int, Inode] = {}
         for path in sorted(self._files):
             seen.setdefault(id(self._files[path]), self._files[path])
         return list(seen.values())
@@ -451,14 +324,14 @@ class SimFile:
 
     __slots__ = ("_inode", "_life", "_machine", "_open", "path")
 
-    def __init__(self, machine: Machine, life: Life, path: str, inode: _Inode) -> None:
+    def __init__(self, machine: Machine, life: Life, path: str, inode: Inode) -> None:
         self.path = path
         self._machine = machine
         self._life = life
         self._inode = inode
         self._open = True
 
-    def _check(self) -> _Inode:
+    def _check(self) -> Inode:
         if not self._open or not self._life.alive:
             raise OSError(errno.EBADF, "this file is closed", self.path)
         return self._inode

@@ -65,10 +65,11 @@ class Health:
                 for hook in self.on_full:
                     hook()
             return DiskError(text)
-        problem = self.broke(text)  # first: another broker is to lead, however long this disk takes
-        if sync:
-            self.on_sync_failed()
-        return problem
+        try:
+            return self.broke(text)  # first: another broker is to lead, however long this disk takes
+        finally:
+            if sync:
+                self.on_sync_failed()
 
     def broke(self, text: str) -> DiskError:
         """Note an error that is for ever and return it."""

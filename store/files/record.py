@@ -312,10 +312,8 @@ def is_torn(record: Buffer, offset: int, *, killed: bool = False) -> bool:
     at, size = _properties_at(record, 0), len(record)
     if at == size or (has_prop_crc(record, size) and prop_crc_ok(record)):
         return False
-    if record[size - 1] == 0:
-        return True
-    if killed:
-        return False
+    if killed or record[size - 1] == 0:
+        return record[size - 1] == 0
     first = -(-(offset + at) // 512) * 512 - offset
     return any(not any(record[block : block + 512]) for block in range(first, size - 511, 512))
 

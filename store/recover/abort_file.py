@@ -62,9 +62,13 @@ class AbortFile:
 
     def on_sync_failed(self) -> None:
         """Blocks. If the disk refuses this, too, the next start may read it in the page cache, or not."""
+        self.write_lost(sync=True)
+
+    def write_lost(self, *, sync: bool = False) -> None:
+        """Without ``sync``: into the page cache."""
         self.sync_failed = True
         try:
-            self._write(LOST)
+            self._write(LOST, sync=sync)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
 
@@ -78,12 +82,13 @@ class AbortFile:
         self._disk.remove(self._path)
         self._disk.sync_dir(self._root)
 
-    def _write(self, text: bytes) -> None:
+    def _write(self, text: bytes, *, sync: bool = True) -> None:
         file = self._disk.open(self._path, create=True)
         try:
             file.pwrite(text, 0)
             if file.size() > len(text):
                 file.truncate(len(text))
-            file.sync()
+            if sync:
+                file.sync()
         finally:
             file.close()

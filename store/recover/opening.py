@@ -116,13 +116,13 @@ class Opening:
         return recovered
 
     def _on_sync_failed(self) -> None:
-        """Note it off the loop, if this is the loop: that disk may take long, and others wait."""
-        self.abort.sync_failed = True
+        """Sync the note off the loop, if this is the loop: that disk may take long, and others wait."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             self.abort.on_sync_failed()
         else:
+            self.abort.write_lost()  # for a start on this boot: a thread may wait for that disk, too
             self._noting.spawn(self._env.offload(self.abort.on_sync_failed), name="abort")
 
     async def noted(self) -> None:

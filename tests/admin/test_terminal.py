@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from admin.commands.reach import show
+from admin.commands.reach import show, tell
 from admin.exits import run
 from admin.terminal import printable, say
 from admin.top.screen import lines
@@ -31,11 +31,13 @@ def test_lines_cells_and_errors_are_written_so(capsys: pytest.CaptureFixture[str
         raise MqError(f"{HOSTILE} is not known")
 
     say(f"client {HOSTILE}")
+    assert tell("a screen\nhas lines")
     say(f"broker {HOSTILE}", err=True)
     show([(HOSTILE, 1)], ("client", "queues"))
     run(failing, [])
     said = capsys.readouterr()
     assert f"client {SHOWN}\n" in said.out
+    assert "a screen\nhas lines\n" in said.out
     assert f"  {SHOWN}" in said.out or f"{SHOWN} " in said.out
     assert f"broker {SHOWN}\n" in said.err
     for control in "\x1b\x07\x9b\u202e":

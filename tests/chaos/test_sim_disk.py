@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.sim.disk import PAGE_BYTES, SECTOR_BYTES, Machine, SimDisk
+from chaos.sim.disk import Machine, SimDisk
+from chaos.sim.inode import PAGE_BYTES, SECTOR_BYTES
 from chaos.sim.loop import Life
 from runtime.env import Disk, read_file, write_file
 
