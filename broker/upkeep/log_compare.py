@@ -63,6 +63,7 @@ class LogCompare:
     def __init__(self, context: BrokerContext, client: RemotingClient, repair: LogRepair) -> None:
         self.passes = 0
         self.undecided = 0
+        self._undecided = 0  # so far in this pass
         self._unanswered = 0  # differences of this pass that nobody gave the bytes of
         self._context = context
         self._client = client
@@ -144,7 +145,7 @@ class LogCompare:
         confirmed: int = self._context.store.confirmed  # a log that grows faster than this reads has no end
         until = confirmed if until is None else min(until, confirmed)
         for peer in peers:
-            self.undecided = self._unanswered = 0
+            self._undecided = self._unanswered = 0
             at: int = self._log.min_offset
             while at < min(until, self._context.store.confirmed):
                 stop = await self._piece(peer, at, min(at + ASK_BYTES, until), peers)
@@ -157,6 +158,8 @@ class LogCompare:
             if at > self._log.min_offset:
                 whole_log = at >= until - STEP_BYTES and not self._unanswered
                 self.passes += whole_log
+                # One that broke off in the middle has not looked at all of them again.
+                self.undecided = self._undecided if whole_log else max(self.undecided, self._undecided)
                 return whole_log
         return not peers and not self._context.config.enable_controller_mode
 
@@ -253,7 +256,7 @@ class LogCompare:
             return until  # mended meanwhile
         winner = decide([self._copy(begin, data) for data in (mine, *others)])
         if winner is None:
-            self.undecided += 1
+            self._undecided += 1
             log.error(
                 "record [%d, %d) differs between replicas, and no evidence says which is right", begin, until
             )

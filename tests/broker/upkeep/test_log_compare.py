@@ -276,6 +276,14 @@ async def test_two_copies_of_one_rotten_disk_do_not_overwrite_the_last_good_one(
         monkeypatch.setattr(store.scrub, "rate", lambda: 0)
         await compare._turn()
         assert (compare.passes, compare.undecided) == (2, 1), "woken, it asks again: there are others perhaps"
+
+        async def half(peer: str, at: int, until: int, peers: list[str]) -> int:
+            return at + 1 if at == store.log.min_offset else at  # it is restarted in the middle
+
+        monkeypatch.setattr(compare, "_piece", half)
+        monkeypatch.setattr("broker.upkeep.log_compare.STEP_BYTES", 1)
+        await compare._turn()
+        assert (compare.passes, compare.undecided) == (2, 1), "what it did not come to is not decided by that"
         assert store.damage.ranges == [], "it is served as ever"
 
 
