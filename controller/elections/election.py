@@ -493,9 +493,9 @@ class ElectionDecider:
         self._ask_for_request(event.group, election)
 
     def _ask_for_request(self, name: str, election: Election) -> None:
-        command = self._command(name, election, None)
+        command, request = self._command(name, election, None), election.request
         may_lack = election.compares and self.preview.may_lack(command)
-        election.all_of_them = may_lack or election.request.steps_down
+        election.all_of_them = may_lack or request.steps_down or request.cannot_begin
         self._ask(name, election)
 
     def _on_asked_for_request(self, name: str, election: Election, ticket: int) -> None:

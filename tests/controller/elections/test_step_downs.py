@@ -178,6 +178,20 @@ def test_by_a_majority_of_the_others_one_that_cannot_begin_is_replaced(end: tupl
     assert cannot_begin(lab, {1: (1, 90), 2: end, 3: (1, 100)}) == 2
 
 
+def test_one_that_is_slow_to_answer_is_waited_for_before_one_that_cannot_begin_leads_on() -> None:
+    """Without broker 3 no majority is without the one that asks."""
+    lab = elected(2, majority=True)
+    request = ElectionRequest(broker_id=2, restarted=True, cannot_begin=True, log_epoch=1, master_epoch=2)
+    lab.request(request)
+    lab.answer(1, (1, 90))
+    lab.answer(2, (1, 120))
+    lab.run_until(lab.now_ms + 300)
+    assert G not in lab.proposals
+    lab.answer(3, (1, 100))
+    lab.commit()
+    assert lab.group().master == 3
+
+
 def test_where_the_noted_epoch_was_nobodys_it_makes_no_log_longer() -> None:
     lab = elected(2, majority=True)
     assert cannot_begin(lab, {1: (1, 100), 2: (2, 100), 3: (1, 100)}) == 1
