@@ -50,7 +50,7 @@ LONG_FIRST: Final = (
     "tests/interop/test_round_trip",
 )
 """Files of a minute and more, the longest first (``pytest --durations=0``, November 2026)."""
-LANES: Final = 4
+LANES: Final = 3
 """So many workers run files that wait while there are others that compute."""
 
 
