@@ -58,7 +58,7 @@ class StoreConfig(ServerConfig):
         "fileReservedTime",
         72,
         "a segment is old when it was last written before so many hours; a clock that is set ahead while the"
-        " broker runs makes none older",
+        " broker runs makes none older before it has stayed so for as long",
         least=0,
     )
     disk_max_used_ratio: int = key(
