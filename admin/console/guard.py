@@ -162,14 +162,21 @@ class Guard:
             self._room.release()
 
     async def _need_own_page(self, request: web.Request, token: str) -> None:
-        origin = urlsplit(request.headers.get("Origin", ""))
+        try:
+            origin = urlsplit(request.headers.get("Origin", ""))
+        except ValueError:
+            raise web.HTTPForbidden(text="the form is of a page that cannot be\n") from None
         if origin.netloc.lower() != request.host.lower():
             raise web.HTTPForbidden(text="the form is of another page than the console's\n")
         if origin.scheme not in self._schemes(request):
             raise web.HTTPForbidden(
                 text="the form came over HTTP: ask by https://, through the proxy if any\n"
             )
-        given = str((await request.post()).get("csrf", ""))
+        try:
+            form = await request.post()
+        except (ValueError, LookupError, RuntimeError):  # of aiohttp: no boundary, encoding or character set
+            raise web.HTTPBadRequest(text="this is no form of the console's\n") from None
+        given = str(form.get("csrf", ""))
         if not hmac.compare_digest(given.encode(errors="replace"), self._proof(token).encode()):
             raise web.HTTPForbidden(text="the form is too old: load its page again\n")
 

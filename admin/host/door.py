@@ -18,7 +18,10 @@ SHUTDOWN_S: Final = 1.0
 
 def is_of_loopback(host: str) -> bool:
     """Whether the Host of a request is loopback's: a name that somebody else's DNS points there is none."""
-    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # half an IPv6 address
+        return False
     return name == "localhost" or is_loopback(name)
 
 

@@ -1,8 +1,11 @@
-"""Which of a connection's sends are stored first? Those that came first, whatever way they take.
+"""Which of a connection's sends are stored first? Those that came first, whichever of both ways they take.
 
 A send on the ordinary way may wait between its frame and the log: for its turn, for a handover, behind a long
 batch. While one does, the fast path takes none of that connection: they go behind it. Other requests of the
 connection, as heartbeats and held pulls, are in nobody's way.
+
+Of two on the ordinary way one that waits before its handler begins, behind other connections' long answers
+or for its own long body to be weighed, may come second.
 """
 
 from __future__ import annotations

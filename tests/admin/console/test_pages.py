@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from admin.console import guard, html, reports
@@ -67,6 +68,7 @@ async def test_on_loopback_a_strange_name_is_refused() -> None:
         assert (await visitor.get("", Host="evil.example:9880"))[0] == 403
         assert (await visitor.get("", Host="127.0.0.1.evil.example"))[0] == 403
         assert (await visitor.get("", Host="localhost:1"))[0] == 200
+        assert (await visitor.get("", Host="127.0.0.1:x["))[0] == 403
 
 
 async def test_a_group_is_handed_over_by_the_consoles_own_form_alone() -> None:
@@ -79,6 +81,7 @@ async def test_a_group_is_handed_over_by_the_consoles_own_form_alone() -> None:
             (form, "null"),
             (form, None),
             (form, url.rstrip("/") + "1"),
+            (form, "http://["),
             (FORM, ""),
             (foreign, ""),
         ):
@@ -100,6 +103,16 @@ async def test_a_group_is_handed_over_by_the_consoles_own_form_alone() -> None:
         assert "no slave" not in text
         assert "Broker 2 is master of epoch 8, after broker 1 (80 ms)" in text
         assert cluster.handed == [(2, (1, 7))]
+
+
+@pytest.mark.parametrize(
+    "kind", ["multipart/form-data", "application/x-www-form-urlencoded; charset=no-such"]
+)
+async def test_what_is_no_form_is_told_so(kind: str) -> None:
+    async with served(MadeUp()) as url, aiohttp.ClientSession() as session:
+        sent = {"Origin": url.rstrip("/"), "Content-Type": kind}
+        async with session.post(url + "login", data=b"name=x", headers=sent) as answer:
+            assert answer.status == 400
 
 
 async def test_a_handover_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
