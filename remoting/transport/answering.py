@@ -17,6 +17,7 @@ from remoting.guard import Guard, Weighed
 from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
 from remoting.transport.calls import unsupported
+from remoting.transport.order import Place
 
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
 
@@ -41,8 +42,10 @@ class Answering(Protocol[C]):
     going_away: bool
 
 
-async def answer_to(asked: Answering[C], connection: C, request: Command) -> Command | None:
-    """None: there is none, or the handler sends it itself. Raises PeerLeft."""
+async def answer_to(
+    asked: Answering[C], connection: C, request: Command, place: Place | None = None
+) -> Command | None:
+    """None: there is none, or the handler sends it itself. ``place``: of a send. Raises PeerLeft."""
     if asked.going_away and request.version > GO_AWAY_VERSION and not request.is_oneway:
         return request.reply(Response.GO_AWAY, remark="this server is going away: connect elsewhere")
     if asked.handler is None:
@@ -50,9 +53,13 @@ async def answer_to(asked: Answering[C], connection: C, request: Command) -> Com
     try:
         if len(request.body) > LOOKED_AT_BYTES:
             await asked.guard.weigh(connection, request, asked.credentials)
+        if place is not None and not place.is_first:
+            await place.comes_first()
         _admit(asked, connection, request)
     except Refused as refused:
         return _refusal(request, refused)
+    if place is not None:
+        place.passes()
     answer = await _handled(asked, asked.handler, connection, request)
     if request.code in ACTS:
         asked.guard.on_act(request, connection.remote, answer, asked.credentials)

@@ -483,10 +483,10 @@ class Connection(asyncio.BufferedProtocol):
         size = 0 if self.address or self._state is _CLOSED else size + REQUEST_BYTES
         gate.handling += 1
         gate.asked += size
-        order.begins(self.attributes, command.code)
-        self._endpoint.tasks.spawn(self._handle(command, size), name=f"request.{command.code}")
+        place = order.begins(self.attributes, command.code)
+        self._endpoint.tasks.spawn(self._handle(command, size, place), name=f"request.{command.code}")
 
-    async def _handle(self, request: Command, size: int) -> None:
+    async def _handle(self, request: Command, size: int, place: order.Place | None) -> None:
         began = self._loop.time()
         try:
             if self.untaken > UNSENT_BYTES_HIGH:
@@ -498,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
             if guard.made.size > MADE_BYTES_MAX:
                 await guard.made.next_turn()
             what = label_of(request.code)
-            answer = await guard.lines.steps.run(self, answer_to(self._endpoint, self, request), what)
+            answer = await guard.lines.steps.run(self, answer_to(self._endpoint, self, request, place), what)
             if answer is not None and not request.flag & FLAG_ONEWAY:
                 guard.slow.on_answered(what, self.remote, self._loop.time() - began, answer.code)
                 answer.opaque = request.opaque
@@ -510,7 +510,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
         finally:
             self._gate.handling -= 1
-            order.ends(self.attributes, request.code)
+            order.ends(place)
             if size:
                 self._done(size)
             self._go_on_soon()
