@@ -304,7 +304,7 @@ class Transactions:
     def _committed(self, half: Record) -> NewMessage:
         message = self._copy(
             half,
-            property_of(half.properties, REAL_TOPIC) or "",
+            self._context.topics.need_kept(property_of(half.properties, REAL_TOPIC) or ""),
             int_property(half.properties, REAL_QID) or 0,
             # TRAN_MSG stays, as in the original's records (its order of steps leaves it there).
             changed(half.properties, {}, (REAL_TOPIC, REAL_QID)),

@@ -153,6 +153,13 @@ class Topics:
         self._changed([name])
         return True
 
+    def need_kept(self, name: str) -> str:
+        """The name. Raises Refused 17 for a topic that was deleted and not made again: what comes to it is
+        for no reader, also later."""
+        if name in self._deleted and name not in self.table:
+            raise Refused(f"topic[{name}] was deleted, make it again first", TOPIC_NOT_EXIST)
+        return name
+
     def first_offset(self, name: str, queue_id: int) -> int:
         """Where a queue begins for readers: what its name held before it was deleted is not for them."""
         return self._deleted.get(name, {}).get(queue_id, 0)

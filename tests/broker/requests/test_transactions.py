@@ -32,6 +32,7 @@ from tests.broker.helpers import (
     log_records,
     pair,
     running,
+    topic,
 )
 from tests.plain import broker_ids
 
@@ -128,6 +129,21 @@ async def test_a_commit_that_comes_twice_is_carried_out_once(tmp_path: Path) -> 
         for _ in range(3):
             assert (await end(client, half, COMMIT)).code == 0
         assert len(of_topic(broker, "T")) == 1
+
+
+async def test_a_commit_to_a_deleted_topic_is_carried_out_once_there_is_one_again(tmp_path: Path) -> None:
+    """Its message would be for no reader, also later: no OK for nothing, and nothing is lost."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        half, undone = await begin(client), await begin(client)
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        answer = await end(client, half, COMMIT)
+        assert (answer.code, answer.remark) == (17, "topic[T] was deleted, make it again first")
+        assert (await end(client, undone, ROLLBACK)).code == 0
+        assert of_topic(broker, "T") == []
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await end(client, half, COMMIT)).code == 0
+        (seen,) = await client.pull_until("T", 0, 1)
+        assert seen.body == b"half"
 
 
 async def test_an_end_that_crosses_the_question_counts(tmp_path: Path) -> None:
