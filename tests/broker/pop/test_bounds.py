@@ -7,10 +7,13 @@ import asyncio
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.requests.consumers.pop import pop as pop_module
+from broker.requests.consumers.pop.checks import CHANCES, from_chance
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.polling import Polling
 from broker.requests.consumers.pop.pop import QUEUES_AT_ONCE
@@ -250,6 +253,34 @@ async def test_what_a_pop_found_waits_for_no_look_into_very_many_queues(
         assert len(looked) == 9
         assert answer.ext["restNum"] == ("0" if has_room else "8")
         assert len(told) == 1, "there may be something for others in those behind"
+
+
+@pytest.mark.parametrize("queues", [99, CHANCES, CHANCES + 1, 300])
+def test_a_look_may_begin_at_any_queue(queues: int) -> None:
+    """It may not look far behind what it finds: of a topic of 300 queues in use, those behind the 164th were
+    popped by nobody."""
+    ids = list(range(queues))
+    for first in (0, queues // 2, queues - 1):
+        context: Any = SimpleNamespace(
+            env=SimpleNamespace(random=SimpleNamespace(randrange={queues: first}.get))
+        )
+        found = from_chance(context, ids, first if queues <= CHANCES else 7)
+        assert (found[0], sorted(found)) == (first, ids)
+    assert from_chance(context, [], 7) == []
+
+
+async def test_a_pop_of_many_queues_begins_at_the_last_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = CHANCES + 1
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", queues))
+        for queue_id in range(queues):
+            await client.send("T", queue_id=queue_id)
+        await broker.store.caught_up()
+        monkeypatch.setattr(broker.env.random, "randrange", lambda end: end - 1)
+        (one,) = popped(await pop(client, "T", count_max=1), "T")
+        assert one.record.queue_id == queues - 1
 
 
 @pytest.mark.parametrize("chance", [0, 1])

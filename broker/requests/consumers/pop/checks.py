@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.context import BrokerContext
 from broker.requests.consumers.offsets import need_own_group
 from broker.requests.consumers.pull import need_filter
@@ -12,6 +14,9 @@ from model.pop import MESSAGES_MAX, pop_retry_topic
 from model.topic import PERM_READ, TopicConfig
 from runtime.sizes import text_bytes
 from store.files.consume_queue import is_queue_name
+
+CHANCES: Final = 100
+"""Where a look begins is drawn from so many, as in the original, and whether it begins with the retries."""
 
 
 def need_count(context: BrokerContext, count: int) -> None:
@@ -102,6 +107,14 @@ def readable(context: BrokerContext, name: str) -> list[int]:
     """The queues of a topic that hold anything: of the others there may be 65,535, and nothing to pop."""
     topic = context.topics.get(name)
     return [q for q in context.store.queues_of(name) if q < topic.read_queues] if topic is not None else []
+
+
+def from_chance(context: BrokerContext, queues: list[int], chance: int) -> list[int]:
+    """All of them, in the order of a look that may begin at any: far behind what it finds it does not look.
+    ``chance``: one of ``CHANCES``; more queues take another one."""
+    count = len(queues)
+    at = chance % max(1, count) if count <= CHANCES else context.env.random.randrange(count)
+    return queues[at:] + queues[:at]
 
 
 def _illegal_queue(queue_id: int, topic: TopicConfig, group: str) -> str:

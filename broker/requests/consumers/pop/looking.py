@@ -6,7 +6,7 @@ PEEK_MESSAGE (200052), NOTIFICATION (200054) and POLLING_INFO (200055). A notifi
 from __future__ import annotations
 
 from broker.context import BrokerContext
-from broker.requests.consumers.pop.checks import need_readable, readable
+from broker.requests.consumers.pop.checks import CHANCES, from_chance, need_readable, readable
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.log import PopLog
 from broker.requests.consumers.pop.order import OrderTable
@@ -51,7 +51,7 @@ class LookProcessor:
 
     def _peeked(self, request: Command, header: LookHeader) -> Steps[Command]:
         context = self._context
-        chance = context.env.random.randrange(100)
+        chance = context.env.random.randrange(CHANCES)
         count_max = min(max(header.count_max, 0), MESSAGES_MAX)
         chunks: list[bytes] = []
         count = size = rest = 0
@@ -135,8 +135,8 @@ class LookProcessor:
     def _queues(self, header: LookHeader, chance: int) -> list[tuple[str, int]]:
         if header.queue_id >= 0:
             return [(header.topic, header.queue_id)]
-        queues = readable(self._context, header.topic)
-        return [(header.topic, queues[(chance + at) % len(queues)]) for at in range(len(queues))]
+        queues = from_chance(self._context, readable(self._context, header.topic), chance)
+        return [(header.topic, queue_id) for queue_id in queues]
 
     def _retry_topics(self, header: LookHeader) -> list[tuple[str, int]]:
         config = self._context.config

@@ -18,6 +18,8 @@ from broker.context import BrokerContext
 from broker.requests.consumers.choosing import is_stalled, look, split
 from broker.requests.consumers.offsets import need_own_group, need_pair
 from broker.requests.consumers.pop.checks import (
+    CHANCES,
+    from_chance,
     need_count,
     need_invisible,
     need_readable,
@@ -273,7 +275,7 @@ class PopProcessor:
 
     def _places(self, taken: Taken) -> Iterator[tuple[str, int]]:
         """The queues to look into."""
-        header, chance = taken.header, self._context.env.random.randrange(100)
+        header, chance = taken.header, self._context.env.random.randrange(CHANCES)
         if not self._is_open():
             return
         retry_first = chance < self._config.pop_retry_percent
@@ -287,9 +289,8 @@ class PopProcessor:
             yield from self._retries(taken, chance)
 
     def _queues(self, name: str, chance: int) -> Iterator[tuple[str, int]]:
-        queues = readable(self._context, name)
-        for at in range(len(queues)):
-            yield name, queues[(chance + at) % len(queues)]
+        for queue_id in from_chance(self._context, readable(self._context, name), chance):
+            yield name, queue_id
 
     def _retries(self, taken: Taken, chance: int) -> Iterator[tuple[str, int]]:
         """The queues of one retry topic, and of the other one if there was nothing for this pop: the texts of
