@@ -59,8 +59,7 @@ class Sampling:
                 return  # cut meanwhile
             at += len(sizes)
             stats.counters.add("TOPIC_PUT_SIZE", topic, sum(sizes), self._context.env.monotonic_ms())
-            for size in filter(None, sizes):
-                stats.sizes.observe(size)
+            stats.sizes.observe_all(filter(None, sizes))
             await turn.breathe()
 
     async def _look_at_figures(self, turn: Slice) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.codes import UNKNOWN
-from runtime.report.histogram import ANSWERS_S, RPC_MS, SHORT_S, Histogram
+from runtime.report.histogram import ANSWERS_S, RPC_MS, SHORT_S, SIZES_BYTES, Histogram
 from runtime.report.slow_turns import Answers
 
 
@@ -20,6 +20,16 @@ def test_counts_are_of_what_is_at_most_the_bound(values: list[float]) -> None:
     assert found["bounds"] == [0.5, 1.0, 10.0]
     assert found["counts"] == [*(sum(v <= bound for v in values) for bound in found["bounds"]), len(values)]
     assert abs(found["sum"] - sum(max(v, 0.0) for v in values)) < 1e-3
+
+
+@given(st.lists(st.lists(st.integers(0, 9 << 20) | st.sampled_from(SIZES_BYTES))))
+def test_many_at_once_count_as_one_by_one(parts: list[list[int]]) -> None:
+    at_once, one_by_one = Histogram(SIZES_BYTES), Histogram(SIZES_BYTES)
+    for part in parts:
+        at_once.observe_all(iter(part))
+        for value in part:
+            one_by_one.observe(value)
+    assert at_once.to_json() == one_by_one.to_json()
 
 
 def test_answers_are_told_by_request_and_by_their_codes() -> None:

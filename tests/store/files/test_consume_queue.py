@@ -93,6 +93,17 @@ def test_a_queue_that_starts_late_is_filled_with_entries_without_a_message() -> 
     assert again.entry(13) == (1300, 100, 13)
 
 
+def test_sizes_are_those_of_the_entries() -> None:
+    queue = _queue(FaultyDisk())
+    assert list(queue.sizes(0, 10)) == []
+    for number, size in enumerate((1, 300, 70_000, (1 << 31) - 2)):
+        queue.put(number, number << 32, size, -1)
+    assert list(queue.sizes(1, 10)) == [300, 70_000, (1 << 31) - 2]
+    late = _queue(FaultyDisk())
+    _fill(late, 2, first=3)
+    assert list(late.sizes(0, 10)) == [0, 0, 0, 100, 100]
+
+
 def test_a_gap_keeps_the_offsets_of_what_comes_after_it() -> None:
     queue = _queue(FaultyDisk())
     _fill(queue, 3)
