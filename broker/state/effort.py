@@ -128,12 +128,14 @@ class Effort:
     async def go_on(self, steps: Iterator[None]) -> bool:
         """In a turn of a peer: some of ``steps``, each in a turn of the loop in which nothing was done;
         whether there are more. Who waits for an evaluation that goes on keeps its turn."""
+        self._goes_on = False
         for number, _ in enumerate(steps, 1):
             goes_on = self._goes_on
             await asyncio.sleep(0)
             if number >= ROUND and not goes_on:
                 return True
             await self.next_turn()
+            self._goes_on = False  # of this step alone: the next one may evaluate nothing
         return False
 
     async def next_turn(self) -> None:

@@ -586,8 +586,8 @@ class Connection(asyncio.BufferedProtocol):
         answer to this side: what it has under way may wait for that."""
         if self._state is _CLOSED or self._transport is None:
             return
-        if self._gate.move(self._transport, all_held=self._endpoint.held, asked_max=self._asked_max()):
-            self._inbox.begin_anew(self._loop.time())
+        now, held, most = self._loop.time(), self._endpoint.held, self._asked_max()
+        self._inbox.stood_still(self._gate.move(self._transport, now, all_held=held, asked_max=most), now)
 
     def _asked_max(self) -> int:
         return self._endpoint.guard.asked_max(self, self._gate.asked, owes=len(self._calls) > 0)

@@ -194,10 +194,10 @@ class Inbox:
         size = _length(begun) if len(begun) >= 4 else 0
         return now - self.begun_at > PARTIAL_FRAME_S + size / PARTIAL_BYTES_PER_S
 
-    def begin_anew(self, now: float) -> None:
-        """Nothing was read for a while: a begun frame has its whole time from now on."""
+    def stood_still(self, for_s: float, now: float) -> None:
+        """Nothing was read for so long until now: that is not counted to a begun frame."""
         if self.begun_at is not None:
-            self.begun_at = now
+            self.begun_at = min(self.begun_at + for_s, now)
 
     def drop(self) -> None:
         """Nothing is begun; no memory is kept."""
@@ -243,6 +243,7 @@ class ReadGate:
 
     __slots__ = (
         "_ours",
+        "_paused_at",
         "asked",
         "blocked",
         "handling",
@@ -260,6 +261,7 @@ class ReadGate:
     def __init__(self) -> None:
         self.unread = self.paused = self.queued = self.woken = self.sending = self.joining = False
         self._ours = False  # the pause has another reason than ``queued``
+        self._paused_at = 0.0  # the loop's clock
         self.handling = self.blocked = self.asked = self.later_bytes = self.held = 0
         self.later: deque[tuple[bytes | Command, int]] = deque()
 
@@ -290,21 +292,22 @@ class ReadGate:
         """Whether nothing more is to begin before something ends."""
         return self.handling > 0 and self.asked - self.later_bytes > asked_max
 
-    def move(self, transport: asyncio.Transport, *, all_held: bool, asked_max: int) -> bool:
-        """Pause or resume reading, ``all_held`` of all connections, beyond ``asked_max`` of this one; whether
-        it is resumed, and the peer could do nothing about the pause."""
+    def move(self, transport: asyncio.Transport, now: float, *, all_held: bool, asked_max: int) -> float:
+        """Pause or resume reading, ``all_held`` of all connections, beyond ``asked_max`` of this one. For how
+        long nothing was read, if it is resumed, and the peer could do nothing about the pause; else 0."""
         ours = self.unread or self.sending or self.held > 0 or self.joining or all_held
         ours = ours or self.handling >= REQUESTS_MAX or bool(self.later) or self.asked > asked_max
         self._ours |= ours
         pause = ours or self.queued
         before, self.paused = self.paused, pause
         if pause and not before:
+            self._paused_at = now
             transport.pause_reading()
         elif before and not pause:
             transport.resume_reading()
             ours, self._ours = self._ours, False
-            return ours
-        return False
+            return now - self._paused_at if ours else 0.0
+        return 0.0
 
 
 class Lined(Protocol):

@@ -125,26 +125,30 @@ class Steps:
         (self._first if is_first else self._line).setdefault(connection, deque()).append(mine)
         self._waiting[connection] += 1
         is_held = WAITS in connection.attributes
-        if is_held:
-            connection.hold(True)
-        self._call()
         try:
+            if is_held:
+                connection.hold(True)
+            self._call()
             yield from mine.__await__()
             while self._used_ms >= TURN_MS and connection.share.reads is not None:
                 self._vain = True
                 yield
         finally:
+            self._went_on(connection, mine)
             if is_held:
-                connection.hold(False)
-            self._waiting[connection] -= 1
-            if not self._waiting[connection]:
-                del self._waiting[connection]
-            if not mine.cancel() and not mine.cancelled():
-                self._called -= 1
-                if not self._called:
-                    most = self._most // 2 if self._vain else self._most * 2
-                    self._most, self._vain = max(CALLED_LEAST, min(CALLED_MAX, most)), False
-                    self._call()
+                connection.hold(False)  # last: it may raise, and all others wait for the turn
+
+    def _went_on(self, connection: Asking, mine: asyncio.Future[None]) -> None:
+        """It goes on, or was cancelled, or its connection could not be held."""
+        self._waiting[connection] -= 1
+        if not self._waiting[connection]:
+            del self._waiting[connection]
+        if not mine.cancel() and not mine.cancelled():
+            self._called -= 1
+            if not self._called:
+                most = self._most // 2 if self._vain else self._most * 2
+                self._most, self._vain = max(CALLED_LEAST, min(CALLED_MAX, most)), False
+                self._call()
 
     def _call(self) -> None:
         """Once all that were called have gone on, call the next ones."""

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import socket
 from collections import Counter, defaultdict
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -191,7 +192,7 @@ async def test_who_waits_for_its_share_gets_it_in_its_turn_and_its_begun_frame_i
     for client in clients:
         read(client)
     served.clear()
-    begun._inbox.begun_at = asyncio.get_running_loop().time() - 60
+    begun._inbox.begun_at = begun._gate._paused_at = asyncio.get_running_loop().time() - 60
     while len(served) < count:
         await asyncio.sleep(0)
         begun.enforce_limits(asyncio.get_running_loop().time())
@@ -199,6 +200,28 @@ async def test_who_waits_for_its_share_gets_it_in_its_turn_and_its_begun_frame_i
         for client in [one for one in clients if cast(Wire, one._transport).reading]:
             read(client)
     assert len(set(served)) == count, "nobody twice before all had it once"
+
+
+async def test_a_begun_frame_has_no_more_time_however_often_it_was_held() -> None:
+    """The time in which nothing was read is not counted to it, and all else is."""
+    connection = Connection(Endpoint[Connection]("test", None, Guard("test", Limits(), lambda: 0.0)))
+    connection.connection_made(Wire(1))
+    now = [100.0]
+    loop: Any = SimpleNamespace(time=lambda: now[0], call_soon=asyncio.get_running_loop().call_soon)
+    connection._loop = loop
+    begun = encode(Command(1, {}, bytes(100)))[:50]
+    connection.get_buffer(-1)[: len(begun)] = begun
+    connection.buffer_updated(len(begun))
+    for _ in range(5):  # 60 s held, and 10 s not
+        connection.hold(True)
+        now[0] += 12
+        connection.enforce_limits(now[0])
+        connection.hold(False)
+        connection.enforce_limits(now[0])
+        assert not connection.closed
+        now[0] += 2
+    connection.enforce_limits(now[0] + 0.1)
+    assert connection.closed
 
 
 async def test_a_new_connection_shows_itself_a_peers_at_once_whatever_clients_sent(

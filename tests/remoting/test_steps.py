@@ -165,6 +165,28 @@ async def test_one_that_is_cancelled_while_it_waits_keeps_no_other_from_its_turn
     assert not world.steps._first
 
 
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_connection_that_cannot_be_held_or_let_go_keeps_no_other_from_its_turn(held: bool) -> None:
+    world = World()
+
+    class Broken(Asking):
+        def hold(self, held_now: bool) -> None:
+            super().hold(held_now)
+            if held_now is held:
+                raise OSError("its transport is gone")
+
+    broken = Broken("broken")
+    broken.attributes[WAITS] = True
+    tasks = [world.begin(broken if n % 3 else Asking(f"{n}")) for n in range(MANY)]
+    await world.go_round()
+    world.woken.set()
+    await world.go_round(2 * MANY)
+    assert all(task.done() for task in tasks)
+    assert sum(task.exception() is None for task in tasks) >= MANY // 3
+    assert broken.held.count(True) == broken.held.count(False) > 0
+    assert (world.steps._called, world.steps._line, world.steps._waiting) == (0, {}, {})
+
+
 async def test_a_long_step_is_told_with_its_request_and_its_client() -> None:
     world = World()
     world.woken.set()

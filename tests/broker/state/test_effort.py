@@ -144,6 +144,27 @@ async def test_connections_take_turns_however_many_steps_one_has(monkeypatch: py
     assert (order.count("after"), order.count("many")) == (20, 20)
 
 
+async def test_who_left_in_the_middle_of_an_evaluation_leaves_nobody_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps that evaluate nothing went by what the last evaluation had said, whosever it was."""
+    monkeypatch.setattr(effort_module, "ROUND", 4)
+    effort, chooses, text = Effort(lambda: 0.0), compile_filter(DEAR), f"a\x01{LONG}\x02"
+
+    def dear() -> Generator[None, None, None]:
+        effort.chooses(chooses, len(LONG), text)
+        yield  # it goes on, and its peer leaves
+        for _ in range(20):
+            yield
+
+    for mine in (iter(range(20)), dear()):
+        await effort.next_turn()
+        assert effort.chooses(chooses, len(LONG), text) is None
+        await effort.next_turn()
+        await effort.go_on(mine)  # type: ignore[arg-type]
+        assert len(list(mine)) >= 16, "it gave its turn up"
+
+
 async def test_a_pop_by_an_expression_over_many_queues_gives_its_turn_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
