@@ -6,11 +6,14 @@ Source of the formats: Apache RocketMQ 5.x, ``common/message/MessageDecoder``.
 """
 
 import ipaddress
+import struct
 from collections.abc import Mapping
 from typing import Final
 
 from model.codes import Response
 from model.errors import Refused
+
+_IPV4_HOST: Final = struct.Struct(">4BI")
 
 NAME_END: Final = "\x01"
 VALUE_END: Final = "\x02"
@@ -158,6 +161,9 @@ def encode_host(address: str) -> bytes:
 
 def decode_host(raw: bytes) -> str:
     """The ``ip:port`` text of 8 (IPv4) or 20 (IPv6) host bytes."""
+    if len(raw) == _IPV4_HOST.size:
+        a, b, c, d, port = _IPV4_HOST.unpack(raw)
+        return f"{a}.{b}.{c}.{d}:{port}"
     ip = ipaddress.ip_address(bytes(raw[:-4]))
     port = int.from_bytes(raw[-4:], "big")
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"

@@ -294,7 +294,10 @@ def _from_json(header: bytes) -> Command:
 def _has_apart_key(header: bytes) -> bool:
     """Whether a blank stands between a key and its colon: such a key has no mark, as one that was given twice
     leaves one too many."""
-    return any(blank in header for blank in _BLANKS) and _APART.search(header) is not None
+    for blank in _BLANKS:
+        if blank in header:
+            return _APART.search(header) is not None
+    return False
 
 
 def _from_odd_json(header: bytes) -> Command:

@@ -77,6 +77,9 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "broker.state.locks.QueueLocks": ("lock", "unlock", "clear"),
     "broker.tables.quota.Quota": ("take",),
     "broker.tables.moved.Moved": ("add", "forget"),
+    "broker.tables.filters.FilterTable": ("take", "died", "clean", "load"),
+    "broker.tables.resets.Resets": ("add", "end", "replace", "drop"),
+    "broker.tables.pairs.PairCount": ("add", "remove", "reserve", "release", "replace"),
     "broker.tables.offsets.OffsetTable": (
         *("reset", "end_reset"),
         "load",
@@ -101,10 +104,13 @@ PART_OF: Final[Mapping[str, Sequence[str]]] = {
     "store.files.commit_log.CommitLog": ("store.message_store.MessageStore",),
     "store.files.damage.DamageLedger": ("store.message_store.MessageStore",),
     "store.flow.dispatch.Dispatcher": ("store.message_store.MessageStore",),
+    "broker.timers.core.Wheel": ("broker.timers.delivery.TimerService",),
+    "broker.timers.progress.NotesInWaiting": ("broker.timers.delivery.TimerService",),
     "broker.tables.table_text.TableText": (
         "broker.tables.offsets.OffsetTable",
         "broker.tables.topics.Topics",
         "broker.tables.groups.Groups",
+        "broker.tables.resets.Resets",
     ),
 }
 TELLS_ITSELF: Final = frozenset({"controller.raft.node.Node"})

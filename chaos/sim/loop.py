@@ -130,19 +130,11 @@ class _SimHandle(asyncio.TimerHandle):
     _source_traceback = None
     _scheduled = False
 
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context | None,
-    ) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._callback: Callable[..., object] | None = callback
-        self._args: Any = args
-        self._cancelled = False
-        self._when = when
-        self.life: Life | None = self._context.get(_life)
+    _context: contextvars.Context
+    _callback: Callable[..., object] | None
+    _args: Any
+    _when: float
+    life: Life | None
 
     def cancel(self) -> None:
         """It leaves the heap when its time comes."""
@@ -151,6 +143,7 @@ class _SimHandle(asyncio.TimerHandle):
 
 
 _new_handle: Final[Callable[[type[_SimHandle]], _SimHandle]] = object.__new__
+"""Without a call of a constructor: who makes one sets all."""
 
 
 class _SimTask(asyncio.Task[T]):
@@ -243,7 +236,15 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _SimHandle(when, callback, args, context)
+        timer = _new_handle(_SimHandle)
+        if context is None:
+            context = contextvars.copy_context()
+        timer._context = context
+        timer._callback = callback
+        timer._args = args
+        timer._cancelled = False
+        timer._when = when
+        timer.life = context.get(_life)
         self._number += 1
         heapq.heappush(self._heap, (when, self._number, timer))
         return timer
@@ -255,16 +256,11 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        when = self.now_s + delay
-        timer = _SimHandle(when, callback, args, context)
-        self._number += 1
-        heapq.heappush(self._heap, (when, self._number, timer))
-        return timer
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        # As the constructor does it, without a call: most handles by far are made here.
         handle = _new_handle(_SimHandle)
         if context is None:
             context = contextvars.copy_context()

@@ -21,6 +21,7 @@ WINDOW_BYTES: Final = 256 * 1024
 READ_BYTES_MAX: Final = 256 * 1024
 HIGH_WATER_BYTES: Final = 64 * 1024
 _FIN: Final = b""
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
 
 class _Rst:
@@ -195,7 +196,7 @@ class SimTransport(asyncio.Transport):
         self._send(_FIN)
 
     def write(self, data: Buffer) -> None:
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if type(data) is not bytes and not isinstance(data, _BYTES_LIKE):
             raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
         if self.out.eof_written:
             raise RuntimeError("Cannot call write() after write_eof()")
@@ -247,7 +248,7 @@ class SimTransport(asyncio.Transport):
         if not self.alive:
             return
         fabric, out = self._fabric, self.out
-        size = 0 if packet is _RST else len(cast(bytes, packet))
+        size = 0 if isinstance(packet, _Rst) else len(packet)
         due = fabric.loop.now_s + fabric.latency_s(self.host, self.peer_host, size)
         if due < out.last_due_s:
             due = out.last_due_s
@@ -268,11 +269,10 @@ class SimTransport(asyncio.Transport):
         while way and way[0][0] <= loop.now_s:
             packet = way.popleft()[1]
             fabric.delivered += 1
-            if packet is _RST:
+            if isinstance(packet, _Rst):
                 loop.note(self.number, -1)
             else:
-                data = cast(bytes, packet)
-                loop.note(self.number, len(data), zlib.crc32(data))
+                loop.note(self.number, len(packet), zlib.crc32(packet))
             if peer is not None:
                 peer.receive(packet)
 
@@ -364,9 +364,8 @@ class SimTransport(asyncio.Transport):
         """What one read of the socket returns: all bytes before a FIN, sometimes only some of them."""
         received = self._in.received
         data = received.popleft()
-        if not data or data is _RST:
+        if not data or isinstance(data, _Rst):
             return b""
-        data = cast(bytes, data)
         if received:
             parts, size = [data], len(data)
             while received and size < READ_BYTES_MAX and received[0] and received[0] is not _RST:
@@ -388,11 +387,13 @@ class SimTransport(asyncio.Transport):
 
     def _hand_over(self, protocol: asyncio.BaseProtocol, data: bytes) -> None:
         if not isinstance(protocol, asyncio.BufferedProtocol):
-            cast(asyncio.Protocol, protocol).data_received(data)
+            any_kind: Any = protocol
+            any_kind.data_received(data)
             return
         at, end = 0, len(data)
         while at < end and self._state is _OPEN:
-            buffer = memoryview(cast(Any, protocol.get_buffer(-1)))
+            given: Any = protocol.get_buffer(-1)
+            buffer = memoryview(given)
             size = min(len(buffer), end - at)
             if not size:
                 raise RuntimeError("get_buffer() returned an empty buffer")

@@ -30,6 +30,7 @@ OTHERS_STATE = {
     "model.acl.directory.Directory": {"_changed", "_verdict"},
     "remoting.guard.Guard": {"_drop", "_end", "admit"},
     "broker.state.clients.Clients": set(),
+    "broker.tables.resets.Resets": {"on_heard"},
     # Where an entry is written, it is the dirty queues that change, not which queues there are.
     "store.files.consume_queue.ConsumeQueues": {
         "write_out",
