@@ -20,7 +20,8 @@ from chaos.history import Happened, Observed, Send
 SERVES_MS: Final = 5000.0
 """A majority that is well for so long answers a write."""
 HEARD_MS: Final = 1500.0
-"""Whoever said nothing for so long is not known to be well: the machine may stand still."""
+"""Whoever said nothing for so long while most others were silent, too, is not known to be well: the machine,
+or who listens, may stand still."""
 FULL: Final = "group_full"
 CLIENTS: Final = "clients"
 CUTS: Final = frozenset({"isolate", "cut", "partition"})
@@ -87,11 +88,12 @@ def serves_with_a_majority(
         return  # it never served: a run that did not begin says nothing
     heard = _heard(observed, group)
     for begun_ms, ended_ms, majorities in _spans(happened, group, answered[0]):
+        members = {name: heard[name] for few in majorities for name in few}
         marks = [begun_ms, *(at for at in answered if begun_ms < at < ended_ms), ended_ms]
         for one, other in pairwise(marks):
             if other - one < SERVES_MS:
                 continue
-            well = [few for few in majorities if all(_speaks(heard[name], one, other) for name in few)]
+            well = [few for few in majorities if not any(_excused(members, name, one, other) for name in few)]
             if well:
                 text = f"no write was answered from {one:.0f} to {other:.0f} ms, while {', '.join(well[0])}"
                 yield Violation("serves_with_a_majority", f"{text}, most Controllers and clients were well")
@@ -130,7 +132,23 @@ def _heard(observed: Sequence[Observed], group: Group) -> Mapping[str, list[floa
     return {name: sorted(times) for name, times in found.items()}
 
 
-def _speaks(times_ms: Sequence[float], begun_ms: float, ended_ms: float) -> bool:
-    """Whether a broker said something all along."""
-    marks = [begun_ms, *(at for at in times_ms if begun_ms < at < ended_ms), ended_ms]
-    return all(other - one < HEARD_MS for one, other in pairwise(marks))
+def _excused(heard: Mapping[str, Sequence[float]], name: str, begun_ms: float, ended_ms: float) -> bool:
+    """Whether a broker said nothing for long while most others, of those that no fault hit and that spoke
+    before, did not either."""
+    marks = [begun_ms, *(at for at in heard[name] if begun_ms < at < ended_ms), ended_ms]
+    return any(
+        other - one >= HEARD_MS and not _others_speak(heard, name, one, other)
+        for one, other in pairwise(marks)
+    )
+
+
+def _others_speak(heard: Mapping[str, Sequence[float]], name: str, begun_ms: float, ended_ms: float) -> bool:
+    """Whether most others went on: a silence of half as long is one already. One that said nothing shortly
+    before does not count."""
+    lively = speaking = 0
+    for times_ms in (times for other, times in heard.items() if other != name):
+        if any(begun_ms - HEARD_MS < at <= begun_ms for at in times_ms):
+            marks = [begun_ms, *(at for at in times_ms if begun_ms < at < ended_ms), ended_ms]
+            lively += 1
+            speaking += all(other - one < HEARD_MS / 2 for one, other in pairwise(marks))
+    return speaking > lively / 2

@@ -87,6 +87,8 @@ async def run_drill(
         show.on_load_ends()
         await load.stop(plan.recover_s)
         drill.unfinished = drill.unfinished or await show.settle()
+        for text in load.errors():
+            drill.unfinished = drill.unfinished or text
         if not await load.read_back(READ_BACK_S):
             drill.unfinished = drill.unfinished or "not every queue could be read back"
     finally:

@@ -114,6 +114,7 @@ class DrillLoad:
         self._consumer = ReaderLoad(f"drill{number}c", self._reader, queues, each, self.history, self.clock)
         self._follower = follow(queues, self.history, self.clock) if follow is not None else None
         self._running: list[asyncio.Task[None]] = []
+        self._following: asyncio.Task[None] | None = None
 
     def clock(self) -> float:
         return self._env.monotonic_ms() - self._begun_ms
@@ -127,13 +128,22 @@ class DrillLoad:
         self._begun_ms = self._env.monotonic_ms()
         self._running = [self._tasks.spawn(p.run(), name=p.name) for p in self._producers]
         if self._follower is None:
-            self._tasks.spawn(self._consumer.run(), name=self._consumer.name)
+            self._following = self._tasks.spawn(self._consumer.run(), name=self._consumer.name)
 
     async def stop(self, timeout_s: float) -> None:
         """End the sends; one that still waits after ``timeout_s`` stays unknown."""
         for producer in self._producers:
             producer.stop()
         await asyncio.wait(self._running, timeout=timeout_s)
+
+    def errors(self) -> list[str]:
+        """What ended a producer or the consumer before its time, in words."""
+        told = []
+        for task in (*self._running, *([self._following] if self._following is not None else [])):
+            error = None if not task.done() or task.cancelled() else task.exception()
+            if error is not None:
+                told.append(f"{task.get_name()} ended: {error!r}")
+        return told
 
     async def read_back(self, timeout_s: float) -> bool:
         self._consumer.stop()

@@ -22,7 +22,7 @@ from admin.local.cluster import POLL_S, LocalCluster
 from admin.local.layout import Node
 from chaos import faults
 from chaos.checks.liveness import FULL
-from chaos.faults import FAULTS, Fault, OwnFault, Step
+from chaos.faults import FAULTS, Fault, OwnFault, Step, kind_of
 from chaos.history import Happened, History
 from chaos.live.ground import Ground
 from chaos.live.means import needs_of, refusal
@@ -38,8 +38,13 @@ from runtime.tasks import Tasks
 
 GONE_S: Final = 20.0
 """After so long a process that was told to end is killed, as supervisors do."""
-ENDED: Final = ("ending", "off")
+ENDED: Final = ("stopping", "ending", "off")
 """States in which a process may still be there for a moment."""
+LOUD: Final = frozenset(
+    {"disk_full", "no_descriptors", "sync_error", "write_error", "read_error", "flip_bit", "lying_sync"}
+)
+"""A server that one of these hit since the group was full may end by itself. So may one that a fault of
+another package hit: nobody here knows what that does."""
 
 LINKS_CUT: Final = (faults.Isolate, faults.Cut, faults.Partition)
 
@@ -53,17 +58,20 @@ class Refused(MqError):
 @dataclass(slots=True)
 class Outcome:
     """What became of the steps. ``done``: by kind; ``missed``: nobody held the role, or there was nothing to
-    change; ``refused``: what cannot be done here, with ``at_ms``, ``fault`` and ``reason``."""
+    change; ``refused``: what cannot be done here, with ``at_ms``, ``fault`` and ``reason``; ``errors``:
+    servers that ended by themselves, or did not end when told to, without a fault that explains it."""
 
     done: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     refused: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
         self.refused.append({"at_ms": at_ms, "fault": fault.name, "reason": str(why)})
 
     def to_json(self) -> dict[str, Any]:
-        return {"done": dict(self.done), "missed": dict(self.missed), "refused": self.refused}
+        done, missed = dict(self.done), dict(self.missed)
+        return {"done": done, "missed": missed, "refused": self.refused, "errors": self.errors}
 
 
 class Executor:
@@ -84,7 +92,8 @@ class Executor:
         self._nodes = _named(cluster)
         self._bound: dict[str, Node] = {}
         self._state: dict[str, str] = {}
-        """``ending``: told to end, and not started since; ``off``: without power; ``paused``."""
+        """``stopping``: told to end in order, and not started since; ``ending``: killed, or told while it
+        stood still; ``off``: without power; ``paused``."""
         self._tracers: dict[str, Tracer] = {}
         self._starting: dict[str, asyncio.Lock] = {node.name: asyncio.Lock() for node in cluster.layout.nodes}
         self._tasks = Tasks("executor")
@@ -226,7 +235,8 @@ class Executor:
     def _end(self, node: Node, number: int) -> bool:
         if not self._cluster.send_signal(node, number):
             return False
-        self._state[node.name] = "ending"
+        orderly = number == signal.SIGTERM and self._state.get(node.name) in (None, "stopping")
+        self._state[node.name] = "stopping" if orderly else "ending"
         return True
 
     async def _pause(self, node: Node, fault: Fault) -> bool:
@@ -267,11 +277,28 @@ class Executor:
             if self._state.get(node.name) not in ENDED:
                 return
             if self._clock() > until_ms:
+                if self._state[node.name] == "stopping":
+                    self._state[node.name] = "ending"
+                    self._unexplained(node, f"did not end within {GONE_S:.0f} s of SIGTERM")
                 self._cluster.send_signal(node, signal.SIGKILL)
             await asyncio.sleep(POLL_S / 4)
+        if node.pid is not None and self._state.get(node.name) is None:
+            self._unexplained(node, "ended by itself")
         await self._power_on(node)
         self._state.pop(node.name, None)
         self._cluster.start(node)
+
+    def _unexplained(self, node: Node, what: str) -> None:
+        """Note what a server did that was not told to, unless it was hit by what makes servers end."""
+        hit: set[str] = set()
+        for event in self._history.happened():
+            if event.name == FULL:
+                hit.clear()
+            elif event.node == node.name:
+                hit.add(event.name)
+        if not any(name in LOUD or (name not in FAULTS and kind_of(name)) for name in hit):
+            log_tail = self._cluster.log_tail(node).strip()
+            self.outcome.errors.append(f"{node.name} {what}; the last of its log:\n{log_tail}")
 
     async def _power_on(self, node: Node) -> None:
         if self._state.get(node.name) == "off":

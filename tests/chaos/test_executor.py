@@ -19,8 +19,9 @@ from typing import Any, cast
 import pytest
 
 from chaos import faults
+from chaos.checks.liveness import FULL
 from chaos.faults import Step
-from chaos.history import History
+from chaos.history import Happened, History
 from chaos.live import executor as executors
 from chaos.live import ground as grounds
 from chaos.live import means
@@ -100,6 +101,55 @@ async def test_a_restart_waits_for_the_end_of_an_orderly_stop(tmp_path: Path) ->
             await asyncio.sleep(0.01)
     await world.do(faults.Restart("b1"))
     assert world.executor.outcome.missed["restart"] == 1, "it runs, and nobody told it to end"
+    await world.executor.stop()
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [([], True), (["kill"], True), (["disk_full"], False), (["disk_full", FULL], True), (["stumble"], False)],
+)
+async def test_a_server_that_ends_by_itself_is_told_unless_a_fault_makes_servers_end(
+    before: list[str], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "kind_of", lambda name: name if name != FULL else None)
+    world = World(tmp_path)
+    broker, other = world.cluster.layout.broker_nodes[:2]
+    for name in before:
+        world.history.add(Happened(1.0, "" if name == FULL else broker.name, name))
+    for node in world.cluster.layout.nodes:
+        node.pid = 4_000_000
+    world.cluster.log_path(broker).parent.mkdir()
+    world.cluster.log_path(broker).write_text("Segmentation fault\n")
+    world.cluster.running[broker.name] = 0
+    await world.do(faults.Kill(other.name))
+    await world.executor.revive()
+    assert world.cluster.started == [broker.name, other.name]
+    assert [text.splitlines() for text in world.executor.outcome.errors] == [
+        [f"{broker.name} ended by itself; the last of its log:", "Segmentation fault"]
+    ] * told
+    await world.executor.stop()
+
+
+@pytest.mark.parametrize(("number", "told"), [(signal.SIGTERM, True), (signal.SIGKILL, False)])
+async def test_an_orderly_stop_that_never_ends_is_told(
+    number: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "GONE_S", 0.05)
+    monkeypatch.setattr(executors, "POLL_S", 0.04)
+    world = World(tmp_path)
+    sent: list[int] = []
+
+    def obeys_the_second(node: Any, number: int) -> bool:
+        sent.append(number)
+        world.cluster.running[node.name] = 10**9 if len(sent) == 1 else 0
+        return True
+
+    monkeypatch.setattr(world.cluster, "send_signal", obeys_the_second)
+    await world.do(faults.Stop("b1") if number == signal.SIGTERM else faults.Kill("b1"))
+    await world.do(faults.Restart("b1"))
+    await until(lambda: world.cluster.started)
+    assert len([1 for one in world.executor.outcome.errors if "did not end" in one]) == told
+    assert sent == [number, signal.SIGKILL]
     await world.executor.stop()
 
 

@@ -82,10 +82,25 @@ def test_where_no_majority_is_known_to_be_well_nothing_is_claimed(faults: list[H
     assert found(*faults, answered=SILENT) == []
 
 
-def test_a_machine_that_stood_still_owes_nothing() -> None:
-    kill = Happened(2000.0, "b0", "kill")
-    quiet = {"b1": [range(0, 4000, 100), range(6000, 20_000, 100)]}
-    assert found(kill, answered=SILENT, heard=quiet) == []
+HUNG = [range(0, 4000, 100), range(6000, 20_000, 100)]
+DEAD = [range(0, 2000, 100)]
+
+
+@pytest.mark.parametrize(
+    ("heard", "claims"),
+    [
+        ({"b1": HUNG, "b2": HUNG, "b0": DEAD}, 0),
+        ({"b1": HUNG, "b2": HUNG}, 0),
+        ({"b1": HUNG, "b0": DEAD}, 1),
+        ({"b1": HUNG}, 1),
+        ({"b1": DEAD, "b0": DEAD}, 1),
+        ({"b1": DEAD, "b0": DEAD, "b2": DEAD}, 0),
+    ],
+)
+def test_a_machine_that_stood_still_owes_nothing_but_a_server_that_did_alone_does(
+    heard: dict[str, list[range]], claims: int
+) -> None:
+    assert len(found(Happened(2000.0, "b0", "kill"), answered=SILENT, heard=heard)) == claims
 
 
 def test_the_end_of_a_load_counts_and_what_comes_after_does_not() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from admin.local.layout import Layout
 from chaos import faults
 from chaos.checks.replicas import ReplicaLog
 from chaos.drills.live.commands import exit_code
-from chaos.drills.live.scenario import DrillResult, DrillSpec, _all_refused, _judge, _logs
+from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, proves_nothing
+from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
 from chaos.faults import Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
@@ -81,11 +83,40 @@ def test_the_exit_code_says_the_worst_that_came() -> None:
     assert exit_code(told(violations=[{"checker": "one_master_per_epoch", "text": "two"}])) == 2
 
 
-def test_a_run_without_any_of_its_faults_says_nothing() -> None:
-    plan = Plan([Step(1, faults.Look("master")), Step(2, faults.Cut("master")), Step(3, faults.Heal())])
-    assert _all_refused(plan, Outcome(refused=[REFUSED]))
-    assert not _all_refused(plan, Outcome())
-    assert not _all_refused(Plan([]), Outcome())
+def test_a_run_without_any_of_its_faults_or_without_an_acknowledgement_says_nothing() -> None:
+    plan = Plan(
+        [
+            Step(1, faults.Look("master")),
+            Step(2, faults.Cut("master")),
+            Step(3, faults.Heal()),
+            Step(4, faults.Restart("master")),
+        ]
+    )
+    repaired = Counter({"look": 1, "heal": 1, "restart": 1})
+    assert "needs root" in (proves_nothing(plan, Outcome(repaired, refused=[REFUSED]), 5) or "")
+    assert "no fault struck" in (proves_nothing(plan, Outcome(repaired, Counter(cut=1)), 5) or "")
+    assert proves_nothing(plan, Outcome(Counter(cut=1)), 5) is None
+    assert proves_nothing(plan, Outcome(Counter(cut=1)), 0) == "nothing was acknowledged"
+    assert proves_nothing(Plan([]), Outcome(), 5) is None
+
+
+def test_a_producer_or_a_consumer_that_died_is_told() -> None:
+    class Dead(DrillLoad):
+        def __init__(self) -> None:
+            self._running, self._following = [], None
+
+    async def dies() -> None:
+        raise KeyError("attempts")
+
+    async def main() -> list[str]:
+        load, loop = Dead(), asyncio.get_running_loop()
+        load._running = [loop.create_task(dies(), name="drill.p0"), loop.create_task(asyncio.sleep(9))]
+        load._following = loop.create_task(dies(), name="drill.c")
+        await asyncio.sleep(0.01)
+        load._running[1].cancel()
+        return load.errors()
+
+    assert asyncio.run(main()) == [f"drill.{name} ended: KeyError('attempts')" for name in ("p0", "c")]
 
 
 def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history() -> None:

@@ -49,7 +49,8 @@ TOXIPROXY: Final = "toxiproxy"
 READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0}
 """RocketMQ's own timers add up to more."""
 NOTHING_HELD: Final = logs.Held()
-NO_FAULT: Final = (faults.Look, faults.Heal)
+NO_FAULT: Final = (faults.Look, faults.Heal, faults.Restart, faults.Resume, faults.Snapshot)
+"""What breaks nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +250,16 @@ async def strike(
         await load.stop(shape.recover_s)
         tell("reading everything back")
         beside = [*(await extras.not_kept() if not_full is None else []), *extras.errors()]
+        beside += [{"checker": "no_errors", "text": text} for text in load.errors()]
         drill.unfinished = drill.unfinished or extras.unread
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
     beside += stopped.violations if stopped is not None else []
+    beside += [{"checker": "no_errors", "text": text} for text in executor.outcome.errors]
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)
-    if drill.unfinished is None and _all_refused(plan, executor.outcome):
-        drill.unfinished = f"no fault could be carried out: {executor.outcome.refused[0]['reason']}"
+    if stopped is None:
+        drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, drill.acked)
     told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
     told.stopped, told.extras = stopped, extras.done
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
@@ -382,7 +385,14 @@ def _times(drill: Drill, history: History, queues: Sequence[Queue], until_ms: fl
         drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
 
 
-def _all_refused(plan: Plan, outcome: Outcome) -> bool:
-    """Whether nothing of what the plan breaks was tried: such a run says nothing."""
-    spec = sum(not isinstance(step.fault, NO_FAULT) for step in plan.steps)
-    return 0 < spec <= len(outcome.refused)
+def proves_nothing(plan: Plan, outcome: Outcome, acked: int) -> str | None:
+    """Why a run says nothing of promises: nothing was acknowledged, or nothing of what the plan breaks was
+    broken; None: it does."""
+    if acked == 0:
+        return "nothing was acknowledged"
+    breaks = {step.fault.name for step in plan.steps if not isinstance(step.fault, NO_FAULT)}
+    if not breaks or any(outcome.done[name] for name in breaks):
+        return None
+    if outcome.refused:
+        return f"no fault could be carried out: {outcome.refused[0]['reason']}"
+    return "no fault struck: nobody held the role that it names, or there was nothing to change"
