@@ -20,10 +20,11 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
+from threading import Lock
 from typing import Final
 
 from model.errors import DiskError
-from runtime.env import Disk
+from runtime.env import Disk, File
 from store.files.segment import FilePool, Segment, SegmentDir
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,12 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
         and topic not in (".", "..")
         and queue_id >= 0
     )
+
+
+def _fill(file: File, size: int) -> None:
+    """A new file has its full size. Sparse: thousands of queues would fill a disk with zeros."""
+    if file.size() < size:
+        file.truncate(size)
 
 
 class ConsumeQueue:
@@ -152,6 +159,11 @@ class ConsumeQueue:
         finally:
             del self.buffer[:done]
 
+    @property
+    def missing_file(self) -> str:
+        """The path of its first file, which is to be made; "": there is one, or it is not the first."""
+        return "" if self._dir.segments or self.written or not self.buffer else self._dir.new(0).path
+
     def _segment(self, at: int) -> Segment:
         segment = self._dir.at(at)
         if segment is not None:
@@ -161,8 +173,7 @@ class ConsumeQueue:
             self._disk.makedirs(self._dir.path)
         segment = self._dir.new(start)
         file = segment.create()
-        if file.size() < self._file_bytes:
-            file.truncate(self._file_bytes)  # sparse: thousands of queues would fill a disk with zeros
+        _fill(file, self._file_bytes)
         self._dir.segments.append(segment)
         self._dir.names_dirty = True
         return segment
@@ -465,6 +476,7 @@ class ConsumeQueues:
         self._pool = FilePool(OPEN_FILES_MAX)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
+        self._making = Lock()  # a file is made off the loop, or queues go
 
     def load(self, settled: int = 0, *, clean: bool = True) -> None:
         """Find the queues on disk, and their entries (see ConsumeQueue.load).
@@ -510,17 +522,36 @@ class ConsumeQueues:
         """End of the last message any queue holds, bytes."""
         return max((queue.max_physical for queue in self), default=0)
 
-    def write_out(self, count_max: int | None = None, is_over: Callable[[], bool] = lambda: False) -> bool:
+    def write_out(self, count_max: int | None = None, is_over: Callable[[], bool] = lambda: False) -> int:
         """Write the buffered entries of ``count_max`` queues (default: all) to the page cache, one at least,
-        until ``is_over``: a new queue's directories and file take a ms and more. Are there more? Raises
-        OSError; the rest stays buffered."""
+        until ``is_over``. Of how many? Raises OSError; the rest stays buffered."""
+        wrote = 0
         for queue in list(islice(self.dirty, count_max)):
             queue.flush()
             del self.dirty[queue]
             self._unsynced.setdefault(queue, self._written_until)
+            wrote += 1
             if is_over():
                 break
-        return bool(self.dirty)
+        return wrote
+
+    def without_file(self, count_max: int) -> list[ConsumeQueue]:
+        """Those of the next ``count_max`` to be written that have no file yet: see ``make_files``."""
+        return [queue for queue in islice(self.dirty, count_max) if queue.missing_file]
+
+    def make_files(self, queues: list[ConsumeQueue]) -> None:
+        """Make the files of new queues, off the loop: a busy disk may take long for each. What it refuses,
+        ``write_out`` tries again, and tells."""
+        for queue in queues:
+            with self._making, suppress(OSError):
+                path = queue.missing_file
+                if path and self.get(queue.topic, queue.queue_id) is queue:
+                    self._disk.makedirs(path.rpartition("/")[0])
+                    file = self._disk.open(path, create=True)
+                    try:
+                        _fill(file, self._file_bytes)
+                    finally:
+                        file.close()
 
     def wrote_until(self, physical: int) -> None:
         """No buffer holds an entry of a message that ends at or below log offset ``physical`` any more."""
@@ -576,9 +607,10 @@ class ConsumeQueues:
         self.dirty.clear()
         self._unsynced.clear()
         self._written_until = 0
-        if self._disk.is_dir(self.path):
-            self._disk.rmtree(self.path)
-            self._disk.sync_dir(self.path.rpartition("/")[0])
+        with self._making:
+            if self._disk.is_dir(self.path):
+                self._disk.rmtree(self.path)
+                self._disk.sync_dir(self.path.rpartition("/")[0])
 
     def remove(self, queue: ConsumeQueue) -> None:
         """Drop a queue nothing is in. Raises OSError."""
@@ -591,9 +623,10 @@ class ConsumeQueues:
         self._unsynced.pop(queue, None)
         queue.destroy()
         topic = f"{self.path}/{queue.topic}"
-        self._disk.rmtree(f"{topic}/{queue.queue_id}")
-        if not self._disk.listdir(topic):
-            self._disk.rmtree(topic)
+        with self._making:
+            self._disk.rmtree(f"{topic}/{queue.queue_id}")
+            if not self._disk.listdir(topic):
+                self._disk.rmtree(topic)
 
     def check_invariants(self) -> None:
         pairs = {(topic, queue_id) for topic, ids in self._ids.items() for queue_id in ids}

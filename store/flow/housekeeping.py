@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from model.ids import PhysicalOffset
@@ -150,10 +151,7 @@ class Housekeeping:
         until, stamp_ms = self._flow.dispatcher.dispatched, self._flow.dispatcher.last_timestamp_ms
         self._want_sync(until)
         try:
-            slice_ = Slice(self._env.monotonic_ms)
-            while self._files.queues.write_out(WRITE_QUEUES, slice_.is_over):
-                await slice_.pause()
-            await slice_.pause()
+            await self._write_queues()
         except OSError as error:
             self._files.health.failed(error, WRITING_QUEUES)
             return
@@ -175,6 +173,21 @@ class Housekeeping:
                 for segment in segments:
                     segment.unpin()
         self._settle()
+
+    async def _write_queues(self) -> None:
+        """Write the entries of queues that have some now: what comes meanwhile is for the next round. New
+        queues' files are made off the loop, where a busy disk holds up nobody. Raises OSError."""
+        queues, slice_ = self._files.queues, Slice(self._env.monotonic_ms)
+        left = len(queues.dirty)
+        while left > 0:
+            some = min(left, WRITE_QUEUES)
+            left -= some
+            if fresh := queues.without_file(some):
+                await self._env.offload(partial(queues.make_files, fresh))
+            while some > 0 and (wrote := queues.write_out(some, slice_.is_over)):
+                some -= wrote
+                await slice_.pause()
+        await slice_.pause()
 
     def _take(self, count_max: int) -> tuple[list[Segment], list[str]]:
         """The files, pinned, and directories of up to ``count_max`` queues that are to be synced."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +17,62 @@ from store.files.record import walk
 from store.flow import queue_offsets
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import fill, message, opened
+
+T = TypeVar("T")
+NEVER_S = 3600
+QUEUES = 40
+
+
+class Thread(FaultyEnv):
+    """An Env that says what is done off the loop. ``before``: called on the loop before that."""
+
+    is_off = False
+    before = staticmethod(lambda: None)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        def off() -> T:
+            self.is_off = True
+            try:
+                return call()
+            finally:
+                self.is_off = False
+
+        self.before()
+        return await super().offload(off)
+
+
+async def test_files_of_new_queues_are_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy disk may take long for each, and others wait for the loop."""
+    monkeypatch.setattr(Slice, "is_over", lambda self: True)
+    env, made = Thread(), Counter[tuple[bool, str]]()
+
+    def note(what: str, path: str) -> None:
+        if what == "truncate" and "consumequeue" in path:
+            made[env.is_off, path] += 1
+
+    env.disk.fail = note
+    async with opened(env, flush_queue_interval_ms=NEVER_S * 1000) as store:
+        await fill(store, 2 * QUEUES, queues=QUEUES)
+        assert not made
+        await store.background.housekeeping.flush_queues()
+        assert len(made) == made.total() == QUEUES, "each once"
+        assert all(is_off for is_off, _ in made)
+        assert not store.files.queues.dirty
+        await fill(store, 2 * QUEUES, queues=QUEUES)
+        await store.background.housekeeping.flush_queues()
+        assert made.total() == QUEUES
+    async with opened(env) as store:
+        assert [store.max_queue_offset("T", n) for n in range(QUEUES)] == [4] * QUEUES
+
+
+async def test_no_file_is_made_of_queues_that_went_meanwhile() -> None:
+    env = Thread()
+    async with opened(env, flush_queue_interval_ms=NEVER_S * 1000) as store:
+        await fill(store, QUEUES, queues=QUEUES)
+        env.before = store.files.queues.destroy
+        await store.background.housekeeping.flush_queues()
+        assert not [path for path in env.disk.nodes if "consumequeue" in path]
+        env.before = lambda: None
 
 
 async def test_a_long_batch_is_dispatched_in_pieces_as_it_is_read_from_the_log() -> None:
