@@ -141,6 +141,18 @@ LOCK = b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"T"},{"topic":"T"
         (Request.CONSUMER_SEND_MSG_BACK, {"group": "g"}, b"", [sub("g", True)]),
         (Request.PULL_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
         (Request.LITE_PULL_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
+        (
+            Request.PULL_MESSAGE,
+            {"topic": "%LMQ%x", "consumerGroup": "g"},
+            b"",
+            [sub("%LMQ%x"), sub("g", True)],
+        ),
+        (
+            Request.SEND_MESSAGE_V2,  # as the original: none to the light queues that its properties name
+            {"a": "p", "b": "T", "i": "INNER_MULTI_DISPATCH\x01%LMQ%x\x02"},
+            b"",
+            [pub("T")],
+        ),
         (Request.PULL_MESSAGE, {"topic": "%RETRY%g", "consumerGroup": "g"}, b"", [sub("g", True)]),
         (Request.POP_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
         (
