@@ -19,6 +19,7 @@ from remoting import bodies
 from remoting.codec import Command, decode
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader, SendBackHeader, SendHeader
 from remoting.service import Connection
+from remoting.transport.connection import UNSENT_BYTES_HIGH
 from runtime import native
 from runtime.os_env import OsEnv
 from tests.broker.helpers import (
@@ -217,6 +218,36 @@ async def test_members_of_a_group_hear_of_each_other(tmp_path: Path) -> None:
         await eventually(lambda: len(heard) > count, "the first member is told that the second left")
         listed = await one.call(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
         assert bodies.loads(listed.body) == {"consumerIdList": ["c1"]}
+
+
+async def test_who_does_not_read_is_told_of_a_group_once_and_again_when_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members that come and go by the thousand filled what a slow one left unread."""
+    heard: list[str] = []
+
+    async def handler(connection: Connection, request: Command) -> None:
+        heard.append(request.ext["consumerGroup"])
+
+    async with running(tmp_path) as broker, client_of(broker, handler) as client:
+        for group in ("g", "h"):
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c", group, "T"))
+        await eventually(lambda: heard == ["g", "h"], "it is told of itself")
+        heard.clear()
+        (connection,) = broker.context.clients.connections()
+        clients = broker.processors.clients
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "untaken", UNSENT_BYTES_HIGH + 1)
+            for group in ("g", "g", "h", "g"):
+                clients._tell_one(connection, group)
+            await clients.expire()
+        await eventually(lambda: heard == ["g", "h"], "once each")
+        clients._tell_one(connection, "h")
+        await eventually(lambda: heard == ["g", "h", "g", "h"], "what it is owed, too")
+        await clients.expire()
+        clients._tell_one(connection, "h")
+        await eventually(lambda: heard == ["g", "h", "g", "h", "h"], "nothing else")
+        assert clients._behind == {}
 
 
 async def test_who_broadcasts_has_no_queues_to_share_anew(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from remoting.headers import need
 from remoting.named import consumers_in
 from remoting.request_bodies import long_request_object, request_object
 from remoting.service import Connection
+from remoting.transport.connection import UNSENT_BYTES_HIGH
 from runtime.tasks import Tasks
 from runtime.turns import Leaving, PeerLeft, Slice, Turns
 
@@ -107,6 +108,8 @@ class ClientProcessor:
         self._places = _Places(context.clients)
         self._changed: dict[str, None] = {}  # groups whose members are to be told
         self._telling: asyncio.Task[None] | None = None
+        self._behind: dict[Connection, dict[str, bool]] = {}
+        """Those that left much unread, and groups they were told of since: are they to be told once more?"""
         self.leaving = Leaving("clients", context.env.monotonic_ms, self._leave)
 
     async def heartbeat(self, connection: Connection, request: Command) -> Command:
@@ -339,6 +342,7 @@ class ClientProcessor:
     def closed(self, connection: Connection) -> None:
         """A connection ended: its client leaves its groups, and where these are many a few at a time."""
         self.turns.forget(connection)
+        self._behind.pop(connection, None)
         self.leaving.begin(connection)
 
     def _leave(self, connection: Connection) -> bool:
@@ -359,6 +363,10 @@ class ClientProcessor:
                 connection.close()
             else:
                 await self._leave_silent(connection, since_ms, slice_)
+            await slice_.breathe()
+        for connection in list(self._behind):
+            if connection.closed or connection.untaken <= UNSENT_BYTES_HIGH:
+                self._tell_owed(connection)
             await slice_.breathe()
         self._filters.clean()
 
@@ -393,9 +401,25 @@ class ClientProcessor:
             for member in self._to_tell(name):
                 await slice_.breathe()
                 if not member.connection.closed:
-                    member.connection.oneway(
-                        Command(int(Request.NOTIFY_CONSUMER_IDS_CHANGED), {"consumerGroup": name})
-                    )
+                    self._tell_one(member.connection, name)
+
+    def _tell_one(self, connection: Connection, name: str) -> None:
+        """One that left much unread will find a notice of the group there, and gets no second one before it
+        has read: it asks who the members are then."""
+        if connection.untaken > UNSENT_BYTES_HIGH:
+            behind = self._behind.setdefault(connection, {})
+            is_owed = behind[name] = name in behind
+            if is_owed:
+                return
+        else:
+            self._tell_owed(connection, but=name)
+        connection.oneway(_notice(name))
+
+    def _tell_owed(self, connection: Connection, *, but: str = "") -> None:
+        """It has read, or left."""
+        for name, is_owed in self._behind.pop(connection, {}).items():
+            if is_owed and name != but and not connection.closed:
+                connection.oneway(_notice(name))
 
     def _to_tell(self, name: str) -> list[Client]:
         """Broadcasting consumers share no queues, and are not told, as in the original."""
@@ -404,6 +428,10 @@ class ClientProcessor:
         if group is None or (config is not None and not config.notify_consumer_ids_changed):
             return []
         return [] if group.message_model == "BROADCASTING" else list(group.members.values())
+
+
+def _notice(group: str) -> Command:
+    return Command(int(Request.NOTIFY_CONSUMER_IDS_CHANGED), {"consumerGroup": group})
 
 
 def _client_id(data: dict[str, Any]) -> str:
