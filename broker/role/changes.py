@@ -14,6 +14,7 @@ from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.membership.view import TableSource
 from broker.processors import Processors
+from broker.role.epochs import note_epoch
 from broker.role.host import Elected
 from broker.state.role_state import Role, RoleState
 from broker.tables.table_files import TableFiles
@@ -82,9 +83,9 @@ class RoleChanges:
             return
         if not again:
             self._context.role_state.led_from = self._context.store.log.end
-        last = self._context.store.epochs.last
-        if epoch > 0 and (last is None or last.epoch < epoch):
-            self._context.store.epochs.append(epoch, self._context.store.log.end)
+        if epoch > 0:
+            # The last that can fail: an epoch that is noted counts as led, also after a restart.
+            note_epoch(self._context.store, epoch)
         await self._context.ha.become_master(
             broker_id, epoch, elected.members, elected.set_epoch, elected.propose
         )

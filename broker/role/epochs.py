@@ -20,8 +20,8 @@ def reported_end(store: MessageStore, *, synced: bool) -> PhysicalOffset:
     return min(store.log.end, store.log.flushed) if synced else store.log.end
 
 
-def label_log(store: MessageStore, epoch: Epoch) -> None:
-    """Give every byte of the log an epoch, before ``epoch`` is led.
+def note_epoch(store: MessageStore, epoch: Epoch) -> None:
+    """Give every byte of the log an epoch, and what comes behind it ``epoch``, which is led from now on.
 
     What was written before there were Controllers, or in a time without them, belongs to the first epoch
     after it: a replica that has other bytes there is cut where that time began. Where no new epoch was given,
@@ -32,11 +32,13 @@ def label_log(store: MessageStore, epoch: Epoch) -> None:
     """
     epochs, begin = store.epochs, store.log.min_offset
     since, last = classic_from(store), epochs.last
-    if since is not None and (last is None or epoch > last.epoch):
-        epochs.append(epoch, since)
-    elif since is not None:
+    new = last is None or epoch > last.epoch
+    if since is not None and not new:
         epochs.replace([*epochs.entries[:-1], EpochEntry(epoch, since)])
         epochs.labelled()
     entries = epochs.entries
     if entries and entries[0].start > begin and entries[0].epoch > 0:
         epochs.replace([EpochEntry(NO_EPOCH, begin), *entries])
+    if new:
+        # The last step: that it is noted says that it was led.
+        epochs.append(epoch, store.log.end if since is None else since)

@@ -38,7 +38,7 @@ class RoleHost(Protocol):
         """Become master of its epoch, or stay master in a newer one.
 
         Half a record at the log's end is truncated before the epoch is recorded, which begins at that end
-        (unless it is recorded already: ``broker.role.epochs.label_log``); both, and the rebuilt queue
+        (``broker.role.epochs.note_epoch``), as the last step that may fail; both, and the rebuilt queue
         offsets, come before the HA service serves slaves; and that before writes are taken, while dispatch
         may still catch up. A crash in between leaves an epoch without bytes at worst, and the next start
         makes queue offsets anew. When called, nothing is copied from a former master any more.

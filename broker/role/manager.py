@@ -22,7 +22,7 @@ from broker.membership.heartbeats import Heartbeats
 from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership, Superseded
 from broker.membership.view import View
 from broker.role.classic import ClassicRole
-from broker.role.epochs import label_log, recorded_epoch
+from broker.role.epochs import recorded_epoch
 from broker.role.handover import Handover
 from broker.role.host import Elected, RoleHost
 from broker.role.lease import Lease
@@ -425,7 +425,6 @@ class RoleManager:
         await self._host.take_tables(broker_id, view.epoch, view.table_sources)
         # A member with the tables is waited for. Who cannot begin after that is perhaps to be replaced.
         try:
-            label_log(self._parts.store, view.epoch)
             self.machine.on_announced(announce)
             if announce:
                 self._host.announce(view.epoch)

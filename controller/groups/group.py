@@ -72,7 +72,8 @@ class TableSource(msgspec.Struct):
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other brokers that had all that was acknowledged when ``master`` was elected, the former
-    master included; they have it still as long as ``master`` has not begun its epoch.
+    master included; they have it still as long as ``master`` has begun no epoch from ``before_epoch`` on.
+    0 = its own, by an older version.
     ``unclean_elections``: how often a broker became master only because the election might be unclean,
     each time with the loss of what others held. ``suspect``: brokers whose log may lack its end, until a
     master has seen them catch up. ``removed``: masters, and members that may have led, removed since the last
@@ -105,6 +106,7 @@ class Group(msgspec.Struct):
     members_epoch: int = 0
     virgin: bool = True
     before: list[int] = []
+    before_epoch: int = 0
     unclean_elections: int = 0
     suspect: list[int] = msgspec.field(name="doubtful", default_factory=list)
     removed: list[int] = []
@@ -223,7 +225,8 @@ class Group(msgspec.Struct):
         One that was elected while its process was down has not begun its epoch: the members before it have
         it all. A suspect one proves nothing by an older epoch in its log, the newer one may be what it lost.
         """
-        begun = command.log_epoch >= self.epoch or command.broker_id in self._suspects(command)
+        first = self.before_epoch or self.epoch
+        begun = command.log_epoch >= first or command.broker_id in self._suspects(command)
         had = self.members if begun else self.before
         return [m for m in had if m != command.broker_id and m in self.replicas]
 
@@ -273,12 +276,15 @@ class Group(msgspec.Struct):
         rule = self.replicas[chosen].rule
         self._note_table_sources(chosen, had_all, unclean=unclean)
         self.unaware = _without(self.may_go_on, {chosen})
+        # Elected, deposed as it died, and elected again: it may not have begun an epoch in between.
+        again = chosen == self.last_master and self.members == [chosen] == list(had_all)
         if self.rule is not None and self.rule.all_ack is False and rule.all_ack is True:
-            had_all = []  # fewer than all acknowledged: its members are none that it may give way to
+            had_all, again = [], False  # fewer than all acknowledged: it may give way to none of its members
         same = self.rule is None or self.rule.majority_of == rule.majority_of
         self.majority_next = 0 if same or self.virgin else rule.majority_of
         self.rule = msgspec.structs.replace(rule, majority_of=0) if self.majority_next else rule
-        self.before = [broker_id for broker_id in had_all if broker_id != chosen]
+        if not again:
+            self.before, self.before_epoch = _without(had_all, {chosen}), self.epoch + 1
         self.master, self.epoch, self.virgin = chosen, self.epoch + 1, False
         self.led, self.needs_lease = chosen, needs_lease
         self.members, self.members_epoch = [chosen], self.members_epoch + 1

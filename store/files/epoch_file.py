@@ -7,7 +7,8 @@
 An epoch ends where the next one starts; the last has no end. An election without a write leaves an epoch of
 length zero: the next one starts at the same offset and takes its place. An empty list is written like any
 other, so that epochs that were cut do not come back. Every change is on disk when the call returns; ``.bak``
-holds the same (``store/files/sealed``). Source of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``;
+holds the same (``store/files/sealed``), and is written first: a change of which only one copy could be
+written is none after a restart either. Source of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``;
 checked against files it wrote.
 
 ``.classic`` beside it, keelmq's own, holds one such line: number of the last epoch when a broker without a
@@ -24,7 +25,7 @@ from zlib import crc32
 
 from model.errors import DiskError
 from model.ids import Epoch, PhysicalOffset
-from runtime.env import Disk
+from runtime.env import Disk, write_file
 from store.files.sealed import one_bit_off, read_copies, write_copies
 
 log = logging.getLogger(__name__)
@@ -185,8 +186,11 @@ class EpochFile:
             self.labelled()
 
     def _write(self, entries: list[EpochEntry]) -> None:
+        data = encode(entries)
         try:
-            write_copies(self._disk, self._path, encode(entries))
+            # What counts is the file itself. A new epoch in it that was never led would say that it was.
+            write_file(self._disk, self._path + ".bak", data)
+            write_file(self._disk, self._path, data)
         except OSError as error:
             raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
 

@@ -4,10 +4,12 @@ steps down for a broker that can; where nobody can it stays, and no other broker
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
 from chaos.scenarios.majorities import MAJORITY
+from chaos.sim.disk import Machine
 from model.errors import DiskError
 from tests.sim.world import World, simulated
 
@@ -227,3 +229,37 @@ async def test_one_that_is_elected_and_cannot_begin_is_replaced(world: World, br
     cluster.start(old)  # where two copies are needed
     await asyncio.sleep(3)
     assert answered_ok(world, killed_ms), "nobody serves"
+
+
+def takes_one_copy_of_the_epochs(machine: Machine) -> list[str]:
+    """The disk refuses each second of them; what it took and refused."""
+    replace, asked = machine.replace, []
+
+    def refuses(source: str, target: str) -> None:
+        if "epochFileCheckpoint" in target:
+            asked.append(target)
+            if len(asked) % 2 == 0:
+                raise OSError(errno.EIO, "write failed", target)
+        replace(source, target)
+
+    machine.replace = refuses  # type: ignore[method-assign]
+    return asked
+
+
+@pytest.mark.parametrize("broker", [{}, COUNTED], ids=["all", "counted"])
+@simulated(lambda broker: World(0, broker))
+async def test_so_is_one_that_is_restarted_before_it_has_asked(world: World, broker: dict[str, str]) -> None:
+    """One copy of its epochs said that it had led: the members from before its election counted no more, and
+    it kept the group for as long as its disk was sick."""
+    cluster, old = world.cluster, world.cluster.master()
+    assert old is not None
+    left = [node for node in cluster.of("broker") if node.name != old]
+    asked = takes_one_copy_of_the_epochs(left[0].machine)
+    await asyncio.sleep(1)
+    cluster.kill(old)
+    assert await cluster.until(lambda: None if len(asked) > 1 else "it did not try to begin", 10.0) is None
+    cluster.kill(left[0].name)
+    await asyncio.sleep(0.5)
+    cluster.start(left[0].name)
+    await asyncio.sleep(6)
+    assert cluster.master() == left[1].name

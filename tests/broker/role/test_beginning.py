@@ -102,6 +102,21 @@ async def test_a_master_that_cannot_begin_its_next_epoch_asks_as_soon_as_it_is_f
         await life.becomes("master", 3)
 
 
+@pytest.mark.usefixtures("soon")
+async def test_one_that_cannot_begin_after_a_time_without_controllers_has_noted_no_epoch(
+    tmp_path: Path,
+) -> None:
+    """What is noted counts as led, also after a restart."""
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        life.store.grow(b"written without Controllers")
+        life.host.fail_lead = 1_000_000
+        await until(lambda: life.host.fail_lead < 1_000_000)
+        assert life.store.epochs.entries == []
+        life.host.fail_lead = 0
+        await life.becomes("master", controllers.group.epoch)
+        assert life.store.epochs.entries == [(controllers.group.epoch, 0)]
+
+
 async def controllers_take_both(controllers: FakeControllers) -> None:
     group = controllers.group
     await until(lambda: set(controllers.alive) == {1, 2})

@@ -104,6 +104,48 @@ def test_one_elected_while_it_was_down_gives_way_to_the_members_before_it() -> N
     assert (answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == ("3", "3")
 
 
+def elected_deposed_and_elected_again(table: ReplicaTable) -> None:
+    """2 leads epoch 2, dies, and leads epoch 4."""
+    assert elect(table, alive=(2, 3))["ext"]["masterBrokerId"] == "2"
+    assert elect(table, alive=(3,))["ext"] == {}, "only 2 is known to have all"
+    assert elect(table, alive=(2, 3))["ext"]["masterBrokerId"] == "2"
+
+
+def test_one_that_was_deposed_meanwhile_and_never_led_gives_way_to_them_too() -> None:
+    """A restart of one that cannot begin took them out of the elections: it kept the group."""
+    table = group()
+    elected_deposed_and_elected_again(table)
+    answer = elect(table, 2, alive=(2, 3), restarted=True, log_epoch=1)
+    assert (answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == ("3", "5")
+
+
+@pytest.mark.parametrize(("log_epoch", "suspect"), [(2, False), (4, False), (1, True)])
+def test_one_that_was_deposed_meanwhile_and_may_have_led_gives_way_to_nobody(
+    log_epoch: int, suspect: bool
+) -> None:
+    """It may have acknowledged alone."""
+    table = group()
+    elected_deposed_and_elected_again(table)
+    answer = elect(table, 2, alive=(2, 3), restarted=True, log_epoch=log_epoch, suspect=suspect)
+    assert answer["ext"].get("masterBrokerId") != "3"
+
+
+def test_one_whose_members_acknowledged_without_all_gives_way_to_none_of_them_in_mode_all() -> None:
+    table = group()
+    for broker_id in (1, 2, 3):
+        assert table.apply(registration(broker_id, all_ack=False))["code"] == 0
+    elected_deposed_and_elected_again(table)
+    assert table.apply(registration(2, all_ack=True))["code"] == 0
+    assert elect(table, alive=(2, 3))["ext"]["masterBrokerId"] == "2"
+    answer = elect(table, 2, alive=(2, 3), restarted=True, log_epoch=1)
+    assert answer["ext"]["masterBrokerId"] == "2"
+
+
+def registration(broker_id: int, *, all_ack: bool) -> RegisterBroker:
+    address = f"127.0.2.{broker_id}:10911"
+    return RegisterBroker(group=G, cluster="c", broker_id=broker_id, address=address, all_ack=all_ack)
+
+
 def test_members_before_it_that_were_cleaned_away_are_waited_for_by_nobody() -> None:
     for suspect in (False, True):
         table = group()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from broker.membership.view import TableSource
+from broker.role.epochs import note_epoch
 from broker.role.host import Elected
 from broker.role.manager import RoleManager
 from broker.role.parts import RoleParts
@@ -24,7 +25,7 @@ from ha.master.proposals import Propose
 from ha.service import HaService
 from model.codes import Request, Response
 from model.config import BrokerConfig
-from model.ids import BrokerId
+from model.ids import BrokerId, Epoch
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from remoting.headers import flag
@@ -197,9 +198,8 @@ class FakeHost:
         if self.fail_lead:
             self.fail_lead -= 1
             raise OSError("the disk had a hiccup")
-        last = self._store.epochs.last
-        if epoch and (last is None or last.epoch < epoch):
-            self._store.epochs.append(epoch, self._store.log.end)
+        if epoch:
+            note_epoch(cast(Any, self._store), Epoch(epoch))
         self.propose = elected.propose
         self.calls.append(("lead", elected.broker_id, epoch))
 

@@ -121,6 +121,22 @@ def test_every_change_survives_a_crash_and_a_crash_during_it_leaves_the_one_befo
         )
 
 
+@pytest.mark.parametrize("copy", ["", ".bak"])
+@pytest.mark.parametrize("step", ["pwrite", "sync"])
+def test_an_epoch_of_which_one_copy_could_not_be_written_is_none_after_a_restart(
+    copy: str, step: str
+) -> None:
+    """It was never led, and a start that finds it takes it for one that was."""
+    disk = FaultyDisk()
+    file = _file(disk)
+    file.append(Epoch(1), PhysicalOffset(0))
+    disk.fail = lambda what, path: errno.EIO if (what, path) == (step, f"{PATH}{copy}.tmp") else None
+    with pytest.raises(DiskError):
+        file.append(Epoch(2), PhysicalOffset(500))
+    disk.fail = lambda what, path: None
+    assert file.entries == _file(disk).entries == _file(disk.crash(1)).entries == [(1, 0)]
+
+
 def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     disk = FaultyDisk()
     file = _file(disk)
