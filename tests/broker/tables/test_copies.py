@@ -450,6 +450,34 @@ async def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
             assert two.offsets.get("g", "T", 0) == 3
 
 
+async def test_a_name_given_again_before_the_last_messages_are_confirmed_loses_none(tmp_path: Path) -> None:
+    """To hide what is not confirmed yet would hide what a successor without it stores at its offsets: it is
+    read as the new topic's."""
+    async with copied(tmp_path) as (one, two, client):
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))).code == 0
+        assert (await client.send("T", b"old")).code == 0
+        await two.fence()
+        end = one.store.log.end
+        waits = asyncio.create_task(client.send("T", b"waits"))
+        await eventually(lambda: one.store.log.end > end, "the message is stored")
+        deleted = asyncio.create_task(client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+        await eventually(lambda: "T" not in one.topics.table, "the topic is deleted")
+        new = asyncio.create_task(client.send("T", b"new", default_topic="TBW102"))
+        await eventually(lambda: "T" in one.topics.table, "its name is given again")
+        await two.follow(BrokerId(2), Epoch(1), one.config.address, one.config.ha_address)
+        assert [(await sent).code for sent in (waits, deleted, new)] == [0, 0, 0]
+        assert [(await sent).ext["queueOffset"] for sent in (waits, new)] == ["1", "2"]
+        await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
+        await one.fence()
+        await two.lead(elected(2, 2, {2}, 3))
+        await two.store.caught_up()
+        assert two.topics.first_offset("T", 0) == 1
+        async with client_of(two) as other:
+            found = await other.pull("T", 1)
+            assert [record.body for record in records(found.body)] == [b"waits", b"new"]
+            assert (await other.send("T", b"next")).ext["queueOffset"] == "3"
+
+
 async def test_all_tables_are_told_as_of_one_moment_and_written_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
