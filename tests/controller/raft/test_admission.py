@@ -18,6 +18,7 @@ from controller.raft.disk.journal import Journal
 from controller.raft.voting import Voting
 from tests.fakes.controller.node import TIMING, Lab, append, entries, run
 from tests.fakes.controller.raft_sim import Group, wait_for
+from tests.fakes.disk.refusing import JOURNAL
 
 
 def empty_ack(term: int, next_index: int, number: int = 0) -> Ack:
@@ -228,6 +229,44 @@ def test_a_wiped_member_cannot_elect_a_leader_that_lacks_decisions(seed: int) ->
         assert other.raft.admitted
         away.kill()
         assert await wait_for(lambda: group.leader())
+        await group.settle()
+
+    try:
+        group.loop.run_until_complete(main())
+        assert group.verdict() == {}
+        assert len(group.acked) > 30
+    finally:
+        group.loop.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_torn_end_beside_a_lost_member_costs_no_decision_and_waits_for_its_seat(seed: int) -> None:
+    """n0 and n1 decide while n2 is away; n0's next write is torn, n1 loses its disk. What n0 knew is not
+    told apart from a damaged end, so only n2 votes; all three elect nobody that has less than n0."""
+    group = Group(seed)
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        leader = await group.wait_leader()
+        assert await wait_for(lambda: all(m.up for m in group.members.values()))
+        lost, away = [m for m in group.members.values() if m is not leader]
+        away.kill()
+        for _ in range(30):
+            assert await group.propose()
+        leader.kill()
+        lost.kill()
+        journal = leader.machine.find(f"/raft/{JOURNAL}")
+        assert journal is not None
+        journal.write(b"KRB1, and no more of it", journal.size)
+        lost.replace_disk()
+        await leader.start()
+        await away.start()
+        await asyncio.sleep(15)
+        assert group.leader() is None
+        await lost.start()
+        assert await wait_for(group.leader) is leader
+        await wait_for(lambda: all(m.up for m in group.members.values()))
         await group.settle()
 
     try:
