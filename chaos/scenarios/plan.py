@@ -47,6 +47,8 @@ class Plan:
     """Delayed messages, transactions, messages given back, offsets, topics and groups are asked for, too."""
     neighbour: bool = False
     """A second group of two brokers, ``c1`` and ``c2``, lives with the same NameServers and Controllers."""
+    neighbour_broker: Mapping[str, str] = field(default_factory=dict)
+    """Its brokers' configuration, beside what all of them have."""
     controllers_first: bool = False
     """The brokers are started once a Controller leads; else all at once."""
     calm_ms: int | None = None

@@ -507,6 +507,35 @@ def _with_disk_errors(plan: Plan, draw: Draw, rng: random.Random) -> None:
     plan.errors_expected = True
 
 
+NEIGHBOUR_RULES: Final = ("all of two", "majority")
+"""Besides all: with two brokers and ``SYNC_FLUSH`` each of them keeps on both disks what it answers."""
+
+
+def _neighbour_rule(plan: Plan, rng: random.Random) -> None:
+    """Half of the second groups have another rule than all."""
+    if plan.neighbour and rng.random() < 0.5:
+        name = rng.choice(NEIGHBOUR_RULES)
+        plan.neighbour_broker = next(dict(mode.values) for mode in MODES if mode.name == name)
+
+
+EPOCHS_ROT_SHARE: Final = 0.1
+EPOCHS_FLIPS_MAX: Final = 3
+"""So many are turned back: the epochs stand in two files, and each mends one bit."""
+EPOCHS: Final = "/store/epochFileCheckpoint"
+
+
+def _with_rotten_epochs(plan: Plan, steps: Sequence[Step], rng: random.Random) -> None:
+    """One that comes back among ``steps`` finds bits of its epochs or their copy changed."""
+    dead = {step.bind for step in steps if isinstance(step.fault, Kill | PowerFail | Stop)}
+    back = [step for step in steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
+    if plan.set_kept or not back:
+        return  # as for a neighbour
+    chosen = rng.choice(back)
+    flip = Step(max(0, chosen.at_ms - 1), FlipBit(chosen.fault.target, EPOCHS))
+    plan.steps = ordered([*plan.steps, *[flip] * rng.randint(1, EPOCHS_FLIPS_MAX)])
+    plan.errors_expected = True
+
+
 def _swarm(rng: random.Random) -> Plan:
     draw = Draw(rng)
     _bursts(draw)
@@ -550,6 +579,7 @@ def _swarm(rng: random.Random) -> Plan:
 
 def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     """From sources of their own: whatever these draw, nothing else changes."""
+    steps = plan.steps
     errors = random.Random(f"disk errors {rest}")
     if errors.random() < DISK_ERRORS_SHARE:
         _with_disk_errors(plan, draw, errors)
@@ -558,6 +588,10 @@ def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     lot = random.Random(rest)
     if lot.random() < NEIGHBOUR_SHARE and not unclean:
         _with_a_neighbour(plan, draw, lot)
+    _neighbour_rule(plan, random.Random(f"neighbour's rule {rest}"))
+    rots = random.Random(f"rotten epochs {rest}")
+    if rots.random() < EPOCHS_ROT_SHARE:
+        _with_rotten_epochs(plan, steps, rots)
 
 
 SWARM: Final = Scenario(

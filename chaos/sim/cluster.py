@@ -131,6 +131,7 @@ class WorldConfig:
     learners: int = 0
     neighbour: bool = False
     """A second group, of the same NameServers and Controllers."""
+    neighbour_broker: Mapping[str, str] = field(default_factory=dict)
     namesrv: Mapping[str, str] = field(default_factory=dict)
     controller: Mapping[str, str] = field(default_factory=dict)
 
@@ -243,6 +244,7 @@ class SimCluster:
     def _build(self, node: Node, env: SimEnv) -> Server:
         if node.kind == "namesrv":
             return self._namesrv(node, env)
+        neighbour = {**NEIGHBOUR_SETTINGS, **self.config.neighbour_broker}
         values = {
             **BROKER_SETTINGS,
             "bindAddress": node.host,
@@ -250,7 +252,7 @@ class SimCluster:
             "namesrvAddr": ";".join(self.namesrv_addresses),
             "controllerAddr": ";".join(self.controller_addresses),
             "totalReplicas": str(self.config.brokers),
-            **(NEIGHBOUR_SETTINGS if node.kind == NEIGHBOUR else self.config.broker),
+            **(neighbour if node.kind == NEIGHBOUR else self.config.broker),
             **node.own,
         }
         _hand_out_secret(env, values.get("haSecretFile", ""))

@@ -134,6 +134,7 @@ class Story:
             brokers=plan.brokers,
             learners=plan.learners,
             neighbour=plan.neighbour,
+            neighbour_broker=plan.neighbour_broker,
             broker=plan.broker,
             controller=plan.controller,
         )

@@ -10,7 +10,7 @@ import pytest
 from broker.service import Broker
 from chaos.bugs import planted
 from chaos.drills.simulated.run import Result, run_plan
-from chaos.faults import Fault, Isolate, Kill, Partition, PowerFail, Restart, SlowDisk, Step
+from chaos.faults import Fault, FlipBit, Isolate, Kill, Partition, PowerFail, Restart, SlowDisk, Step
 from chaos.history import Happened, History, Observed
 from chaos.scenarios import Plan, find, swarm
 from chaos.sim import cluster as cluster_of_the_world
@@ -175,3 +175,38 @@ def test_a_neighbour_is_drawn_in_some_seeds_and_changes_no_other(monkeypatch: py
         assert plan.controller == {}
     names = {"kill", "power_fail", "stop", "pause", "isolate", "partition", "cut", "slow_disk"}
     assert struck == {*names, "slow_network", "reset_links"}
+
+
+def test_a_swarm_draws_other_rules_for_it_and_epochs_that_rot() -> None:
+    plans = [find("swarm").drawn(seed) for seed in range(400)]
+    beside = [plan for plan in plans if plan.neighbour]
+    assert 0.3 < sum(bool(plan.neighbour_broker) for plan in beside) / len(beside) < 0.7
+    assert not any(plan.neighbour_broker for plan in plans if not plan.neighbour)
+    rots = [
+        [step.fault for step in plan.steps].count(FlipBit(name, swarm.EPOCHS))
+        for plan in plans
+        for name in _flipped(plan)
+    ]
+    assert 20 < len(rots) < 60
+    assert max(rots) == swarm.EPOCHS_FLIPS_MAX
+
+
+def _flipped(plan: Plan) -> set[str]:
+    return {step.fault.target for step in plan.steps if getattr(step.fault, "prefix", "") == swarm.EPOCHS}
+
+
+def test_its_rule_is_what_its_brokers_are_configured_with() -> None:
+    config = WorldConfig(
+        neighbour=True, neighbour_broker={"majorityAck": "true", "allAckInSyncStateSet": "false"}
+    )
+    cluster = SimCluster(1, config, History())
+    try:
+        for name in ("b1", "c1"):
+            cluster.start(name)
+            env = cluster.nodes[name].env
+            assert env is not None
+            server = cluster._build(cluster.nodes[name], env)
+            assert isinstance(server, Broker)
+            assert server.context.config.majority_ack == (name == "c1")
+    finally:
+        cluster.close()
