@@ -18,6 +18,8 @@ from msgspec import Struct
 from client.message import Queue
 
 Outcome = Literal["ok", "fail", "unknown"]
+ENDED_FAULT: Final = "fault_ended"
+"""The name of what happens when a fault is over that no step ends; ``fault`` says which."""
 
 
 class Invoke(Struct, frozen=True):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from chaos.checks import messages, order
 from chaos.checks.violation import Violation
-from chaos.history import History, Ok, Read, Send
+from chaos.history import History, Invoke, Ok, Read, Send
 from chaos.worlds.live import Timeline, Victim
 from client.message import Queue
 
@@ -165,6 +165,19 @@ def longest_gap(times_ms: Sequence[float], fault_ms: float, until_ms: float) -> 
     before = max((at for at in times_ms if at <= fault_ms), default=fault_ms)
     marks = [before, *sorted(at for at in times_ms if fault_ms < at <= until_ms), until_ms]
     return round(max(b - a for a, b in pairwise(marks)), 1)
+
+
+def outages(history: History, strikes_ms: Sequence[float], until_ms: float) -> list[float]:
+    """The longest time without an acknowledgement after each strike, to the next one, of each queue that
+    anything was sent to: strike by strike."""
+    acked: dict[Queue, list[float]] = {}
+    for event in history.events:
+        if isinstance(event, Invoke):
+            acked.setdefault(event.queue, [])
+        elif isinstance(event, Ok):
+            acked.setdefault(event.queue, []).append(event.at_ms)
+    marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
+    return [longest_gap(times, at, end) for at, end in pairwise(marks) for times in acked.values()]
 
 
 def judge(drill: Drill, history: History, *, full: bool = True) -> None:

@@ -5,13 +5,14 @@ All times are ms of the history's clock, which begins with the load.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from chaos.drills.measure import percentile
-from chaos.faults import FAULTS
-from chaos.history import Happened, History, Observed
+from chaos.faults import kind_of
+from chaos.history import ENDED_FAULT, Happened, History, Observed
 
 BIN_MS: Final = 20.0
 GAP_MS: Final = 50.0
@@ -20,6 +21,7 @@ WINDOW_MS: Final = 100.0
 SILENT_MS: Final = 1500.0
 """A server that said nothing for so long has no role that anybody knows."""
 AGAIN: Final = ("restart",)
+CLOCK_JUMP: Final = "clock_jump"
 ENDS: Final[Mapping[str, Sequence[str]]] = {
     "kill": AGAIN,
     "stop": AGAIN,
@@ -28,17 +30,26 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
     "slow_network": ("slow_network", "heal"),
     **dict.fromkeys(("lose_packets", "double_packets", "reorder_packets", "narrow_links"), ("heal",)),
-    **{name: (name,) for name in ("slow_disk", "disk_full", "lying_sync")},
+    **{name: (name,) for name in ("slow_disk", "disk_full")},
+    "lying_sync": ("lying_sync", "kill", "stop", "power_fail"),
     "no_descriptors": ("no_descriptors", "kill", "stop", "power_fail"),
+    "wipe": AGAIN,
+    CLOCK_JUMP: (CLOCK_JUMP,),
 }
-"""What ends a fault; ``heal`` does so wherever it struck, all else on the same server."""
-REPAIRS: Final = frozenset({"restart", "resume", "heal", "look"})
+"""What ends a fault, besides ``fault_ended``; ``heal`` does so wherever it struck, all else on the same
+server."""
+REPAIRS: Final = frozenset({"restart", "resume", "heal", "look", ENDED_FAULT})
+AFTER_MS: Final = 5000.0
+"""So long after its end a fault is held responsible."""
 
 
 def timeline(history: History, until_ms: float) -> dict[str, Any]:
-    """``acks``, ``latency_max_ms``: by bins of ``bin_ms``; ``gaps``: [from, to] without an acknowledgement;
-    ``faults``: name, node, from, to; ``roles``: node, role, epoch, from, to."""
-    sends = [send for send in history.sends() if send.outcome == "ok" and send.ended_ms is not None]
+    """``acks``, ``latency_max_ms``: by bins of ``bin_ms``; ``latency_p50_ms`` and ``latency_p99_ms``: a send
+    without an answer counts with the time that it was waited for; ``gaps``: [from, to] without an
+    acknowledgement, to the load's end; ``faults``: name, node, from, to; ``roles``: node, role, epoch, from,
+    to."""
+    every = history.sends()
+    sends = [send for send in every if send.outcome == "ok" and send.ended_ms is not None]
     ended = sorted(send.ended_ms for send in sends if send.ended_ms is not None)
     until_ms = max([until_ms, *ended[-1:]])
     acks = [0] * (int(until_ms // BIN_MS) + 1)
@@ -50,6 +61,8 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
         acks[place] += 1
         slowest[place] = max(slowest[place], round(took_ms, 1))
         waited.append(round(took_ms, 1))
+    unanswered = [send for send in every if send.outcome == "unknown" and send.invoked_ms < until_ms]
+    waited += [round((send.ended_ms or until_ms) - send.invoked_ms, 1) for send in unanswered]
     waited.sort()
     return {
         "bin_ms": BIN_MS,
@@ -58,41 +71,47 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
         "latency_max_ms": slowest,
         "latency_p50_ms": percentile(waited, 50),
         "latency_p99_ms": percentile(waited, 99),
-        "gaps": [[round(a, 1), round(b, 1)] for a, b in pairwise([0.0, *ended]) if b - a >= GAP_MS],
+        "gaps": [[round(a, 1), round(b, 1)] for a, b in pairwise([0.0, *ended, until_ms]) if b - a >= GAP_MS],
         "faults": _faults(history, until_ms),
         "roles": _roles(history.observed(), until_ms),
     }
 
 
 def availability(told: Mapping[str, Any]) -> float | None:
-    """The share of windows of WINDOW_MS in which something was acknowledged, from the first fault on until
-    the load's end. ``told``: a ``timeline``. None without a fault."""
-    if not told["faults"]:
-        return None
-    begun = int(min(fault["from_ms"] for fault in told["faults"]) // BIN_MS)
-    # The last window may be cut short by the load's end.
-    acks, width = told["acks"][begun:], int(WINDOW_MS // BIN_MS)
-    served = [any(acks[at : at + width]) for at in range(0, len(acks) - width + 1, width)]
+    """The share of windows of WINDOW_MS in which something was acknowledged, from each fault on until
+    AFTER_MS after its end: how long the waits between two faults are changes nothing. ``told``: a
+    ``timeline``. None without a fault."""
+    acks, width = told["acks"], int(WINDOW_MS // BIN_MS)
+    chosen: set[int] = set()
+    for fault in told["faults"]:
+        first, last = (int(at_ms // WINDOW_MS) for at_ms in (fault["from_ms"], fault["to_ms"] + AFTER_MS))
+        # The last window may be cut short by the load's end.
+        chosen.update(range(first, min(last, len(acks) // width)))
+    served = [any(acks[at * width : (at + 1) * width]) for at in chosen]
     return round(sum(served) / len(served), 4) if served else None
 
 
+def strikes_ms(told: Mapping[str, Any]) -> list[float]:
+    """When faults began, each moment once. ``told``: a ``timeline``."""
+    return sorted({fault["from_ms"] for fault in told["faults"]})
+
+
 def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
-    struck = sorted((e for e in history.happened() if e.name in FAULTS), key=lambda event: event.at_ms)
+    """Spans of what was broken. One that lasts until it is mended and was not, lasts to the load's end."""
+    told = (e for e in history.happened() if kind_of(e.name) is not None or e.name == ENDED_FAULT)
+    struck = sorted(told, key=lambda event: event.at_ms)
+    clocks_ms: Counter[str] = Counter()
     found = []
     for at, event in enumerate(struck):
-        if event.name in REPAIRS or _is_an_end(event):
+        if event.name == CLOCK_JUMP:
+            clocks_ms[event.node] += int(event.fields.get("by_ms", 0))
+        right_again = event.name == CLOCK_JUMP and not clocks_ms[event.node]
+        if event.name in REPAIRS or right_again or _is_an_end(event):
             continue
         until = next((later.at_ms for later in struck[at + 1 :] if _ends(event, later)), None)
-        if event.name not in ENDS:
-            until = event.at_ms
-        found.append(
-            {
-                "fault": event.name,
-                "node": event.node,
-                "from_ms": event.at_ms,
-                "to_ms": until_ms if until is None else until,
-            }
-        )
+        if until is None:
+            until = until_ms if event.name in ENDS else event.at_ms
+        found.append({"fault": event.name, "node": event.node, "from_ms": event.at_ms, "to_ms": until})
     return found
 
 
@@ -103,6 +122,8 @@ def _is_an_end(event: Happened) -> bool:
 
 
 def _ends(fault: Happened, later: Happened) -> bool:
+    if later.name == ENDED_FAULT:
+        return later.node == fault.node and later.fields.get("fault") == fault.name
     here = later.node == fault.node or later.name == "heal"
     return here and later.name in ENDS.get(fault.name, ())
 

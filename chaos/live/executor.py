@@ -23,12 +23,12 @@ from admin.local.layout import Node
 from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import FAULTS, Fault, OwnFault, Step, kind_of
-from chaos.history import Happened, History
+from chaos.history import ENDED_FAULT, Happened, History
 from chaos.live.ground import Ground
 from chaos.live.means import needs_of, refusal
 from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
-from chaos.live.operator import Operator
+from chaos.live.operator import Ended, Operator
 from chaos.live.releases import this
 from chaos.live.tracing import READS, SYNCS, WRITES, Tracer
 from chaos.partitions import links_to_cut
@@ -59,19 +59,33 @@ class Refused(MqError):
 class Outcome:
     """What became of the steps. ``done``: by kind; ``missed``: nobody held the role, or there was nothing to
     change; ``refused``: what cannot be done here, with ``at_ms``, ``fault`` and ``reason``; ``errors``:
-    servers that ended by themselves, or did not end when told to, without a fault that explains it."""
+    servers that ended by themselves, or did not end when told to, without a fault that explains it;
+    ``injected``: system calls that were changed, by kind."""
 
     done: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     refused: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    injected: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
         self.refused.append({"at_ms": at_ms, "fault": fault.name, "reason": str(why)})
 
+    def traced(self, fault: str, calls: int) -> None:
+        """So many calls of a server were changed for this fault; none: it was told to, and never struck."""
+        self.injected[fault] += calls
+        if not calls:
+            self.done[fault] -= 1
+            self.missed[fault] += 1
+
     def to_json(self) -> dict[str, Any]:
-        done, missed = dict(self.done), dict(self.missed)
-        return {"done": done, "missed": missed, "refused": self.refused, "errors": self.errors}
+        return {
+            "done": dict(+self.done),
+            "missed": dict(self.missed),
+            "refused": self.refused,
+            "errors": self.errors,
+            "injected": dict(self.injected),
+        }
 
 
 class Executor:
@@ -107,11 +121,13 @@ class Executor:
         self, steps: Sequence[Step], scale: float, whole: Callable[[], Awaitable[object]] | None = None
     ) -> None:
         """Each step at its time, or when the one before is done. ``scale``: real milliseconds to one of the
-        plan. ``whole``, if given, is awaited before each step at which nothing is broken any more: the times
-        of that step and of later ones are moved by what it took. Who cancels this stops no step half way."""
+        plan. ``whole``, if given, is awaited before each step at which nothing is broken any more and that is
+        no part of the strike before, on what that hit: the times of that step and of later ones are moved by
+        what it took. Who cancels this stops no step half way."""
         begun_ms, before_ms = self._clock(), 0
         for step in steps:
-            if whole is not None and before_ms and await self._mended():
+            goes_on = step.fault.target.startswith("=")
+            if whole is not None and before_ms and not goes_on and await self._mended():
                 await whole()
                 self._history.add(Happened(round(self._clock(), 1), "", FULL))
                 begun_ms = self._clock() - before_ms * scale
@@ -182,7 +198,7 @@ class Executor:
 
     async def _mend(self) -> None:
         for name in list(self._tracers):
-            await self._trace(self._cluster.layout.node(name), "")
+            await self._untrace(name)
         if self._ground.network is not None:
             await self._ground.network.heal()
         for name in list(self._ground.short):
@@ -194,6 +210,8 @@ class Executor:
     async def stop(self) -> None:
         """End what still works in the background, and let the servers hear each other: they stop in order."""
         await self._operator.stop()
+        for name in list(self._tracers):
+            await self._untrace(name)  # while who counts what they did is there
         await self._tasks.cancel()
         await self._mend()
 
@@ -370,42 +388,58 @@ class Executor:
 
     async def _slow_disk(self, node: Node, fault: faults.SlowDisk) -> bool:
         what = f"delay_enter={int(fault.extra_ms * 1000)}" if fault.extra_ms > 0 else ""
-        return await self._trace(node, what)
+        return await self._trace(node, fault, what)
 
     async def _lying_sync(self, node: Node, fault: faults.LyingSync) -> bool:
-        return await self._trace(node, "retval=0" if fault.lying else "")
+        return await self._trace(node, fault, "retval=0" if fault.lying else "")
 
     async def _sync_error(self, node: Node, fault: faults.SyncError) -> bool:
-        return await self._trace(node, "error=EIO", fault.count)
+        return await self._trace(node, fault, "error=EIO", fault.count)
 
     async def _write_error(self, node: Node, fault: faults.WriteError) -> bool:
-        return await self._trace(node, "error=EIO", fault.count, WRITES)
+        return await self._trace(node, fault, "error=EIO", fault.count, WRITES)
 
     async def _read_error(self, node: Node, fault: faults.ReadError) -> bool:
-        return await self._trace(node, "error=EIO", fault.count, READS)
+        return await self._trace(node, fault, "error=EIO", fault.count, READS)
 
-    async def _trace(self, node: Node, what: str, count: int = 0, calls: str = SYNCS) -> bool:
-        """Have strace change these calls of a server, ``count`` of them, or all; nothing: no more."""
-        before = self._tracers.pop(node.name, None)
-        if before is not None:
-            await before.end()
+    async def _trace(self, node: Node, fault: Fault, what: str, count: int = 0, calls: str = SYNCS) -> bool:
+        """Have strace change these calls of a server, ``count`` of them, or all; nothing: no more. One that
+        is there already ends, with its fault."""
+        before = await self._untrace(node.name)
         if not what:
-            self._note_tracers()
-            return before is not None
+            return before is not None and before.injected > 0
         if node.pid is None or not self._cluster.is_running(node):
             return False
-        tracer = self._tracers[node.name] = await Tracer.attach(node.pid, what, calls)
+        tracer = self._tracers[node.name] = await Tracer.attach(node.pid, what, calls, fault.name)
         self._note_tracers()
 
         async def watch() -> None:
             await tracer.watch(count)
             await tracer.end()
-            if self._tracers.get(node.name) is tracer:
-                del self._tracers[node.name]
-                self._note_tracers()
+            self._traced(node, tracer)
 
-        self._tasks.spawn(watch(), name=f"trace-{node.name}")
+        tracer.watching = self._tasks.spawn(watch(), name=f"trace-{node.name}")
         return True
+
+    async def _untrace(self, name: str) -> Tracer | None:
+        """End a server's tracer, if it has one; what it changed is counted then."""
+        tracer = self._tracers.pop(name, None)
+        if tracer is not None:
+            await tracer.end()
+            self._note_tracers()
+        return tracer
+
+    def _traced(self, node: Node, tracer: Tracer) -> None:
+        """A tracer has ended: its fault did, and it never struck when no call was changed."""
+        if self._tracers.get(node.name) is tracer:
+            del self._tracers[node.name]
+            self._note_tracers()
+        self._ended(node.name, tracer.fault)
+        self.outcome.traced(tracer.fault, tracer.injected)
+
+    def _ended(self, name: str, fault: str) -> None:
+        """Note that a fault is over which no step ends."""
+        self._history.add(Happened(round(self._clock(), 1), name, ENDED_FAULT, {"fault": fault}))
 
     def _note_tracers(self) -> None:
         self._ground.tracers = {name: tracer.pid for name, tracer in self._tracers.items()}
@@ -469,7 +503,7 @@ class Executor:
         return True
 
     async def _hand_over(self, node: Node, fault: Fault) -> bool:
-        return self._operator.hand_over()
+        return self._operator.hand_over(self._operated(node, fault))
 
     async def _rolling_change(self, node: Node, fault: faults.RollingChange) -> bool:
         async def restart(one: Node) -> None:
@@ -477,7 +511,9 @@ class Executor:
                 self._history.add(Happened(round(self._clock(), 1), one.name, "stop"))
                 await self._start(one)
 
-        return self._operator.change(fault.values, self._onlooker.master, restart)
+        return self._operator.change(
+            fault.values, self._onlooker.master, restart, self._operated(node, fault)
+        )
 
     async def _upgrade(self, node: Node, fault: faults.Upgrade) -> bool:
         previous = self._ground.previous
@@ -494,7 +530,18 @@ class Executor:
                 one.code = code
                 await self._start(one)
 
-        return self._operator.upgrade(replace, lambda why: self.outcome.refuse(0, fault, why))
+        return self._operator.upgrade(replace, self._operated(node, fault))
+
+    def _operated(self, node: Node, fault: Fault) -> Ended:
+        """What an operator began counts as done until the cluster refuses it, or it comes to no end."""
+
+        def ended(why: Exception | None) -> None:
+            self._ended(node.name, fault.name)
+            if why is not None:
+                self.outcome.done[fault.name] -= 1
+                self.outcome.refuse(0, fault, why)
+
+        return ended
 
     def _operator_refused(self, why: str) -> None:
         self._history.add(Happened(round(self._clock(), 1), "", "operator_refused", {"why": why}))

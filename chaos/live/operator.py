@@ -15,6 +15,9 @@ from model.errors import MqError
 from runtime.env import Env
 from runtime.tasks import Tasks
 
+Ended = Callable[[Exception | None], None]
+"""Hears of the end of what an operator did: None, or why the cluster did not let it."""
+
 MEMBERS_S: Final = 10.0
 """How long a rolling change waits for all members before the next broker."""
 
@@ -30,7 +33,7 @@ class Operator:
         self._tasks = Tasks("operator")
         self._task: asyncio.Task[None] | None = None
 
-    def hand_over(self) -> bool:
+    def hand_over(self, ended: Ended) -> bool:
         """Ask for another master; False while the operator is busy."""
         layout = self._cluster.layout
         controllers = [one.controller_address for one in layout.namesrvs]
@@ -40,13 +43,14 @@ class Operator:
         async def ask() -> None:
             await hand_over(self._env, namesrvs, controllers, CLUSTER, group, credentials=credentials.read())
 
-        return self._work(ask)
+        return self._work(ask, ended)
 
     def change(
         self,
         values: Mapping[str, str],
         master: Callable[[], str | None],
         restart: Callable[[Node], Awaitable[None]],
+        ended: Ended,
     ) -> bool:
         """Restart the brokers with other ``values``, slaves first, each when all are members again."""
 
@@ -59,13 +63,10 @@ class Operator:
                 one.own.update(values)
                 await restart(one)
 
-        return self._work(change)
+        return self._work(change, ended)
 
-    def upgrade(
-        self, replace: Callable[[Node], Awaitable[None]], stopped: Callable[[Exception], None]
-    ) -> bool:
-        """``replace`` every server, NameServers first, masters last, each when nothing is lacking;
-        ``stopped`` hears why it came to no end."""
+    def upgrade(self, replace: Callable[[Node], Awaitable[None]], ended: Ended) -> bool:
+        """``replace`` every server, NameServers first, masters last, each when nothing is lacking."""
 
         async def upgrade() -> None:
             done: set[str] = set()
@@ -77,13 +78,7 @@ class Operator:
                 done.add(step.server)
                 await replace(self._cluster.layout.node(step.server))
 
-        async def told() -> None:
-            try:
-                await upgrade()
-            except (MqError, OSError) as error:
-                stopped(error)
-
-        return self._work(told)
+        return self._work(upgrade, ended)
 
     async def _whole(self) -> rolling.Views:
         """What the servers say, once nothing is lacking. Raises ClusterNotReady."""
@@ -107,7 +102,7 @@ class Operator:
     async def stop(self) -> None:
         await self._tasks.cancel()
 
-    def _work(self, ask: Callable[[], Awaitable[None]]) -> bool:
+    def _work(self, ask: Callable[[], Awaitable[None]], ended: Ended) -> bool:
         if self._task is not None and not self._task.done():
             return False
 
@@ -116,6 +111,9 @@ class Operator:
                 await ask()
             except (MqError, OSError) as error:
                 self._refused(str(error))  # the cluster said no, or could not be asked: nothing was promised
+                ended(error)
+            else:
+                ended(None)
 
         self._task = self._tasks.spawn(work(), name="work")
         return True

@@ -15,7 +15,8 @@ WRITES: Final = "pwrite64,pwritev,pwritev2"
 READS: Final = "pread64,preadv,preadv2"
 """Of files only: what is written to and read from connections has other calls."""
 ATTACH_S: Final = 5.0
-INJECTED: Final = b"(INJECTED)"
+CHANGED: Final = (b"(INJECTED)", b"(DELAYED)")
+"""How strace marks a call that it has changed, or held."""
 
 
 class NotTraced(MqError):
@@ -23,18 +24,21 @@ class NotTraced(MqError):
 
 
 class Tracer:
-    """One strace on one process. ``injected``: calls that it has changed."""
+    """One strace on one process. ``injected``: calls that it has changed; ``fault``: on whose behalf;
+    ``watching``: the task that counts them."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, fault: str = "") -> None:
         self._process = process
+        self.fault = fault
         self.injected = 0
+        self.watching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @classmethod
-    async def attach(cls, pid: int, what: str, calls: str = SYNCS) -> Tracer:
+    async def attach(cls, pid: int, what: str, calls: str = SYNCS, fault: str = "") -> Tracer:
         """Change each of these ``calls`` of ``pid`` by ``what``, as strace's ``inject`` names it. Raises
         NotTraced."""
         process = await asyncio.create_subprocess_exec(
@@ -52,13 +56,13 @@ class Tracer:
             with suppress(ProcessLookupError):
                 process.kill()
             raise NotTraced(f"strace: {line.decode(errors='replace').strip()}")
-        return cls(process)
+        return cls(process, fault)
 
     async def watch(self, count: int = 0) -> None:
         """Until ``count`` calls were changed; 0: until the process, or the tracing, ends."""
         assert self._process.stderr is not None
         while line := await self._process.stderr.readline():
-            self.injected += INJECTED in line
+            self.injected += any(mark in line for mark in CHANGED)
             if count and self.injected >= count:
                 return
 
@@ -68,3 +72,5 @@ class Tracer:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGTERM)
             await self._process.wait()
+        if self.watching is not None and self.watching is not asyncio.current_task():
+            await asyncio.wait([self.watching])

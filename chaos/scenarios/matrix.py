@@ -64,7 +64,7 @@ def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") 
         load=Load(producers=4, per_second=25.0, queues=4),
         load_ms=at_ms + TAIL_MS,
         broker=dict(MODES_OF[target][mode]),
-        power_failures=kind == "power_fail",
+        power_failures=kind in ("power_fail", "lying_sync"),
         errors_expected=kind in ("disk_full", "no_descriptors", *BROKEN),
         **ground(rng),
     )
@@ -136,10 +136,12 @@ def _broken(fault: Callable[[str, int], Fault]) -> Draw:
 
 
 def _lying_sync(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
-    end_ms = at_ms + rng.randint(1500, 4000)
+    """A lie that costs something: what was not written is gone with the power."""
+    off_ms = at_ms + rng.randint(1500, 4000)
     return [
         Step(at_ms, faults.LyingSync(_broker(rng)), "hit"),
-        Step(end_ms, faults.LyingSync("=hit", lying=False)),
+        Step(off_ms, faults.PowerFail("=hit")),
+        Step(off_ms + rng.randint(300, 1500), faults.Restart("=hit")),
     ]
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,14 +22,16 @@ import pytest
 from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import Step
-from chaos.history import Happened, History
+from chaos.history import ENDED_FAULT, Happened, History
 from chaos.live import executor as executors
 from chaos.live import ground as grounds
 from chaos.live import means
+from chaos.live import operator as operators
 from chaos.live.executor import Executor, flip_bit
 from chaos.live.ground import Ground, Short
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
+from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
 from tests.waiting import until
@@ -242,6 +245,28 @@ async def test_one_by_one_the_next_fault_waits_for_a_whole_group_once_nothing_is
     await world.executor.stop()
 
 
+async def test_a_strike_is_carried_out_to_its_end_before_the_whole_group_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    """A broker whose sync failed serves no more until it is restarted: the group would not be whole."""
+    world = World(tmp_path)
+    waited: list[list[str]] = []
+
+    async def whole() -> None:
+        waited.append([name for _, name in world.struck])
+
+    steps = [
+        Step(1, faults.Look("b1"), "hit"),
+        Step(2, faults.Kill("=hit")),
+        Step(3, faults.Restart("=hit")),
+        Step(4, faults.Look("b2"), "next"),
+        Step(5, faults.Kill("=next")),
+    ]
+    await world.executor.run(steps, 1.0, whole)
+    assert waited == [["look", "kill", "restart"]]
+    await world.executor.stop()
+
+
 @pytest.mark.parametrize("fault", [faults.Isolate("master"), faults.Heal(), faults.PowerFail("master")])
 async def test_what_cannot_be_done_here_is_refused_with_the_reason(
     fault: faults.Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -377,6 +402,87 @@ async def test_a_server_whose_descriptors_could_not_be_taken_is_not_waited_for(
     await world.do(faults.NoDescriptors("b1"))
     assert "not yours" in world.executor.outcome.refused[0]["reason"]
     assert await world.executor._mended()
+
+
+STRACE = """#!/bin/sh
+echo "strace: Process $3 attached" >&2
+for _ in $CHANGED; do echo "fdatasync(3) = 0 $MARK" >&2; done
+exec sleep 60
+"""
+
+
+@pytest.fixture
+def strace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A strace that tells of as many changed calls as CHANGED has words."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "strace").write_text(STRACE)
+    (tmp_path / "bin" / "strace").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("CHANGED", "")
+    monkeypatch.setenv("MARK", "(INJECTED)")
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    return monkeypatch
+
+
+@pytest.mark.parametrize("mark", ["(INJECTED)", "(DELAYED)"])
+@pytest.mark.parametrize("fault", [faults.LyingSync("b1"), faults.SlowDisk("b1"), faults.SyncError("b1", 2)])
+async def test_what_strace_changed_in_no_call_is_no_strike(
+    fault: faults.Fault, mark: str, tmp_path: Path, strace: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.cluster.layout.broker_nodes[0].pid = os.getpid()
+    world.cluster.layout.broker_nodes[1].pid = os.getpid()
+    await world.do(fault)
+    strace.setenv("CHANGED", "one two")
+    strace.setenv("MARK", mark)
+    await world.do(replace(fault, target="b2"))
+    await until(lambda: all(t.injected or t.fault for t in world.executor._tracers.values()))
+    await asyncio.sleep(0.05)
+    await world.executor.stop()
+    outcome, name = world.executor.outcome, fault.name
+    assert (outcome.done[name], outcome.missed[name], outcome.injected[name]) == (1, 1, 2)
+    assert outcome.to_json()["injected"] == {name: 2}
+    ended = [(e.node, e.fields["fault"]) for e in world.history.happened(ENDED_FAULT)]
+    assert sorted(ended) == [("broker-a-0", name), ("broker-a-1", name)]
+    assert not world.ground.tracers
+
+
+async def test_a_second_tracer_ends_the_first_ones_fault(tmp_path: Path, strace: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.cluster.layout.broker_nodes[0].pid = os.getpid()
+    strace.setenv("CHANGED", "one")
+    await world.do(faults.SlowDisk("b1"))
+    await world.do(faults.LyingSync("b1"))
+    assert [e.fields["fault"] for e in world.history.happened(ENDED_FAULT)] == ["slow_disk"]
+    await world.do(faults.LyingSync("b1", lying=False))
+    assert world.executor.outcome.done == {"slow_disk": 1, "lying_sync": 2}
+    await world.executor.stop()
+
+
+@pytest.mark.parametrize("why", [None, MqError("no successor")])
+async def test_what_an_operator_was_refused_was_not_done(
+    why: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(*args: object, **more: object) -> None:
+        if why is not None:
+            raise why
+
+    async def whole(**more: object) -> None:
+        await asked()
+
+    monkeypatch.setattr(operators, "hand_over", asked)
+    world = World(tmp_path)
+    monkeypatch.setattr(world.cluster, "wait_ready", whole)
+    for fault in (faults.HandOver("master"), faults.RollingChange("master")):
+        await world.do(fault)
+        await world.executor._operator.wait()
+    outcome = world.executor.outcome
+    done = {} if why else {"hand_over": 1, "rolling_change": 1}
+    assert outcome.to_json()["done"] == done
+    assert [one["reason"] for one in outcome.refused] == ["no successor"] * (2 if why else 0)
+    ended = [e.fields["fault"] for e in world.history.happened(ENDED_FAULT)]
+    assert ended == ["hand_over", "rolling_change"]
+    await world.executor.stop()
 
 
 async def test_a_plan_that_is_cancelled_leaves_no_step_half_done(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_table_counts_what_each_fault_cost() -> None:
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
 
 
-def test_availability_is_the_share_of_windows_with_an_acknowledgement_since_the_first_fault() -> None:
+def test_availability_is_the_share_of_windows_with_an_acknowledgement_while_faults_act() -> None:
     queue = Queue("t", "g", 0)
     events: list[Any] = []
     for at in [*range(0, 1000, 20), *range(1500, 2000, 20)]:
@@ -177,3 +177,7 @@ def test_availability_is_the_share_of_windows_with_an_acknowledgement_since_the_
     told = timeline(History([*events, *struck]), 2000.0)
     assert availability(told) == 0.5
     assert availability(timeline(History(events), 2000.0)) is None
+    for at in range(2000, 60_000, 20):
+        events += [Invoke(at, "p", f"k{at}", queue, 1), Ok(at + 1.0, "p", f"k{at}", queue, at, at)]
+    waited = timeline(History([*events, *struck]), 60_000.0)
+    assert availability(waited) == round(49 / 54, 4), "the wait for the next strike makes it no better"

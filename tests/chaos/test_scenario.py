@@ -18,9 +18,12 @@ from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Layout
 from chaos import faults
+from chaos.checks import Evidence, Promised, check_so_far
 from chaos.checks.replicas import ReplicaLog
 from chaos.drills.live.commands import exit_code
+from chaos.drills.live.disks import lied
 from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, proves_nothing
+from chaos.drills.live.staging import count_failed
 from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
 from chaos.faults import Step
@@ -100,6 +103,15 @@ def test_a_run_without_any_of_its_faults_or_without_an_acknowledgement_says_noth
     assert proves_nothing(Plan([]), Outcome(), 5) is None
 
 
+def test_a_command_that_failed_on_a_staging_host_broke_nothing() -> None:
+    spec = DrillSpec(scenario="staging/kill", seed=1, plan=Plan([Step(1, faults.Kill("master"))]))
+    for failed, code in (([], 0), (["kill b0: no route"], 3), (["start b0: no route"], 1)):
+        struck = told(acked=5)
+        struck.outcome.done.update(kill=1)
+        count_failed(struck, spec, failed)
+        assert exit_code(struck) == code
+
+
 def test_a_producer_or_a_consumer_that_died_is_told() -> None:
     class Dead(DrillLoad):
         def __init__(self) -> None:
@@ -138,6 +150,25 @@ def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history
     assert drill.lost == 2
     assert {v["checker"] for v in drill.violations} == {"lost", "one_master_per_epoch"}
     assert drill.rto_ms == drill.stall_ms == 300.0
+
+
+def test_of_messages_nothing_is_promised_once_a_disk_lied_and_lost_power() -> None:
+    queue = Queue("chaos", "broker-a", 0)
+    sent: list[Any] = [Invoke(1.0, "p0", "k1", queue, 7), Ok(2.0, "p0", "k1", queue, 0, 0)]
+    lies = Happened(3.0, "b0", "lying_sync", {"lying": True})
+    masters = [Observed(10.0, f"b{at}", at, "master", 3, 0, 0) for at in (0, 1)]
+
+    def found(*struck: Happened) -> set[str]:
+        drill = Drill(full_again_ms=9.0)
+        events = [*sent, *struck, *masters]
+        _judge(drill, History(events), [queue], 400.0, Plan([]))
+        assert drill.violated == bool(drill.lost)
+        early = check_so_far(Evidence(History(events), forgiven=Promised(lied=bool(lied(events)))))
+        return {one["checker"] for one in drill.violations} | {one.checker for one in early}
+
+    assert found(lies, Happened(4.0, "b0", "power_fail")) == {"one_master_per_epoch"}
+    assert found(lies, Happened(4.0, "b1", "power_fail")) == {"lost", "one_master_per_epoch"}
+    assert found(lies, Happened(4.0, "b0", "kill")) == {"lost", "one_master_per_epoch"}
 
 
 def test_what_a_look_saw_and_the_end_sees_again_counts_once() -> None:

@@ -11,10 +11,10 @@ import pytest
 from chaos.drills.drill import summary
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
-from chaos.drills.measure import Drill
+from chaos.drills.measure import Drill, outages
 from chaos.drills.timeline import timeline
 from chaos.faults import Isolate, Step
-from chaos.history import Happened, History, Invoke, Observed, Ok
+from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Unknown
 from chaos.live.executor import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import page
@@ -77,6 +77,49 @@ def test_a_process_lacks_descriptors_until_it_gets_them_back_or_ends(end: str) -
     struck += [Happened(30.0, "b1", end, fields)]
     first = timeline(History(struck), 100.0)["faults"][0]
     assert (first["fault"], first["from_ms"], first["to_ms"]) == ("no_descriptors", 10.0, 30.0)
+
+
+def test_a_fault_that_no_step_ends_lasts_until_it_ended_and_a_clock_until_it_is_right_again() -> None:
+    struck = [
+        Happened(10.0, "b1", "rolling_change", {"values": {}}),
+        Happened(11.0, "b2", "sync_error", {"count": 1}),
+        Happened(12.0, "b1", "clock_jump", {"by_ms": 5000}),
+        Happened(13.0, "b1", "wipe"),
+        Happened(20.0, "b1", ENDED_FAULT, {"fault": "sync_error"}),
+        Happened(21.0, "b2", ENDED_FAULT, {"fault": "sync_error"}),
+        Happened(22.0, "b1", "clock_jump", {"by_ms": -5000}),
+        Happened(23.0, "b1", "restart"),
+        Happened(24.0, "b1", ENDED_FAULT, {"fault": "rolling_change"}),
+    ]
+    spans = [(one["fault"], one["to_ms"]) for one in timeline(History(struck), 100.0)["faults"]]
+    assert spans == [("rolling_change", 24.0), ("sync_error", 21.0), ("clock_jump", 22.0), ("wipe", 23.0)]
+
+
+def test_an_outage_that_does_not_end_is_a_gap_and_a_send_without_an_answer_was_waited_for() -> None:
+    queue = Queue("t", "g", 0)
+    events: list[Any] = []
+    for at in range(0, 100, 10):
+        events += [Invoke(at, "p", f"k{at}", queue, 1), Ok(at + 2.0, "p", f"k{at}", queue, at, at)]
+    events += [Invoke(100.0, "p", "a", queue, 1), Unknown(700.0, "p", "a", "timeout")]
+    events += [Invoke(700.0, "p", "b", queue, 1)]
+    found = timeline(History(events), 1000.0)
+    assert found["gaps"] == [[92.0, 1000.0]]
+    assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (2.0, 600.0)
+
+
+def test_each_strikes_outage_is_counted_for_each_queue() -> None:
+    one, other = Queue("t", "g", 0), Queue("t", "g", 1)
+    events: list[Any] = []
+    for queue, back in ((one, 300.0), (other, 400.0)):
+        for at in (*range(0, 200, 10), *range(int(back), 1000, 10)):
+            key = f"{queue.queue_id}-{at}"
+            events += [Invoke(at, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+    assert outages(History(events), [190.0, 600.0], 990.0) == [110.0, 210.0, 10.0, 10.0]
+    events += [Happened(190.0, "b", "reset_links"), Happened(600.0, "b", "reset_links")]
+    result = DrillResult(Drill(), Outcome(), History(events), {}, 990.0)
+    told = result.to_json(DrillSpec(scenario="x", seed=1, plan=Plan([])))
+    assert told["rto_strikes_ms"] == [110.0, 210.0, 10.0, 10.0]
+    assert (told["rto_p50_ms"], told["rto_p99_ms"], told["rto_max_ms"]) == (10.0, 210.0, 210.0)
 
 
 def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:

@@ -26,6 +26,7 @@ from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos import extensions
 from chaos.drills import ledger as ledgers
+from chaos.drills.live.disks import lied
 from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
@@ -378,12 +379,12 @@ def exit_code(told: DrillResult) -> int:
 def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     """What came of a run, on a screen."""
     drill, outcome = told.drill, told.outcome
-    done = ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())) or "none"
+    done = ", ".join(f"{name} {count}" for name, count in sorted((+outcome.done).items())) or "none"
     console.print(f"{spec.scenario}, seed {spec.seed}: faults {done}", highlight=False)
     if told.upgraded is not None:
         console.print("  upgraded from {} to {}".format(*told.upgraded), highlight=False, markup=False)
     for name, count in sorted(outcome.missed.items()):
-        console.print(f"  {name}: {count} without a target", highlight=False)
+        console.print(f"  {name}: {count} without a target, or without effect", highlight=False)
     for one in outcome.refused:
         text = f"{one['fault']}: {one['reason']}"
         console.print(f"  [yellow]refused[/yellow] {escape(text)}", highlight=False)
@@ -392,9 +393,12 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
         if drill.stall_ms is None
         else f"; longest time without an acknowledgement {drill.stall_ms:,.0f} ms"
     )
+    liars = ", ".join(lied(told.history.events))
+    said = (
+        verdict(drill) if not liars else f"not judged for losses, as the disk of {liars} lied and lost power"
+    )
     console.print(
-        f"{drill.acked:,} acknowledged, {drill.unknown:,} unknown, {drill.failed:,} failed{stall}: "
-        f"{verdict(drill)}",
+        f"{drill.acked:,} acknowledged, {drill.unknown:,} unknown, {drill.failed:,} failed{stall}: {said}",
         highlight=False,
     )
     if told.extras:

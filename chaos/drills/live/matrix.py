@@ -35,7 +35,7 @@ HEAD: Final = (
 )
 TWICE: Final = ("offset_reuse", "acknowledged_twice")
 ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
-SWITCHED: Final = ("disk_full", "no_descriptors", "slow_disk", "lying_sync", "clock_jump", "upgrade")
+SWITCHED: Final = ("disk_full", "no_descriptors", "slow_disk", "clock_jump", "upgrade")
 KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 
 

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any, Final
 
 from admin.local.cluster import LocalCluster
-from chaos.checks import Evidence, check_so_far
+from chaos.checks import Evidence, Promised, check_so_far
 from chaos.checks.liveness import Group
 from chaos.checks.violation import Violation
+from chaos.drills.live.disks import lied
 from chaos.drills.measure import VIOLATIONS_SHOWN
 from chaos.history import Happened, History, Observed
 from runtime.env import Env
@@ -76,7 +77,12 @@ class Watch:
     def _evidence(self) -> Evidence:
         until_ms = self._clock() - LATE_MS
         group = None if self._group is None else replace(self._group, until_ms=until_ms)
-        return Evidence(History(self._history.events), power_failures=self._power_failures, group=group)
+        return Evidence(
+            History(self._history.events),
+            power_failures=self._power_failures,
+            group=group,
+            forgiven=Promised(lied=bool(lied(self._history.events))),
+        )
 
     def _stopped(self, found: Sequence[Violation]) -> Stopped:
         told = [violation.to_json() for violation in found[:VIOLATIONS_SHOWN]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from admin.host.serve import loop_factory
 from admin.outfile import OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos.drills.live.commands import env_of_client, exit_code, show, write_history
-from chaos.drills.live.scenario import STAGING, DrillResult, DrillSpec, strike
+from chaos.drills.live.scenario import STAGING, DrillResult, DrillSpec, proves_nothing, strike
 from chaos.drills.screen import cannot_go_on
 from chaos.live.ground import Ground
 from chaos.remote import hosts as files
@@ -97,6 +98,17 @@ async def _run(env: Env, spec: DrillSpec, hosts: Hosts, own: Path) -> DrillResul
                 await admin.delete_topic(spec.plan.load.topic)
         if wrong:
             raise MqError(f"not everything could be mended: {'; '.join(wrong)}")
-    for text in cluster.failed:
-        told.outcome.refused.append({"at_ms": 0, "fault": spec.scenario, "reason": text})
+    count_failed(told, spec, cluster.failed)
     return told
+
+
+def count_failed(told: DrillResult, spec: DrillSpec, failed: Sequence[str]) -> None:
+    """A command that did not work, ``WHAT SERVER: why``, broke nothing, whatever was counted when it was
+    sent."""
+    for text in failed:
+        told.outcome.refused.append({"at_ms": 0, "fault": spec.scenario, "reason": text})
+        what = text.partition(" ")[0]
+        if told.outcome.done[what]:
+            told.outcome.done[what] -= 1
+    proves = proves_nothing(spec.plan, told.outcome, told.drill.acked)
+    told.drill.unfinished = told.drill.unfinished or proves
