@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -29,6 +30,12 @@ def test_only_a_look_that_comes_late_is_a_stand_still() -> None:
     assert stills.text_since(now + 1000, now + 1001) == ""
     assert stills.since(now)
     assert not stills.since(now + 1)
+
+
+def test_what_a_worker_asks_before_each_test_waits_for_nothing(pytestconfig: pytest.Config) -> None:
+    """Without workers this is the socket where they would be heard."""
+    asking: socket.socket = pytestconfig.failures_db.sock  # type: ignore[attr-defined]
+    assert asking.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def outcome(folder: Path, text: str, setting: str = "") -> str:
