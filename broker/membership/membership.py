@@ -23,6 +23,7 @@ from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from model.ids import BrokerId
 from runtime.env import Env
+from runtime.tasks import SerialCalls
 from store.message_store import MessageStore
 from store.recover.abort_file import Stop
 
@@ -61,6 +62,7 @@ class Membership:
         self._reboot = UncleanRebootDetector(env, config.store_path, self._process)
         self._registrations = 0
         self._suspect_since_ms = float("-inf")
+        self._forgets = SerialCalls(env.offload)  # a disk may hang
         self._noting = asyncio.Lock()  # the suspicion: one is not ended while another is noted
 
     async def start(self) -> None:
@@ -108,8 +110,9 @@ class Membership:
         return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
 
     async def forget_suspicion(self) -> None:
-        """The log has all that it acknowledged, or the group has decided to go on without."""
-        await self._env.offload(self._reboot.on_whole)
+        """The log has all that it acknowledged, or the group has decided to go on without. Who gives up
+        waiting ends nothing: the next call waits for its turn."""
+        await self._forgets.run(self._reboot.on_whole)
 
     async def on_view(self, view: View) -> None:
         """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;

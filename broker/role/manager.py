@@ -47,7 +47,7 @@ from broker.role.replacement_requester import LOOK_S as REPLACEMENT_S
 from broker.role.replacement_requester import ReplacementRequester
 from broker.state.role_state import Role
 from model.codes import Response
-from model.errors import BrokenInvariantError, MqError, Refused, Unknown
+from model.errors import BrokenInvariantError, DiskError, MqError, Refused, Unknown
 from model.ids import MASTER_ID, BrokerId, Epoch
 from remoting.codec import Command
 from remoting.headers import opt_int
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_MS: Final = 50
 STEP_DOWN_S: Final = 1.0  # at a stop: time for the Controllers to elect the transfer target
 LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
+FORGET_S: Final = 1.0  # a new master waits at most so long for its disk to note that nothing is missing
 OUR_MISTAKES: Final = (IllegalEventError, BrokenInvariantError)
 
 
@@ -422,8 +423,8 @@ class RoleManager:
     async def _lead(self, broker_id: BrokerId, view: View, *, announce: bool) -> None:
         if not self.machine.is_master:
             await self._parts.ha.become_fenced()
-        await self._host.take_tables(broker_id, view.epoch, view.table_sources)
-        # A member with the tables is waited for. Who cannot begin after that is perhaps to be replaced.
+        await self._take_tables(broker_id, view)
+        # Who cannot begin is perhaps to be replaced.
         try:
             self.machine.on_announced(announce)
             if announce:
@@ -437,6 +438,14 @@ class RoleManager:
             if announce and not self.machine.is_master:
                 self._tell_change()  # it came to nothing: the NameServers are to know
 
+    async def _take_tables(self, broker_id: BrokerId, view: View) -> None:
+        """A member that has them is waited for; a disk here that does not take them is not."""
+        try:
+            await self._host.take_tables(broker_id, view.epoch, view.table_sources)
+        except (OSError, DiskError):
+            self.machine.beginning.on_failed(view.epoch, self._parts.env.monotonic_ms())
+            raise
+
     async def _lead_now(self, broker_id: BrokerId, view: View) -> None:
         self._beats.begin(view.epoch, lease_required=view.needs_lease)
         self._parts.ha.links.on_incarnations(view.incarnations)
@@ -445,7 +454,8 @@ class RoleManager:
         await self._beats.renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
         # Elected by Controllers that knew of the suspicion: what this log has is what the group has.
-        await self._membership.forget_suspicion()
+        async with asyncio.timeout(FORGET_S):  # a disk that hangs does not begin, either
+            await self._membership.forget_suspicion()
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
         if not self.over:

@@ -159,7 +159,7 @@ class ElectionPreview:
     def would_be_elected(self, name: str, group: Group, now_ms: float) -> int | None:
         """The broker that would be elected if all that live answered, in a group without master."""
         alive = tuple(self._live.alive(name, now_ms))
-        ends, unclean = self._live.ends(name), self._may_be_unclean(group)
+        ends, unclean = self._ends(name, ()), self._may_be_unclean(group)
         return group.choice(ElectMaster(group=name, alive=alive, answered=alive, ends=ends, unclean=unclean))
 
     def is_in_vain(self, command: ElectMaster) -> bool:

@@ -51,7 +51,9 @@ class AbortFile:
                 text
             )  # it may be in the page cache only. And before all else: does the disk take that?
             same_boot = self._boot != b"" and text == self._boot
-            self.found = Stop.LOST if text == LOST else Stop.KILLED if same_boot else Stop.UNKNOWN
+            # A note that was cut short has the rest of the boot's name behind it.
+            lost = text.startswith(LOST)
+            self.found = Stop.LOST if lost else Stop.KILLED if same_boot else Stop.UNKNOWN
         self._disk.sync_dir(self._root)
         return self.found
 

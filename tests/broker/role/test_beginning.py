@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from broker.role.machine import Event, RoleMachine
 from broker.state.current_role import CurrentRole
 from controller.groups.commands import ElectMaster
 from model.codes import Request
+from model.errors import DiskError, MqError
 from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from tests.fakes.broker.role import GROUP, FakeControllers, Life
@@ -80,6 +82,43 @@ async def test_one_that_cannot_begin_is_replaced_by_a_member(tmp_path: Path, not
             assert controllers.group.master == 2
             await first.becomes("master", 3)
             await second.becomes("slave", 3)
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("what", ["its disk takes no tables", "its disk hangs"])
+async def test_a_disk_that_takes_no_tables_or_hangs_cannot_begin_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(manager, "FORGET_S", 0.02)
+    async with FakeControllers() as controllers, Life(tmp_path / "1", controllers) as first:
+        await first.becomes("master", 1)
+        async with Life(tmp_path / "2", controllers) as second:
+            await second.becomes("slave", 1)
+            await controllers_take_both(controllers)
+            if what == "its disk hangs":
+                monkeypatch.setattr(second.role._membership, "forget_suspicion", hang)
+            else:
+                second.host.fail_tables = DiskError("the disk takes no topics.json")
+            controllers.answers[Request.CONTROLLER_ELECT_MASTER] = lambda request: anew(controllers, request)
+            controllers.table._once(
+                ElectMaster(group=GROUP, broker_id=2, designate=True, alive=(1, 2), all_ack=True)
+            )
+            await first.becomes("master", 3)
+            monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_one_that_finds_nobody_with_the_tables_waits_for_them(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        life.host.fail_tables = MqError("nobody of the last SyncStateSet answers")
+        await until(lambda: life.host.tries_of_tables > 10)
+        assert not life.role.machine.cannot_begin
+        life.host.fail_tables = None
+        await life.becomes("master", 1)
 
 
 @pytest.mark.usefixtures("soon")

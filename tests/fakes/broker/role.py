@@ -189,6 +189,8 @@ class FakeHost:
         self.calls: list[tuple[Any, ...]] = []
         self.propose: Propose | None = None
         self.fail_lead = 0
+        self.fail_tables: Exception | None = None
+        self.tries_of_tables = 0
         self.drains = True
         self.on_announce: Callable[[], None] = lambda: None
         self._store = store
@@ -204,6 +206,9 @@ class FakeHost:
         self.calls.append(("lead", elected.broker_id, epoch))
 
     async def take_tables(self, broker_id: int, epoch: int, sources: Sequence[TableSource]) -> None:
+        self.tries_of_tables += 1
+        if self.fail_tables is not None:
+            raise self.fail_tables
         if sources:
             self.calls.append(("take tables", epoch))
 

@@ -44,6 +44,22 @@ async def test_what_the_last_stop_left() -> None:
     assert (await started(disk)).abort.found is Stop.KILLED, "all of it was made durable"
 
 
+async def test_a_note_that_was_cut_short_says_that_a_sync_failed() -> None:
+    """The rest of the boot's name stood behind it, and nobody was suspect."""
+    disk = FaultyDisk()
+    disk.boots = 10**12  # a name that is longer than the note
+    store = await started(disk)
+    await fill(store, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(disk.open(f"{store.root}/abort")), "truncate", no_truncate)
+        await fail_sync(store, disk)
+    assert (await started(disk.killed())).abort.found is Stop.LOST
+
+
+def no_truncate(*_: object) -> None:
+    raise OSError(errno.EROFS, "read-only")
+
+
 async def test_a_failed_sync_is_known_until_it_is_noted_elsewhere() -> None:
     disk = FaultyDisk()
     store = await started(disk)
