@@ -36,6 +36,14 @@ ON_ONE_CLUSTER: Final = (
     "tests/interop/test_trace",
 )
 """They share a worker: the cluster of tests/interop/conftest.py starts once."""
+ON_ONE_RUN: Final = (
+    "tests/sim/test_scenarios.py::test_killing_the_master_loses_nothing",
+    "tests/sim/test_scenarios.py::test_virtual_seconds_count_from_the_start_of_the_world",
+    "tests/sim/test_scenarios.py::test_one_seed_is_one_trace_and_one_history",
+    "tests/sim/test_scenarios.py::test_a_trace_does_not_depend_on_the_process_nor_on_its_hash_seed",
+    "tests/sim/test_scenarios.py::test_a_run_keeps_its_history_for_a_look",
+)
+"""They share a worker: they look at the same simulated runs, which are made once."""
 LONG_FIRST: Final = (
     "tests/audit/engines/test_spark",
     "tests/interop/test_java_client",
@@ -60,6 +68,8 @@ def scope_of(nodeid: str) -> str:
         return ON_ONE_CLUSTER[0]
     if nodeid.startswith(WAITING_FOLDERS):
         return nodeid.partition("::")[0]
+    if nodeid.startswith(ON_ONE_RUN):
+        return ON_ONE_RUN[0]
     return ON_SPARK[0] if nodeid.startswith(ON_SPARK) else nodeid
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT, in_memory
-from tests.in_turn import LONG_FIRST, ON_ONE_CLUSTER, ON_SPARK, Order, scope_of
+from tests.in_turn import LONG_FIRST, ON_ONE_CLUSTER, ON_ONE_RUN, ON_SPARK, Order, scope_of
 
 SCOPES = {
     scope_of(test): True
@@ -57,7 +57,7 @@ def test_what_was_given_away_otherwise_is_not_given_again() -> None:
 
 def test_every_name_in_the_lists_is_a_test() -> None:
     """A name that nothing has leaves its tests where they are dear: two Sparks at once, a long one last."""
-    for name in (*ON_SPARK, *ON_ONE_CLUSTER, *LONG_FIRST):
+    for name in (*ON_SPARK, *ON_ONE_CLUSTER, *ON_ONE_RUN, *LONG_FIRST):
         file, _, test = name.partition("::")
         found = (
             [file] if test else [str(path) for path in Path(ROOT, file).parent.glob(f"{Path(file).name}*")]
