@@ -13,6 +13,7 @@ import pytest
 from audit.findings import Finding
 from audit.reading.storage import parse_stores
 from audit.run import audit
+from audit.tables import Engine
 from model.message import java_hash
 from tests.audit.plants import delayed, make_queued, run_local
 from tests.audit.stores import LogWriter, copies, enter, patch, queue_file, record, unpack, write_epochs
@@ -295,5 +296,12 @@ def test_both_engines_name_the_same_entries(tmp_path: Path, engine: object) -> N
         ("cq_wrong", "r2"),
         ("cq_dangling", "r2"),
     }
+
+
+@pytest.mark.more  # The local engine looks at it in every run (the real broker's queues, above).
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")
+def test_both_engines_name_the_same_entries_of_the_real_broker(tmp_path: Path, engine: Engine) -> None:
     store = unpack("tx-41", tmp_path)
     assert of_queues(audit(parse_stores([str(store)]), engine).findings) == []
