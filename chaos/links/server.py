@@ -70,6 +70,8 @@ class LinkServer:
             import toxiproxy  # noqa: F401
         except ModuleNotFoundError:
             raise NoLinks("faults on links need toxiproxy-python: pip install 'keelmq[proxy]'") from None
+        if binary is not None and not os.access(binary, os.X_OK):
+            raise NoLinks(f"{binary} cannot be run: build it with 'make toxiproxy'")
         port = port or _free_port(host)
         where = ["-host", host, "-port", str(port)] if binary else ["--host", host, "--port", str(port)]
         command = [str(binary)] if binary else [sys.executable, "-P", "-m", module_name("chaos.links.relay")]
@@ -77,7 +79,7 @@ class LinkServer:
         with log.open("ab") as out:
             try:
                 process = subprocess.Popen(
-                    [*enter, *command, *where],
+                    [*_with_us(), *enter, *command, *where],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
@@ -154,6 +156,12 @@ class LinkServer:
         except (InvalidToxic, NotFound, ProxyExists, KeyError, OSError) as error:
             # What requests raises below the client is an OSError, too.
             raise NoLinks(f"{self.kind} at {self.address}: {error!r}") from None
+
+
+def _with_us() -> list[str]:
+    """The command that ends what is put behind it when this process ends, killed or not. Where there is
+    none, a drill that was killed leaves its proxies."""
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
 def _free_port(host: str) -> int:

@@ -28,6 +28,7 @@ from chaos.links import detours
 from chaos.links.detours import Detours
 from chaos.live import clocks, loop_disk, network
 from chaos.live.clocks import Clock
+from chaos.live.leftovers import began
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
 from chaos.live.releases import NoRelease, Release, previous
@@ -50,8 +51,9 @@ class Short(NamedTuple):
 class Ground:
     """What lies under one cluster. ``lay`` before its start, ``clear`` when its processes have ended."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: LocalCluster, *, keep: bool = False) -> None:
+        """``keep``: what lies on the disks stays."""
+        self._cluster, self._keep = cluster, keep
         self.network: Network | None = None
         self.disks: dict[str, LoopDisk] = {}
         self.lacks: dict[str, str] = {}
@@ -127,6 +129,8 @@ class Ground:
         """Write down what there is to undo."""
         found: dict[str, Any] = {
             "pid": os.getpid(),
+            "began": began(os.getpid()),
+            "keep": self._keep,
             "switch": self.network.switch_pid if self.network else None,
             "namespaces": self.network.namespaces() if self.network else [],
             "tracers": sorted(self.tracers.values()),
@@ -136,16 +140,16 @@ class Ground:
         draft.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         draft.replace(self._cluster.directory / LEDGER)
 
-    async def clear(self, *, keep: bool = False) -> None:
-        """Take everything away again. ``keep``: what lies on the disks stays, on the machine's own."""
+    async def clear(self) -> None:
+        """Take everything away again. What lies on the disks and is kept is on the machine's own then."""
         for pid in self.tracers.values():
             _end_tracer(pid)
         self.tracers.clear()
         for disk in self.disks.values():
-            if keep:
+            if self._keep:
                 await asyncio.to_thread(shutil.copytree, disk.mount, _kept(disk))
             disk.__exit__(None, None, None)
-            if keep:
+            if self._keep:
                 disk.mount.rmdir()
                 _kept(disk).rename(disk.mount)
         self.disks.clear()
@@ -225,7 +229,7 @@ def heal(directory: Path) -> list[str]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    if _runs(found["pid"], b"drill"):
+    if _works(found):
         raise RuntimeError(f"the drill of {directory} still runs (pid {found['pid']}): end it instead")
     done = []
     for pid in found["tracers"]:
@@ -238,30 +242,54 @@ def heal(directory: Path) -> list[str]:
     if running:
         cluster.end(running)
         done.append(f"ended {', '.join(node.name for node in running)}")
-    done += _take_disks(directory)
+    done += _take_disks(directory, keep=bool(found.get("keep")))
     clocks.sweep()
     if found.get("proxies") is not None:
         _end_proxies(found["proxies"])
     if found["switch"] is not None:
         network.remove(found["switch"], found["namespaces"])
         done.append(f"removed {len(found['namespaces'])} namespaces")
-    shutil.rmtree(directory / "disks", ignore_errors=True)
+    if not any((directory / "disks").glob("*.img")):
+        shutil.rmtree(directory / "disks", ignore_errors=True)
     path.unlink()
     return done
 
 
-def _take_disks(directory: Path) -> list[str]:
-    """Every mount and loop device of a drill's directory, whether it was noted or not."""
+def keeps(directory: Path) -> bool:
+    """Whether what a drill left in ``directory`` is to stay, as its ledger says."""
+    try:
+        return bool(json.loads((directory / LEDGER).read_text(encoding="utf-8")).get("keep"))
+    except FileNotFoundError:
+        return False
+
+
+def _works(found: dict[str, Any]) -> bool:
+    """Whether the process that wrote a ledger is there: it, and none that has its number since."""
+    if found.get("began") is None:  # an earlier release wrote it
+        return _runs(found["pid"], b"drill")
+    return began(int(found["pid"])) == int(found["began"])
+
+
+def _take_disks(directory: Path, *, keep: bool) -> list[str]:
+    """Every mount and loop device of a drill's directory, whether it was noted or not. ``keep``: what lies on
+    them stays there, and where that cannot be read, the disks' images do."""
     done = []
+    kept: set[str] = set()
     for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
-        mount = Path(line.split()[1])
+        device, mount = line.split()[0], Path(line.split()[1])
         if mount.is_relative_to(directory.resolve()):
             subprocess.run(["umount", "-l", str(mount)], capture_output=True)
             done.append(f"unmounted {mount}")
+            if keep:
+                why = loop_disk.copy_out(device, mount)
+                kept |= {mount.name} if why else set()
+                done.append(f"kept its image: {why}" if why else f"kept {mount}")
     for image in (directory / "disks").glob("*.img"):
         listed = subprocess.run(["losetup", "-j", str(image)], capture_output=True, text=True)
         for line in listed.stdout.splitlines():
             subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
+        if image.stem not in kept:
+            image.unlink(missing_ok=True)
     return done
 
 
@@ -283,4 +311,4 @@ def _runs(pid: int, word: bytes) -> bool:
         return False
 
 
-__all__ = ["Ground", "heal", "loop_disk"]
+__all__ = ["Ground", "heal", "keeps", "loop_disk"]

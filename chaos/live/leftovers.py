@@ -38,6 +38,15 @@ def found(prefix: Path) -> dict[int, Path]:
     return servers
 
 
+def began(pid: int) -> int | None:
+    """When a process began, in ticks since the machine's start: another one of its number began later. None:
+    there is none."""
+    try:
+        return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def end(pids: Iterable[int]) -> None:
     """SIGTERM, also to those that stand still; SIGKILL after ``END_S``."""
     left = set(pids)

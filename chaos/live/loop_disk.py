@@ -21,6 +21,8 @@ NO_LOG_FLUSH: Final = 2
 TOOLS: Final = ("losetup", "mkfs.ext4", "mount", "umount")
 UMOUNT_S: Final = 10.0
 PROBE: Final = "probe"
+TRIAL: Final = "keelmq-probe-"
+"""How directories in which the machine is tried begin; the pid follows."""
 FILLER: Final = "filler"
 """A file at its root that takes what is left."""
 
@@ -115,6 +117,38 @@ class LoopDisk:
         _run("mount", "-t", "ext4", "-o", "noatime", self.device, str(self.mount))
 
 
+def copy_out(device: str, mount: Path) -> str | None:
+    """Bring what lies on a loop device into the directory where it was mounted, which is empty; why that
+    failed, or None. It is mounted anew: it may have lost its power."""
+    draft = mount.with_name(mount.name + ".kept")
+    try:
+        _run("mount", "-t", "ext4", "-o", "noatime", device, str(mount))
+        try:
+            shutil.copytree(mount, draft)
+        finally:
+            _run("umount", "-l", str(mount))
+        mount.rmdir()
+        draft.rename(mount)
+    except (OSError, shutil.Error) as error:
+        return str(error)
+    return None
+
+
+def sweep(directory: Path) -> list[str]:
+    """Take away the disks on which processes that are gone tried the machine, in ``directory``."""
+    done = []
+    for place in sorted(directory.glob(f"{TRIAL}*")):
+        pid = place.name.removeprefix(TRIAL).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            subprocess.run(["umount", "-l", str(place / "disk")], capture_output=True)
+            listed = subprocess.run(["losetup", "-j", str(place / "image")], capture_output=True, text=True)
+            for line in listed.stdout.splitlines():
+                subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
+            shutil.rmtree(place, ignore_errors=True)
+            done.append(str(place))
+    return done
+
+
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -130,7 +164,7 @@ def unavailable() -> str | None:
         return f"needs {', '.join(missing)}"
     if os.geteuid() != 0:
         return "needs root, for a loop device"
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(prefix=f"{TRIAL}{os.getpid()}-") as name:
         base = Path(name)
         try:
             with LoopDisk(base / "disk", base / "image", megabytes=16) as disk:

@@ -210,6 +210,9 @@ class Network:
         last = ""
         for _ in range(TRIES):
             self.number = chance.randrange(1, 255)
+            if any(NETNS.glob(f"keelmq-{self.number}-*")):
+                last = f"network {self.number} is another drill's, or was: keelmq drill heal"
+                continue
             device = f"kq{self.number}"
             try:
                 await self._ask(join=self._wire(device, "", [self.host(CLIENTS)]))

@@ -6,7 +6,10 @@ Each test runs against both. The real server is built with Go once a machine (``
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +21,8 @@ import requests
 
 from chaos.links.server import LinkServer, NoLinks
 from chaos.links.toxics import BadToxic, Toxic
+from chaos.live import leftovers
+from tests import ROOT
 from tests.toxiproxy import real_toxiproxy
 
 
@@ -349,3 +354,26 @@ def test_a_toxicity_that_is_no_number_is_refused_and_changes_nothing(toxicity: o
     with pytest.raises(BadToxic, match="toxicity"):
         toxic.change({"attributes": {"latency": 9}, "toxicity": toxicity})
     assert toxic.attributes["latency"] == 5
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from chaos.links.server import LinkServer
+print(LinkServer.start(Path(sys.argv[1]), None).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+def test_the_proxies_of_a_drill_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    command, pipe = [sys.executable, "-c", KILLED, str(tmp_path / "log")], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT) as drill:
+        assert drill.stdout is not None
+        relay = int(drill.stdout.readline())
+        assert leftovers.began(relay) is not None
+        drill.kill()
+    deadline = time.monotonic() + 10
+    while leftovers._runs(relay):
+        assert time.monotonic() < deadline, "the relay goes on"
+        time.sleep(0.01)

@@ -177,3 +177,30 @@ def test_after_a_drill_was_killed_heal_leaves_nothing(tmp_path: Path, point: str
             assert str(tmp_path).encode() not in path.read_bytes()
         except OSError:
             continue
+
+
+@pytest.mark.more
+@needs_network
+def test_a_killed_drill_that_keeps_its_folder_elsewhere_is_found_and_its_stores_stay(tmp_path: Path) -> None:
+    own, kept = tmp_path / "tmp", tmp_path / "kept"
+    own.mkdir()
+    env = {**os.environ, "TMPDIR": str(own)}
+    command = ["drill", "run", "power_fails_on_one_machine", "--keep", str(kept)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", *command], cwd=ROOT, stdout=quiet, stderr=quiet, env=env
+    ) as drill:
+        deadline = time.monotonic() + 60
+        while len(list(kept.glob("store/*/commitlog/0*"))) < 3:
+            assert time.monotonic() < deadline, "the drill did not come so far"
+            time.sleep(0.01)
+        assert list(own.glob(f"{PREFIX}*.at"))
+        drill.send_signal(signal.SIGKILL)
+        drill.wait(10)
+    healed = keelmq("drill", "heal", env=env)
+    assert healed.returncode == 0, healed.stdout + healed.stderr
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    assert list(own.iterdir()) == []
+    assert len(list(kept.glob("store/*/commitlog/0*"))) >= 3, "what lay on the disks is in their place"
+    assert not list(kept.glob("disks/*.img"))
+    assert not (kept / LEDGER).exists()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +33,8 @@ from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
 from chaos.history import History
-from chaos.live import leftovers, network
-from chaos.live.ground import LEDGER, heal
+from chaos.live import leftovers, loop_disk, network
+from chaos.live.ground import LEDGER, heal, keeps
 from chaos.live.means import refusal
 from chaos.remote import hosts as remote
 from chaos.remote.cluster import RemoteCluster
@@ -42,6 +44,8 @@ from model.errors import ConfigError, MqError
 from runtime.os_env import OsEnv
 
 PREFIX: Final = "keelmq-drill-"
+KEPT_AT: Final = ".at"
+"""How files end that say where a drill works whose folder is kept."""
 SEEDS_LOOKED_AT: Final = 50
 """A scenario draws its faults from the seed: so many seeds say which kinds it may draw."""
 
@@ -260,13 +264,13 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
     """
     if hosts is not None:
         return _heal_staging(hosts)
-    places = [directory] if directory is not None else sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    places = [directory] if directory is not None else _places()
     code = DONE
     for place in places:
         if not (place / STATE_FILE).exists() and directory is None:
             continue
         try:
-            left = (place / LEDGER).exists()
+            left = (place / LEDGER).exists() and not keeps(place)
             done = heal(place)
         except RuntimeError as error:
             click.echo(str(error), err=True)
@@ -279,6 +283,30 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
     if directory is None:
         _end_leftovers()
     return code
+
+
+def _places() -> list[Path]:
+    """Where drills of this machine may have left something: the folders that they made, and those that they
+    were told to keep."""
+    own = Path(tempfile.gettempdir())
+    found = {place: None for place in sorted(own.glob(f"{PREFIX}*")) if place.is_dir()}
+    for note in sorted(own.glob(f"{PREFIX}*{KEPT_AT}")):
+        pid, began, at = note.read_text(encoding="utf-8").split(" ", 2)
+        found[Path(at)] = None
+        if str(leftovers.began(int(pid))) != began:
+            note.unlink(missing_ok=True)
+    return list(found)
+
+
+@contextmanager
+def _findable(keep: Path) -> Iterator[None]:
+    """Note where a drill works that keeps its folder: who heals looks there, too."""
+    note = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}{KEPT_AT}"
+    note.write_text(f"{os.getpid()} {leftovers.began(os.getpid())} {keep.resolve()}", encoding="utf-8")
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
 
 
 def _heal_staging(path: Path) -> int:
@@ -295,6 +323,8 @@ def _end_leftovers() -> None:
     """Servers whose drill ended without them, and their directories."""
     for name in network.sweep():
         click.echo(f"removed namespace {name}")
+    for name in loop_disk.sweep(Path(tempfile.gettempdir())):
+        click.echo(f"removed the trial disk {name}")
     forgotten = leftovers.found(Path(tempfile.gettempdir()) / PREFIX)
     leftovers.end(forgotten)
     for place, count in Counter(forgotten.values()).items():
@@ -343,7 +373,7 @@ def carried_out(spec: DrillSpec, console: Console, keep: Path | None = None) -> 
     MqError."""
     own = keep or Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        with ending.in_order():
+        with ending.in_order(), nullcontext() if keep is None else _findable(keep):
             return ending.run(_run(spec, own, console, keep is not None), loop_factory())
     finally:
         if keep is None:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -196,9 +195,9 @@ async def run_scenario(
     when this returns. ``keep``: what its disks held stays. Raises ConfigError, ClusterNotReady. Faults that
     cannot be carried out here are counted as refused."""
     cluster = _laid_out(env, spec, directory)
-    ground = Ground(cluster)
+    ground = Ground(cluster, keep=keep)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(partial(ground.clear, keep=keep))
+        stack.push_async_callback(ground.clear)
         stack.callback(cluster.down)
         await ground.lay(
             needed(type(step.fault) for step in spec.plan.steps),
