@@ -117,6 +117,14 @@ def scheduler(config: Any, log: Any) -> LoadScopeScheduling:
                 self.workqueue.move_to_end(chosen, last=False)
             super()._assign_work_unit(node)
 
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            nodeid = self.registered_collections[node][item_index]
+            units, scope = self.assigned_work[node], self._split_scope(nodeid)
+            units[scope][nodeid] = True
+            if all(units[scope].values()):
+                del units[scope]  # or each of thousands that have ended is counted again after every test
+            self._reschedule(node)
+
         @staticmethod
         def _waits(units: dict[str, dict[str, bool]]) -> bool:
             return any(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT, in_memory
-from tests.in_turn import LONG_FIRST, ON_ONE_CLUSTER, ON_ONE_RUN, ON_SPARK, Order, scope_of
+from tests.in_turn import LONG_FIRST, ON_ONE_CLUSTER, ON_ONE_RUN, ON_SPARK, Order, scheduler, scope_of
 
 SCOPES = {
     scope_of(test): True
@@ -53,6 +53,36 @@ def test_what_was_given_away_otherwise_is_not_given_again() -> None:
     order = Order(SCOPES)
     assert order.take(waits=True, left={"tests/live/test_c.py"}) == "tests/live/test_c.py"
     assert order.take(waits=True, left={"tests/live/test_c.py"}) is None
+
+
+class Worker:
+    shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_what_has_ended_is_not_counted_again_after_every_test() -> None:
+    """Thousands would be: a third of the CPU of the process that hands tests out."""
+    config = SimpleNamespace(getvalue=lambda name: ["popen"], option=SimpleNamespace(loadscopereorder=False))
+    given = scheduler(config, None)
+    worker: Any = Worker()
+    tests = [f"tests/ha/test_a.py::test_{n}" for n in range(20)]
+    given.add_node(worker)
+    given.add_node_collection(worker, tests)
+    given.schedule()
+    ended = set()
+    while kept := given.assigned_work[worker]:
+        assert len(kept) <= 3, "the one that runs, and the next ones"
+        ended.add(next(iter(kept)))
+        given.mark_test_complete(worker, tests.index(next(iter(kept))))
+    assert ended == set(tests)
+    assert worker.shutting_down
+    assert given.tests_finished
+    assert not given.has_pending
 
 
 def test_every_name_in_the_lists_is_a_test() -> None:
