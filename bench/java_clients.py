@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -39,7 +37,7 @@ from admin.local.cluster import LocalCluster  # noqa: E402
 from bench import load  # noqa: E402
 from bench.load import Work  # noqa: E402
 from bench.provenance import machine  # noqa: E402
-from bench.send import QUEUES, create_topic, keelmq_broker  # noqa: E402
+from bench.send import QUEUES, cpu_s_of, create_topic, keelmq_broker  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402
 from runtime.os_env import OsEnv  # noqa: E402
@@ -63,7 +61,7 @@ class Group:
     pids: tuple[int, ...]
 
     def cpu_s(self) -> float:
-        return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in self.pids)
+        return sum(map(cpu_s_of, self.pids))
 
     def stored(self) -> int:
         """Messages of the topic, by the offsets its queues end at."""
