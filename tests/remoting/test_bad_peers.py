@@ -64,7 +64,10 @@ def test_a_client_survives_a_server_that_sends_garbage(caplog: pytest.LogCapture
         server.close()
 
     run(work)
-    assert len(caplog.records) == 1
+    # On a busy machine a turn may be slow: that is told, too.
+    assert [record.name for record in caplog.records if record.name.startswith("remoting.")] == [
+        "remoting.guard"
+    ]
 
 
 def test_a_frame_as_long_as_the_limit_passes_and_one_byte_more_does_not() -> None:
