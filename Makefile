@@ -42,9 +42,9 @@ $(VENV)/.compiled: $(VENV)/.ready $(wildcard runtime/native/*)
 demo: setup
 	$(BIN)/keelmq demo
 
-# Three workers wait for real processes. Two more than there are cores compute: many of these tests wait, too.
+# Four workers wait for real processes. Two more than there are cores compute: many of these tests wait, too.
 test: setup
-	$(BIN)/pytest -n $$(($(JOBS) + 4)) --at-once $$(($(JOBS) + 2))
+	$(BIN)/pytest -n $$(($(JOBS) + 5)) --at-once $$(($(JOBS) + 2))
 
 # With what make test leaves out: what the real RocketMQ alone does, further cases, and what promtool and helm say.
 # Notes how it ended in docs/compatibility.md.

@@ -49,16 +49,17 @@ LONG_FIRST: Final = (
     "tests/interop/test_java_client",
     "tests/live/test_drills",
     "tests/interop/test_acl",
-    "tests/interop/test_tls",
     "tests/live/test_tls",
+    "tests/live/test_attacks",
+    "tests/interop/test_tls",
     "tests/interop/test_timers",
     "tests/interop/test_mixed",
     "tests/interop/test_signed_peers",
-    "tests/interop/test_store_exchange",
-    "tests/interop/test_round_trip",
+    "tests/interop/test_migration",
+    "tests/interop/test_classic_pair",
 )
-"""Files of a minute and more, the longest first (``pytest --durations=0``, November 2026)."""
-LANES: Final = 3
+"""Files of more than half a minute on a busy machine, the longest first (29 November 2026)."""
+LANES: Final = 4
 """So many workers run files that wait while there are others that compute."""
 
 
