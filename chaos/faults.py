@@ -8,7 +8,7 @@ the fault a no-op. A step may ``bind`` what it hit to a name; ``=name`` is that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -303,11 +303,21 @@ class OwnFault(Fault):
         Raises MqError or OSError with the reason why it cannot."""
         raise NotImplementedError(f"{self.name} has no means on real processes")
 
+    async def mend(self, cluster: Any, node: Any) -> None:
+        """Undo on real processes what ``live`` did and no later step undid; every server is started after."""
+
 
 def kind_of(name: str) -> type[Fault] | None:
     """The fault of that name: of the suite, or of another package that was imported."""
-    own = {kind.name: kind for kind in OwnFault.__subclasses__()}
+    # A dataclass with slots is made twice: the last one is the class that its module knows.
+    own = {kind.name: kind for kind in _under(OwnFault)}
     return FAULTS.get(name) or own.get(name)
+
+
+def _under(kind: type[OwnFault]) -> Iterator[type[OwnFault]]:
+    for own in kind.__subclasses__():
+        yield own
+        yield from _under(own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,8 +123,19 @@ class ProducerLoad:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A consumer that asked for offset ``begin`` of a queue was sent to ``end``: it got nothing between."""
+
+    at_ms: float
+    queue: Queue
+    begin: int
+    end: int
+
+
 class ReaderLoad:
-    """One consumer that follows all queues and notes what it is given."""
+    """One consumer that follows all queues and notes what it is given. ``errors``: reads that failed; ``at``:
+    what it asks for next, by queue; ``jumps``: where it was sent elsewhere than on."""
 
     def __init__(
         self,
@@ -140,6 +151,8 @@ class ReaderLoad:
         self._history, self._clock = history, clock
         self._stopping = False
         self.errors = 0
+        self.at = dict.fromkeys(queues, 0)
+        self.jumps: list[Jump] = []
 
     def stop(self) -> None:
         self._stopping = True
@@ -158,6 +171,9 @@ class ReaderLoad:
                 await asyncio.sleep(0.2)
                 continue
             self._note(seen, final=False)
+            for begin, end in jumps(offset, [message.queue_offset for message in seen], next_offset):
+                self.jumps.append(Jump(self._clock(), queue, begin, end))
+            self.at[queue] = next_offset
             if next_offset == offset:
                 # An answer without anything new may come at once; asking again at once would spin.
                 await asyncio.sleep(0.05)
@@ -208,3 +224,35 @@ class ReaderLoad:
                     final,
                 )
             )
+
+
+def jumps(offset: int, seen: Sequence[int], next_offset: int) -> list[tuple[int, int]]:
+    """Where a reading from ``offset`` that gave the offsets ``seen`` did not go on one by one."""
+    found, due = [], offset
+    for given in (*seen, next_offset):
+        if given != due:
+            found.append((due, given))
+        due = given + 1
+    return found
+
+
+def not_consumed(history: History, sent_on: Sequence[Jump], at: Mapping[Queue, int]) -> list[str]:
+    """What a consumer was kept from, in words: sent back, sent past what was acknowledged, or, with what it
+    asks for next, not given to the end."""
+    acked: dict[Queue, list[int]] = {}
+    for event in history.events:
+        if isinstance(event, Ok):
+            acked.setdefault(event.queue, []).append(event.queue_offset)
+    told = []
+    for jump in sent_on:
+        way = f"a consumer of {jump.queue} at {jump.begin} was sent to {jump.end} at {jump.at_ms:.0f} ms"
+        missed = sum(jump.begin <= offset < jump.end for offset in acked.get(jump.queue, ()))
+        if jump.end < jump.begin:
+            told.append(f"{way}: back")
+        elif missed:
+            told.append(f"{way}: past {missed} acknowledged messages")
+    for queue, due in at.items():
+        left = sum(offset >= due for offset in acked.get(queue, ()))
+        if left:
+            told.append(f"a consumer of {queue} is at {due}: it was not given {left} acknowledged messages")
+    return told

@@ -183,8 +183,11 @@ def check_all(evidence: Evidence) -> list[Violation]:
         if evidence.complete or name not in _AFTER_THE_QUIET:
             found += checker(evidence)
     if not forgiven.lied:
-        for checker in extensions.checks().values():
-            found += checker(evidence)
+        for name, checker in extensions.checks().items():
+            try:
+                found += list(checker(evidence))
+            except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
+                found.append(Violation(name, f"the check raised {error!r}"))
     return found
 
 

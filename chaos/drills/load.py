@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from admin import credentials
 from chaos.clients import ClientReader, ClientSender
 from chaos.history import History
-from chaos.workload import Clock, Load, ProducerLoad, ReaderLoad
+from chaos.workload import Clock, Load, ProducerLoad, ReaderLoad, not_consumed
 from chaos.worlds.live import World
 from client.admin import AdminClient
 from client.message import Queue
@@ -144,6 +144,23 @@ class DrillLoad:
             if error is not None:
                 told.append(f"{task.get_name()} ended: {error!r}")
         return told
+
+    async def not_consumed(self, timeout_s: float) -> list[str]:
+        """Once a whole group is sent nothing more: what its consumer was kept from, if it does not get it
+        within ``timeout_s``. Of another follower that is not known."""
+        if self._following is None:
+            return []
+        until_ms = self.clock() + timeout_s * 1000
+        while True:
+            told = not_consumed(self.history, self._consumer.jumps, self._consumer.at)
+            late = not_consumed(self.history, (), self._consumer.at)
+            if not late or self.clock() > until_ms:
+                return told
+            await asyncio.sleep(0.1)
+
+    @property
+    def reads_failed(self) -> int:
+        return self._consumer.errors
 
     async def read_back(self, timeout_s: float) -> bool:
         self._consumer.stop()

@@ -69,7 +69,9 @@ class Outcome:
     injected: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
-        self.refused.append({"at_ms": at_ms, "fault": fault.name, "reason": str(why)})
+        known = isinstance(why, MqError | OSError | NotImplementedError)
+        reason = str(why) if known else f"it raised {why!r}"
+        self.refused.append({"at_ms": at_ms, "fault": fault.name, "reason": reason})
 
     def traced(self, fault: str, calls: int) -> None:
         """So many calls of a server were changed for this fault; none: it was told to, and never struck."""
@@ -172,9 +174,11 @@ class Executor:
                 await self._network().heal()
             elif isinstance(fault, OwnFault):
                 struck = await fault.live(self._cluster, node)
+                if struck:
+                    self._ground.own.append((node, fault))
             else:
                 struck = await self._acts[type(fault)](node, fault)
-        except (MqError, OSError, NotImplementedError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's fault raises, the run goes on
             self.outcome.refuse(step.at_ms, fault, error)
             return
         if not struck:
@@ -201,11 +205,22 @@ class Executor:
             await self._untrace(name)
         if self._ground.network is not None:
             await self._ground.network.heal()
+        await self._mend_own()
         for name in list(self._ground.short):
             self._ground.limit(name, None)
         for name, disk in self._ground.disks.items():
             if self._state.get(name) != "off":
                 disk.fill(False)
+
+    async def _mend_own(self) -> None:
+        """What faults of other packages have broken, the last first."""
+        while self._ground.own:
+            node, fault = self._ground.own.pop()
+            try:
+                await fault.mend(self._cluster, node)
+            except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
+                self.outcome.errors.append(f"{fault.name} of {node.name} could not be mended: {error!r}")
+            self._ended(node.name, fault.name)
 
     async def stop(self) -> None:
         """End what still works in the background, and let the servers hear each other: they stop in order."""
@@ -449,6 +464,8 @@ class Executor:
         disk = self._ground.disks.get(node.name)
         if disk is None:
             raise Refused(self._ground.lacks.get("loop disk", f"{node.name} has no disk of its own"))
+        if disk.full == fault.full:
+            return False
         await asyncio.to_thread(disk.fill, fault.full)
         return True
 

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
+from chaos.faults import OwnFault
 from chaos.links import detours
 from chaos.links.detours import Detours
 from chaos.live import clocks, loop_disk, network
@@ -62,6 +63,8 @@ class Ground:
         """Pids of strace, by what they do."""
         self.short: dict[str, Short] = {}
         """Servers without descriptors, by name."""
+        self.own: list[tuple[Node, OwnFault]] = []
+        """Faults of other packages that struck, and whom: to be mended."""
         self.previous: Release | None = None
 
     async def lay(self, needs: Collection[str], chance: random.Random, *, proxied: bool = False) -> None:

@@ -111,7 +111,13 @@ def needed(kinds: Iterable[type[Fault]]) -> set[str]:
 
 def refusal(kind: type[Fault]) -> str | None:
     """Why a fault of this kind cannot be carried out on this machine; None: it can."""
-    return next((reason for need in needs_of(kind) if (reason := LACKS[need]())), None)
+    return next((reason for need in needs_of(kind) if (reason := _lack(need))), None)
+
+
+def _lack(need: str) -> str | None:
+    if need not in LACKS:
+        return f"needs {need}, which is none of {', '.join(LACKS)}"
+    return LACKS[need]()
 
 
 def table() -> str:

@@ -15,6 +15,7 @@ from chaos import faults
 from chaos.faults import Fault, Step, then
 from chaos.partitions import SHAPES
 from chaos.scenarios.draws import ground
+from chaos.scenarios.live_only import LostLog
 from chaos.scenarios.plan import Plan
 from chaos.workload import Load
 
@@ -38,6 +39,8 @@ BROKEN: Final[Mapping[str, Callable[[str, int], Fault]]] = {
     "read_error": faults.ReadError,
 }
 """A broker whose disk fails so may serve no more until an operator restarts it."""
+SMALL_SEGMENTS: Final = {"mappedFileSizeCommitLog": "65536"}
+"""Blocks of a segment are had when it is made: a full disk is met at the next one, a second or two later."""
 TAIL_MS: Final = 1500
 GAP_MS: Final = (300, 1500)
 UPGRADE_MS: Final = 1000
@@ -63,7 +66,7 @@ def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") 
         steps,
         load=Load(producers=4, per_second=25.0, queues=4),
         load_ms=at_ms + TAIL_MS,
-        broker=dict(MODES_OF[target][mode]),
+        broker={**MODES_OF[target][mode], **(SMALL_SEGMENTS if kind == "disk_full" else {})},
         power_failures=kind in ("power_fail", "lying_sync"),
         errors_expected=kind in ("disk_full", "no_descriptors", *BROKEN),
         **ground(rng),
@@ -99,16 +102,22 @@ def _partition(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, cut, "hit"), Step(at_ms + rng.randint(1500, 6000), faults.Heal())]
 
 
-def _wipe(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
-    return [
-        Step(at_ms, faults.Kill(_broker(rng)), "hit"),
-        Step(at_ms + 800, faults.Wipe("=hit")),
-        Step(at_ms + 900, faults.Restart("=hit")),
-    ]
+def _emptied(fault: Callable[[str], Fault]) -> Draw:
+    """Of a broker that is down."""
+
+    def draw(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+        return [
+            Step(at_ms, faults.Kill(_broker(rng)), "hit"),
+            Step(at_ms + 800, fault("=hit")),
+            Step(at_ms + 900, faults.Restart("=hit")),
+        ]
+
+    return draw
 
 
 def _disk_full(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
-    end_ms = at_ms + rng.randint(1500, 5000)
+    """Longer than what is written meanwhile has room in the segments that are there (SMALL_SEGMENTS)."""
+    end_ms = at_ms + rng.randint(4000, 8000)
     return [
         Step(at_ms, faults.DiskFull(_whom(rng)), "hit"),
         Step(end_ms, faults.DiskFull("=hit", full=False)),
@@ -199,7 +208,8 @@ KINDS: Final[Mapping[str, Draw]] = {
     "narrow_links": _spoiled(lambda whom, rng: faults.NarrowLinks(whom, rng.choice((8.0, 32.0, 128.0)))),
     "reset_links": _once(faults.ResetLinks),
     "power_fail": _ended(faults.PowerFail, faults.Restart, 300, 3000),
-    "wipe": _wipe,
+    "wipe": _emptied(faults.Wipe),
+    "lost_log": _emptied(LostLog),
     "disk_full": _disk_full,
     "no_descriptors": _no_descriptors,
     **{name: _broken(fault) for name, fault in BROKEN.items()},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos import extensions
+from chaos.scenarios import live_only  # noqa: F401 - a plan that is read may name its faults
 from chaos.scenarios.disks import FLIPPED_BIT, FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_MASTER_AND_LEADER, KILL_THE_MASTER
 from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +31,7 @@ from chaos.live.executor import Executor, flip_bit
 from chaos.live.ground import Ground, Short
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
+from chaos.scenarios.live_only import LostLog
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
@@ -546,6 +547,75 @@ def test_a_flipped_bit_is_one_bit_of_what_was_written(tmp_path: Path) -> None:
     assert (path.name, changed, now[600:]) == ("log", [at], bytes(5000))
     assert (written[at] ^ now[at]).bit_count() == 1
     assert flip_bit(tmp_path / "nothing", random.Random(3)) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Odd(faults.OwnFault):
+    name = "odd"
+
+    async def live(self, cluster: Any, node: Any) -> bool:
+        cluster.told.append(f"struck {node.name}")
+        if len(cluster.told) > 1:
+            raise KeyError("odd")
+        return True
+
+    async def mend(self, cluster: Any, node: Any) -> None:
+        cluster.told.append(f"mended {node.name}")
+        raise ZeroDivisionError
+
+
+@dataclass(frozen=True, slots=True)
+class Odder(Odd):
+    name = "odder"
+    needs = ("a moon",)
+
+
+async def test_a_fault_of_another_package_is_mended_and_whatever_it_raises_ends_no_run(
+    tmp_path: Path,
+) -> None:
+    assert faults.kind_of("odder") is Odder
+    world = World(tmp_path)
+    told = cast(Any, world.cluster).told = []
+    await world.do(Odd("b1"))
+    await world.do(Odd("b2"))
+    await world.do(Odder("b3"))
+    await world.executor.revive()
+    assert told == ["struck broker-a-0", "struck broker-a-1", "mended broker-a-0"]
+    raised, lacks = (one["reason"] for one in world.executor.outcome.refused)
+    assert raised == "it raised KeyError('odd')"
+    assert lacks.startswith("needs a moon, which is none of namespaces")
+    (error,) = world.executor.outcome.errors
+    assert "could not be mended" in error
+    assert [e.fields for e in world.history.happened(ENDED_FAULT)] == [{"fault": "odd"}]
+    await world.executor.stop()
+
+
+async def test_a_disk_that_is_full_is_not_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world = World(tmp_path)
+    disk = world.ground.disks["broker-a-0"] = cast(Any, SimpleNamespace(full=False))
+    disk.fill = lambda full: setattr(disk, "full", full)
+    for full in (False, True, True, False):
+        await world.do(faults.DiskFull("b1", full=full))
+    outcome = world.executor.outcome
+    assert (outcome.done["disk_full"], outcome.missed["disk_full"]) == (2, 2)
+
+
+async def test_only_a_dead_brokers_log_is_lost_and_nothing_else_of_its_store(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    store = tmp_path / "store" / "broker-a-1"
+    (store / "commitlog").mkdir(parents=True)
+    for name in ("commitlog/0", "checkpoint"):
+        (store / name).write_bytes(b"x")
+    fault = LostLog("b2")
+    assert Step.from_json({"at_ms": 1, **fault.to_json()}).fault == fault
+    await world.do(fault)
+    await world.do(faults.Kill("b2"))
+    await world.do(fault)
+    assert (world.executor.outcome.missed["lost_log"], world.executor.outcome.done["lost_log"]) == (1, 1)
+    assert sorted(str(path.relative_to(store)) for path in store.rglob("*")) == ["checkpoint", "commitlog"]
 
 
 def test_every_fault_has_what_carries_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from chaos import extensions
-from chaos.checks import Evidence, check_all
+from chaos.checks import Evidence, Violation, check_all
 from chaos.drills.commands import drill
 from chaos.faults import Step, kind_of
 from chaos.history import History
@@ -80,6 +80,16 @@ def test_another_package_adds_a_scenario_a_fault_and_a_check(
     assert found == ["something_was_sent"], "the check is asked as the suite's are"
     listed = CliRunner().invoke(drill, ["list"])
     assert NAME in listed.output
+
+
+def test_a_check_of_another_package_that_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(evidence: Evidence) -> Iterator[Violation]:
+        yield Violation("odd", "once")
+        raise KeyError("odd")
+
+    monkeypatch.setattr(extensions, "checks", lambda: {"odd": odd})
+    found = check_all(Evidence(History(), complete=False))
+    assert [(one.checker, one.text) for one in found] == [("odd", "the check raised KeyError('odd')")]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from chaos.checks import Evidence, check_all
 from chaos.clients import Acked, Seen, body_crc
-from chaos.history import History, Read
+from chaos.history import History, Invoke, Ok, Read
 from chaos.sim.loop import SimLoop
-from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
+from chaos.workload import Jump, Load, ProducerLoad, ReaderLoad, jumps, not_consumed, queues_of
 from client.message import Queue, SendFailed, SendUnknown
 
 
@@ -192,3 +192,55 @@ def test_a_reading_back_that_cannot_succeed_ends() -> None:
 
     simulate(main(), loop)
     assert not any(isinstance(event, Read) for event in history.events)
+
+
+@pytest.mark.parametrize(
+    ("seen", "next_offset", "told"),
+    [
+        ([5, 6, 7], 8, []),
+        ([], 5, []),
+        ([], 3, ["at 5 was sent to 3 at 0 ms: back"]),
+        ([5], 9, ["at 6 was sent to 9 at 0 ms: past 3 acknowledged messages"]),
+        ([7], 8, ["at 5 was sent to 7 at 0 ms: past 2 acknowledged messages"]),
+        ([], 13, ["at 5 was sent to 13 at 0 ms: past 6 acknowledged messages"]),
+        ([5, 6, 7, 8, 9, 10], 13, []),
+    ],
+)
+def test_a_consumer_that_is_sent_back_or_past_what_was_acknowledged_is_told(
+    seen: list[int], next_offset: int, told: list[str]
+) -> None:
+    queue = QUEUES[0]
+    events: list[Any] = []
+    for offset in range(11):
+        events += [
+            Invoke(0.0, "p", f"k{offset}", queue, 1),
+            Ok(1.0, "p", f"k{offset}", queue, offset, offset),
+        ]
+    sent_on = [Jump(0.0, queue, begin, end) for begin, end in jumps(5, seen, next_offset)]
+    found = not_consumed(History(events), sent_on, {queue: 11})
+    assert found == [f"a consumer of {queue} {text}" for text in told]
+
+
+def test_a_consumer_that_is_given_nothing_is_told() -> None:
+    loop = SimLoop(1)
+    log = Log()
+    producer, history = a_producer(loop, log)
+    reader = ReaderLoad("consumer", log, QUEUES, LOAD, history, lambda: loop.time() * 1000)
+
+    async def main() -> None:
+        for _ in range(6):
+            await producer.send_one()
+        tasks = [loop.create_task(reader.run())]
+        await asyncio.sleep(0.5)
+        assert not_consumed(history, reader.jumps, reader.at) == []
+        log.broken_reads = 10_000
+        for _ in range(6):
+            await producer.send_one()
+        await asyncio.sleep(5)
+        reader.stop()
+        await asyncio.gather(*tasks)
+
+    simulate(main(), loop)
+    told = not_consumed(history, reader.jumps, reader.at)
+    assert told
+    assert all("was not given" in text for text in told)

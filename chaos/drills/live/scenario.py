@@ -57,6 +57,8 @@ SWITCH: Final = "switch"
 TOXIPROXY: Final = "toxiproxy"
 READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0}
 """RocketMQ's own timers add up to more."""
+CAUGHT_UP_S: Final = 20.0
+"""So long after the last send to a whole group a consumer may take to be given all."""
 NOTHING_HELD: Final = logs.Held()
 NO_FAULT: Final = (faults.Look, faults.Heal, faults.Restart, faults.Resume, faults.Snapshot)
 """What breaks nothing."""
@@ -153,6 +155,8 @@ class DrillResult:
     extras: Mapping[str, int] = field(default_factory=dict)
     """What was asked for besides sends and reads: how often it was answered, by kind, and how often not
     (``extra.failed``)."""
+    reads_failed: int = 0
+    """Of the consumer that follows the load."""
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -167,6 +171,7 @@ class DrillResult:
             "upgraded": self.upgraded,
             "proxies": self.proxies,
             "extras": dict(self.extras),
+            "reads_failed": self.reads_failed,
             "lied": lied(self.history.events),
             "stopped": None if self.stopped is None else self.stopped.to_json(),
             "timeline": seen,
@@ -263,6 +268,8 @@ async def strike(
         tell("reading everything back")
         beside = [*(await extras.not_kept() if not_full is None else []), *extras.errors()]
         beside += [{"checker": "no_errors", "text": text} for text in load.errors()]
+        if not_full is None and not lied(load.history.events):
+            beside += [{"checker": "consumed", "text": one} for one in await load.not_consumed(CAUGHT_UP_S)]
         drill.unfinished = drill.unfinished or extras.unread
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
@@ -273,7 +280,7 @@ async def strike(
     if stopped is None:
         drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, drill.acked)
     told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
-    told.stopped, told.extras = stopped, extras.done
+    told.stopped, told.extras, told.reads_failed = stopped, extras.done, load.reads_failed
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
     told.proxies = _proxies(ground)
     return told
