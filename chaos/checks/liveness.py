@@ -2,8 +2,8 @@
 
 Read from the faults of a history, and on the safe side: a server that any fault hit, and two that any cut
 parted, are well again only when all replicas were members of the SyncStateSet again (``group_full``). So no
-claim rests on how long a server takes to come back. A wiped broker never is: its former identity stays a
-replica that nobody has, until an operator has it forgotten.
+claim rests on how long a server takes to come back. A wiped broker never is where a majority of all replicas
+has to hold a write: its former identity stays one that nobody has, until an operator has it forgotten.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ HARMLESS: Final = frozenset(
 @dataclass(frozen=True, slots=True)
 class Group:
     """Who makes up a group. ``enough``: brokers that a write needs, a majority at least. ``until_ms``: the
-    load's end."""
+    load's end. ``counts_all``: a majority of all that ever were replicas has to hold a write."""
 
     brokers: Sequence[str]
     controllers: Sequence[str]
     enough: int
     until_ms: float
+    counts_all: bool = True
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ def _spans(
             last = harm.majorities(group)
         elif kind_of(event.name) is not None:
             harm.add(event)
-            if event.name == "wipe":
+            if event.name == "wipe" and group.counts_all:
                 wiped.add(event.node)
             now = harm.majorities(group)
             if now:

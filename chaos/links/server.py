@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -127,13 +128,15 @@ class LinkServer:
 
     async def add_to_all(self, links: Iterable[tuple[str, str]], kind: str) -> None:
         """One toxic on each of these, a proxy's name and a stream: without a look at each before, as all
-        are to be hit in the same moment."""
+        are to be hit in the same moment. One that is there already stays."""
+        from toxiproxy.exceptions import ProxyExists
         from toxiproxy.proxy import Proxy
 
         def add() -> None:
             for name, stream in links:
                 proxy = Proxy(name=name, upstream="", enabled=True, listen="")
-                proxy.add_toxic(type=kind, stream=stream, attributes={})
+                with suppress(ProxyExists):  # of an earlier fault on the same link
+                    proxy.add_toxic(type=kind, stream=stream, attributes={})
 
         await self._ask(add)
 

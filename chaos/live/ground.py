@@ -81,7 +81,11 @@ class Ground:
                 self.lacks["namespaces"] = str(error)
         self.note()
         if "loop disk" in needs:
-            self._lay_disks(nodes)
+            # Tried now and off the loop: at the first fault it would keep the clients waiting.
+            if (lack := await asyncio.to_thread(loop_disk.unavailable)) is not None:
+                self.lacks["loop disk"] = lack
+            else:
+                self._lay_disks(nodes)
         if "libfaketime" in needs and (lack := clocks.unavailable()) is not None:
             self.lacks["libfaketime"] = lack
         for node in nodes:

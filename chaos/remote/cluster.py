@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,9 @@ class RemoteCluster(LocalCluster):
         self.failed: list[str] = []
         self._of = {host.name: host for host in hosts.servers}
         self._ended: set[str] = set()
-        self._asked: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._hands = {host.name: ThreadPoolExecutor(1, host.name) for host in hosts.servers}
+        """Commands for one host come one after the other, and nobody waits for them meanwhile."""
+        self._asked: list[Future[None]] = []
 
     def is_running(self, node: Node) -> bool:
         """As far as this drill is concerned: it was not told to end."""
@@ -60,27 +63,32 @@ class RemoteCluster(LocalCluster):
         self._ask(self._of[node.name], "start")
 
     def _ask(self, host: Host, what: str) -> None:
-        self._reap(host.name)
-        command = self.hosts.command(host, what)
-        quiet, out = subprocess.DEVNULL, subprocess.PIPE
-        asked = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=out, start_new_session=True)
-        self._asked.append((f"{what} {host.name}", asked))
+        self._asked.append(self._hands[host.name].submit(self._tell, host, what))
 
-    def _reap(self, name: str = "") -> None:
-        """Commands for one host come one after the other; without a name: all end."""
-        left = []
-        for text, asked in self._asked:
-            if name and not text.endswith(f" {name}") and asked.poll() is None:
-                left.append((text, asked))
-                continue
-            try:
-                _, said = asked.communicate(timeout=SSH_S)
-            except subprocess.TimeoutExpired:
-                asked.kill()
-                _, said = asked.communicate()
+    def _tell(self, host: Host, what: str) -> None:
+        command, quiet = self.hosts.command(host, what), subprocess.DEVNULL
+        try:
+            asked = subprocess.run(
+                command,
+                stdin=quiet,
+                stdout=quiet,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                timeout=SSH_S,
+            )
+        except subprocess.TimeoutExpired:
+            self.failed.append(f"{what} {host.name}: no answer within {SSH_S:.0f} s")
+        except OSError as error:
+            self.failed.append(f"{what} {host.name}: {error}")
+        else:
             if asked.returncode:
-                self.failed.append(f"{text}: {said.decode(errors='replace').strip() or asked.returncode}")
-        self._asked = left
+                said = asked.stderr.decode(errors="replace").strip()
+                self.failed.append(f"{what} {host.name}: {said or asked.returncode}")
+
+    def _reap(self) -> None:
+        """Until every command has ended."""
+        wait(self._asked)
+        self._asked.clear()
 
     def mend(self) -> list[str]:
         """Have every server run; what did not work, in words. A host that hangs is one of those."""

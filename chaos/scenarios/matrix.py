@@ -25,10 +25,10 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {
     "counted": {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"},
 }
 THEIR_MODES: Final[Mapping[str, Mapping[str, str]]] = {
-    "default": {"allAckInSyncStateSet": "false"},
+    "master-alone": {"allAckInSyncStateSet": "false"},
     "all-ack": {"allAckInSyncStateSet": "true"},
 }
-"""RocketMQ's: the master alone acknowledges, or all members of the SyncStateSet."""
+"""RocketMQ's: the master alone acknowledges, as by default, or all members of the SyncStateSet."""
 MODES_OF: Final = {"keelmq": MODES, "rocketmq": THEIR_MODES}
 ONE_CUT_OFF: Final = ("clients", "controllers", "slaves", "servers", "peers")
 """Shapes that part one server from others. Of two rooms, the one that has both copies may be left behind in
@@ -187,7 +187,7 @@ def _clock_jump(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
 
 
 def _rolling(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
-    return [Step(at_ms, faults.RollingChange("master", dict(MODES[mode])))]
+    return [Step(at_ms, faults.RollingChange("master", dict(MODES.get(mode, {}))))]
 
 
 def _upgrade(rng: random.Random, at_ms: int, mode: str) -> list[Step]:

@@ -106,6 +106,21 @@ def test_both_systems_are_compared_by_the_drills_they_share(tmp_path: Path) -> N
     assert "no fault in common" in Shell()("drill", "compare", str(ours), str(other), code=3)
 
 
+def test_modes_are_compared_by_what_they_promise_and_latencies_within_one_system(tmp_path: Path) -> None:
+    for mode in ("default", "majority"):
+        kept(tmp_path / "a" / f"{mode}.json", f"matrix/kill/{mode}")
+    for mode in ("default", "master-alone", "all-ack"):
+        name = f"matrix/kill/{mode}"
+        kept(tmp_path / "b" / f"{mode}.json", name, target="rocketmq", lost_total=int(mode != "all-ack"))
+    assert {name: len(found) for name, found in _load(tmp_path / "b").items()} == {
+        "kill/master-alone": 2,
+        "kill/default": 1,
+    }
+    assert "nothing became worse" in Shell()("drill", "compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    slow = Side(**GOOD | {"latency_p99_ms": 900.0, "target": "rocketmq"})
+    assert not list(regressions(Side(**GOOD), slow, 0.5))
+
+
 def test_what_is_no_result_is_told(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text("[]")

@@ -356,6 +356,14 @@ def test_a_toxicity_that_is_no_number_is_refused_and_changes_nothing(toxicity: o
     assert toxic.attributes["latency"] == 5
 
 
+async def test_a_second_cut_of_the_same_link_hits_the_others_too(links: Links, server: LinkServer) -> None:
+    await server.create("other", "127.0.0.1:0", links.echo.address)
+    await server.add_to_all([("echo", "upstream")], "timeout")
+    await server.add_to_all([("echo", "upstream"), ("other", "upstream")], "timeout")
+    for name in ("echo", "other"):
+        assert [one["type"] for one in links.api("GET", f"/proxies/{name}/toxics").json()] == ["timeout"]
+
+
 KILLED = """
 import sys
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,6 +102,12 @@ def test_a_machine_that_stood_still_owes_nothing_but_a_server_that_did_alone_doe
     heard: dict[str, list[range]], claims: int
 ) -> None:
     assert len(found(Happened(2000.0, "b0", "kill"), answered=SILENT, heard=heard)) == claims
+
+
+def test_a_wiped_broker_is_well_again_where_no_former_identity_counts() -> None:
+    faults = [Happened(500.0, "b1", "wipe"), Happened(1500.0, "", FULL), Happened(2000.0, "b0", "kill")]
+    group = replace(GROUP, counts_all=False)
+    assert (len(found(*faults, answered=SILENT, group=group)), len(found(*faults, answered=SILENT))) == (1, 0)
 
 
 def test_the_end_of_a_load_counts_and_what_comes_after_does_not() -> None:

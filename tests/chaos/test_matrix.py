@@ -168,6 +168,13 @@ def test_a_table_counts_what_each_fault_cost() -> None:
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
 
 
+def test_what_nobody_asked_is_no_zero() -> None:
+    theirs = result("kill", "all-ack", target="rocketmq")
+    ours = result("kill", "default")
+    cells = [row.split(" | ") for row in drills.table([theirs, ours]).splitlines()[2:]]
+    assert [(row[1], row[11]) for row in cells] == [("default", "0"), ("all-ack", "-"), ("", "0")]
+
+
 def test_availability_is_the_share_of_windows_with_an_acknowledgement_while_faults_act() -> None:
     queue = Queue("t", "g", 0)
     events: list[Any] = []

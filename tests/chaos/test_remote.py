@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
@@ -99,6 +100,23 @@ def test_a_host_that_hangs_keeps_none_from_being_mended(
     (told,) = cluster.mend()
     assert told.startswith("b0: no answer")
     assert asked == ["ops@b0", "ops@b1", "ops@n0"]
+
+
+def test_nobody_waits_for_a_host_that_is_slow_and_its_commands_come_in_order(
+    tmp_path: Path, said: Path
+) -> None:
+    slow = f'#!/bin/sh\nread line < {tmp_path}/go\necho "$@" >> {said}\n'
+    (tmp_path / "ssh").write_text(slow)
+    os.mkfifo(tmp_path / "go")
+    cluster = RemoteCluster(read(hosts(tmp_path)), tmp_path)
+    node = cluster.layout.node("b1")
+    assert cluster.send_signal(node, signal.SIGKILL)
+    cluster.start(node)
+    assert not said.exists(), "it is not waited for"
+    for count in (1, 2):
+        (tmp_path / "go").write_text("go\n")
+        last = lines(said, count)[-1]
+        assert ("sleep" in last) == (count == 1), "the start comes after the kill"
 
 
 def test_what_is_not_allowed_is_not_asked(tmp_path: Path, said: Path) -> None:

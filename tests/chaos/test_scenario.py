@@ -22,7 +22,7 @@ from chaos.checks import Evidence, Promised, check_so_far
 from chaos.checks.replicas import ReplicaLog
 from chaos.drills.live.commands import exit_code
 from chaos.drills.live.disks import lied
-from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, proves_nothing
+from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, described, proves_nothing
 from chaos.drills.live.staging import count_failed
 from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
@@ -101,6 +101,15 @@ def test_a_run_without_any_of_its_faults_or_without_an_acknowledgement_says_noth
     assert proves_nothing(plan, Outcome(Counter(cut=1)), 5) is None
     assert proves_nothing(plan, Outcome(Counter(cut=1)), 0) == "nothing was acknowledged"
     assert proves_nothing(Plan([]), Outcome(), 5) is None
+
+
+def test_a_result_says_when_where_and_of_what_it_is() -> None:
+    spec = DrillSpec(scenario="x", seed=1, plan=Plan([]))
+    found = replace(told(), where=described(spec, 1_764_400_000_123)).to_json(spec)
+    assert found["at"] == "2025-11-29T07:06:40+00:00"
+    assert found["release"]
+    assert found["machine"]["cpus"]
+    assert found["peer"] is None
 
 
 def test_a_command_that_failed_on_a_staging_host_broke_nothing() -> None:

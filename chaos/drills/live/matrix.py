@@ -22,10 +22,10 @@ from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
-from chaos.drills.live.scenario import DrillResult, DrillSpec
+from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
 from chaos.drills.measure import PROMISES, why_no_result
 from chaos.drills.screen import cannot_go_on
-from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, plan
+from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, THEIR_MODES, plan
 from model.errors import ConfigError, MqError
 
 NAME: Final = "matrix/{}/{}"
@@ -194,7 +194,7 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
         _, _, pair = result["scenario"].partition("/")
         kind, _, mode = pair.partition("/")
         cells.setdefault((kind, mode), []).append(result)
-    places = {name: at for at, name in enumerate((*KINDS, *MODES))}
+    places = {name: at for at, name in enumerate((*KINDS, *MODES, *THEIR_MODES))}
     rows = sorted(cells, key=lambda pair: (places.get(pair[0], len(places)), places.get(pair[1], 0)))
     lines = [HEAD, "|" + "---|" * HEAD.count(" | ") + "---|"]
     lines += [_row(kind, mode, cells[kind, mode]) for kind, mode in rows]
@@ -221,11 +221,16 @@ def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]]) -> str:
         broken["lost"],
         sum(broken[name] for name in ORDER),
         sum(broken[name] for name in TWICE),
-        broken["one_master_per_epoch"],
+        broken["one_master_per_epoch"] if _asked_who_leads(results) else "-",
         sum(count for name, count in broken.items() if name not in KNOWN),
         *_served(results),
     ]
     return f"| {' | '.join(map(str, values))} |"
+
+
+def _asked_who_leads(results: Iterable[Mapping[str, Any]]) -> bool:
+    """Of RocketMQ only its Controllers are asked, who name one."""
+    return any(result.get("target", OURS) == OURS for result in results)
 
 
 def _served(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

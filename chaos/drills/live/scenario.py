@@ -7,11 +7,14 @@ healed, read back and judged. Times of the plan are multiplied by ``scale``.
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +46,7 @@ from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
 from chaos.live.releases import this
 from chaos.scenarios import Plan
+from chaos.worlds import rocketmq
 from chaos.worlds.live import CannotDrill, LiveWorld
 from chaos.worlds.rocketmq_cluster import RocketMQCluster, RocketMQOnlooker
 from client.message import Queue
@@ -155,6 +159,8 @@ class DrillResult:
     extras: Mapping[str, int] = field(default_factory=dict)
     """What was asked for besides sends and reads: how often it was answered, by kind, and how often not
     (``extra.failed``)."""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """When, on which machine, and what: ``at``, ``machine``, ``release``, ``peer``."""
     reads_failed: int = 0
     """Of the consumer that follows the load."""
 
@@ -171,6 +177,7 @@ class DrillResult:
             "upgraded": self.upgraded,
             "proxies": self.proxies,
             "extras": dict(self.extras),
+            **self.where,
             "reads_failed": self.reads_failed,
             "lied": lied(self.history.events),
             "stopped": None if self.stopped is None else self.stopped.to_json(),
@@ -283,7 +290,18 @@ async def strike(
     told.stopped, told.extras, told.reads_failed = stopped, extras.done, load.reads_failed
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
     told.proxies = _proxies(ground)
+    told.where = await env.offload(lambda: described(spec, env.now_ms()))
     return told
+
+
+def described(spec: DrillSpec, now_ms: int) -> dict[str, Any]:
+    """What a result is read with later: when, on what machine, which release and which peer."""
+    return {
+        "at": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds"),
+        "machine": {"cpus": os.cpu_count(), "system": platform.platform()},
+        "release": this(),
+        "peer": rocketmq.described() if spec.target == THEIRS else None,
+    }
 
 
 def _proxies(ground: Ground) -> str:
@@ -351,12 +369,14 @@ def _group(cluster: LocalCluster, spec: DrillSpec, until_ms: float) -> Group | N
     if spec.target == THEIRS:
         return None
     layout = cluster.layout
-    copies = [int(value) for key in COPIES if (value := layout.settings.get("broker", {}).get(key))]
+    broker = layout.settings.get("broker", {})
+    copies = [int(value) for key in COPIES if (value := broker.get(key))]
     return Group(
         brokers=[node.name for node in layout.broker_nodes],
         controllers=[node.name for node in layout.namesrvs],
         enough=max(spec.plan.brokers // 2 + 1, *copies, 0),
         until_ms=until_ms,
+        counts_all=broker.get("majorityAck") == "true",
     )
 
 
