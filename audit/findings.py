@@ -19,6 +19,7 @@ T = TypeVar("T")
 INFO: Final = "info"
 WARN: Final = "warn"
 ERROR: Final = "error"
+RANK: Final = {ERROR: 0, WARN: 1, INFO: 2}
 
 KINDS: Final = {
     "crc_mismatch": "a record's bytes do not match the CRC stored with it",
@@ -177,12 +178,11 @@ def merge(findings: Iterable[Finding], kinds: frozenset[str]) -> list[Finding]:
 
 def order(findings: Iterable[Finding]) -> list[Finding]:
     """Worst first, causes before what follows from them, then by replica and place. Doubles are dropped."""
-    rank = {ERROR: 0, WARN: 1, INFO: 2}
     kinds = {kind: at for at, kind in enumerate(KINDS)}
     return sorted(
         dict.fromkeys(findings),
         key=lambda f: (
-            rank[f.severity],
+            RANK[f.severity],
             bool(f.caused_by),
             kinds[f.kind],
             f.replica,

@@ -19,7 +19,8 @@ from audit.carried import NOTHING, Carries, Clean, bytes_of, replace, rows_of
 from audit.findings import INFO, Finding
 from audit.intervals import Interval, joined
 from audit.reading.layout import Replica, Segment
-from audit.reading.storage import open_storage, shown
+from audit.reading.storage import open_storage
+from audit.sources.location import identity
 from audit.tables import DIGEST, ScannedLog, Task, View
 
 STATE: Final = pa.schema(
@@ -34,7 +35,7 @@ STATE: Final = pa.schema(
     ]
 )
 File = tuple[str, str]
-"""Location as it is shown, and path below it."""
+"""A replica's name and location as ``_of`` tells them, and a path below it."""
 Stamp = tuple[int, int]
 """Size and mtime in ns."""
 
@@ -84,7 +85,8 @@ class Trust:
             try:
                 for segment in _sealed(replica):
                     stamp = (storage.size(segment.file), storage.mtime_ns(segment.file))
-                    self._stamps[shown(replica.location), segment.file] = stamp
+                    if stamp[1] > 0:  # else no time is told, and a size alone says nothing
+                        self._stamps[_of(replica), segment.file] = stamp
             finally:
                 storage.close()
         self._read(state)
@@ -106,7 +108,7 @@ class Trust:
         rows: list[dict[str, Any]] = []
         todo = []
         for task in planned:
-            known = self._known.get((shown(task.location), task.file), {})
+            known = self._known.get((_of(self._replicas[task.replica]), task.file), {})
             inside = sorted(k for k in known if task.start <= k[0] and k[1] <= task.end)
             edges = [task.start, *(end for _, end in inside)]
             whole = [start for start, _ in inside] == edges[:-1] and edges[-1] == task.end
@@ -132,12 +134,13 @@ class Trust:
         for row in table.to_pylist():
             base = row["start"] // size * size
             task = files.get((row["replica"], base))
-            if task is None or (shown(task.location), task.file) not in self._stamps:
+            where = _of(self._replicas[row["replica"]])
+            if task is None or (where, task.file) not in self._stamps:
                 continue
-            stamp = self._stamps[shown(task.location), task.file]
+            stamp = self._stamps[where, task.file]
             self._learned.append(
                 {
-                    "location": shown(task.location),
+                    "location": where,
                     "file": task.file,
                     "size": stamp[0],
                     "mtime_ns": stamp[1],
@@ -178,7 +181,7 @@ class Trust:
         """The segment that begins there, of a replica of which it is known to be clean."""
         for r in held:
             segment = next((s for s in _sealed(r) if s.base == begin), None)
-            clean = self._clean.get((shown(r.location), segment.file)) if segment else None
+            clean = self._clean.get((_of(r), segment.file)) if segment else None
             if segment is not None and clean is not None and clean.end == r.segment_end(segment):
                 return f"{r.name}/{segment.name}", clean
         return None
@@ -196,12 +199,12 @@ class Trust:
             now.setdefault((row["location"], row["file"]), {})[row["start"], row["end"]] = row["digest"]
         for r in self._replicas:
             for segment in r.segments:
-                file = (shown(r.location), segment.file)
+                file = (_of(r), segment.file)
                 if file not in self._former or file in self._known:
                     continue
                 before, after = self._former[file], now.get(file, {})
                 if file not in self._stamps:
-                    how = "no longer full"
+                    how = "no longer full" if segment not in _sealed(r) else "its time is not told"
                 elif not before or before.keys() != after.keys():
                     how = "not known how"
                 else:
@@ -218,11 +221,15 @@ class Trust:
         rows: list[Clean] = []
         for begin, holders in sorted(self._holders().items()):
             end = begin + size
-            wrong = any(f.phys_offset < 0 or f.overlaps(begin, end) for f in counted)
+            wrong = any(_concerns(f, begin, end) for f in counted)
             kept = None if wrong else self._content([r for r, _ in holders], begin, scanned, unions)
             if kept is not None:
-                files = [(shown(r.location), segment.file) for r, segment in holders]
-                rows += [Clean(*file, *self._stamps[file], end, kept[0], kept[1] or now) for file in files]
+                files = [(_of(r), segment.file) for r, segment in holders]
+                rows += [
+                    Clean(*file, *self._stamps[file], end, kept[0], kept[1] or now)
+                    for file in files
+                    if file in self._stamps
+                ]
         self._carries.write(rows)
         replace(self._state, bytes_of(pa.Table.from_pylist(self._learned, schema=STATE)))
 
@@ -244,6 +251,20 @@ class Trust:
         end = begin + _segment_bytes(self._replicas)
         view = _view_of(unions, self._replicas, begin, end)
         return (self._carries.keep(scanned, view, begin, end), "") if view else None
+
+
+BESIDE: Final = frozenset({"file_corrupt", "file_missing", "epoch_file_corrupt", "consumer_offset_beyond"})
+"""What each audit looks at, whatever it trusts."""
+
+
+def _concerns(f: Finding, begin: int, end: int) -> bool:
+    """Would an audit that trusts this stretch not find it again?"""
+    return f.overlaps(begin, end) or (f.phys_offset < 0 and f.kind not in BESIDE)
+
+
+def _of(replica: Replica) -> str:
+    """Two replicas that are shown alike share no trust."""
+    return f"{replica.name} {identity(replica.location)}"
 
 
 def _sealed(replica: Replica) -> list[Segment]:

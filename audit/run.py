@@ -35,7 +35,7 @@ from audit.ledger import Ledger, read_ledger
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside, look_beside
 from audit.reading.index_files import IndexTask
-from audit.reading.layout import Replica, bytes_at, find_ends, leave_out_removed, leave_out_unreadable, load
+from audit.reading.layout import Replica, find_ends, leave_out_removed, leave_out_unreadable, load
 from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.reading.storage import StoreSpec, open_storage, shown, without_secrets
 from audit.results.evidence import Evidence, evidence
@@ -260,6 +260,8 @@ def _audit(
     progress: Callable[[str], None],
 ) -> None:
     unlisted.begin()
+    # Before the ends: a consumer was no further then than the log, which goes on meanwhile.
+    looked = {at: look_beside(r.location) for at, r in enumerate(replicas)}
     find_ends(replicas)
     cores = os.cpu_count() or 1
     chunk = plan.chunk_bytes(sum(r.end - r.start for r in replicas), cores)
@@ -294,8 +296,8 @@ def _audit(
         progress("asking the questions")
         report.records = scanned.record_count()
         unions = plan.unions(replicas, reference)
-        behind = Behind(border, trust.carried)
-        questions = _Questions(facts, engine, scanned, views, unions, ledger, behind, unlisted)
+        before = Before(looked, border, trust.carried)
+        questions = _Questions(facts, engine, scanned, views, unions, ledger, before, unlisted)
         report.findings = questions.ask()
         report.expired = questions.expired
         trust.save(report.findings, scanned, unions)
@@ -339,9 +341,11 @@ def _scan(
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """What was read begins at ``border``; what is trusted before it left ``carried``."""
+class Before:
+    """What was known before the log was read, which begins at ``border``; what is trusted before it left
+    ``carried``."""
 
+    looked: dict[int, Beside]
     border: int
     carried: Carried
 
@@ -357,20 +361,20 @@ class _Questions:
         views: dict[int, View],
         unions: list[View],
         ledger: Ledger | None,
-        behind: Behind,
+        before: Before,
         unlisted: Unlisted,
     ) -> None:
         self.facts, self.engine, self.scanned = facts, engine, scanned
         self.views, self.ledger = views, ledger
         self.unions = unions  # the log, as far back as any replica holds it
-        self.border, self.carried = behind.border, behind.carried
+        self.looked, self.border, self.carried = before.looked, before.border, before.carried
         self.unlisted = unlisted
         self.expired = 0
 
     def ask(self) -> list[Finding]:
         facts = self.facts
         found = files(facts) + epochs(facts) + damage(facts, self.scanned.damage())
-        looked = {at: look_beside(r.location) for at, r in enumerate(facts.replicas)}
+        looked = self.looked
         found += beside.beside(facts, looked)
         found += self._differences(found)
         found += self._tails(found, looked)
@@ -400,7 +404,10 @@ class _Questions:
         found += self._derived(looked)
         found += self._acked(broken)
         linked = causes.link(causes.gaps_of_missing(found), [r.name for r in facts.replicas])
-        return index.joined(entries.joined(causes.fold(linked)))
+        found = index.joined(entries.joined(causes.fold(linked)))
+        if all(f.severity == INFO for f in found) and not self.border:
+            found += tail_kinds.nothing(self.scanned.record_count())
+        return found
 
     def _queue_ends(self, looked: dict[int, Beside]) -> dict[Queue, int]:
         """Where each queue ends in the log in which it ends last; of no use without offsets of consumers."""
@@ -526,14 +533,7 @@ class _Questions:
             return max(held, key=lambda tail: tail.records, default=NO_TAIL)
 
         def rotten(at: int) -> bool:
-            """Is what ends this log no write under way, but a record that others hold otherwise?"""
-            own = replicas[at]
-            begin, end = own.torn or (0, 0)
-            others = [r for r in replicas if r is not own and r.covers(begin, end)]
-            if own.torn is None or begin != own.end or not others:
-                return False
-            held = bytes_at(own, begin, end - begin)
-            return all(tail_kinds.is_rot(held, bytes_at(other, begin, end - begin)) for other in others)
+            return tail_kinds.rotten(replicas[at], [r for r in replicas if r is not replicas[at]])
 
         def noted(at: int) -> int:
             return looked[at].was_longer
@@ -551,7 +551,8 @@ class _Questions:
         if self.ledger is None:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
-        result = acked.check(self.facts, self.scanned, self.ledger, self.views, again, self.unlisted.add)
+        views = self.views, self.unions
+        result = acked.check(self.facts, self.scanned, self.ledger, *views, again, self.unlisted.add)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))
 

@@ -7,6 +7,7 @@ too short for belongs to its ``short_tail``; what retention removed from every l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ class AckedResult:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where messages stand in any log, and at which place each queue begins."""
+    """Where messages stand in any log, and at which place each queue begins in the log that begins first."""
 
     facts: Facts
     queue_starts: dict[tuple[str, int], int]
@@ -75,16 +76,17 @@ def check(
     log: ScannedLog,
     ledger: Ledger,
     views: dict[int, View],
+    unions: Sequence[View],
     again: tuple[Again, ...],
     unlisted: Sink = lambda finding: None,
 ) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
+    ``unions``: the log as far back as any replica holds it, by which a message is too old.
 
     What is not listed one by one goes to ``unlisted``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
-    starts = log.queue_starts(views[facts.reference]).to_pylist()
-    places = _Places(facts, {(r["topic"], r["queue_id"]): r["queue_offset"] for r in starts})
+    places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]))
     found = Bounded(unlisted, "acknowledged messages", by_queue=True)
     orders = _Orders()
     expired = 0
@@ -107,6 +109,16 @@ def check(
                 orders.note(line, f)
                 found.add(line, f)
     return AckedResult([orders.explained(f) for f in found.findings()], expired)
+
+
+def _queue_starts(log: ScannedLog, views: Sequence[View]) -> dict[tuple[str, int], int]:
+    """The lowest place of each queue in any of them."""
+    starts: dict[tuple[str, int], int] = {}
+    for view in dict.fromkeys(views):
+        for row in log.queue_starts(view).to_pylist():
+            queue = (row["topic"], row["queue_id"])
+            starts[queue] = min(starts.get(queue, row["queue_offset"]), row["queue_offset"])
+    return starts
 
 
 def _sharing(facts: Facts, views: dict[int, View]) -> list[int]:

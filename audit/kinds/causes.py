@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from audit.findings import Finding, Spans, spans_of
+from audit.findings import RANK, Finding, Spans, spans_of
 from audit.kinds import entries, index
 
 _UNDER_ENTRIES: Final = (
@@ -70,7 +70,8 @@ CAUSES: Final = {
 def link(findings: Iterable[Finding], replicas: Sequence[str]) -> list[Finding]:
     """Give each consequence its cause: a row that can cause it, over the same bytes of the same log.
 
-    What is wrong on every replica (``*``) follows from damage only if every replica is damaged there.
+    What is wrong on every replica (``*``) follows from damage only if every replica is damaged there. A cause
+    is no lighter than what follows from it (``_explains``).
     """
     rows = list(findings)
     by_kind: dict[str, list[Finding]] = {}
@@ -94,13 +95,26 @@ def _cause(
     for kind in CAUSES.get(f.kind, ()):
         of = spans.get(kind, {})
         for name in (f.replica, "*"):
-            if name in of and (cause := of[name].first(f.phys_offset, f.until)) is not None:
+            cause = of[name].first(f.phys_offset, f.until) if name in of else None
+            if cause is not None and _explains(cause, f):
                 return cause
         if f.replica == "*":
             for name in replicas:
-                if name in of and (cause := of[name].first(f.phys_offset, f.until)) is not None:
+                cause = of[name].first(f.phys_offset, f.until) if name in of else None
+                if cause is not None and _explains(cause, f):
                     everywhere.setdefault(name, cause)
     return next(iter(everywhere.values())) if everywhere and len(everywhere) == len(set(replicas)) else None
+
+
+def _explains(cause: Finding, f: Finding) -> bool:
+    """A consequence is information, whatever it was: so what counts more than its cause is none.
+
+    But in a suffix that a rejoin cuts, all goes with it, and the others have what it lacks."""
+    suffix = cause.kind == "divergent_suffix" and cause.phys_offset <= f.phys_offset
+    if f.kind == "epoch_mismatch":
+        return suffix
+    lost = f.kind.startswith("acked_") and f.copies == 0
+    return RANK[cause.severity] <= RANK[f.severity] or (suffix and not lost)
 
 
 def gaps_of_missing(found: list[Finding]) -> list[Finding]:

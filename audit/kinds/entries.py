@@ -42,8 +42,9 @@ def entries(facts: Facts, at: int, told: Entered, again: Mapping[Queue, int]) ->
     found = []
     for place, record in sorted(records.items()):
         entry = wrong.pop(place, None)
-        if record["offset"] >= tail and _ends(place, told):
-            continue  # not entered yet; what stands there is left over
+        unentered = record["offset"] >= tail and _ends(place, told)
+        if unentered and (entry is None or _left_over(facts.replicas[at], entry)):
+            continue  # not entered yet
         if entry is not None:
             found.append(_at_record(facts, "cq_wrong", at, record, _said(entry)))
         else:
@@ -165,12 +166,16 @@ def _at_record(facts: Facts, kind: str, at: int, record: Row, found: str) -> Fin
     )
 
 
+def _left_over(replica: Replica, entry: Row) -> bool:
+    """May it be of a log that was cut? No log is before the second epoch began."""
+    return len(replica.epochs) > 1 and int(entry["entry_offset"]) >= replica.epochs[1][1]
+
+
 def _dangling(facts: Facts, at: int, entry: Row, *, at_end: bool) -> Finding:
     """RocketMQ leaves the entries of a log that it cut short, in the files behind the ends of
     their queues: information only."""
     begin = int(entry["entry_offset"])
-    epochs = facts.replicas[at].epochs
-    left_over = at_end and len(epochs) > 1 and begin >= epochs[1][1]
+    left_over = at_end and _left_over(facts.replicas[at], entry)
     return facts.at(
         "cq_dangling",
         INFO if left_over else WARN,

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from audit.findings import ERROR, INFO, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.reading.beside import WAS_LONGER
-from audit.reading.layout import Replica
+from audit.reading.layout import Replica, bytes_at, record_at
 from audit.tables import Tail
+
+FEW_BYTES: Final = 8
+FEW_BITS: Final = 12
+PLACE_AT: Final = 28
+"""Of a record: its physical offset stands there."""
+BLOCK_BYTES: Final = 512
+"""A disk writes no less."""
 
 
 def tail_target(replicas: list[Replica], acked_end: int) -> int:
@@ -22,12 +30,46 @@ def tail_target(replicas: list[Replica], acked_end: int) -> int:
     return max(confirmed, acked_end, most, ends[-1])
 
 
-def is_rot(own: bytes, other: bytes) -> bool:
-    """Did bytes of ``own``, a damaged last record, change after they were written? ``other``: what another
-    replica holds there. A write that is under way, or was cut short, leaves zeros to the end of a block."""
+def rotten(own: Replica, others: Sequence[Replica]) -> bool:
+    """Is what stands behind this log's end no write under way, but the others' record there, changed? It is
+    compared as far as the shortest of them reaches: a size that was changed tells nothing."""
+    held = [found for r in others if r.end > own.end and (found := record_at(r, own.end))]
+    size = min(map(len, held), default=0)
+    mine = bytes_at(own, own.end, size) if size else b""
+    cut = len(own.epochs) > 1 and own.end >= own.epochs[1][1]
+    return bool(held) and all(is_rot(mine, other[:size], own.end, cut=cut) for other in held)
+
+
+def is_rot(own: bytes, other: bytes, begin: int = 0, *, cut: bool = False) -> bool:
+    """Did bytes of ``own``, at ``begin``, change after they were written? ``other``: a record another replica
+    holds there. A write that is under way, or was cut short, leaves zeros to the end of the record or of a
+    block; ``cut``: or what stood there before, of a log that was cut."""
     differing = [at for at, (a, b) in enumerate(zip(own, other, strict=False)) if a != b]
-    few = 0 < len(differing) < 8 and own[-1:] == other[-1:]
-    return few or any(own[at] for at in differing)
+    if not differing or not any(own):
+        return False
+    few = len(differing) < FEW_BYTES
+    if not any(own[at] for at in differing):
+        return (few and own[-1:] == other[-1:]) or not _unwritten(own, differing, begin)
+    same_end = own[-FEW_BYTES:] == other[-FEW_BYTES:]
+    return not cut or (_is_of(own, other) and (few or same_end))
+
+
+def _unwritten(own: bytes, differing: Sequence[int], begin: int) -> bool:
+    """Does each run of zeros reach the end, or that of a block?"""
+    ends: dict[int, int] = {}
+    for at in differing:
+        end = len(own) - len(own[at:].lstrip(b"\0")) if own[at:].strip(b"\0") else len(own)
+        ends[end] = at
+    borders = {end: -(-(begin + last + 1) // BLOCK_BYTES) * BLOCK_BYTES for end, last in ends.items()}
+    return all(end == len(own) or borders[end] <= begin + end for end in ends)
+
+
+def _is_of(own: bytes, other: bytes) -> bool:
+    """Are these bytes that record's? Its head but for a few bits, its place or its end tell."""
+    bits = sum((a ^ b).bit_count() for a, b in zip(own[:PLACE_AT], other[:PLACE_AT], strict=False))
+    place = slice(PLACE_AT, PLACE_AT + 8)
+    placed = len(other) >= PLACE_AT + 8 and own[place] == other[place]
+    return bits <= FEW_BITS or placed or own[-2 * FEW_BYTES :] == other[-2 * FEW_BYTES :]
 
 
 def tails(
@@ -46,6 +88,10 @@ def tails(
     diverged = {f.replica for f in roots if f.kind == "divergent_suffix"}
     found = []
     for at, r in enumerate(facts.replicas):
+        if r.left_over is not None:
+            begin, end = r.left_over
+            words = {"expected": f"end {begin}", "found": f"records behind unreadable bytes, up to {end}"}
+            found.append(facts.at("extra_tail", WARN, at, begin, end, **words))
         if r.name in diverged or (r.empty and not target and max(r.confirmed, noted(at)) <= r.end):
             continue
         if r.end < target:
@@ -67,6 +113,13 @@ def tails(
                 facts.at("extra_tail", severity, at, target, r.end, expected=expected, found=found_, copies=1)
             )
     return found
+
+
+def nothing(records: int) -> list[Finding]:
+    """Where no log holds a record, nothing was looked at: a group that begins, or one that lost all."""
+    if records:
+        return []
+    return [Finding("short_tail", WARN, "*", expected="a log with records", found="no record on any replica")]
 
 
 def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool) -> Finding:

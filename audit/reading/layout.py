@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.reading.record import Parsed, Record, parse
+from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.storage import Storage, StoreSpec, open_storage
 from audit.sources.compressed import CannotUnpackError
@@ -52,6 +52,7 @@ class Replica:
     queues: bool = True  # there is a ``consumequeue``
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
+    left_over: tuple[int, int] | None = None  # what was taken for the rest of a log that was cut
 
     @property
     def empty(self) -> bool:
@@ -221,13 +222,41 @@ def find_ends(replicas: list[Replica]) -> None:
 
 def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
     """Where this log resumes behind unreadable bytes although another one ends right there and none has a
-    record there: that is its end, and what follows are left-overs of a truncated log."""
+    record there: that is its end, and what follows are left-overs of a truncated log; if one was truncated,
+    and what stands there is no record that was damaged."""
     for begin, _ in replica.skipped:
         ends_there = any(r.end == begin for r in others) and not any(r.end > begin for r in others)
-        if ends_there and replica.confirmed <= begin:
+        if ends_there and replica.confirmed <= begin and _was_cut(replica, begin):
+            replica.left_over = (begin, replica.end)
             replica.end = begin
             replica.skipped = [s for s in replica.skipped if s[0] < begin]
             return
+
+
+def _was_cut(replica: Replica, begin: int) -> bool:
+    """May bytes of a log that was cut stand there? Not before a second epoch began, nor where a record's head
+    names the place."""
+    head = bytes_at(replica, begin, 36)
+    own = len(head) == 36 and struct.unpack_from(">q", head, 28)[0] == begin
+    named = own or int.from_bytes(head[4:8]) in (MAGIC_V1, MAGIC_V2)
+    return not named and len(replica.epochs) > 1 and begin >= replica.epochs[1][1]
+
+
+def record_at(replica: Replica, begin: int) -> bytes:
+    """A sound record, or the head of a blank one, that stands there; nothing else. Raises OSError."""
+    segment = replica.segment_at(begin)
+    if segment is None:
+        return b""
+    storage = open_storage(replica.location)
+    try:
+        end = replica.segment_end(segment)
+        data = window(segment_reader(storage, segment), begin, end - begin)
+    finally:
+        storage.close()
+    parsed = parse(data, 0, begin, end)
+    if parsed.problem == "blank":
+        return data[:8]
+    return data[: parsed.size] if parsed.record is not None and parsed.damage is None else b""
 
 
 def _held_elsewhere(replica: Replica, replicas: list[Replica]) -> bool:
@@ -256,7 +285,7 @@ def bytes_at(replica: Replica, begin: int, size: int) -> bytes:
 
 def _find_end(replica: Replica, proven: set[int]) -> None:
     """Walk the headers of the last segment that holds any record. Records at ``proven`` are the log's."""
-    replica.torn, replica.refused = None, None
+    replica.torn, replica.refused, replica.left_over = None, None, None
     replica.skipped, replica.holes = [], []
     storage = open_storage(replica.location)
     try:

@@ -22,7 +22,7 @@ _SEGMENT: Final = re.compile(rf"\d{{20}}\.({'|'.join(CODECS)})")
 def archived(archive: Archive, make: Callable[[str], Storage]) -> Storage:
     """The store inside an archive; ``make``: of the folder's location its storage. Raises OSError."""
     where = shown(archive.parent)
-    folder = unpacked_archive(where, lambda: make(archive.parent), archive.file, archive.codec)
+    folder = unpacked_archive(archive.parent, lambda: make(archive.parent), archive.file, archive.codec)
     inside = archive.folder or _only_store(str(folder), f"{where}/{archive.file}")
     root = os.path.normpath(folder / inside)
     if os.path.commonpath([root, folder]) != str(folder) or not os.path.isdir(root):
@@ -116,8 +116,8 @@ class Unpacking:
     def _unpack(self, path: str) -> None:
         """Raises FileNotFoundError when no compressed file is there either."""
         name, codec = self._compressed(path)
-        where, location = shown(self._location), self._location
-        file, problem = unpacked_file(where, lambda: self._make(location), name, codec)
+        location = self._location
+        file, problem = unpacked_file(location, lambda: self._make(location), name, codec)
         self._unpacked[path] = (LocalStorage(str(file.parent)), problem)
 
     def _compressed(self, path: str) -> tuple[str, str]:

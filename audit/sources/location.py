@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from typing import Final, NamedTuple
@@ -25,6 +26,18 @@ def shown(location: str) -> str:
     fragment = f"#{url.fragment}" if url.fragment else ""
     start = f"{url.scheme}://{'***@' if at and user else ''}{host}{url.path}"
     return f"{start}{'?' + options if options else ''}{fragment}"
+
+
+def identity(location: str) -> str:
+    """What tells a location from every other one, for a key: ``shown`` leaves out what may tell two apart, as
+    the container of ``abfs://CONTAINER@ACCOUNT/``, a user, or an option. It tells no password."""
+    if "://" not in location:
+        return location
+    url = urlsplit(location)
+    user, at, host = url.netloc.rpartition("@")
+    known = url._replace(netloc=f"{user.partition(':')[0]}{at}{host}").geturl()
+    told = hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return f"{shown(location)} {told}"
 
 
 def without_secrets(text: str, location: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
+from audit.sources.location import shown
 from audit.sources.storage import Storage, StoredFile
 
 FREE_BYTES_MIN: Final = 256 * 1024 * 1024
@@ -149,13 +150,14 @@ def _remove(folder: Path) -> bool:
     return True
 
 
-def _key(where: str, storage: Storage, file: str) -> str:
-    told = f"{where}\0{file}\0{storage.size(file)}\0{storage.mtime_ns(file)}"
+def _key(location: str, storage: Storage, file: str) -> str:
+    """Of the true location: two that are shown alike are two copies."""
+    told = f"{location}\0{file}\0{storage.size(file)}\0{storage.mtime_ns(file)}"
     return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def unpacked_file(where: str, make: Callable[[], Storage], file: str, codec: str) -> tuple[Path, str]:
-    """The unpacked file, as far as it can be decoded, and why not further. ``where``: the store's."""
+def unpacked_file(location: str, make: Callable[[], Storage], file: str, codec: str) -> tuple[Path, str]:
+    """The unpacked file, as far as it can be decoded, and why not further. ``location``: the store's."""
 
     def fill(folder: Path) -> str:
         problem = ""
@@ -172,15 +174,16 @@ def unpacked_file(where: str, make: Callable[[], Storage], file: str, codec: str
 
     storage = make()
     try:
-        key = _key(where, storage, file)
+        key = _key(location, storage, file)
     finally:
         storage.close()
     folder, problem = HELD.folder(key, fill)
     return folder / "file", problem
 
 
-def unpacked_archive(where: str, make: Callable[[], Storage], file: str, codec: str) -> Path:
-    """The folder with all files of an archive. Raises OSError naming the archive."""
+def unpacked_archive(location: str, make: Callable[[], Storage], file: str, codec: str) -> Path:
+    """The folder with all files of an archive in ``location``. Raises OSError naming the archive."""
+    where = shown(location)
 
     def fill(folder: Path) -> str:
         try:
@@ -194,7 +197,7 @@ def unpacked_archive(where: str, make: Callable[[], Storage], file: str, codec: 
 
     storage = make()
     try:
-        key = _key(where, storage, file)
+        key = _key(location, storage, file)
     finally:
         storage.close()
     try:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from audit.run import Report
+from audit.engines.local import LocalEngine
+from audit.reading.layout import Replica, find_ends
+from audit.reading.storage import LocalStorage, StoreSpec, open_storage, shown
+from audit.run import Report, audit
+from audit.sources import unpacked
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.plants import run_local
-from tests.audit.stores import look, patch
+from tests.audit.sources import tarred
+from tests.audit.stores import LogWriter, look, patch
 
 
 def told(report: Report) -> set[tuple[str, str, int]]:
@@ -152,3 +158,90 @@ def test_the_report_says_what_was_trusted(tmp_path: Path) -> None:
     assert trust["digests"] == [f"r{n}/{base:020d}" for n in range(3) for base in (0, 4096)]
     assert trust["keys"] > 50
     assert trust["since"]
+
+
+def test_a_file_beside_the_log_takes_no_trust_from_its_segments(tmp_path: Path) -> None:
+    """Every audit looks at it anew."""
+    stores, _ = made(tmp_path)
+    (stores[0] / "config").mkdir()
+    (stores[0] / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:9}}}')
+    state = tmp_path / "trusted.parquet"
+    reports = [run_local(stores, None, state) for _ in range(2)]
+    assert [[f.kind for f in report.findings] for report in reports] == [["consumer_offset_beyond"]] * 2
+    assert reports[1].trust.border == BORDER
+
+
+def test_a_consumer_that_goes_on_while_the_log_is_read_is_not_beyond_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, _ = made(tmp_path)
+    for store in stores:
+        (store / "config").mkdir()
+        (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:5}}}')
+
+    def meanwhile(replicas: list[Replica]) -> None:
+        find_ends(replicas)
+        for store in stores:
+            (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:9}}}')
+
+    monkeypatch.setattr("audit.run.find_ends", meanwhile)
+    assert run_local(stores, None).findings == []
+
+
+def alike(monkeypatch: pytest.MonkeyPatch, stores: list[Path]) -> list[StoreSpec]:
+    """The same stores by URLs of which a report shows all alike."""
+    urls = [f"abfs://replica-{at}@account/store" for at in range(len(stores))]
+
+    def opened(location: str) -> LocalStorage:
+        return LocalStorage(str(stores[int(location.partition("@")[0].rpartition("-")[2])]))
+
+    monkeypatch.setattr("audit.reading.storage._opened", opened)
+    assert len({*map(shown, urls)}) == 1
+    return [StoreSpec(f"r{at}", url) for at, url in enumerate(urls)]
+
+
+def test_replicas_that_are_shown_alike_share_no_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second audit took the digests of one for the others' and found nothing of what it knew."""
+    stores, writer = made(tmp_path)
+    specs = alike(monkeypatch, stores)
+    for store in stores:  # copies of one time
+        for path in (store / "commitlog").iterdir():
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+    patch(stores[1], int(str(writer.rows[10]["phys_offset"])) + 90, b"?")
+    os.utime(stores[1] / "commitlog" / f"{0:020d}", (1_700_000_000, 1_700_000_000))
+    state = tmp_path / "trusted.parquet"
+    reports = [audit(specs, LocalEngine(), state=state) for _ in range(2)]
+    assert [report.verdict for report in reports] == ["diverged", "diverged"]
+    assert told(reports[0]) == told(reports[1])
+    assert reports[1].digest_bytes < reports[0].digest_bytes, "each is trusted by its own"
+
+
+def test_copies_that_are_shown_alike_are_unpacked_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for at, folder in enumerate(folders):
+        writer = LogWriter(folder / "store")
+        writer.add(f"body-{at}".encode())
+        os.utime(tarred(folder / "store", folder / "store.tar"), (1_700_000_000, 1_700_000_000))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    specs = alike(monkeypatch, folders)
+    monkeypatch.setattr(unpacked.HELD, "_swept", False)
+    with unpacked.using():
+        raw = [open_storage(f"{spec.location}.tar").read(f"commitlog/{0:020d}", 0, 200) for spec in specs]
+    assert [b"body-0" in raw[0], b"body-1" in raw[1]] == [True, True]
+
+
+def test_a_source_that_tells_no_time_is_not_trusted_by_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, writer = made(tmp_path)
+    monkeypatch.setattr(LocalStorage, "mtime_ns", lambda self, path: 0)
+    state = tmp_path / "trusted.parquet"
+    first = run_local(stores, None, state)
+    patch(stores[1], int(str(writer.rows[10]["phys_offset"])) + 90, b"?")
+    second = run_local(stores, None, state)
+    assert (first.verdict, second.verdict) == ("clean", "diverged")
+    assert second.trust.segments == second.trust.digests == []

@@ -126,6 +126,18 @@ def test_a_running_brokers_queues_may_end_early_or_reach_behind_the_noted_end(tm
     assert run_local(stores, ledger).findings == []
 
 
+def test_a_running_brokers_last_entries_are_right_where_there_are_any(tmp_path: Path) -> None:
+    """Of a log that was cut something may be left there, of one that never was nothing."""
+    stores, ledger = make_queued(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+    change(39, tags=1)(stores[1])
+    assert rows(run_local(stores, ledger).findings) == [("cq_wrong", "warn", "r1", 1, 39, 1)]
+    for store in stores:
+        write_epochs(store, [(1, 0), (2, 100)])
+    assert run_local(stores, ledger).findings == []
+
+
 @pytest.mark.parametrize("name", ["a file removed", "zeroed", "tag", "a queue removed"])
 def test_a_running_brokers_queues_are_judged_before_their_ends(name: str, tmp_path: Path) -> None:
     stores, ledger = make_queued(tmp_path)

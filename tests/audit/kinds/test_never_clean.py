@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from audit.findings import Finding
+from audit.kinds import causes
 from model.errors import ConfigError
 from tests.audit.plants import ledger_at, make, run_local
-from tests.audit.stores import LogWriter, copies, patch, record
+from tests.audit.stores import LogWriter, copies, look, patch, record
 
 FIRST = f"{0:020d}"
 SECOND = f"{4096:020d}"
@@ -111,7 +113,7 @@ def test_a_store_without_its_queues_is_named(clean: bool, tmp_path: Path) -> Non
 def test_an_empty_store_needs_no_queues(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "origin")
     shutil.rmtree(writer.root / "consumequeue")
-    assert run_local(copies(writer.root, 2), None).verdict == "clean"
+    assert [f.kind for f in run_local(copies(writer.root, 2), None).findings] == ["short_tail"]
 
 
 @pytest.mark.parametrize("zeroed", [(70, 73), (65, 66)])
@@ -155,3 +157,101 @@ def test_a_flipped_last_record_is_not_one_that_is_still_being_written(
         patch(stores[2], at + 92, b"?")
     report = run_local(stores, None)
     assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("short_tail", severity, "r2")]
+
+
+def test_a_message_older_than_the_leading_log_is_lost_when_another_log_reaches_further_back(
+    tmp_path: Path,
+) -> None:
+    """What retention took from the reference it did not take from the others, and they lack it."""
+    stores, writer, _ = make(tmp_path)
+    row = writer.rows[35]
+    at, place = int(str(row["phys_offset"])), int(str(row["queue_offset"]))
+    assert 4096 < at < 8192
+    for store in stores:  # another message of the same size stands there
+        patch(store, at, record(at, place, b"x-35" * 5, key="x35", queue_id=35 % 2, stamp=1035))
+        (store / "abort").touch()
+        (store / "commitlog" / FIRST).unlink()
+    (stores[0] / "commitlog" / SECOND).unlink()
+    patch(stores[0], writer.end, record(writer.end, 40, b"ahead", key="ahead", queue_id=0, stamp=3000))
+    acked = [{**one, "phys_offset": None} for one in writer.rows]
+    report = run_local(stores, ledger_at(tmp_path, acked))
+    assert report.reference == "r0"
+    assert [f.uniq_key for f in report.findings if f.kind == "acked_missing" and f.copies == 0] == ["m35"]
+    assert report.expired == sum(int(str(one["phys_offset"])) < 4096 for one in writer.rows)
+
+
+@pytest.mark.parametrize("how", ["size", "zeros", "head of zeros"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_last_record_that_changed_is_no_write_under_way(how: str, alone: bool, tmp_path: Path) -> None:
+    """``alone``: it is the only one of its segment."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(20)
+    while alone and writer.end // 4096 == int(str(writer.rows[-1]["phys_offset"])) // 4096:
+        writer.add(b"y" * 30)
+        if writer.end % 4096 < 400 and writer.end > 4096:
+            break
+    stores = copies(writer.root)
+    at = int(str(writer.rows[-1]["phys_offset"]))
+    assert (at % 4096 == 0) == alone
+    begin, raw = {
+        "size": (at + 1, b"\x01"),
+        "zeros": (at + 88, bytes(12)),
+        "head of zeros": (at, bytes(12)),
+    }[how]
+    if how == "zeros":
+        assert 0 not in look(stores[2], begin, 12)
+    patch(stores[2], begin, raw)
+    for store in stores:
+        (store / "abort").touch()
+    report = run_local(stores, None)
+    assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("short_tail", "warn", "r2")]
+
+
+def test_half_a_record_over_what_a_cut_log_left_is_a_write_under_way(tmp_path: Path) -> None:
+    """RocketMQ cuts a log and leaves its bytes; replication then writes over them, and ends anywhere."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(20)
+    begin = int(str(writer.rows[-2]["phys_offset"]))
+    writer.confirm(0, epochs=[(1, 0), (2, int(str(writer.rows[10]["phys_offset"])))])
+    stores = copies(writer.root)
+    at, size = int(str(writer.rows[-1]["phys_offset"])), writer.end - int(str(writer.rows[-1]["phys_offset"]))
+    for written in (0, 60):
+        left = record(begin, 9, b"of another history" * 20, key="old", stamp=10)[at - begin :]
+        patch(stores[2], at, look(stores[1], at, written) + left[written : size + 60])
+        for store in stores:
+            (store / "abort").touch()
+        assert {(f.kind, f.severity) for f in run_local(stores, None).findings} == {("short_tail", "info")}
+
+
+def test_a_damaged_record_where_the_others_end_does_not_hide_what_stands_behind_it(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(20)
+    writer.confirm(0, epochs=[(1, 0), (2, int(str(writer.rows[10]["phys_offset"])))])
+    stores = copies(writer.root)
+    end, ahead = writer.end, writer.end
+    for n in range(4):
+        raw = record(ahead, 10 + n, b"ahead", key=f"a{n}", queue_id=0, stamp=3000 + n)
+        patch(stores[0], ahead, raw)
+        ahead += len(raw)
+    for store in stores:
+        (store / "abort").touch()
+    patch(stores[0], end, b"\x7f")  # of its size
+    found = {(f.kind, f.severity, f.phys_offset) for f in run_local(stores, None).findings}
+    assert ("unreadable_region", "error", end) in found
+    patch(stores[0], end, bytes(60))  # nothing tells that it was a record: perhaps what a cut log left
+    found = {(f.kind, f.severity, f.phys_offset) for f in run_local(stores, None).findings}
+    assert found == {("extra_tail", "warn", end)}
+
+
+@pytest.mark.parametrize(("held", "severity"), [(0, "error"), (2, "info")])
+def test_what_is_lost_follows_from_no_warning(held: int, severity: str) -> None:
+    lacking = Finding("acked_missing", "error", "r0", phys_offset=150, until=160, copies=held, records=1)
+    for kind, begin in (("short_tail", 100), ("divergent_suffix", 100), ("divergent_suffix", 155)):
+        cause = Finding(kind, "warn", "r0", phys_offset=begin, until=200)
+        (_, found) = causes.link([cause, lacking], ["r0", "r1", "r2"])
+        expected = severity if (kind, begin) == ("divergent_suffix", 100) else "error"
+        assert found.severity == expected
+    suffix = Finding("divergent_suffix", "warn", "r0", phys_offset=100, until=200)
+    for begin, expected in ((100, "info"), (50, "error")):
+        wrong = Finding("epoch_mismatch", "error", "r0", phys_offset=begin, until=200)
+        assert causes.link([suffix, wrong], ["r0"])[1].severity == expected
