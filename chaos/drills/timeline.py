@@ -117,14 +117,16 @@ def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
 
 def _is_an_end(event: Happened) -> bool:
     """A fault of a disk or a network that is switched off."""
-    switches = [event.fields.get(name) for name in ("full", "lying", "lacking")]
-    return event.fields.get("extra_ms") == 0 or False in switches
+    switches = [event.fields.get(name) for name in ("full", "lying", "lacking", "read_only")]
+    return event.fields.get("extra_ms") == 0 or event.fields.get("rate") == 1 or False in switches
 
 
 def _ends(fault: Happened, later: Happened) -> bool:
     if later.name == ENDED_FAULT:
         return later.node == fault.node and later.fields.get("fault") == fault.name
     here = later.node == fault.node or later.name == "heal"
+    if here and later.name == fault.name and _is_an_end(later):
+        return True
     return here and later.name in ENDS.get(fault.name, ())
 
 

@@ -91,9 +91,23 @@ class Clock:
 
     def jump(self, by_ms: int) -> None:
         """By what it is off already and ``by_ms``. The process sees it at its next look."""
-        off_s = float(self._path.read_text(encoding="ascii")) + by_ms / 1000
+        off_s, rate = self._read()
+        self._write(off_s + by_ms / 1000, rate)
+
+    def drift(self, rate: float) -> bool:
+        """So many times as fast, counted from the process's start; whether that is another rate."""
+        off_s, before = self._read()
+        self._write(off_s, rate)
+        return rate != before
+
+    def _read(self) -> tuple[float, float]:
+        off_s, _, rate = self._path.read_text(encoding="ascii").strip().partition(" x")
+        return float(off_s), float(rate or 1)
+
+    def _write(self, off_s: float, rate: float) -> None:
+        # A rate that is left out is the one before.
         draft = self._path.with_suffix(".new")
-        draft.write_text(f"{off_s:+.3f}\n", encoding="ascii")
+        draft.write_text(f"{off_s:+.3f} x{rate}\n", encoding="ascii")
         draft.replace(self._path)
 
 

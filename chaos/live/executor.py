@@ -173,9 +173,7 @@ class Executor:
             if node is None:
                 await self._network().heal()
             elif isinstance(fault, OwnFault):
-                struck = await fault.live(self._cluster, node)
-                if struck:
-                    self._ground.own.append((node, fault))
+                struck = await self._ground.strike_own(node, fault)
             else:
                 struck = await self._acts[type(fault)](node, fault)
         except Exception as error:  # noqa: BLE001 - whatever a stranger's fault raises, the run goes on
@@ -216,10 +214,8 @@ class Executor:
         """What faults of other packages have broken, the last first."""
         while self._ground.own:
             node, fault = self._ground.own.pop()
-            try:
-                await fault.mend(self._cluster, node)
-            except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
-                self.outcome.errors.append(f"{fault.name} of {node.name} could not be mended: {error!r}")
+            if (wrong := await self._ground.mend_own(node, fault)) is not None:
+                self.outcome.errors.append(wrong)
             self._ended(node.name, fault.name)
 
     async def stop(self) -> None:

@@ -33,6 +33,7 @@ from chaos.live.leftovers import began
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
 from chaos.live.releases import NoRelease, Release, previous
+from chaos.scenarios.live_only import LiveOnly
 
 LEDGER: Final = "chaos.json"
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -66,6 +67,10 @@ class Ground:
         self.own: list[tuple[Node, OwnFault]] = []
         """Faults of other packages that struck, and whom: to be mended."""
         self.previous: Release | None = None
+
+    @property
+    def cluster(self) -> LocalCluster:
+        return self._cluster
 
     async def lay(self, needs: Collection[str], chance: random.Random, *, proxied: bool = False) -> None:
         """What of ``needs`` this machine has. ``lacks`` says what it has not. ``proxied``: cuts are made by
@@ -118,6 +123,31 @@ class Ground:
     def jump(self, name: str, by_ms: int) -> None:
         """Move a node's wall clock, by what it already is off and ``by_ms``. Its process reads it at once."""
         self._clock(name).jump(by_ms)
+
+    def drift(self, name: str, rate: float) -> bool:
+        """Let a node's wall clock go so many times as fast; whether that is another rate."""
+        return self._clock(name).drift(rate)
+
+    async def strike_own(self, node: Node, fault: OwnFault) -> bool:
+        """Whether a fault that only real processes have, or of another package, struck anything."""
+        if isinstance(fault, LiveOnly):
+            struck = await fault.strike(self, node)
+        else:
+            struck = await fault.live(self._cluster, node)
+        if struck:
+            self.own.append((node, fault))
+        return struck
+
+    async def mend_own(self, node: Node, fault: OwnFault) -> str | None:
+        """Undo one of those; why that failed."""
+        try:
+            if isinstance(fault, LiveOnly):
+                await fault.restore(self, node)
+            else:
+                await fault.mend(self._cluster, node)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
+            return f"{fault.name} of {node.name} could not be mended: {error!r}"
+        return None
 
     def limit(self, name: str, pid: int | None) -> bool:
         """Leave a process no descriptor that it has not; None: give it back all. Whether that changed

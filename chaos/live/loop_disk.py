@@ -80,6 +80,20 @@ class LoopDisk:
                 except OSError:
                     left //= 2  # some blocks are needed to note where the others lie
 
+    def abort(self) -> None:
+        """From now on it takes no write, until it is mounted anew. Raises OSError."""
+        _run("mount", "-o", "remount,abort", str(self.mount))
+
+    @property
+    def writable(self) -> bool:
+        probe = self.mount / PROBE
+        try:
+            probe.touch()
+            probe.unlink()
+        except OSError:
+            return False
+        return True
+
     def power_off(self) -> None:
         """From now on nothing reaches the disk; every write and sync fails."""
         directory = os.open(self.mount, os.O_RDONLY)
@@ -105,13 +119,7 @@ class LoopDisk:
             if done.returncode != 0:
                 return False
         self._mount()
-        probe = self.mount / PROBE
-        try:
-            probe.touch()
-            probe.unlink()
-        except OSError:
-            return False
-        return True
+        return self.writable
 
     def _mount(self) -> None:
         _run("mount", "-t", "ext4", "-o", "noatime", self.device, str(self.mount))

@@ -15,7 +15,7 @@ from chaos import faults
 from chaos.faults import Fault, Step, then
 from chaos.partitions import SHAPES
 from chaos.scenarios.draws import ground
-from chaos.scenarios.live_only import LostLog
+from chaos.scenarios.live_only import ClockDrift, LostLog, MemoryLimit, ReadOnlyDisk, TornWrite
 from chaos.scenarios.plan import Plan
 from chaos.workload import Load
 
@@ -41,6 +41,9 @@ BROKEN: Final[Mapping[str, Callable[[str, int], Fault]]] = {
 """A broker whose disk fails so may serve no more until an operator restarts it."""
 SMALL_SEGMENTS: Final = {"mappedFileSizeCommitLog": "65536"}
 """Blocks of a segment are had when it is made: a full disk is met at the next one, a second or two later."""
+FLAPS: Final = 5
+FAULT_OF: Final[Mapping[str, str]] = {"flapping": "partition"}
+"""The fault of a kind that is named otherwise."""
 TAIL_MS: Final = 1500
 GAP_MS: Final = (300, 1500)
 UPGRADE_MS: Final = 1000
@@ -67,7 +70,7 @@ def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") 
         load=Load(producers=4, per_second=25.0, queues=4),
         load_ms=at_ms + TAIL_MS,
         broker={**MODES_OF[target][mode], **(SMALL_SEGMENTS if kind == "disk_full" else {})},
-        power_failures=kind in ("power_fail", "lying_sync"),
+        power_failures=kind in ("power_fail", "lying_sync", "torn_write"),
         errors_expected=kind in ("disk_full", "no_descriptors", *BROKEN),
         **ground(rng),
     )
@@ -113,6 +116,14 @@ def _emptied(fault: Callable[[str], Fault]) -> Draw:
         ]
 
     return draw
+
+
+def _torn_write(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    return [
+        Step(at_ms, faults.PowerFail(_broker(rng)), "hit"),
+        Step(at_ms + 800, TornWrite("=hit")),
+        Step(at_ms + 1200, faults.Restart("=hit")),
+    ]
 
 
 def _disk_full(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
@@ -186,6 +197,33 @@ def _clock_jump(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, jump, "hit"), Step(at_ms + 2000, back)]
 
 
+def _clock_drift(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    drift = ClockDrift(_whom(rng), rng.choice((0.9, 0.99, 1.01, 1.1)))
+    return [Step(at_ms, drift, "hit"), Step(at_ms + rng.randint(2000, 6000), ClockDrift("=hit", 1.0))]
+
+
+def _read_only_disk(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    stop_ms = at_ms + rng.randint(1500, 4000)
+    return [
+        Step(at_ms, ReadOnlyDisk(_broker(rng)), "hit"),
+        Step(stop_ms, faults.Kill("=hit")),
+        Step(stop_ms + 500, ReadOnlyDisk("=hit", read_only=False)),
+        Step(stop_ms + 600, faults.Restart("=hit")),
+    ]
+
+
+def _flapping(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    """The same server is cut off and heard again, FLAPS times."""
+    shape, way = rng.choice(ONE_CUT_OFF), rng.choice(("both", "both", "out", "in"))
+    steps: list[Step] = []
+    for number in range(FLAPS):
+        whom, bind = ("=hit", "") if number else (_whom(rng), "hit")
+        steps.append(Step(at_ms, faults.Partition(whom, shape, way), bind))
+        steps.append(Step(at_ms + rng.randint(200, 1200), faults.Heal()))
+        at_ms = steps[-1].at_ms + rng.randint(200, 1000)
+    return steps
+
+
 def _rolling(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, faults.RollingChange("master", dict(MODES.get(mode, {}))))]
 
@@ -210,12 +248,17 @@ KINDS: Final[Mapping[str, Draw]] = {
     "power_fail": _ended(faults.PowerFail, faults.Restart, 300, 3000),
     "wipe": _emptied(faults.Wipe),
     "lost_log": _emptied(LostLog),
+    "torn_write": _torn_write,
     "disk_full": _disk_full,
     "no_descriptors": _no_descriptors,
     **{name: _broken(fault) for name, fault in BROKEN.items()},
     "lying_sync": _lying_sync,
     "slow_disk": _slow_disk,
     "clock_jump": _clock_jump,
+    "clock_drift": _clock_drift,
+    "memory_limit": _broken(MemoryLimit),
+    "read_only_disk": _read_only_disk,
+    "flapping": _flapping,
     "rolling_change": _rolling,
     "hand_over": _once(faults.HandOver),
     "upgrade": _upgrade,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,18 @@ def test_a_jump_moves_the_wall_clock_of_one_process_and_no_monotonic_one(tmp_pat
         clock.jump(-600_000)
         later_s, then_s = look()
         assert 2900 < (later_s - wall_s) - (then_s - monotonic_s) < 3100, "what it is off adds up"
+        assert clock.drift(3.0)
+        assert not clock.drift(3.0)
+        wall_s, monotonic_s = look()
+        time.sleep(0.2)
+        later_s, then_s = look()
+        assert 2 < (later_s - wall_s) / (then_s - monotonic_s) < 4
+        clock.jump(1000)
+        assert clock.drift(1.0), "a jump leaves the rate as it is"
+        wall_s, monotonic_s = look()
+        time.sleep(0.2)
+        later_s, then_s = look()
+        assert 0.5 < (later_s - wall_s) / (then_s - monotonic_s) < 1.5
         child.kill()
     assert Path(clocks.SHARED, f"faketime_shm_{child.pid}").exists(), "a killed process leaves it"
     clocks.sweep()

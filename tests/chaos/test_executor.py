@@ -31,7 +31,7 @@ from chaos.live.executor import Executor, flip_bit
 from chaos.live.ground import Ground, Short
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
-from chaos.scenarios.live_only import LostLog
+from chaos.scenarios.live_only import LostLog, MemoryLimit, ReadOnlyDisk, tear
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
@@ -590,6 +590,43 @@ async def test_a_fault_of_another_package_is_mended_and_whatever_it_raises_ends_
     await world.executor.stop()
 
 
+async def test_a_process_gets_no_more_memory_until_it_is_given_back(
+    tmp_path: Path, opener: subprocess.Popen[str]
+) -> None:
+    world = World(tmp_path)
+    world.cluster.layout.broker_nodes[0].pid = opener.pid
+    free = resource.prlimit(opener.pid, resource.RLIMIT_AS)
+    await world.do(MemoryLimit("b1", 8))
+    assert resource.prlimit(opener.pid, resource.RLIMIT_AS)[0] < 1 << 32
+    await world.do(MemoryLimit("b1", lacking=False))
+    assert resource.prlimit(opener.pid, resource.RLIMIT_AS) == free
+    await world.do(MemoryLimit("b1", lacking=False))
+    assert world.executor.outcome.missed == {"memory_limit": 1}
+    await world.do(MemoryLimit("b1", 8))
+    await world.executor.stop()
+    assert resource.prlimit(opener.pid, resource.RLIMIT_AS) == free, "whatever is broken is mended at the end"
+
+
+async def test_a_disk_that_takes_no_writes_is_mounted_anew_when_its_process_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world = World(tmp_path)
+    disk = world.ground.disks["broker-a-0"] = cast(Any, SimpleNamespace(writable=True, full=False))
+    disk.abort = lambda: setattr(disk, "writable", False)
+    disk.power_on = lambda: setattr(disk, "writable", True)
+    disk.fill = lambda full: None
+    for read_only in (False, True, True, False):
+        await world.do(ReadOnlyDisk("b1", read_only=read_only))
+    assert not disk.writable, "its process runs"
+    await world.executor.revive()
+    assert disk.writable
+    assert world.cluster.started == ["broker-a-0"]
+    outcome = world.executor.outcome
+    assert (outcome.done["read_only_disk"], outcome.missed["read_only_disk"], outcome.errors) == (1, 3, [])
+    await world.executor.stop()
+
+
 async def test_a_disk_that_is_full_is_not_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -616,6 +653,22 @@ async def test_only_a_dead_brokers_log_is_lost_and_nothing_else_of_its_store(tmp
     await world.do(fault)
     assert (world.executor.outcome.missed["lost_log"], world.executor.outcome.done["lost_log"]) == (1, 1)
     assert sorted(str(path.relative_to(store)) for path in store.rglob("*")) == ["checkpoint", "commitlog"]
+
+
+def test_a_torn_write_is_every_second_sector_of_what_another_replica_has(tmp_path: Path) -> None:
+    stores = [tmp_path / name for name in ("a", "b")]
+    whole = bytes(range(1, 256)) * 40
+    for store, written in zip(stores, (700, 6000), strict=True):
+        (store / "commitlog").mkdir(parents=True)
+        (store / "commitlog" / "00").write_bytes(whole[:written].ljust(8192, b"\0"))
+    assert not tear(stores[1], stores[:1]), "nobody has more"
+    assert tear(stores[0], stores[1:])
+    now = (stores[0] / "commitlog" / "00").read_bytes()
+    assert now[:700] == whole[:700]
+    kept = [at for at in range(2, 16) if now[at * 512 :][:512] == whole[at * 512 :][:512]]
+    assert kept == [3, 5, 7, 9]
+    assert not any(now[at * 512 :][:512].strip(b"\0") for at in range(2, 16) if at not in kept)
+    assert not tear(tmp_path / "c", stores)
 
 
 def test_every_fault_has_what_carries_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from chaos.drills.timeline import availability, timeline
 from chaos.faults import kind_of
 from chaos.history import Happened, History, Invoke, Ok
 from chaos.live.executor import Outcome
-from chaos.scenarios.matrix import KINDS, MODES, ONE_CUT_OFF, THEIR_MODES, plan
+from chaos.scenarios.matrix import FAULT_OF, KINDS, MODES, ONE_CUT_OFF, THEIR_MODES, plan
 from client.message import Queue
 from model.errors import MqError
 from tests.live.commands import Shell
@@ -28,8 +28,9 @@ PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
 @pytest.mark.parametrize(("kind", "mode"), PAIRS)
 def test_a_plan_strikes_as_often_as_asked_and_is_the_same_again(kind: str, mode: str) -> None:
     found = plan(kind, mode, 3, 5)
-    struck = [s for s in found.steps if s.fault.name == kind and not s.fault.to_json().get("back")]
-    assert kind_of(kind) is not None
+    name = FAULT_OF.get(kind, kind)
+    struck = [s for s in found.steps if s.fault.name == name and not s.fault.to_json().get("back")]
+    assert kind_of(name) is not None
     assert len(struck) % 5 == 0
     assert struck
     assert [step.at_ms for step in found.steps] == sorted(step.at_ms for step in found.steps)
@@ -156,14 +157,16 @@ def test_a_table_counts_what_each_fault_cost() -> None:
             result("kill", "majority"),
             result("disk_full", "default", faults={"done": {"disk_full": 4, "kill": 9}}),
             result("upgrade", "default", faults={"done": {"upgrade": 3}}, upgraded=["v1", "v2"]),
+            result("flapping", "default", faults={"done": {"partition": 10, "heal": 10}}),
             result("upgrade", "default", faults={"done": {"upgrade": 1}}, upgraded=["v1", "v2"]),
         ]
     ).splitlines()
     assert rows[2] == "| kill | majority | 2 | 6 | 2 | 0 | 0 | 3,000 | 2 | 4 | 3 | 1 | 5 | 98.0% | 80 |"
     assert rows[3].startswith("| wipe | default | 1 | 0 | 0 | 1 | 1 | 1,500 |")
     assert rows[4].startswith("| disk_full | default | 1 | 2 | 0 |"), "each was switched on and off"
-    assert rows[5].startswith("| upgrade | default | 2 | 3 | 0 |"), "the ways back are none"
-    assert rows[6].startswith("| all |  | 6 | 11 | 2 | 1 | 1 | 9,000 | 2 | 4 | 3 | 1 | 5 |")
+    assert rows[5].startswith("| flapping | default | 1 | 2 | 0 |"), "each strike is five partitions"
+    assert rows[6].startswith("| upgrade | default | 2 | 3 | 0 |"), "the ways back are none"
+    assert rows[7].startswith("| all |  | 7 | 13 | 2 | 1 | 1 | 10,500 | 2 | 4 | 3 | 1 | 5 |")
     assert rows[-2:] == ["- 2 runs upgraded from v1 to v2", "- skipped 1 times, wipe: needs root"]
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
 

@@ -7,6 +7,7 @@ import pytest
 from chaos import faults
 from chaos.faults import FAULTS
 from chaos.live import means
+from chaos.scenarios import live_only
 from tests import ROOT
 
 
@@ -37,3 +38,10 @@ def test_a_fault_is_refused_for_the_first_thing_that_the_machine_lacks(
 def test_only_what_the_plan_needs_is_laid() -> None:
     assert means.needed([faults.Kill, faults.Restart]) == set()
     assert means.needed([faults.Kill, faults.Cut, faults.SyncError]) == {"namespaces", "strace"}
+
+
+def test_the_page_tells_of_each_fault_that_only_real_processes_have() -> None:
+    page = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    for kind in live_only.LiveOnly.__subclasses__():
+        assert f"| `{kind.name}` |" in page
+        assert page.split(f"| `{kind.name}` |")[1].split("\n")[0].endswith(f"| {', '.join(kind.needs)} |")

@@ -12,6 +12,7 @@ from chaos.drills.load import DrillLoad
 from chaos.extras import Extras, Tables
 from chaos.faults import ClockJump
 from chaos.history import History
+from chaos.scenarios.live_only import ClockDrift
 from client.admin import AdminClient
 from model.codes import Request
 from remoting import bodies
@@ -38,7 +39,7 @@ class LiveSite:
         return self._env.now_ms()
 
     def clocks_true(self) -> bool:
-        return not self._history.happened(ClockJump.name)
+        return not any(self._history.happened(kind.name) for kind in (ClockJump, ClockDrift))
 
     async def tables(self) -> Mapping[str, Tables]:
         found = {}

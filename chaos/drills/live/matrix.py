@@ -25,7 +25,7 @@ from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, c
 from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
 from chaos.drills.measure import PROMISES, why_no_result
 from chaos.drills.screen import cannot_go_on
-from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, THEIR_MODES, plan
+from chaos.scenarios.matrix import FAULT_OF, FLAPS, KINDS, MODES, MODES_OF, THEIR_MODES, plan
 from model.errors import ConfigError, MqError
 
 NAME: Final = "matrix/{}/{}"
@@ -35,7 +35,15 @@ HEAD: Final = (
 )
 TWICE: Final = ("offset_reuse", "acknowledged_twice")
 ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
-SWITCHED: Final = ("disk_full", "no_descriptors", "slow_disk", "clock_jump", "upgrade")
+SWITCHED: Final = (
+    "disk_full",
+    "no_descriptors",
+    "slow_disk",
+    "clock_jump",
+    "upgrade",
+    "clock_drift",
+    "read_only_disk",
+)
 KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 
 
@@ -244,8 +252,11 @@ def _served(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def _part(result: Mapping[str, Any], what: str) -> int:
     """How often a run's own kind of fault struck. One that ends by a step of its own name is
     counted at its end, too, and an upgrade on the way back before the next."""
-    fault = result["scenario"].split("/")[1]
+    kind = result["scenario"].split("/")[1]
+    fault = FAULT_OF.get(kind, kind)
     count = int(((result.get("faults") or {}).get(what) or {}).get(fault, 0))
+    if kind == "flapping":
+        return -(-count // FLAPS)
     return (count + 1) // 2 if fault in SWITCHED else count
 
 
