@@ -90,14 +90,17 @@ def serves_with_a_majority(
     heard = _heard(observed, group)
     for begun_ms, ended_ms, majorities in _spans(happened, group, answered[0]):
         members = {name: heard[name] for few in majorities for name in few}
-        marks = [begun_ms, *(at for at in answered if begun_ms < at < ended_ms), ended_ms]
-        for one, other in pairwise(marks):
-            if other - one < SERVES_MS:
-                continue
+        for one, other in _stalls(answered, begun_ms, ended_ms):
             well = [few for few in majorities if not any(_excused(members, name, one, other) for name in few)]
             if well:
                 text = f"no write was answered from {one:.0f} to {other:.0f} ms, while {', '.join(well[0])}"
                 yield Violation("serves_with_a_majority", f"{text}, most Controllers and clients were well")
+
+
+def _stalls(answered: Sequence[float], begun_ms: float, ended_ms: float) -> Iterator[tuple[float, float]]:
+    """Times of SERVES_MS and more without an answer."""
+    marks = [begun_ms, *(at for at in answered if begun_ms < at < ended_ms), ended_ms]
+    return ((one, other) for one, other in pairwise(marks) if other - one >= SERVES_MS)
 
 
 def _spans(

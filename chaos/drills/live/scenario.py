@@ -273,16 +273,13 @@ async def strike(
         group = _group(cluster, spec, load.clock())
         await load.stop(shape.recover_s)
         tell("reading everything back")
-        beside = [*(await extras.not_kept() if not_full is None else []), *extras.errors()]
-        beside += [{"checker": "no_errors", "text": text} for text in load.errors()]
-        if not_full is None and not lied(load.history.events):
-            beside += [{"checker": "consumed", "text": one} for one in await load.not_consumed(CAUGHT_UP_S)]
+        beside = await _clients_saw(load, extras, full=not_full is None)
         drill.unfinished = drill.unfinished or extras.unread
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
     beside += stopped.violations if stopped is not None else []
-    beside += [{"checker": "no_errors", "text": text} for text in executor.outcome.errors]
+    beside += _told("no_errors", executor.outcome.errors)
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)
     if stopped is None:
         drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, drill.acked)
@@ -292,6 +289,18 @@ async def strike(
     told.proxies = _proxies(ground)
     told.where = await env.offload(lambda: described(spec, env.now_ms()))
     return told
+
+
+async def _clients_saw(load: DrillLoad, extras: LiveExtras, *, full: bool) -> list[dict[str, Any]]:
+    """What clients were kept from, once nothing is sent any more, and what ended them: as checks tell it."""
+    found = [*(await extras.not_kept() if full else []), *extras.errors(), *_told("no_errors", load.errors())]
+    if full and not lied(load.history.events):
+        found += _told("consumed", await load.not_consumed(CAUGHT_UP_S))
+    return found
+
+
+def _told(checker: str, texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"checker": checker, "text": text} for text in texts]
 
 
 def described(spec: DrillSpec, now_ms: int) -> dict[str, Any]:
