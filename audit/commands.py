@@ -225,7 +225,7 @@ def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Pat
             told.looked()
 
     with Stop() as stop:
-        made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, click.echo, keep, looked)
+        made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, say, keep, looked)
         verdict = made.run(every_s)
     say(f"{verdict}; report: {directory / 'index.html'}")
     return EXIT_CODES[verdict]

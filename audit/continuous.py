@@ -159,7 +159,7 @@ def _read(path: Path) -> dict[tuple[Any, ...], Seen]:
     """Raises ConfigError on what is no history."""
     found = {}
     try:
-        for text in path.read_text().splitlines():
+        for text in filter(None, path.read_text().split("\n")):  # a key may hold what else ends a line
             row = json.loads(text)
             since, gone = row.pop("since"), row.pop("gone")
             row = Finding.from_json(row).to_json()

@@ -130,6 +130,8 @@ def read_ledger(path: str) -> Ledger:
     """Raises ConfigError naming the line that cannot be right, or when there is none: a wrong file would
     prove anything. Raises OSError when unreadable."""
     name = shown(path)
+    if "://" not in path and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise ConfigError(f"{name}: a ledger is a file: it is read twice, which a pipe cannot be")
     try:
         if is_parquet(path):
             ledger = _from_parquet(path)

@@ -143,11 +143,12 @@ def _last_in(replica: Replica, segment: Segment, begin: int, limit: int, read: _
             recent = [*recent[-1:], (at, size)]
             at += size
             continue
-        if size > 0 and at + size > stop and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX:
-            break  # it ends behind what may be read
-        at = read.find(at + 1, stop, segment_end)
-        if at < 0:
+        following = read.find(at + 1, stop, segment_end)
+        whole = RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
+        # A size that reaches behind what may be read is damaged if a record begins before it.
+        if following < 0 or (whole and following >= at + size):
             break
+        at = following
     for start, size in reversed(recent):
         data = read(start, size)
         if start + size < replica.end or _is_whole(data, start, segment_end):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from audit.sources.arrow import ArrowStorage
+from audit.sources.arrow import BY_FSSPEC, ArrowStorage
 from audit.sources.compressed import Unpacking, archived
 from audit.sources.http import HttpStorage
 from audit.sources.location import CODECS, archive_of, in_folder, shown, without_secrets
@@ -57,7 +57,7 @@ def open_file(location: str) -> tuple[BinaryIO, int]:
     """A single file for reading, unpacked on its way if its suffix tells so, and its stored size in bytes: a
     compressed one cannot be sought in. Raises OSError, ConfigError."""
     codec = codec_of(location)
-    if "://" not in location and not codec:  # also a pipe
+    if "://" not in location and not codec:
         file = open(location, "rb")  # noqa: SIM115 - the caller closes it
         return file, os.fstat(file.fileno()).st_size
     folder, name = in_folder(location)
@@ -159,7 +159,11 @@ def _listed(row: dict[str, Any]) -> StoreSpec:
 
 def _identity(location: str) -> object:
     """The same for two ways to one store: the directory its log lies in, or the URL when it is not local."""
-    path = unquote(location.removeprefix("file://")) if location.startswith("file://") else location
+    path = location.removeprefix(BY_FSSPEC)
+    path = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
+    if path.startswith("ssh://"):
+        files = ssh_storage(path)
+        path = files.root if isinstance(files, LocalStorage) else path
     if "://" in path:
         return path.rstrip("/")
     try:

@@ -72,8 +72,8 @@ def read(directory: Path) -> Audit:
     try:
         summary = json.loads((directory / "summary.json").read_text())
         _same_version(directory / "summary.json", summary)
-        lines = (directory / "findings.jsonl").read_text().splitlines()
-        findings = [json.loads(line) for line in lines]
+        lines = (directory / "findings.jsonl").read_text().split("\n")
+        findings = [json.loads(line) for line in lines if line]
         for row in findings:
             _same_version(directory / "findings.jsonl", row)
         whole = summary["verdict"] in EXIT_CODES and all(

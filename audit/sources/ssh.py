@@ -1,7 +1,7 @@
 """Stores on other hosts, read over ssh: the host needs a shell and GNU's ``stat``, ``ls`` and ``dd``.
 
-Where a task runs on that host itself, it reads the disk. Keys, ports and jumps are ssh's matter
-(``~/.ssh/config``, an agent); it is never asked for a password.
+Where a task runs on that host itself, and neither a port nor a user is given, it reads the disk. Keys, ports
+and jumps are ssh's matter (``~/.ssh/config``, an agent); it is never asked for a password.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def ssh_storage(url: str) -> Storage:
     if not parts.hostname or not parts.path.strip("/") or parts.password or parts.query:
         raise ConfigError(f"store {shown(url)}: ssh://[USER@]HOST[:PORT]/PATH is expected")
     path = unquote(parts.path)
-    if is_here(parts.hostname) and os.path.isdir(path):
+    # Behind a port of this machine there may be another one, and another user may read otherwise.
+    if port is None and not parts.username and is_here(parts.hostname) and os.path.isdir(path):
         return LocalStorage(path)
     user = f"{unquote(parts.username)}@" if parts.username else ""
     return SshStorage((f"{user}{parts.hostname}", port), path)

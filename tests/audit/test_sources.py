@@ -17,11 +17,11 @@ import pytest
 from audit.engines.lines import ranges, read_lines
 from audit.engines.local import LocalEngine
 from audit.ledger import read_ledger
-from audit.reading.storage import open_storage, parse_stores
+from audit.reading.storage import LocalStorage, open_storage, parse_stores
 from audit.run import Report, audit
 from audit.sources import unpacked
 from audit.sources.http import CONNECTIONS
-from audit.sources.ssh import SESSIONS
+from audit.sources.ssh import SESSIONS, SshStorage, ssh_storage
 from model.errors import ConfigError
 from tests.audit.plants import make_queued
 from tests.audit.sources import (
@@ -110,6 +110,17 @@ def test_a_shell_on_another_host(
     asked = log.read_text().splitlines()
     assert len(asked) == len(set(asked)) == 2, "one shell a host, kept; none to this machine"
     assert f"-p 2222 -- keelmq@{ABSENT_HOST}" in min(asked, key=lambda line: "-p" not in line)
+
+
+def test_behind_a_port_or_as_another_user_this_machine_is_another_host(tmp_path: Path) -> None:
+    """A forwarded port, a container; and one store by two ways is no second replica."""
+    (tmp_path / "commitlog").mkdir()
+    for host in ("localhost:2222", "keelmq@localhost", "127.0.0.1:22"):
+        assert isinstance(ssh_storage(f"ssh://{host}{tmp_path}"), SshStorage)
+    assert isinstance(ssh_storage(f"ssh://localhost{tmp_path}"), LocalStorage)
+    for other in (f"ssh://localhost{tmp_path}", f"fsspec+file://{tmp_path}"):
+        with pytest.raises(ConfigError, match="given twice"):
+            parse_stores([f"a={tmp_path}", f"b={other}"])
 
 
 def test_file_systems_of_fsspec(group: tuple[list[Path], Path]) -> None:

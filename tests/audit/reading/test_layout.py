@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.reading import live
 from audit.reading.layout import find_ends, load, parse_epochs
 from audit.reading.storage import StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
@@ -165,3 +166,13 @@ def test_a_url_reads_like_a_directory(tmp_path: Path) -> None:
         by_path.epochs,
         by_path.confirmed,
     )
+
+
+def test_a_damaged_size_is_no_end_of_a_live_log(tmp_path: Path) -> None:
+    """It reaches behind all that may be read, but records begin before."""
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(12)
+    writer.confirm(epochs=[(1, 0)])
+    (writer.root / "abort").touch()
+    patch(writer.root, int(str(writer.rows[8]["phys_offset"])) + 2, b"\x0d")
+    assert live.look(StoreSpec("s", str(writer.root)))[1].offset == writer.end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,3 +72,10 @@ def test_a_parquet_ledger_may_have_all_bits_of_a_crc(tmp_path: Path) -> None:
     assert ledger.table()["body_crc"].to_pylist() == [3]
     assert (ledger.body_crc("K"), ledger.body_crc("other")) == (3, None)
     ledger.close()
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """What a first look took of it would not be asked."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="which a pipe cannot be"):
+        read_ledger(str(tmp_path / "pipe"))

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from audit.commands import make_engine
+from audit import continuous
+from audit.commands import make_engine, watch
 from audit.continuous import HISTORY, Continuous, sealed
+from audit.findings import SCHEMA_VERSION, Finding
 from audit.pages import sentence
 from audit.pages.textfile import Running
 from audit.reading.storage import parse_stores
+from audit.results import diff
 from audit.run import AuditError, Report, audit
 from model.errors import ConfigError
 from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, write_epochs
@@ -299,3 +302,32 @@ def test_what_it_does_not_do_continuously_it_says(tmp_path: Path, more: list[str
     refused = CliRunner().invoke(commands.audit, [str(tmp_path), "--continuous", *more])
     assert refused.exit_code == 2
     assert "--continuous" in refused.output
+
+
+def test_a_key_that_holds_what_ends_a_line_elsewhere_is_one_line(tmp_path: Path) -> None:
+    """A restart goes on with it, a difference is told, and a terminal shows what stands in it."""
+    row = Finding("dup_message", "warn", "a", uniq_key="x\u2028y\x85z\x0bw").to_json()
+    text = json.dumps({**row, "since": "now", "gone": ""}, ensure_ascii=False) + "\n"
+    (tmp_path / HISTORY).write_text(text)
+    (seen,) = continuous._read(tmp_path / HISTORY).values()
+    assert seen.row == row
+    summary = {"schemaVersion": SCHEMA_VERSION, "verdict": "warnings"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "findings.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n")
+    assert diff.read(tmp_path).findings == [row]
+
+
+def test_what_a_continuous_audit_tells_is_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tells:
+        def __init__(self, *given: Any) -> None:
+            self._say = given[4]
+
+        def run(self, every_s: float) -> str:
+            self._say("+ dup_message x\ny\x1b[2J")
+            return "clean"
+
+    monkeypatch.setattr("audit.continuous.Continuous", Tells)
+    assert watch([], tmp_path, 1.0, None) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
