@@ -8,6 +8,7 @@ from __future__ import annotations
 from chaos import faults
 from chaos.checks import Evidence, Violation
 from chaos.faults import Fault, OwnFault, Step, ordered, then
+from chaos.scenarios import live_only
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.workload import Load
 
@@ -21,6 +22,7 @@ __all__ = [
     "Step",
     "Violation",
     "faults",
+    "live_only",
     "ordered",
     "then",
 ]

@@ -29,7 +29,9 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     "pause": ("resume", "kill"),
     **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
     "slow_network": ("slow_network", "heal"),
-    **dict.fromkeys(("lose_packets", "double_packets", "reorder_packets", "narrow_links"), ("heal",)),
+    **dict.fromkeys(
+        ("lose_packets", "double_packets", "reorder_packets", "narrow_links", "toxic"), ("heal",)
+    ),
     **{name: (name,) for name in ("slow_disk", "disk_full")},
     "lying_sync": ("lying_sync", "kill", "stop", "power_fail"),
     "no_descriptors": ("no_descriptors", "kill", "stop", "power_fail"),

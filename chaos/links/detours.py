@@ -8,7 +8,7 @@ meanwhile, and connections end with the cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +77,13 @@ class Detours:
                 silenced |= dict.fromkeys(self._said(other, one))
         self.cutting = self.cutting or bool(silenced)
         await self._server.add_to_all(silenced, SILENCE)
+
+    async def spoil(self, name: str, kind: str, attributes: Mapping[str, int]) -> None:
+        """A toxic on each connection from and to a machine, both ways. Raises NoLinks."""
+        links = [link for ends, link in self._links.items() if name in ends]
+        self.cutting = True
+        streams = [(proxy, way) for link in links for proxy in link for way in ("upstream", "downstream")]
+        await self._server.add_to_all(streams, kind, attributes)
 
     def _said(self, one: str, other: str) -> list[tuple[str, str]]:
         """The streams in which ``one`` speaks to ``other``: on connections of its own, and on the other's."""

@@ -126,7 +126,9 @@ class LinkServer:
             lambda: self._proxy(name).add_toxic(type=kind, stream=stream, attributes=dict(attributes))
         )
 
-    async def add_to_all(self, links: Iterable[tuple[str, str]], kind: str) -> None:
+    async def add_to_all(
+        self, links: Iterable[tuple[str, str]], kind: str, attributes: Mapping[str, int] | None = None
+    ) -> None:
         """One toxic on each of these, a proxy's name and a stream: without a look at each before, as all
         are to be hit in the same moment. One that is there already stays."""
         from toxiproxy.exceptions import ProxyExists
@@ -136,7 +138,7 @@ class LinkServer:
             for name, stream in links:
                 proxy = Proxy(name=name, upstream="", enabled=True, listen="")
                 with suppress(ProxyExists):  # of an earlier fault on the same link
-                    proxy.add_toxic(type=kind, stream=stream, attributes={})
+                    proxy.add_toxic(type=kind, stream=stream, attributes=dict(attributes or {}))
 
         await self._ask(add)
 

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
@@ -52,6 +52,7 @@ class Cutter(Protocol):
     @property
     def pid(self) -> int: ...
     async def cut(self, pairs: Iterable[Sequence[str]], direction: str) -> None: ...
+    async def spoil(self, name: str, kind: str, attributes: Mapping[str, int]) -> None: ...
     async def heal(self) -> None: ...
     def stop(self) -> None: ...
 

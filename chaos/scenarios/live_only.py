@@ -8,8 +8,8 @@ import asyncio
 import resource
 import shutil
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,6 +115,24 @@ class ReadOnlyDisk(LiveOnly):
         while ground.cluster.is_running(node):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
         await asyncio.to_thread(ground.disks[node.name].power_on)
+
+
+@dataclass(frozen=True, slots=True)
+class Toxic(LiveOnly):
+    """Each connection from and to the target gets a toxic of Toxiproxy, as ``slicer``, ``bandwidth``,
+    ``latency`` or ``slow_close``, with its ``attributes``, until links are healed."""
+
+    name = "toxic"
+    needs = ("namespaces",)
+    kind: str = "slicer"
+    attributes: Mapping[str, int] = field(default_factory=dict)
+
+    async def strike(self, ground: Any, node: Any) -> bool:
+        detours = ground.network.detours if ground.network is not None else None
+        if detours is None:
+            raise MqError("needs --links toxiproxy")
+        await detours.spoil(node.name, self.kind, self.attributes)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from chaos.live.executor import Executor, flip_bit
 from chaos.live.ground import Ground, Short
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
-from chaos.scenarios.live_only import LostLog, MemoryLimit, ReadOnlyDisk, tear
+from chaos.scenarios.live_only import LostLog, MemoryLimit, ReadOnlyDisk, Toxic, tear
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
@@ -653,6 +653,21 @@ async def test_only_a_dead_brokers_log_is_lost_and_nothing_else_of_its_store(tmp
     await world.do(fault)
     assert (world.executor.outcome.missed["lost_log"], world.executor.outcome.done["lost_log"]) == (1, 1)
     assert sorted(str(path.relative_to(store)) for path in store.rglob("*")) == ["checkpoint", "commitlog"]
+
+
+async def test_a_toxic_needs_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
+    world, spoilt = World(tmp_path), list[Any]()
+
+    async def spoil(*told: object) -> None:
+        spoilt.append(told)
+
+    fault = Step.from_json({"at_ms": 1, **Toxic("b1", "bandwidth", {"rate": 5}).to_json()}).fault
+    await world.do(fault)
+    assert [one["reason"] for one in world.executor.outcome.refused] == ["needs --links toxiproxy"]
+    world.ground.network = cast(Any, SimpleNamespace(detours=SimpleNamespace(spoil=spoil)))
+    await world.do(fault)
+    assert spoilt == [("broker-a-0", "bandwidth", {"rate": 5})]
 
 
 def test_a_torn_write_is_every_second_sector_of_what_another_replica_has(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import requests
 
+from chaos.links.detours import Detours
 from chaos.links.server import LinkServer, NoLinks
 from chaos.links.toxics import BadToxic, Toxic
 from chaos.live import leftovers
@@ -362,6 +363,22 @@ async def test_a_second_cut_of_the_same_link_hits_the_others_too(links: Links, s
     await server.add_to_all([("echo", "upstream"), ("other", "upstream")], "timeout")
     for name in ("echo", "other"):
         assert [one["type"] for one in links.api("GET", f"/proxies/{name}/toxics").json()] == ["timeout"]
+
+
+async def test_a_toxic_of_a_plan_is_on_each_connection_of_a_machine(links: Links, server: LinkServer) -> None:
+    await server.create("other", "127.0.0.1:0", links.echo.address)
+    detours = Detours(server)
+    detours._links = {("b0", "b1"): ["echo"], ("b2", "n0"): ["other"]}
+
+    def toxics(name: str) -> list[Any]:
+        found = links.api("GET", f"/proxies/{name}/toxics").json()
+        return sorted((one["type"], one["stream"], one["attributes"]["rate"]) for one in found)
+
+    await detours.spoil("b1", "bandwidth", {"rate": 5})
+    assert toxics("echo") == [("bandwidth", way, 5) for way in ("downstream", "upstream")]
+    assert (toxics("other"), detours.cutting) == ([], True)
+    await detours.heal()
+    assert (toxics("echo"), detours.cutting) == ([], False)
 
 
 KILLED = """
