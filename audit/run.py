@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 SEAM_ROUNDS_MAX = 4
 ATTEMPTS_MAX = 3
 """One for a file that cannot be read or went, and one more for what retention takes meanwhile."""
+DERIVED = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "timerlog", "timerwheel")
 NO_TAIL = Tail(0, -1, -1, "")
 
 
@@ -457,7 +458,7 @@ class _Questions:
         # One that brings no record behind the file before may have lost its entries: it is always read.
         return [
             task
-            for task in index.tasks(self.facts.replicas, looked)
+            for task in index.tasks(self.facts.replicas, self._open(looked, "index"))
             if task.until > self.border or task.until <= task.begin or not task.slots
         ]
 
@@ -468,13 +469,24 @@ class _Questions:
             rows = self.scanned.queue_ends(self.views[at]).to_pylist() if at in self.views else []
             return {(row["topic"], row["queue_id"]): row["queue_offset"] for row in rows}
 
-        planned = derived.tasks(self.facts.replicas, looked, lru_cache(ends))
+        planned = derived.tasks(self.facts.replicas, self._open(looked, *DERIVED), lru_cache(ends))
         return derived.findings(self.facts, self.engine.derived(planned)) if planned else []
+
+    def _open(self, looked: dict[int, Beside], *folders: str) -> dict[int, Beside]:
+        """Without the replicas of which a file there cannot be read: that is said, and the rest of them would
+        look as if it lacked what that file has."""
+        closed = {
+            at
+            for at, r in enumerate(self.facts.replicas)
+            if {f.partition("/")[0] for f in r.closed} & {*folders}
+        }
+        return {at: own for at, own in looked.items() if at not in closed}
 
     def _folders(self) -> dict[int, QueueFolder]:
         """The queues of each replica that keeps them in files."""
         replicas = self.facts.replicas
-        looked = {at: look(replicas[at].location) for at in self.views if replicas[at].queues}
+        there = [at for at in self._open(self.looked, "consumequeue") if at in self.views]
+        looked = {at: look(replicas[at].location) for at in there if replicas[at].queues}
         return {at: folder for at, folder in looked.items() if folder is not None}
 
     def _entries(self, folders: dict[int, QueueFolder], broken: queues.Queues) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from audit.findings import WARN, Finding
+from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.reading.beside import BOOT, CHECKPOINT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
 from audit.reading.config_tables import SUFFIX
@@ -28,6 +28,8 @@ def beside(facts: Facts, looked: Mapping[int, Beside]) -> list[Finding]:
     for at, own in sorted(looked.items()):
         for file, why in sorted(own.problems.items()):
             found.append(_row(facts, "file_corrupt", at, file, "as it was written", why))
+        for file, why in sorted(own.unread.items()):
+            found.append(Finding("file_unreadable", ERROR, facts.replicas[at].name, file, found=why))
         for file, why in sorted(_missing(facts, at, looked).items()):
             found.append(_row(facts, "file_missing", at, file, why, "no such file"))
     return found + list(_timers(facts, looked)) + list(_starts(facts, looked))

@@ -30,7 +30,8 @@ def tasks(
     for at, r in enumerate(replicas):
         storage = open_storage(r.location)
         try:
-            for what, topic, queue_id, files in derived_files(storage) if not r.empty else ():
+            wanted = not r.empty and at in looked
+            for what, topic, queue_id, files in derived_files(storage) if wanted else ():
                 entries = files_in(storage, f"consumequeue/{topic}/{queue_id}") if what == EXTENSION else []
                 task = DerivedTask(
                     at, r.location, what, topic, queue_id, tuple(files), tuple(entries), log_of(r), r.clean

@@ -8,12 +8,16 @@ from itertools import pairwise
 
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.reading.beside import EPOCHS
+from audit.reading.layout import UNREADABLE
 
 
 def epochs(facts: Facts) -> list[Finding]:
     """Epoch files that cannot be right, or that give another epoch than most for bytes all of them hold."""
     corrupt = [
-        facts.at("epoch_file_corrupt", WARN, at, -1, -1, found=r.epoch_problem)
+        Finding("file_unreadable", ERROR, r.name, EPOCHS, found=r.epoch_problem.removeprefix(UNREADABLE))
+        if r.epoch_problem.startswith(UNREADABLE)
+        else facts.at("epoch_file_corrupt", WARN, at, -1, -1, found=r.epoch_problem)
         for at, r in enumerate(facts.replicas)
         if r.epoch_problem
     ]

@@ -23,6 +23,8 @@ def files(facts: Facts) -> list[Finding]:
             begin, end = unread.base, r.segment_end(unread)
             copies = len([h for h in facts.holders(begin, begin + 1) if h != at])
             found.append(facts.at("file_unreadable", ERROR, at, begin, end, found=why, copies=copies))
+        for file, why in sorted(r.closed.items()):
+            found.append(Finding("file_unreadable", ERROR, r.name, file, found=why))
         for begin, end in r.holes:
             found.append(
                 facts.at("missing_segment", ERROR, at, begin, end, copies=len(facts.holders(begin, end)))

@@ -79,11 +79,13 @@ _ROOT: Final = (
 
 @dataclass(slots=True)
 class Beside:
-    """``problems``: by file, why it cannot be what was written. ``offsets``: how far each consumer group is,
-    by topic, group and queue. ``timer``: what ``timercheck`` says for RocketMQ, and for keelmq."""
+    """``problems``: by file, why it cannot be what was written; ``unread``: why it cannot be read.
+    ``offsets``: how far each consumer group is, by topic, group and queue. ``timer``: what ``timercheck``
+    says for RocketMQ, and for keelmq."""
 
     present: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
     sealed: set[str] = field(default_factory=set)
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     timer: tuple[bytes, bytes] = (b"", b"")
@@ -132,6 +134,7 @@ class _Look:
         """Twice: a running broker may have been writing it."""
         if file.endswith(SUFFIX):
             table = file.removesuffix(SUFFIX)
+            self._judged(file, lambda file, raw: "")
             return self._changes(table) and self._changes(table)
         judge = self._judge_of(file)
         return self._judged(file, judge) and self._judged(file, judge) if judge is not None else ""
@@ -168,6 +171,9 @@ class _Look:
             return judge(file, self._storage.read(file, 0, self._storage.size(file)))
         except FileNotFoundError:
             self._found.present.discard(file)
+            return ""
+        except OSError as error:
+            self._found.unread[file] = error.strerror or str(error)
             return ""
 
     def _table(self, file: str, raw: bytes) -> str:

@@ -92,7 +92,7 @@ def changed_table(storage: Storage, file: str) -> tuple[dict[str, Any] | None, C
 def _content(storage: Storage, file: str) -> bytes | None:
     try:
         return storage.read(file, 0, storage.size(file))
-    except FileNotFoundError:
+    except OSError:  # none, or one that cannot be read, which its look says
         return None
 
 

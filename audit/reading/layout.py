@@ -12,13 +12,26 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.storage import Storage, StoreSpec, open_storage
 from audit.sources.compressed import CannotUnpackError
+
+MADE_OF_LOG: Final = {
+    "consumequeue": 3,
+    "batchconsumequeue": 3,
+    "consumequeue_ext": 3,
+    "index": 1,
+    "timerlog": 1,
+    "timerwheel": 0,
+}
+"""How deep the files lie."""
+UNREADABLE: Final = "cannot be read: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class Replica:
     holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
     queues: bool = True  # there is a ``consumequeue``
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
+    closed: dict[str, str] = field(default_factory=dict)  # the same of files beside the log
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
     left_over: tuple[int, int] | None = None  # what was taken for the rest of a log that was cut
 
@@ -124,7 +138,11 @@ def load(spec: StoreSpec) -> Replica:
 
 def _read_checkpoint(storage: Storage, replica: Replica) -> None:
     if storage.exists("checkpoint"):
-        raw = storage.read("checkpoint", 0, 40)
+        raw = b""
+        try:
+            raw = storage.read("checkpoint", 0, 40)
+        except OSError as error:
+            replica.closed["checkpoint"] = error.strerror or str(error)
         if len(raw) == 40:
             replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
 
@@ -132,7 +150,11 @@ def _read_checkpoint(storage: Storage, replica: Replica) -> None:
 def _read_epochs(storage: Storage, replica: Replica) -> None:
     if not storage.exists("epochFileCheckpoint"):
         return
-    text = storage.read("epochFileCheckpoint", 0, 1 << 20)
+    try:
+        text = storage.read("epochFileCheckpoint", 0, 1 << 20)
+    except OSError as error:
+        replica.epoch_problem = f"{UNREADABLE}{error.strerror or error}"
+        return
     replica.epochs, replica.epoch_problem = parse_epochs(text)
 
 
@@ -179,9 +201,35 @@ def leave_out_unreadable(replica: Replica) -> bool:
             except OSError as error:
                 out.append(segment)
                 replica.unread.append((segment, error.strerror or str(error)))
+        closed = dict(_closed(storage))
     finally:
         storage.close()
-    return _leave_out(replica, out)
+    more = closed.keys() - replica.closed.keys()
+    replica.closed |= closed
+    return _leave_out(replica, out) or bool(more)
+
+
+def _closed(storage: Storage) -> Iterator[tuple[str, str]]:
+    """The files made of the log that cannot be read, and why."""
+    for folder, depth in MADE_OF_LOG.items():
+        files = [folder]
+        for _ in range(depth):
+            files = [f"{path}/{name}" for path in files for name in _names(storage, path)]
+        for file in files:
+            try:
+                for at in range(0, storage.size(file), WINDOW_BYTES):
+                    storage.read(file, at, WINDOW_BYTES)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                yield file, error.strerror or str(error)
+
+
+def _names(storage: Storage, path: str) -> list[str]:
+    try:
+        return storage.listdir(path)
+    except NotADirectoryError:
+        return []
 
 
 def leave_out_removed(replica: Replica) -> bool:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
-from audit.reading.layout import Replica, Segment, bytes_at, find_ends, load, segment_reader
+from audit.reading.layout import UNREADABLE, Replica, Segment, bytes_at, find_ends, load, segment_reader
 from audit.reading.record import MAGIC_BLANK, RECORD_BYTES_MAX, RECORD_BYTES_MIN, crc32, ends_whole, parse
 from audit.reading.scan import WINDOW_BYTES, find_record
-from audit.reading.storage import StoreSpec, open_storage
+from audit.reading.storage import StoreSpec, open_storage, shown
 
 CONFIRMED: Final = "confirmed"
 WRITTEN: Final = "written"
@@ -64,6 +64,10 @@ def look(spec: StoreSpec, up_to: str = "", before: Position | None = None) -> tu
     """
     replica = load(spec)
     find_ends([replica])
+    unread = replica.epoch_problem.startswith(UNREADABLE)
+    if unread or replica.closed:  # what the group confirmed is not known
+        why = replica.epoch_problem if unread else str(replica.closed)
+        raise OSError(5, why, shown(spec.location))
     limit = replica.end
     if up_to == CONFIRMED or (not up_to and replica.epochs and replica.confirmed):
         limit = min(limit, replica.confirmed)

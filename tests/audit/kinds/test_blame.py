@@ -12,10 +12,10 @@ from audit.engines.local import LocalEngine
 from audit.incremental import STATE
 from audit.pages.report import lines, page, save
 from audit.reading.layout import load
-from audit.reading.storage import StoreSpec, parse_stores, shown, without_secrets
+from audit.reading.storage import LocalStorage, StoreSpec, parse_stores, shown, without_secrets
 from audit.run import Report, audit
 from audit.tables import EngineError, Task
-from tests.audit.plants import make, run_local
+from tests.audit.plants import make, make_queued, run_local
 from tests.audit.stores import look, patch, record, write_epochs
 
 FIRST, SECOND, THIRD = (f"{4096 * n:020d}" for n in range(3))
@@ -140,3 +140,42 @@ def test_a_finding_that_has_one_side_only_tells_that_side(tmp_path: Path) -> Non
     told = [line for line in lines(run_local(stores, None)) if ": expected" in line or ": found" in line]
     assert told
     assert not any(line.rstrip().endswith(("expected", "found")) for line in told), told
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "consumequeue/T/1/00000000000000000200",
+        f"index/{20_260_000_000_000_000}",
+        "timerwheel",
+        "config/topics.json",
+        "config/consumerOffset.json.changes",
+        "checkpoint",
+        "epochFileCheckpoint",
+        "brokerIdentity",
+    ],
+)
+def test_an_unreadable_file_beside_the_log_is_a_finding_and_ends_no_audit(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, ledger = make_queued(tmp_path)
+    path = stores[1] / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_bytes(b"x" * 100)
+    read = LocalStorage.read
+
+    def broken(files: LocalStorage, name: str, offset: int, size: int) -> bytes:
+        if files._full(name) == str(path):
+            raise OSError(5, "Input/output error", name)
+        return read(files, name, offset, size)
+
+    monkeypatch.setattr(LocalStorage, "read", broken)
+    report = run_local(stores, ledger)
+    assert report.unreadable == {}
+    unread = [f for f in report.findings if f.kind == "file_unreadable"]
+    assert [(f.severity, f.replica, f.segment, f.found) for f in unread] == [
+        ("error", "r1", file, "Input/output error")
+    ]
+    assert {f.kind for f in report.findings} - {"file_unreadable", "file_missing"} == set()
+    assert report.records == 80
