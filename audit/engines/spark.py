@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from operator import add, or_
 from typing import Any, Final
 
 import pyarrow as pa
@@ -250,9 +251,8 @@ class SparkLog:
         records = self._frame.filter(F.col("row") == RECORD)
         if view.base == view.replica:
             return records.filter(F.col("replica") == view.replica)
-        inside = F.lit(False)
-        for begin, end in view.equal:
-            inside = inside | ((F.col("offset") >= begin) & (F.col("offset") < end))
+        offset = F.col("offset")
+        inside = _flat(or_, [(offset >= begin) & (offset < end) for begin, end in view.equal], F.lit(False))
         return records.filter(
             ((F.col("replica") == view.replica) & ~inside) | ((F.col("replica") == view.base) & inside)
         )
@@ -364,14 +364,20 @@ class SparkLog:
             return self._joined[view]
         if self._ledger is None:
             self._ledger = self._lines(ledger).persist()
-        records = self._view(view).select(
-            "uniq_key",
-            "offset",
-            "until",
-            *[
-                F.col(name).alias(f"found_{name}")
-                for name in ("topic", "queue_id", "queue_offset", "body_crc", "plain_crc")
-            ],
+        # All that have no key would be one task's.
+        keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
+        records = (
+            self._view(view)
+            .filter(keyed)
+            .select(
+                "uniq_key",
+                "offset",
+                "until",
+                *[
+                    F.col(name).alias(f"found_{name}")
+                    for name in ("topic", "queue_id", "queue_offset", "body_crc", "plain_crc")
+                ],
+            )
         )
         joined = self._ledger.join(records, "uniq_key", "left")
         body = (F.col("found_body_crc") == F.col("body_crc")) | (
@@ -439,10 +445,11 @@ class SparkLog:
 
     def _faults(self, joined: DataFrame, start: int, again: tuple[Again, ...]) -> DataFrame:
         placed = joined.filter((F.col("rank") < 3) & (F.col("found_topic") == F.col("topic")))
-        life = F.lit(0)
-        for topic, queue_id, begin in again:
-            of = (F.col("topic") == topic) & (F.col("queue_id") == queue_id) & (F.col("offset") >= begin)
-            life = life + of.cast("int")
+        begun = [
+            (F.col("topic") == topic) & (F.col("queue_id") == queue_id) & (F.col("offset") >= begin)
+            for topic, queue_id, begin in again
+        ]
+        life = _flat(add, [of.cast("int") for of in begun], F.lit(0))
         placed = placed.filter((F.col("phys_offset") < 0) | (F.col("phys_offset") >= start))
         placed = placed.withColumn("life", life)
         told = Window.partitionBy("topic", "queue_id", "life").orderBy("queue_offset", "offset")
@@ -540,6 +547,14 @@ def _streamed(rows: DataFrame, schema: pa.Schema, together: str) -> Iterator[pa.
             waiting.append(row.asDict())
     if waiting:
         yield pa.Table.from_pylist(waiting, schema=schema)
+
+
+def _flat(join: Callable[[Column, Column], Column], columns: list[Column], none: Column) -> Column:
+    """All of them joined, as a tree that is no deeper than need be: Spark walks it by recursion."""
+    while len(columns) > 1:
+        joined = [join(a, b) for a, b in zip(columns[::2], columns[1::2], strict=False)]
+        columns = joined + columns[len(joined) * 2 :]
+    return columns[0] if columns else none
 
 
 def _within(rows: DataFrame, begin: int, end: int) -> DataFrame:

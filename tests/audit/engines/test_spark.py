@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from operator import add
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from audit.findings import Finding
+from audit.ledger import read_ledger
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.tables import Engine
+from audit.tables import Engine, View
 from tests import ROOT
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.counted import check_counted, lost_and_repeated
@@ -235,3 +239,23 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     report = run_with(cast(Engine, engine), stores, ledger)
     check_counted(report)
     assert report.findings == run_local(stores, ledger).findings
+
+
+def test_a_plan_is_flat_and_no_task_gets_all_records_without_a_key(engine: Any, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    from audit.engines.spark import _flat
+
+    many = [F.lit(n) for n in range(1000)]
+    summed = engine._session.range(1).select(_flat(add, many, F.lit(0)).alias("n"))
+    assert summed.first()["n"] == sum(range(1000))
+    (tmp_path / "acked.jsonl").write_text(
+        json.dumps({"uniq_key": "K", "topic": "T", "queue_id": 0, "queue_offset": 0, "body_crc": 1})
+    )
+    log, ledger = engine.scan([]), read_ledger(str(tmp_path / "acked.jsonl"))
+    try:
+        plan = log._join(ledger, View(0, 0, ()))._jdf.queryExecution().optimizedPlan().toString()
+        assert re.search(r"NOT \(uniq_key#\d+ = \)", plan), plan
+    finally:
+        log.close()
+        ledger.close()
