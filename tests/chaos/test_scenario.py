@@ -103,13 +103,17 @@ def test_a_run_without_any_of_its_faults_or_without_an_acknowledgement_says_noth
     assert proves_nothing(Plan([]), Outcome(), 5) is None
 
 
-def test_a_result_says_when_where_and_of_what_it_is() -> None:
+def test_a_result_says_when_where_and_of_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DrillSpec(scenario="x", seed=1, plan=Plan([]))
     found = replace(told(), where=described(spec, 1_764_400_000_123)).to_json(spec)
     assert found["at"] == "2025-11-29T07:06:40+00:00"
     assert found["release"]
     assert found["machine"]["cpus"]
     assert found["peer"] is None
+    monkeypatch.setattr("chaos.worlds.rocketmq.described", lambda: {"version": "5.5.0", "options": ""})
+    peer = described(replace(spec, target="rocketmq"), 0)["peer"]
+    assert peer["version"] == "5.5.0"
+    assert "TieredStopAtLevel=1" in peer["options"], "which compiler its processes do without"
 
 
 def test_a_command_that_failed_on_a_staging_host_broke_nothing() -> None:

@@ -48,7 +48,7 @@ from chaos.live.releases import this
 from chaos.scenarios import Plan
 from chaos.worlds import rocketmq
 from chaos.worlds.live import CannotDrill, LiveWorld
-from chaos.worlds.rocketmq_cluster import RocketMQCluster, RocketMQOnlooker
+from chaos.worlds.rocketmq_cluster import QUICK, RocketMQCluster, RocketMQOnlooker
 from client.message import Queue
 from model.errors import MqError
 from runtime.env import Env
@@ -309,7 +309,7 @@ def described(spec: DrillSpec, now_ms: int) -> dict[str, Any]:
         "at": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "system": platform.platform()},
         "release": this(),
-        "peer": rocketmq.described() if spec.target == THEIRS else None,
+        "peer": {**rocketmq.described(), "options": QUICK} if spec.target == THEIRS else None,
     }
 
 
