@@ -64,10 +64,7 @@ def look(spec: StoreSpec, up_to: str = "", before: Position | None = None) -> tu
     """
     replica = load(spec)
     find_ends([replica])
-    unread = replica.epoch_problem.startswith(UNREADABLE)
-    if unread or replica.closed:  # what the group confirmed is not known
-        why = replica.epoch_problem if unread else str(replica.closed)
-        raise OSError(5, why, shown(spec.location))
+    _refuse_unread(replica)
     limit = replica.end
     if up_to == CONFIRMED or (not up_to and replica.epochs and replica.confirmed):
         limit = min(limit, replica.confirmed)
@@ -77,6 +74,14 @@ def look(spec: StoreSpec, up_to: str = "", before: Position | None = None) -> tu
     marks |= {mark.start: mark for mark in (*earlier, *([last] if last else [])) if mark.end <= end}
     kept = tuple(marks[start] for start in sorted(marks)[-_MARKS_MAX:])
     return replica, Position(end, replica.segment_name(end), replica.epoch_at(end - 1), kept)
+
+
+def _refuse_unread(replica: Replica) -> None:
+    """Raises OSError where checkpoint or epochs cannot be read: what the group confirmed is not known."""
+    unread = replica.epoch_problem.startswith(UNREADABLE)
+    if unread or replica.closed:
+        why = replica.epoch_problem if unread else str(replica.closed)
+        raise OSError(5, why, shown(replica.location))
 
 
 def proven(replica: Replica, position: Position) -> int:

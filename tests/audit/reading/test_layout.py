@@ -9,7 +9,7 @@ import pytest
 
 from audit.reading import live
 from audit.reading.layout import find_ends, load, parse_epochs
-from audit.reading.storage import StoreSpec, open_storage, parse_stores
+from audit.reading.storage import LocalStorage, StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
 from tests.audit.stores import (
     LogWriter,
@@ -176,3 +176,22 @@ def test_a_damaged_size_is_no_end_of_a_live_log(tmp_path: Path) -> None:
     (writer.root / "abort").touch()
     patch(writer.root, int(str(writer.rows[8]["phys_offset"])) + 2, b"\x0d")
     assert live.look(StoreSpec("s", str(writer.root)))[1].offset == writer.end
+
+
+@pytest.mark.parametrize("file", ["checkpoint", "epochFileCheckpoint"])
+def test_a_live_log_of_which_nothing_tells_what_was_confirmed_is_not_read(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(3)
+    writer.confirm(epochs=[(1, 0)])
+    read = LocalStorage.read
+
+    def broken(files: LocalStorage, name: str, offset: int, size: int) -> bytes:
+        if name == file:
+            raise OSError(5, "Input/output error", name)
+        return read(files, name, offset, size)
+
+    monkeypatch.setattr(LocalStorage, "read", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        live.look(StoreSpec("s", str(writer.root)))
