@@ -62,7 +62,7 @@ class Membership:
         self._reboot = UncleanRebootDetector(env, config.store_path, self._process)
         self._registrations = 0
         self._suspect_since_ms = float("-inf")
-        self._forgets = SerialCalls(env.offload)  # a disk may hang
+        self._notes = SerialCalls(env.offload)  # of ``_reboot``: one may hang, and its caller give up
         self._noting = asyncio.Lock()  # the suspicion: one is not ended while another is noted
 
     async def start(self) -> None:
@@ -111,8 +111,9 @@ class Membership:
 
     async def forget_suspicion(self) -> None:
         """The log has all that it acknowledged, or the group has decided to go on without. Who gives up
-        waiting ends nothing: the next call waits for its turn."""
-        await self._forgets.run(self._reboot.on_whole)
+        waiting ends nothing: the next note waits for its turn."""
+        if self._reboot.suspect:  # a thread may be long in coming
+            await self._notes.run(self._reboot.on_whole)
 
     async def on_view(self, view: View) -> None:
         """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;
@@ -132,16 +133,15 @@ class Membership:
         self._suspect_since_ms = float("inf")  # no view from before the Controllers heard ends the suspicion
         try:
             async with self._noting:
-                if not self._reboot.loss_is_noted:
-                    await self._env.offload(self._reboot.on_loss)
-            await self._register(await self.id())
+                await self._notes.run(self._reboot.on_loss)
+            await self._register(await self.id(), lost=True)
         finally:
             self._suspect_since_ms = self._env.monotonic_ms()
 
     async def on_look(self) -> None:
         """Note that the log has its first bytes."""
         if self._reboot.owes_bytes and self._store.log.end > 0:
-            await self._env.offload(self._reboot.on_bytes)
+            await self._notes.run(self._reboot.on_bytes)
 
     async def id(self) -> BrokerId:
         """The permanent id, applied for if there is none yet."""
@@ -167,8 +167,7 @@ class Membership:
     async def on_superseded(self) -> None:
         """Another process has this broker's id: what that one acknowledges under it is perhaps not here."""
         async with self._noting:
-            if not self._reboot.loss_is_noted:
-                await self._env.offload(self._reboot.on_loss)
+            await self._notes.run(self._reboot.on_loss)
 
     def _refuse_to_be_a_double(self, broker_id: BrokerId, view: View) -> None:
         """Raises Superseded when a process at another address has this broker's place: what the Controllers
@@ -180,7 +179,8 @@ class Membership:
             self.registered = False
             raise Superseded(broker_id, self._config.address, there)
 
-    async def _register(self, broker_id: BrokerId) -> View:
+    async def _register(self, broker_id: BrokerId, *, lost: bool = False) -> View:
+        """``lost``: it is suspect, whatever is noted meanwhile."""
         unclean = self.unclean and not self._was_registered
         while True:
             await self._count()
@@ -189,7 +189,7 @@ class Membership:
             start = Start(self._reboot.starts, self._process, self._registrations, before)
             try:
                 view = await self._controllers.register(
-                    broker_id, start, unclean=unclean, suspect=self.suspect, old=self.old
+                    broker_id, start, unclean=unclean, suspect=lost or self.suspect, old=self.old
                 )
                 break
             except Overtaken as overtaken:
@@ -198,14 +198,14 @@ class Membership:
                 await self._on_old_disk(overtaken)
         self.registered = self._was_registered = True
         async with self._noting:
-            await self._env.offload(self._reboot.on_registered)
+            await self._notes.run(self._reboot.on_registered)
         self._refuse_to_be_a_double(broker_id, view)
         return view
 
     async def _count(self) -> None:
         """An older state of this disk lacks this start: the Controllers find it by that."""
         async with self._noting:
-            await self._env.offload(self._reboot.count)
+            await self._notes.run(self._reboot.count)
 
     async def _on_old_disk(self, overtaken: Overtaken) -> None:
         """What a later start acknowledged is not on this disk."""
@@ -216,7 +216,7 @@ class Membership:
         )
         async with self._noting:
             note = partial(self._reboot.on_old_disk, overtaken.starts, overtaken.process)
-            await self._env.offload(note)
+            await self._notes.run(note)
 
     async def on_refused(self, refused: Refused, lacks: str | None) -> bool:
         """A Controller refused. If it does not know this broker, register or apply for the id again; whether

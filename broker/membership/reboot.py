@@ -95,8 +95,8 @@ class UncleanRebootDetector:
     """Whether this broker is suspect.
 
     In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside or
-    cut, ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however
-    often the process or the machine dies. ``process``: the name of this start.
+    cut, ``on_whole`` when it is known to be whole; one call at a time. Holds: a suspicion ends by
+    ``on_whole`` only, however often the process or the machine dies. ``process``: the name of this start.
     """
 
     def __init__(self, env: Env, directory: str, process: str = "") -> None:
@@ -155,12 +155,9 @@ class UncleanRebootDetector:
     def on_loss(self) -> None:
         """The log is about to go, and what it acknowledged with it. Blocks on syncs. Raises OSError."""
         self.suspect = True
+        if self._noted.suspect and not self._failed:
+            return  # the disk says so: ``suspect`` alone may only be meant to
         self._write(msgspec.structs.replace(self._noted, suspect=True, written=True))
-
-    @property
-    def loss_is_noted(self) -> bool:
-        """Whether the disk says that this log is suspect: ``suspect`` may only be meant to."""
-        return self._noted.suspect and not self._failed
 
     @property
     def starts(self) -> int:
@@ -218,9 +215,9 @@ class UncleanRebootDetector:
     def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
         if self.suspect:
-            self.suspect = False
             noted = msgspec.structs.replace(self._noted, suspect=False, old=False)
             self._note(noted, "the next start is suspect again")
+            self.suspect = False  # not before: a disk may hang, and until then this broker says that it is
 
     def _note(self, noted: Noted, otherwise: str) -> None:
         try:

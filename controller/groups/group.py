@@ -277,7 +277,8 @@ class Group(msgspec.Struct):
         self._note_table_sources(chosen, had_all, unclean=unclean)
         self.unaware = _without(self.may_go_on, {chosen})
         # Elected, deposed as it died, and elected again: it may not have begun an epoch in between.
-        again = chosen == self.last_master and self.members == [chosen] == list(had_all)
+        again = self.before_epoch > 0 and chosen == self.last_master
+        again = again and self.members == [chosen] == list(had_all)
         if self.rule is not None and self.rule.all_ack is False and rule.all_ack is True:
             had_all, again = [], False  # fewer than all acknowledged: it may give way to none of its members
         same = self.rule is None or self.rule.majority_of == rule.majority_of

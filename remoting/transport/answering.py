@@ -18,6 +18,7 @@ from remoting.keys import Signer
 from remoting.long_bodies import LOOKED_AT_BYTES
 from remoting.transport.calls import unsupported
 from remoting.transport.order import Place
+from runtime.turns import PeerLeft
 
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
 
@@ -55,6 +56,8 @@ async def answer_to(
             await asked.guard.weigh(connection, request, asked.credentials)
         if place is not None and not place.is_first:
             await place.comes_first()
+            if connection.closed:
+                raise PeerLeft  # the ones before it were perhaps not stored, and will be sent anew
         _admit(asked, connection, request)
     except Refused as refused:
         return _refusal(request, refused)

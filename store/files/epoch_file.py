@@ -75,6 +75,7 @@ class EpochFile:
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
         self.classic_from: PhysicalOffset | None = None
         """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
+        self._classic_left = False  # ``.classic`` could not be removed
         self._disk = disk
         self._path = path
         self._classic_path = path + ".classic"
@@ -132,7 +133,7 @@ class EpochFile:
 
     def labelled(self) -> None:
         """All of the log belongs to the epochs now. Raises DiskError."""
-        if self.classic_from is None:
+        if self.classic_from is None and not self._classic_left:
             return
         try:
             for path in (self._classic_path, self._classic_path + ".bak"):
@@ -141,7 +142,7 @@ class EpochFile:
             self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
         except OSError as error:
             raise DiskError(f"removing {self._classic_path} failed: {error.strerror or error}") from error
-        self.classic_from = None
+        self.classic_from, self._classic_left = None, False
 
     def trust(self, entries: list[EpochEntry]) -> None:
         """End ``unreadable``: these are the epochs."""
@@ -183,7 +184,15 @@ class EpochFile:
         self._write(entries)
         self.entries = entries
         if before is not None and (not entries or entries[-1].epoch != before.epoch):
+            self._forget_classic()
+
+    def _forget_classic(self) -> None:
+        """The last epoch is another: what ``.classic`` says of the former one counts no more."""
+        try:
             self.labelled()
+        except DiskError as error:
+            log.warning("%s; it says nothing any more, and goes later", error)
+            self.classic_from, self._classic_left = None, True
 
     def _write(self, entries: list[EpochEntry]) -> None:
         data = encode(entries)

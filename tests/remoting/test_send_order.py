@@ -12,6 +12,7 @@ from remoting.guard import MADE_BYTES_MAX
 from remoting.long_bodies import LongBodies
 from remoting.transport.connection import Connection
 from remoting.transport.order import WAITS
+from runtime.turns import PeerLeft
 from tests.remoting.wires import Transport, endpoint_of
 
 LONG = bytes(70 << 10)
@@ -82,3 +83,23 @@ async def test_a_send_whose_long_body_is_weighed_is_not_passed_unless_it_is_refu
     assert world.seen == [b"h1", b"s1", b"s2", b"s3"]
     assert WAITS not in world.connection.attributes
     world.connection.abort()
+
+
+async def test_what_waits_for_a_send_before_it_is_not_stored_when_the_peer_left(monkeypatch: Any) -> None:
+    """The one before it is not stored either: both come again on another connection, in order."""
+    goes_on = asyncio.Event()
+
+    async def weigh(self: LongBodies, peer: Any, request: Command, *given: Any, **more: Any) -> None:
+        await goes_on.wait()
+        raise PeerLeft
+
+    monkeypatch.setattr(LongBodies, "weigh", weigh)
+    world = World()
+    world.asks(LONG + b"s1")
+    world.asks(b"s2")
+    await world.go_round()
+    world.connection.connection_lost(None)
+    goes_on.set()
+    await world.go_round()
+    assert world.seen == []
+    assert WAITS not in world.connection.attributes

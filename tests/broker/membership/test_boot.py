@@ -252,10 +252,14 @@ def test_a_start_that_cannot_be_noted_registers_all_the_same_and_is_noted_later(
     assert (made.starts, made.before, made.owes_bytes) == (1, (), True)
     made.on_old_disk(9, "other")
     assert (made.suspect, made.old, made.starts, made.before) == (True, True, 10, ("other",))
-    assert not made.loss_is_noted
+    with pytest.raises(OSError, match="no space"):
+        made.on_loss()  # not noted yet
     disk.full = False
     made.on_bytes()
-    assert (made.loss_is_noted, made.owes_bytes) == (True, False)
+    assert not made.owes_bytes
+    disk.full = True
+    made.on_loss()  # nothing is left to write
+    disk.full = False
     later = UncleanRebootDetector(env, "/store", "later")
     later.begin(Found(clean=True, synced=True))
     assert (later.starts, later.suspect, later.before) == (11, True, ("other", "full"))
@@ -295,3 +299,15 @@ def test_an_old_disk_is_old_until_a_master_has_taken_the_broker_in() -> None:
     assert again.old
     again.on_whole()
     assert not started(env, "one", clean=True).old
+
+
+def test_until_it_is_noted_that_the_log_is_whole_this_broker_says_that_it_is_suspect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk may hang meanwhile. It said that it was sound, and the log that was then put aside counted."""
+    made = UncleanRebootDetector(full(), "/store", "one")
+    made.suspect = True
+    said: list[bool] = []
+    monkeypatch.setattr(made, "_write", lambda noted: said.append(made.suspect))
+    made.on_whole()
+    assert (said, made.suspect) == ([True], False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,12 +82,12 @@ async def test_a_view_that_is_read_while_it_registers_ends_no_suspicion(
         membership = second.role._membership
         register = membership._register
 
-        async def overtaken(broker_id: BrokerId) -> View:
+        async def overtaken(broker_id: BrokerId, *, lost: bool = False) -> View:
             asked_ms = second.env.monotonic_ms() + 1
             await membership.on_view(
                 View(Epoch(1), BrokerId(1), "a:1", "a:2", broker_ids({1, 2}), 9, asked_ms)
             )
-            return await register(broker_id)
+            return await register(broker_id, lost=lost)
 
         monkeypatch.setattr(membership, "_register", overtaken)
         await membership.before_reseed()
@@ -124,3 +126,45 @@ async def test_a_log_goes_only_when_the_disk_says_so_also_at_the_second_try(
         await membership.before_reseed()
         noted = msgspec.json.decode((Path(second.config.store_path) / "bootId.json").read_bytes())
         assert noted["doubtful"] is True
+
+
+async def test_a_note_that_hangs_and_comes_late_is_no_word_on_a_log_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was elected, its disk hung while it noted that its log was whole, and another one led. Then its log
+    had to go: the Controllers heard that it was sound, and the late note said so, too."""
+    async with (
+        FakeControllers() as controllers,
+        pair(tmp_path, controllers, sync_broker_metadata_ms=60_000) as (_, second),
+    ):
+        membership, goes_on = second.role._membership, threading.Event()
+        await membership.before_reseed()
+        whole = membership._reboot._write
+
+        def hang(noted: Any) -> None:
+            if not noted.suspect:
+                assert goes_on.wait(30)
+            whole(noted)
+
+        monkeypatch.setattr(membership._reboot, "_write", hang)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await membership.forget_suspicion()
+        goes = asyncio.create_task(membership.before_reseed())
+        await asyncio.sleep(0.02)
+        assert not goes.done(), "the log stays until it is known what the disk says"
+        goes_on.set()
+        await goes
+        assert (membership.suspect, controllers.group.suspect) == (True, [2])
+        noted = msgspec.json.decode((Path(second.config.store_path) / "bootId.json").read_bytes())
+        assert noted["doubtful"] is True
+
+
+async def test_a_sound_broker_waits_for_no_thread_to_forget_a_suspicion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeControllers() as controllers, pair(tmp_path, controllers) as (first, _):
+        membership = first.role._membership
+        monkeypatch.setattr(membership, "_notes", None)
+        assert not membership.suspect
+        await membership.forget_suspicion()

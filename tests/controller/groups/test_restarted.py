@@ -130,6 +130,17 @@ def test_one_that_was_deposed_meanwhile_and_may_have_led_gives_way_to_nobody(
     assert answer["ext"].get("masterBrokerId") != "3"
 
 
+def test_members_of_an_older_version_are_of_no_known_epoch_and_it_gives_way_to_none_of_them() -> None:
+    """2 led epoch 2 and may have acknowledged alone: whose members they were before it, nobody noted."""
+    table = group()
+    assert elect(table, alive=(2, 3))["ext"]["masterBrokerId"] == "2"
+    table.groups[G].before_epoch = 0
+    assert elect(table, alive=(3,))["ext"] == {}
+    assert elect(table, alive=(2, 3))["ext"]["masterBrokerId"] == "2"
+    answer = elect(table, 2, alive=(2, 3), restarted=True, log_epoch=2)
+    assert answer["ext"].get("masterBrokerId") != "3"
+
+
 def test_one_whose_members_acknowledged_without_all_gives_way_to_none_of_them_in_mode_all() -> None:
     table = group()
     for broker_id in (1, 2, 3):

@@ -232,3 +232,18 @@ def test_what_a_newer_rocketmq_keeps_behind_its_fields_stays() -> None:
     file.now.settled_offset = PhysicalOffset(9)
     file.write(file.now.encode())
     assert bytes(disk.nodes["/store/checkpoint"].cache)[40:64] == theirs[40:64]
+
+
+def test_a_new_epoch_counts_also_when_the_note_on_the_time_before_cannot_be_removed() -> None:
+    """The epoch was in the file, and whoever noted it heard that it was not."""
+    disk = FaultyDisk()
+    file = _file(disk)
+    file.append(Epoch(1), PhysicalOffset(0))
+    file.leave(PhysicalOffset(500))
+    disk.fail = lambda what, path: errno.EIO if path.endswith(".classic") and what == "remove" else None
+    file.append(Epoch(2), PhysicalOffset(500))
+    assert (file.last, file.classic_from) == (_entry(2, 500), None)
+    assert _file(disk).classic_from is None, "it is of another epoch"
+    disk.fail = lambda what, path: None
+    file.append(Epoch(3), PhysicalOffset(900))
+    assert not disk.exists(PATH + ".classic"), "it goes with the next"
