@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from audit.engines.acknowledged import WAITING_TOPIC
 from audit.engines.on_spark.entries import entered
 from audit.engines.on_spark.java import Java, find_java
-from audit.engines.on_spark.session import GATEWAY, start_session, submitted_session
+from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.ledger import Ledger
 from audit.parts import Folder
@@ -227,6 +227,7 @@ class SparkLog:
         row = other["row"].to_numpy()
         self._chunks = other.filter(pa.array(row == CHUNK))
         self._damage = other.filter(pa.array(row == DAMAGE))
+        spread(session, self.record_count())
 
     def _ask(self, what: str) -> None:
         describe(self._session, what)
@@ -404,6 +405,7 @@ class SparkLog:
 
     def _lines(self, ledger: Ledger, *, sent: bool = False) -> DataFrame:
         """A cluster cannot read this machine's files: there the lines go through the driver."""
+        spread(self._session, max(len(ledger), self.record_count()))
         if str(self._session.sparkContext.master).startswith("local"):
             return self._session.read.parquet(*ledger.parquet(sent=sent))
         return self._session.createDataFrame(ledger.table(sent=sent))

@@ -30,6 +30,12 @@ SMALL: Final = {
 """For stores of some thousand records: they are read before a plan would be compiled, or made anew after each
 of its stages."""
 
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
+LEAST: Final = "spark.keelmq.leastPartitions"
+"""There only where the user's configuration does not say how many partitions a shuffle has."""
+TASK_ROWS: Final = 500_000
+"""Of a shuffle: about 300 MiB of a task's memory."""
+
 LOOPBACK: Final = "127.0.0.1"
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that ``spark-submit`` started: the JVM runs, with its configuration."""
@@ -112,7 +118,7 @@ def settings(
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2) if local else "64",
+        PARTITIONS: str(os.cpu_count() or 2) if local else "64",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "keelmq-warehouse"),
@@ -120,7 +126,16 @@ def settings(
     }
     if local:
         ours |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    if PARTITIONS not in elsewhere and PARTITIONS not in conf:
+        ours[LEAST] = ours[PARTITIONS]
     return {name: value for name, value in ours.items() if name not in elsewhere} | dict(conf)
+
+
+def spread(session: SparkSession, rows: int) -> None:
+    """Shuffle in tasks of about ``TASK_ROWS`` from now on, unless the user's configuration says otherwise."""
+    least = session.conf.get(LEAST, None)
+    if least is not None:
+        session.conf.set(PARTITIONS, str(max(int(least), -(-rows // TASK_ROWS))))
 
 
 def set_elsewhere(environ: Mapping[str, str]) -> set[str]:

@@ -192,7 +192,7 @@ def test_a_session_that_is_there_is_used_and_left_running(engine: object) -> Non
 
 
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
-    from audit.engines.on_spark.session import set_elsewhere, settings
+    from audit.engines.on_spark.session import LEAST, set_elsewhere, settings
 
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.no.setting 1\nspark.ui.enabled   true\nspark.sql.session.timeZone=CET\n\nother 1\n"
@@ -205,7 +205,7 @@ def test_what_the_user_sets_wins(tmp_path: Path) -> None:
     assert elsewhere == {"spark.ui.enabled", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions"}
     found = settings("local[2]", "log", {"spark.driver.host": "10.0.0.1"}, elsewhere)
     assert found["spark.driver.host"] == "10.0.0.1"
-    assert not elsewhere & found.keys()
+    assert not (elsewhere | {LEAST}) & found.keys(), "the audit chooses no partitions of its own, either"
     assert "spark.driver.extraJavaOptions" in found
     assert set_elsewhere({}) == set()
 
@@ -231,13 +231,21 @@ def test_spark_counts_them_too_and_cuts_long_queues(
 ) -> None:
     """One after the other, in stretches of the log that several tasks look at."""
     from audit.engines import spark
+    from audit.engines.on_spark.session import PARTITIONS, spread
 
+    conf = cast(spark.SparkEngine, engine)._session.conf
+    least = int(conf.get(PARTITIONS) or 0)
+    monkeypatch.setattr("audit.engines.on_spark.session.TASK_ROWS", 20)
     monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
     monkeypatch.setattr(spark, "STRETCH_BYTES", 1500)
     monkeypatch.setattr(spark, "STREAMED_ROWS", 3)
     stores, ledger = lost_and_repeated(tmp_path)
     report = run_with(cast(Engine, engine), stores, ledger)
     check_counted(report)
+    rows = max(report.records, report.ledger_lines)
+    assert int(conf.get(PARTITIONS) or 0) == -(-rows // 20) > least, "so no task of a shuffle gets more"
+    spread(cast(spark.SparkEngine, engine)._session, 0)
+    assert int(conf.get(PARTITIONS) or 0) == least
     assert report.findings == run_local(stores, ledger).findings
 
 
