@@ -399,7 +399,7 @@ class _Questions:
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             broken = broken_here | broken
         found += asked.values()
-        found += self._entries(folders, broken)
+        found += self._entries(folders, broken, found)
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
         found += self._index(looked)
         found += self._derived(looked)
@@ -489,16 +489,18 @@ class _Questions:
         looked = {at: look(replicas[at].location) for at in there if replicas[at].queues}
         return {at: folder for at, folder in looked.items() if folder is not None}
 
-    def _entries(self, folders: dict[int, QueueFolder], broken: queues.Queues) -> list[Finding]:
+    def _entries(
+        self, folders: dict[int, QueueFolder], broken: queues.Queues, roots: list[Finding]
+    ) -> list[Finding]:
         """Does each replica's log stand in its own queues?"""
-        replicas = self.facts.replicas
         again = {queue: max(begins_again(runs), default=0) for queue, runs in broken.items()}
         found = []
         for at, folder in sorted(folders.items()):
-            r, view = replicas[at], self.views[at]
+            r, view = self.facts.replicas[at], self.views[at]
             found += entries.sizes(self.facts, at, folder)
             if folder.files:
-                bounds = EntryBounds(max(r.start, self.border), 1 << 62 if r.clean else r.end)
+                cuts = entries.cuts(r, roots, causes.CAUSES["cq_missing"], again)
+                bounds = EntryBounds(max(r.start, self.border), 1 << 62 if r.clean else r.end, cuts)
                 found += entries.entries(
                     self.facts, at, self.scanned.entered(view, folder.files, bounds), again
                 )

@@ -95,6 +95,8 @@ UNENTERED: Final = pa.schema(
         ("tags_code", pa.int64()),
     ]
 )
+LACKING: Final = UNENTERED.append(pa.field("reach", pa.int64())).append(pa.field("records", pa.int64()))
+"""The first of consecutive records of a queue, where the last ends, and how many they are."""
 DUPLICATES: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -194,10 +196,11 @@ class Tail:
 @dataclass(frozen=True, slots=True)
 class EntryBounds:
     """Entries of records before ``start`` (removed, or not read) and from ``until`` on (still written) do not
-    count."""
+    count. Records on both sides of one of ``cuts`` may be judged differently."""
 
     start: int
     until: int
+    cuts: tuple[int, ...] = ()
 
     def concern(self, entries: pa.RecordBatch) -> Any:
         offset = entries["entry_offset"].to_numpy()
@@ -208,7 +211,7 @@ class Entered(NamedTuple):
     """How a replica's queue entries agree with its log."""
 
     wrong: pa.Table  # ENTRIES that name no record of their place as it is
-    unentered: pa.Table  # UNENTERED: records of queues that are there, without a right entry
+    unentered: pa.Table  # LACKING: records of queues that are there, without a right entry
     last: dict[Queue, int]  # the last place of each queue that has a right entry
 
 

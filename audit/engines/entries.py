@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from audit.parts import Folder, Parts
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
 from audit.reading.record import STORED_FROM
-from audit.tables import UNENTERED, Entered, EntryBounds
+from audit.tables import LACKING, UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 
 Read = Callable[[Sequence[str], tuple[int, int]], Iterable[pa.Table]]
@@ -99,7 +99,10 @@ class _Entries:
             there[at[right]] = True
             lacking = stretch.records.filter(pa.array(~there & (stretch.offset >= bounds.start)))
             unentered.append(lacking.filter(pa.array(_of(lacking, self._queues))))
-        return Entered(pa.concat_tables(wrong), self._without_taken(pa.concat_tables(unentered)), last)
+        rows = self._without_taken(pa.concat_tables(unentered))
+        each = pa.array(np.ones(len(rows), np.int64))
+        runs = pa.table([*rows.columns, rows["until"], each], schema=LACKING)
+        return Entered(pa.concat_tables(wrong), runs, last)
 
     def _without_taken(self, lacking: pa.Table) -> pa.Table:
         """Those of the records at whose places no entry is right either, for another record."""

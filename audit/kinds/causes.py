@@ -81,7 +81,8 @@ def link(findings: Iterable[Finding], replicas: Sequence[str]) -> list[Finding]:
     spans = {kind: spans_of(causes) for kind, causes in by_kind.items()}
     out = []
     for f in rows:
-        whole_queues = f.kind == "cq_missing" and f.records != 1  # no damage of the log explains these
+        # No damage of the log explains these.
+        whole_queues = f.kind == "cq_missing" and f.records != 1 and f.found != entries.NO_ENTRY
         apart = f.caused_by or f.phys_offset < 0 or whole_queues
         cause = None if apart else _cause(f, spans, replicas)
         out.append(f.follows(cause) if cause is not None else f)

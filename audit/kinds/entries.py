@@ -17,6 +17,7 @@ from audit.reading.queue_files import Queue, QueueFolder
 from audit.tables import Entered
 
 KINDS: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling"})
+NO_ENTRY: Final = "no entry"
 Place = tuple[str, int, int]
 Row = dict[str, Any]
 
@@ -29,6 +30,16 @@ def tail_from(replica: Replica) -> int:
     """
     confirmed = replica.confirmed + (0 if replica.epochs else 1) if replica.confirmed else 1 << 62
     return confirmed if replica.clean else min(confirmed, replica.end - replica.segment_bytes)
+
+
+def cuts(
+    replica: Replica, found: Sequence[Finding], causes: Sequence[str], again: Mapping[Queue, int]
+) -> tuple[int, ...]:
+    """Offsets between which all records without an entry are judged alike: by what may be their cause, by
+    what need not be entered yet, and by topics that were created again."""
+    roots = [f for f in found if f.kind in causes and f.replica in (replica.name, "*") and f.phys_offset >= 0]
+    edges = {edge for f in roots for edge in (f.phys_offset, f.until)}
+    return tuple(sorted(edges | {tail_from(replica), *again.values()}))
 
 
 def entries(facts: Facts, at: int, told: Entered, again: Mapping[Queue, int]) -> list[Finding]:
@@ -48,7 +59,7 @@ def entries(facts: Facts, at: int, told: Entered, again: Mapping[Queue, int]) ->
         if entry is not None:
             found.append(_at_record(facts, "cq_wrong", at, record, _said(entry)))
         else:
-            found.append(_at_record(facts, "cq_missing", at, record, "no entry"))
+            found.append(_at_record(facts, "cq_missing", at, record, NO_ENTRY))
     return found + [
         _dangling(facts, at, entry, at_end=_ends(place, told)) for place, entry in sorted(wrong.items())
     ]
@@ -155,14 +166,14 @@ def _at_record(facts: Facts, kind: str, at: int, record: Row, found: str) -> Fin
         WARN,
         at,
         begin,
-        end,
+        int(record["reach"]),
         topic=record["topic"],
         queue_id=record["queue_id"],
         queue_offset=record["queue_offset"],
         uniq_key=record["uniq_key"],
         expected=f"offset {begin} size {end - begin} tag {record['tags_code']}",
         found=found,
-        records=1,
+        records=int(record["records"]),
     )
 
 

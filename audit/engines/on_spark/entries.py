@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, QueueFile
 from audit.reading.record import STORED_FROM
-from audit.tables import UNENTERED, Entered, EntryBounds
+from audit.tables import LACKING, UNENTERED, Entered, EntryBounds
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC
 
 PLACE = ["topic", "queue_id", "queue_offset"]
+STRETCH_PLACES: Final = 1_000_000
+"""Of a queue, whose runs one task looks for."""
 
 
 def entered(
@@ -61,11 +64,59 @@ def entered(
         )
         return Entered(
             wrong.toArrow().cast(ENTRIES),
-            unentered.toArrow().cast(UNENTERED),
+            _runs(unentered, wrong, bounds.cuts).toArrow().cast(LACKING),
             {(row["topic"], row["queue_id"]): row["last"] for row in last},
         )
     finally:
         joined.unpersist()
+
+
+def _runs(unentered: DataFrame, wrong: DataFrame, cuts: Sequence[int]) -> DataFrame:
+    """LACKING rows: consecutive places whose records ascend are one, for the driver may not hold each record
+    of a store that has no entries. Alone is a record that a wrong entry names, or that reaches over a cut."""
+    first, last = _cell(F.col("offset"), cuts), _cell(F.col("until") - 1, cuts)
+    named = wrong.select(*PLACE, F.lit(True).alias("named")).distinct()
+    along = Window.partitionBy("topic", "queue_id", "stretch").orderBy("queue_offset", "offset")
+    place, offset = F.col("queue_offset"), F.col("offset")
+    taken = F.lead(place).over(along) == place  # by the last of several records
+    goes_on = (
+        (F.lag(place).over(along) + 1 == place)
+        & (F.lag(offset).over(along) < offset)
+        & (F.lag("cell").over(along) == F.col("cell"))
+        & ~F.col("alone")
+        & ~F.lag("alone").over(along)
+    )
+    return (
+        unentered.join(named, PLACE, "left")
+        .withColumn("cell", first)
+        .withColumn("alone", F.col("named").isNotNull() | (first != last))
+        .withColumn("stretch", F.floor(place / STRETCH_PLACES))
+        .withColumn("taken", F.coalesce(taken, F.lit(False)))
+        .filter(~F.col("taken"))
+        .withColumn("begins", F.when(F.coalesce(goes_on, F.lit(False)), 0).otherwise(1))
+        .withColumn("run", F.sum("begins").over(along))
+        .groupBy("topic", "queue_id", "stretch", "run")
+        .agg(
+            F.min("queue_offset").alias("queue_offset"),
+            *[F.min_by(name, "queue_offset").alias(name) for name in UNENTERED.names[3:]],
+            F.max("until").alias("reach"),
+            F.count("*").alias("records"),
+        )
+        .select(*LACKING.names)
+    )
+
+
+def _cell(offset: Column, cuts: Sequence[int]) -> Column:
+    """How many of the ascending cuts are not behind the offset: looked for by halves."""
+    if not cuts:
+        return F.lit(0)
+    among = F.split(F.lit(",".join(map(str, cuts))), ",").cast("array<bigint>")
+    steps = F.array(*[F.lit(1 << n) for n in reversed(range(len(cuts).bit_length()))])
+    return F.aggregate(
+        steps,
+        F.lit(0),
+        lambda at, step: F.when(F.get(among, at + step - 1) <= offset, at + step).otherwise(at),
+    )
 
 
 def _without_odd_dues(joined: DataFrame) -> DataFrame:

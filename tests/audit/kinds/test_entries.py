@@ -7,6 +7,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -317,3 +318,36 @@ def test_both_engines_name_the_same_entries(tmp_path: Path, engine: object) -> N
 def test_both_engines_name_the_same_entries_of_the_real_broker(tmp_path: Path, engine: Engine) -> None:
     store = unpack("tx-41", tmp_path)
     assert of_queues(audit(parse_stores([str(store)]), engine).findings) == []
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")
+def test_both_engines_name_the_same_entries_where_there_are_none_and_spark_collects_runs(
+    tmp_path: Path, engine: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut where a wrong entry names a record, where a damaged record explains it, and every 17 places."""
+    from audit.engines.spark import SparkEngine, SparkLog
+
+    assert isinstance(engine, SparkEngine)
+    stores, ledger = make_queued(tmp_path)
+    wrong, (at, size, _) = entry(stores[1], 1, 12), entry(stores[1], 1, 20)
+    for path in (stores[1] / "consumequeue").rglob("0*0"):
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+    enter(stores[1], "T", 1, 12, struct.pack(">qiq", wrong[0], wrong[1] + 1, wrong[2]))
+    patch(stores[1], at + size - 2, b"\xff")
+    given, collected = SparkLog.entered, []
+
+    def entered(log: SparkLog, *asked: Any) -> Any:
+        told = given(log, *asked)
+        collected.append(told.unentered)
+        return told
+
+    monkeypatch.setattr(SparkLog, "entered", entered)
+    monkeypatch.setattr("audit.engines.on_spark.entries.STRETCH_PLACES", 17)
+    report = audit(parse_stores([*map(str, stores)]), engine, ledger_path=str(ledger))
+    assert report.findings == run_local(stores, ledger).findings
+    assert any(f.kind == "cq_missing" and f.caused_by for f in report.findings)
+    (rows,) = [table for table in collected if len(table)]
+    assert (sum(rows["records"].to_pylist()), len(rows) < 16) == (80, True), rows.to_pylist()
