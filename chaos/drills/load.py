@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from admin import credentials
-from chaos.clients import ClientReader, ClientSender
+from chaos.clients import Acked, ClientReader, ClientSender
 from chaos.history import History
 from chaos.workload import Clock, Load, ProducerLoad, ReaderLoad, not_consumed
 from chaos.worlds.live import World
@@ -49,6 +49,14 @@ class DrillPlan:
     recover_s: float = 30.0
     full_s: float = 60.0
     load: Load | None = None
+
+
+class Client(Protocol):
+    """Sends, between its start and its stop."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def send(self, key: str, queue: Queue, body: bytes) -> Acked: ...
 
 
 class Follower(Protocol):
@@ -94,7 +102,7 @@ class DrillLoad:
             in_flight_max=plan.in_flight,
             make_up_s=plan.make_up_s,
         )
-        self._senders = [
+        self._senders: list[Client] = [
             ClientSender(env_of(at + 1), f"drill{number}p{at}", world.namesrv, timeout_s=plan.recover_s)
             for at in range(plan.senders or count)
         ]
@@ -115,6 +123,12 @@ class DrillLoad:
         self._follower = follow(queues, self.history, self.clock) if follow is not None else None
         self._running: list[asyncio.Task[None]] = []
         self._following: asyncio.Task[None] | None = None
+
+    def beside(self, name: str, client: Client, load: Load, chance: random.Random) -> None:
+        """One more producer, to all queues, before the start."""
+        own = random.Random(chance.getrandbits(64))
+        self._senders.append(client)
+        self._producers.append(ProducerLoad(name, client, self.queues, load, self.history, self.clock, own))
 
     def clock(self) -> float:
         return self._env.monotonic_ms() - self._begun_ms

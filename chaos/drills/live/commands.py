@@ -28,6 +28,7 @@ from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos import extensions
 from chaos.drills import ledger as ledgers
+from chaos.drills.live import stubborn
 from chaos.drills.live.disks import lied
 from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
@@ -434,6 +435,10 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     if told.extras:
         counts = ", ".join(f"{name.removeprefix('extra.')} {n}" for name, n in sorted(told.extras.items()))
         console.print(f"besides: {counts}", highlight=False)
+    aside = stubborn.counted(told.history)
+    if any(aside.values()):
+        counts = f"{aside['ok']:,} acknowledged, {aside['unknown']:,} unknown, {aside['fail']:,} failed"
+        console.print(f"of clients that ignore routes: {counts}", highlight=False)
     show_violations(console, drill.violations)
     if told.stopped is not None:
         _show_last(console, told.stopped)

@@ -23,6 +23,7 @@ from chaos import faults
 from chaos.checks import Evidence, Promised, check_all
 from chaos.checks.liveness import Group
 from chaos.drills.drill import READ_BACK_S
+from chaos.drills.live import stubborn
 from chaos.drills.live.disks import lied
 from chaos.drills.live.extras import LiveExtras
 from chaos.drills.live.online import Stopped, Watch, unless_broken
@@ -89,6 +90,8 @@ class DrillSpec:
     """What cuts links: the switch between the namespaces, or Toxiproxy."""
     go_on: bool = False
     """Carry the plan out to its end, also when a promise is broken before."""
+    stubborn: bool = True
+    """To each broker a client sends that ignores routes."""
 
     def __post_init__(self) -> None:
         """Raises CannotDrill for a plan that no local cluster is made for."""
@@ -114,6 +117,7 @@ class DrillSpec:
             "bug": self.bug,
             "links": self.links,
             "go_on": self.go_on,
+            "stubborn": self.stubborn,
             "plan": self.plan.to_json(),
         }
 
@@ -133,6 +137,7 @@ class DrillSpec:
                 bug=str(data.get("bug", "")),
                 links=str(data.get("links", SWITCH)),
                 go_on=bool(data.get("go_on", False)),
+                stubborn=bool(data.get("stubborn", False)),
             )
         except (OverflowError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
@@ -166,8 +171,9 @@ class DrillResult:
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
-        drill, seen = self.drill, timeline(self.history, self.until_ms)
-        times = outages(self.history, strikes_ms(seen), self.until_ms)
+        drill, clients = self.drill, stubborn.routed(self.history)
+        seen = timeline(clients, self.until_ms)
+        times = outages(clients, strikes_ms(seen), self.until_ms)
         return {
             **spec.to_json(),
             "drills": [asdict(drill)],
@@ -177,6 +183,7 @@ class DrillResult:
             "upgraded": self.upgraded,
             "proxies": self.proxies,
             "extras": dict(self.extras),
+            "stubborn_sends": stubborn.counted(self.history),
             **self.where,
             "reads_failed": self.reads_failed,
             "lied": lied(self.history.events),
@@ -249,6 +256,8 @@ async def strike(
     chance = random.Random(f"{spec.seed}/{spec.scenario}")
     shape = DrillPlan(scenario=spec.scenario, seed=spec.seed, queues=plan.load.queues, load=plan.load)
     load = DrillLoad(env_of, world, shape, queues, 0, chance)
+    if spec.stubborn:
+        stubborn.join(load, env_of, cluster, plan.load, spec.seed)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(load.close)
         await load.start()
@@ -401,9 +410,13 @@ def _judge(
 ) -> Mapping[str, int]:
     """Times and counts as every drill has them, and every check: violations by check. ``beside``: what else
     is one, of checks that find nothing in the end; else one thing seen twice counted twice."""
-    _times(drill, history, queues, until_ms)
+    _times(drill, stubborn.routed(history), queues, until_ms)
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
+    aside = stubborn.counted(history)
+    drill.acked -= aside["ok"]
+    drill.failed -= aside["fail"]
+    drill.unknown -= aside["unknown"]
     evidence = Evidence(
         history,
         held.logs,

@@ -67,7 +67,9 @@ def staging(
     console = Console(stderr=on_stdout(out, history))
     drawn = plan(kind, "default", seed, strikes)
     drawn = replace(drawn, broker={}, load=replace(drawn.load, topic=TOPIC.format(secrets.token_hex(4))))
-    spec = DrillSpec(scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING)
+    spec = DrillSpec(
+        scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING, stubborn=False
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="keelmq-staging-") as own, ending.in_order():
             told = ending.run(_run(client_env(seed=seed), spec, found, Path(own)), loop_factory())
