@@ -80,6 +80,7 @@ ODD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NO_SEND: Final = SendHead(0)
 _ODD_SEND: Final = SendHead(SEND)
 _SEND_CODE: Final = re.compile(rb'"code"\s*:\s*"?(10|310|320)\b')
+_ANY_CODE: Final = re.compile(rb'"code"\s*:\s*"?-?[0-9]+"?\s*[,}]')
 
 
 def _by_full_names() -> Any:
@@ -105,7 +106,8 @@ def odd_json(header: memoryview) -> SendHead:
     """The head in a JSON header that ``decode_json`` raised ``ODD`` for."""
     found = _SEND_CODE.search(header)
     if found is None:
-        return _NO_SEND
+        # Without a code the ordinary way ends the connection, before what is behind this frame.
+        return _NO_SEND if _ANY_CODE.search(header) else _ODD_SEND
     if int(found[1]) == SEND_V1:
         try:
             head = _decode_v1(header)
@@ -165,7 +167,7 @@ class BinaryHeads:
     def head(self, header: bytes) -> SendHead:
         """The head in one whole header: to be read before the next call, which may change it."""
         if len(header) < _EXT_AT:
-            return _NO_SEND  # it cannot be read: the ordinary way ends the connection
+            return _ODD_SEND  # it cannot be read: the ordinary way ends the connection
         code, opaque, flag, remark_bytes, ext_bytes = _HEADER.unpack_from(header)
         marks = _MARKS.get(code)
         if marks is None:

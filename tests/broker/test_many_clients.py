@@ -172,6 +172,7 @@ async def test_members_that_leave_together_are_told_of_once(tmp_path: Path) -> N
             closed = False
             goes_first = False
             remote = "10.0.0.1:5"
+            untaken = 0
 
             def oneway(self, command: Command) -> None:
                 nonlocal told

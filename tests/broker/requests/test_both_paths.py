@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import struct
 from typing import Final, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +66,23 @@ def test_all_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int, 
             left = fast.read(b"".join(burst))
             assert fast.seen == ordinary.seen
             assert odd or disk_full or not left or ordinary.ended, "a plain send took the ordinary way"
+
+
+@pytest.mark.parametrize("code", [b"true", b"null", b"10.5", b'"ten"', None])
+def test_a_frame_without_a_code_ends_the_connection_before_what_is_behind_it(code: bytes | None) -> None:
+    """The sends behind it were stored before. ``None``: a ROCKETMQ header that is too short."""
+    chance = random.Random(1)
+    header, kind = (bytes(20), codec.ROCKETMQ) if code is None else (b'{"code":%s,"opaque":2}' % code, 0)
+    wrong = struct.pack(">iI", 4 + len(header), kind << 24 | len(header)) + header
+    burst = [plain_frame(chance, 1), wrong, plain_frame(chance, 3)]
+    ordinary = Way(1 << 20)
+    ordinary.each(burst)
+    assert ordinary.ended
+    assert len(ordinary.store.dispatches) == 1
+    for compiled in WAYS:
+        fast = Way(1 << 20, compiled=compiled)
+        fast.read(b"".join(burst))
+        assert fast.seen == ordinary.seen
 
 
 @given(seed=st.integers(0, 2**48))
