@@ -82,6 +82,21 @@ async def test_what_is_not_acknowledged_comes_back_and_what_is_does_not(tmp_path
         assert told["offsets"] == 0
 
 
+async def test_what_was_popped_of_a_deleted_topic_does_not_come_back_to_a_new_one_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, reviveInterval=50) as broker, client_of(broker) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"old")
+        assert [one.body for one in await pop_until(client, "T", 1, invisible_ms=300)] == [b"old"]
+        await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"new")
+        assert [one.body for one in await pop_until(client, "T", 1, invisible_ms=300)] == [b"new"]
+        assert [one.body for one in await pop_until(client, "T", 1)] == [b"new"], "it alone comes back"
+        assert [row["total"] for row in broker.status()["pops"]["revived"]] == [1]
+
+
 async def test_a_message_with_the_longest_properties_comes_back_and_holds_no_other(
     tmp_path: Path,
 ) -> None:

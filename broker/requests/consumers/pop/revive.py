@@ -249,7 +249,10 @@ class ReviveService:
             name = pop_retry_topic(name, point.group, v2=context.config.retry_topic_v2)
         if not is_queue_name(name, 0):
             return found
+        first = context.topics.first_offset(point.topic, point.queue_id)
         for offset in point.unacked():
+            if offset < first:
+                continue  # of the topic that had this name before
             got = context.store.get(point.topic, point.queue_id, offset, 1, 1, None)
             if got.status in _GONE:
                 continue
