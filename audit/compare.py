@@ -7,6 +7,8 @@ from the record that covers the range's start; a stretch between two record boun
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -278,3 +280,28 @@ def runs(differences: list[Difference]) -> list[list[Difference]]:
 def is_suffix(run: list[Difference], common_end: int) -> bool:
     """A run that reaches the end of both logs and holds another history, not damage of one message."""
     return run[-1].until >= common_end and any(not d.same_message for d in run)
+
+
+def same_bytes(replicas: list[Replica]) -> Callable[[int, int, Interval], bool]:
+    """Do two of them hold the same bytes of a stretch?"""
+
+    def digest(at: int, span: Interval) -> bytes:
+        storage = open_storage(replicas[at].location)
+        hasher = hashlib.blake2b(digest_size=16)
+        try:
+            position = span[0]
+            while position < span[1]:
+                segment = replicas[at].segment_at(position)
+                if segment is None:
+                    return b""
+                size = min(1 << 22, span[1] - position, replicas[at].segment_end(segment) - position)
+                hasher.update(storage.read(segment.file, position - segment.base, size))
+                position += size
+        finally:
+            storage.close()
+        return hasher.digest()
+
+    def same(a: int, b: int, span: Interval) -> bool:
+        return digest(a, span) == digest(b, span)
+
+    return same

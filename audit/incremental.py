@@ -103,6 +103,11 @@ class Trust:
                 self._former.setdefault(file, {})
                 del self._clean[file]
 
+    @property
+    def keeps(self) -> bool:
+        """Are the digests of each range kept for an audit to come?"""
+        return self._state is not None
+
     def split(self, planned: list[Task]) -> tuple[pa.Table, list[Task]]:
         """Digests already known, and the tasks still to run."""
         rows: list[dict[str, Any]] = []

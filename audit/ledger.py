@@ -44,6 +44,7 @@ LEDGER: Final = pa.schema(
         ("acked_ms", pa.float64()),
     ]
 )
+BODY_BITS: Final = (1 << 20) - 1
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 _BATCH_LINES: Final = 20_000
@@ -59,13 +60,16 @@ class Ledger:
 
     def __init__(self, tables: Iterable[pa.Table], parts: int, sent: Iterable[pa.Table] = ()) -> None:
         self._folder = Folder()
+        self.path = ""  # where it was read
         self.lines = 0
+        self.bodies = 0  # the sum of what ``BODY_BITS`` leave of the bodies' CRCs
         self.topics: set[str] = set()  # of which each send is known
         self.has_unnamed = False  # a line whose key is empty
         try:
             self._parts = Parts(self._folder, LEDGER, parts)
             for table in tables:
                 self.lines += len(table)
+                self.bodies += pc.sum(pc.bit_wise_and(table["body_crc"], BODY_BITS)).as_py() or 0
                 self.has_unnamed |= bool(pc.any(pc.equal(table["uniq_key"], "")).as_py())
                 self._parts.add(table, self.part_of(table["uniq_key"]))
             self._sent = Parts(self._folder, SENT, parts)
@@ -146,6 +150,7 @@ def read_ledger(path: str) -> Ledger:
     except OSError as error:
         # What a stream that is unpacked says of itself names no file.
         raise error if error.filename else OSError(error.errno or 5, str(error), name) from None
+    ledger.path = path
     if not len(ledger):
         ledger.close()
         raise ConfigError(f"{name}: no message is listed in this ledger")

@@ -35,15 +35,15 @@ def reference_of(replicas: list[Replica], digests: pa.Table | None = None) -> in
 
 def _agreeing(digests: pa.Table) -> Counter[int]:
     """In how many ranges each replica holds what most hold."""
-    ranges: dict[tuple[int, int], list[tuple[int, bytes]]] = {}
-    columns = (digests[name].to_pylist() for name in ("replica", "start", "end", "digest"))
-    for replica, start, end, digest in zip(*columns, strict=True):
-        ranges.setdefault((start, end), []).append((replica, digest))
+    ranges: dict[tuple[int, int, int], list[tuple[int, bytes]]] = {}
+    columns = (digests[name].to_pylist() for name in ("replica", "start", "end", "ranges", "digest"))
+    for replica, start, end, count, digest in zip(*columns, strict=True):
+        ranges.setdefault((start, end, count), []).append((replica, digest))
     agreeing: Counter[int] = Counter()
-    for held in ranges.values():
+    for (_, _, count), held in ranges.items():
         votes = Counter(digest for _, digest in held)
         most = max(votes.values())
-        agreeing.update(replica for replica, digest in held if votes[digest] == most)
+        agreeing.update({replica: count for replica, digest in held if votes[digest] == most})
     return agreeing
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections import Counter
@@ -20,14 +19,14 @@ import pyarrow.compute as pc
 from audit import incremental, plan
 from audit.bounded import Unlisted
 from audit.carried import Carried
-from audit.compare import Ranges, compare_digests, drill_down
+from audit.compare import Ranges, compare_digests, drill_down, same_bytes
 from audit.findings import INFO, SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
 from audit.kinds import acked, beside, causes, derived, entries, index, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import damage
-from audit.kinds.differences import SameBytes, differences
+from audit.kinds.differences import differences
 from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
@@ -41,7 +40,17 @@ from audit.reading.storage import StoreSpec, open_storage, shown, without_secret
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows
 from audit.sources import unpacked
-from audit.tables import DIGEST, Engine, EngineError, EntryBounds, ScannedLog, Tail, Task, View
+from audit.tables import (
+    DIGEST,
+    Engine,
+    EngineError,
+    EntryBounds,
+    ScannedLog,
+    Tail,
+    Task,
+    View,
+    each_alone,
+)
 from model.errors import MqError
 from runtime.version import version
 
@@ -276,7 +285,7 @@ def _audit(
         progress("comparing digests")
         planned = plan.tasks(replicas, shared, chunk=chunk, cuts=plan.digest_cuts(replicas))
         table = _digests(engine, planned, trust, report)
-        trust.learn(planned, table)
+        trust.learn(planned, table.select(DIGEST.names))
     reference = plan.reference_of(replicas, table)
     report.reference = replicas[reference].name
     if table is not None:
@@ -309,11 +318,15 @@ def _audit(
 def _digests(engine: Engine, planned: list[Task], trust: incremental.Trust, report: Report) -> pa.Table:
     known, todo = trust.split(planned)
     report.digest_bytes = sum(t.end - t.start for t in todo)
-    table = pa.concat_tables([known, engine.digests(todo) if todo else DIGEST.empty_table()])
+    if trust.keeps:
+        table = each_alone(pa.concat_tables([known, engine.digests(todo) if todo else DIGEST.empty_table()]))
+    else:
+        table = engine.compared(todo)
     if pc.count_distinct(pc.binary_length(table["digest"])).as_py() > 1:
         # Some workers, or an audit before, had no fast hashes: these say nothing of the others'.
         report.digest_bytes += sum(t.end - t.start for t in planned)
-        table = engine.digests([replace(t, everywhere=True) for t in planned])
+        again = [replace(t, everywhere=True) for t in planned]
+        table = each_alone(engine.digests(again)) if trust.keeps else engine.compared(again)
     return table
 
 
@@ -523,7 +536,7 @@ class _Questions:
             roots,
             _crc_lookup(self.ledger),
             lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
-            _same_bytes(replicas),
+            same_bytes(replicas),
         )
 
     def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
@@ -573,26 +586,3 @@ class _Questions:
 
 def _crc_lookup(ledger: Ledger | None) -> Callable[[str], int | None]:
     return lambda uniq_key: ledger.body_crc(uniq_key) if ledger is not None and uniq_key else None
-
-
-def _same_bytes(replicas: list[Replica]) -> SameBytes:
-    def digest(at: int, span: Interval) -> bytes:
-        storage = open_storage(replicas[at].location)
-        hasher = hashlib.blake2b(digest_size=16)
-        try:
-            position = span[0]
-            while position < span[1]:
-                segment = replicas[at].segment_at(position)
-                if segment is None:
-                    return b""
-                size = min(1 << 22, span[1] - position, replicas[at].segment_end(segment) - position)
-                hasher.update(storage.read(segment.file, position - segment.base, size))
-                position += size
-        finally:
-            storage.close()
-        return hasher.digest()
-
-    def same(a: int, b: int, span: Interval) -> bool:
-        return digest(a, span) == digest(b, span)
-
-    return same

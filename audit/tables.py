@@ -53,6 +53,8 @@ LOG: Final = pa.schema(
 DIGEST: Final = pa.schema(
     [("replica", pa.int32()), ("start", pa.int64()), ("end", pa.int64()), ("digest", pa.binary())]
 )
+COMPARED: Final = DIGEST.append(pa.field("ranges", pa.int64()))
+"""The digest of the first of ``ranges`` that touch, in all of which the same replicas hold the same bytes."""
 QUEUES: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -285,7 +287,12 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Do now what the first job would otherwise wait for. Optional."""
 
-    def digests(self, tasks: list[Task]) -> pa.Table: ...
+    def digests(self, tasks: list[Task]) -> pa.Table:
+        """DIGEST rows."""
+
+    def compared(self, tasks: list[Task]) -> pa.Table:
+        """COMPARED rows."""
+
     def scan(self, tasks: list[Task]) -> ScannedLog: ...
     def index(self, tasks: list[IndexTask]) -> pa.Table:
         """INDEX rows, by replica, file and place."""
@@ -294,6 +301,11 @@ class Engine(Protocol):
         """INDEX rows of other files that are made of the log, in the same order."""
 
     def close(self) -> None: ...
+
+
+def each_alone(digests: pa.Table) -> pa.Table:
+    """COMPARED rows of a range each."""
+    return digests.append_column(COMPARED.field("ranges"), pa.array(np.ones(len(digests), np.int64)))
 
 
 def run_digests(task: Task) -> pa.RecordBatch:

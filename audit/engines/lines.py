@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from audit.ledger import LEDGER, from_rows, is_parquet, of_parquet, parquet_of
 from audit.reading.history import acknowledged, is_history, objects
@@ -20,33 +21,44 @@ LINES: Final = LEDGER.remove(0)
 """LEDGER without the number of the line, which no task knows of a range."""
 _RANGE_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = 20_000
+_FILE_ROWS: Final = 1 << 40
+"""More than a file of Parquet has."""
 
 
 def ranges(path: str, size: int = _RANGE_BYTES) -> list[dict[str, Any]]:
     """What the tasks read of a ledger: a file or a folder of Parquet. Raises OSError."""
     if is_parquet(path):
         if "://" in path:  # its files are known to its file system alone
-            return [{"path": path, "how": "parquet"}]
-        return [{"path": file, "how": "parquet"} for file in parquet_of(path).files]
+            return [{"path": path, "how": "parquet", "first": 0}]
+        files = parquet_of(path).files
+        return [{"path": file, "how": "parquet", "first": n * _FILE_ROWS} for n, file in enumerate(files)]
     if is_history(path):
-        return [{"path": path, "how": "history"}]
+        return [{"path": path, "how": "history", "first": 0}]
     file, whole = open_file(path)
     file.close()
     if codec_of(path):  # it cannot be sought in
-        return [{"path": path, "how": "lines", "begin": 0, "end": 1 << 62}]
+        return [{"path": path, "how": "lines", "begin": 0, "end": 1 << 62, "first": 0}]
     return [
-        {"path": path, "how": "lines", "begin": at, "end": min(at + size, whole)}
+        {"path": path, "how": "lines", "begin": at, "end": min(at + size, whole), "first": at}
         for at in range(0, whole, size)
     ]
 
 
 def read_lines(part: dict[str, Any]) -> Iterator[pa.Table]:
     """LINES rows. Raises ConfigError naming what is no line of a ledger, OSError."""
-    path = part["path"]
+    for table in read_ordered(part):
+        yield table.drop_columns(["line"])
+
+
+def read_ordered(part: dict[str, Any]) -> Iterator[pa.Table]:
+    """LEDGER rows. What they have for the number of a line is none, but ascends through all parts: no range
+    has more lines than bytes. Raises ConfigError naming what is no line of a ledger, OSError."""
+    path, first = part["path"], part["first"]
     if part["how"] == "parquet":
         for table in of_parquet(shown(path), parquet_of(path)):
-            yield table.drop_columns(["line"])
+            yield table.set_column(0, LEDGER.field("line"), pc.add(table["line"], first))
         return
     rows = acknowledged(path) if part["how"] == "history" else objects(path, part["begin"], part["end"])
     while batch := list(islice(rows, _BATCH)):
-        yield from_rows(batch).drop_columns(["line"])
+        yield from_rows(batch, first)
+        first += len(batch)

@@ -15,7 +15,7 @@ from audit.engines.spill import SpillTask, spill_scan
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
-from audit.tables import DIGEST, LOG, Task, run_digests
+from audit.tables import DIGEST, LOG, Task, each_alone, run_digests
 
 T = TypeVar("T")
 
@@ -51,6 +51,9 @@ class LocalEngine:
 
     def digests(self, tasks: list[Task]) -> pa.Table:
         return pa.Table.from_batches(self._map(run_digests, tasks, _bytes_of(tasks)), schema=DIGEST)
+
+    def compared(self, tasks: list[Task]) -> pa.Table:
+        return each_alone(self.digests(tasks))
 
     def scan(self, tasks: list[Task]) -> LocalLog:
         folder = Folder()

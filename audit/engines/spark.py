@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from operator import add, or_
 from typing import Any, Final
 
@@ -23,19 +23,24 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.acknowledged import WAITING_TOPIC
+from audit.engines.lines import read_ordered
+from audit.engines.on_spark import digests
+from audit.engines.on_spark import ledger as ledgers
 from audit.engines.on_spark.entries import entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
-from audit.ledger import Ledger
+from audit.ledger import LEDGER, Ledger
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
+from audit.reading.scan import DIGEST_BYTES
 from audit.tables import (
     ACKED,
     CHUNK,
+    COMPARED,
     COPIES,
     DAMAGE,
     DIGEST,
@@ -74,7 +79,14 @@ def spark_errors() -> Iterator[None]:
         raise EngineError(f"Spark failed: {text[0] if text else error!r} {last}".strip()) from error
 
 
-_SCHEMAS: Final = {"digests": DIGEST, "scan": LOG, "entries": ENTRIES, "index": INDEX, "derived": INDEX}
+_SCHEMAS: Final = {
+    "digests": DIGEST,
+    "scan": LOG,
+    "entries": ENTRIES,
+    "index": INDEX,
+    "derived": INDEX,
+    "lines": LEDGER,
+}
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
 STRETCH_BYTES: Final = 256 * 1024 * 1024
@@ -122,6 +134,10 @@ class LogReader(DataSourceReader):
             return
         if self._kind == "derived":
             yield run_derived(DerivedTask.from_json(partition.value))
+            return
+        if self._kind == "lines":
+            for table in read_ordered(partition.value):
+                yield from table.to_batches()
             return
         task = Task.from_json(partition.value)
         if self._kind == "digests":
@@ -179,6 +195,12 @@ class SparkEngine:
     def digests(self, tasks: list[Task]) -> pa.Table:
         describe(self._session, "digests")
         return self._load("digests", tasks).toArrow().cast(DIGEST)
+
+    @spark_errors()
+    def compared(self, tasks: list[Task]) -> pa.Table:
+        describe(self._session, "digests")
+        spread(self._session, sum(task.end - task.start for task in tasks) // DIGEST_BYTES)
+        return digests.compared(self._load("digests", tasks)).toArrow().cast(COMPARED)
 
     @spark_errors()
     def scan(self, tasks: list[Task]) -> SparkLog:
@@ -350,7 +372,7 @@ class SparkLog:
 
     def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
         self._ask("messages that nobody sent")
-        of_key = self._lines(ledger, sent=True).groupBy("topic", "uniq_key")
+        of_key = ledgers.sent(self._session, ledger).groupBy("topic", "uniq_key")
         sent = of_key.agg(F.min("outcome").alias("outcome"), F.collect_set("sent_crc").alias("crcs"))
         rows = self._view(view).filter(F.col("topic").isin(sorted(ledger.topics)))
         rows = rows.join(sent, ["topic", "uniq_key"], "left")
@@ -364,7 +386,8 @@ class SparkLog:
         if view in self._joined:
             return self._joined[view]
         if self._ledger is None:
-            self._ledger = self._lines(ledger).persist()
+            spread(self._session, max(len(ledger), self.record_count()))
+            self._ledger = ledgers.lines(self._session, ledger, partial(load, self._session, "lines"))
         # All that have no key would be one task's.
         keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
         records = (
@@ -402,13 +425,6 @@ class SparkLog:
             .persist()
         )
         return self._joined[view]
-
-    def _lines(self, ledger: Ledger, *, sent: bool = False) -> DataFrame:
-        """A cluster cannot read this machine's files: there the lines go through the driver."""
-        spread(self._session, max(len(ledger), self.record_count()))
-        if str(self._session.sparkContext.master).startswith("local"):
-            return self._session.read.parquet(*ledger.parquet(sent=sent))
-        return self._session.createDataFrame(ledger.table(sent=sent))
 
     def acked(
         self, ledger: Ledger, asked: Sequence[SearchedView], again: tuple[Again, ...]

@@ -76,7 +76,7 @@ def test_a_ledger_is_the_same_rows_as_lines_and_as_parquet(tmp_path: Path) -> No
 
 
 def test_ranges_of_a_ledger_have_each_line_once(tmp_path: Path) -> None:
-    from audit.engines.lines import ranges, read_lines
+    from audit.engines.lines import ranges, read_lines, read_ordered
 
     path = tmp_path / "l.jsonl"
     path.write_text("".join(json.dumps({**ROW, "uniq_key": f"k{n:0{n % 7}}"}) + "\n" for n in range(50)))
@@ -85,6 +85,9 @@ def test_ranges_of_a_ledger_have_each_line_once(tmp_path: Path) -> None:
     for size in (17, 97, 98, 1000):
         parts = [table for part in ranges(str(path), size) for table in read_lines(part)]
         assert [key for table in parts for key in table["uniq_key"].to_pylist()] == whole
+        ordered = [table for part in ranges(str(path), size) for table in read_ordered(part)]
+        numbers = pa.concat_tables(ordered)["line"].to_pylist()
+        assert numbers == sorted(set(numbers)), "so lines keep their order"
 
 
 def test_the_history_of_a_drill_is_a_ledger_of_what_was_acknowledged(tmp_path: Path) -> None:

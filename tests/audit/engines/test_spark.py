@@ -7,14 +7,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from operator import add
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from audit import plan
+from audit.compare import compare_digests
+from audit.engines.lines import ranges
+from audit.engines.local import LocalEngine
 from audit.findings import Finding
-from audit.ledger import read_ledger
+from audit.ledger import Ledger, read_ledger
+from audit.reading.layout import find_ends, load
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
 from audit.tables import Engine, View
@@ -30,7 +36,7 @@ from tests.audit.plants import (
     run_with,
     topic_created_again,
 )
-from tests.audit.stores import ledger_of, trio
+from tests.audit.stores import LogWriter, copies, ledger_of, look, patch, trio
 from tests.audit.without_java import without_java
 
 pytest.importorskip("pyspark")
@@ -239,6 +245,10 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
     monkeypatch.setattr(spark, "STRETCH_BYTES", 1500)
     monkeypatch.setattr(spark, "STREAMED_ROWS", 3)
+    # As on a cluster: no line of the ledger goes through the driver.
+    monkeypatch.setattr("audit.engines.on_spark.ledger.reads_here", lambda session: False)
+    monkeypatch.setattr("audit.engines.on_spark.ledger.ranges", partial(ranges, size=1000))
+    monkeypatch.setattr(Ledger, "table", None)
     stores, ledger = lost_and_repeated(tmp_path)
     report = run_with(cast(Engine, engine), stores, ledger)
     check_counted(report)
@@ -267,3 +277,59 @@ def test_a_plan_is_flat_and_no_task_gets_all_records_without_a_key(engine: Any, 
     finally:
         log.close()
         ledger.close()
+
+
+def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone where they look, is another one there, or has grown since the driver read it."""
+    from audit.engines.on_spark import ledger as ledgers
+    from audit.engines.spark import load as load_of
+
+    monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
+    _, path = lost_and_repeated(tmp_path)
+    ledger = read_ledger(str(path))
+    load_lines = partial(load_of, engine._session, "lines")
+    lines = path.read_text()
+
+    def gone(parts: list[dict[str, Any]]) -> Any:
+        path.unlink()
+        return load_lines(parts)
+
+    def grown(parts: list[dict[str, Any]]) -> Any:
+        path.write_text(lines + lines.partition("\n")[0] + "\n")
+        return load_lines([{**part, "end": 1 << 62} for part in parts])
+
+    def other(parts: list[dict[str, Any]]) -> Any:
+        path.write_text(re.sub(r'"body_crc": \d+', '"body_crc": 7', lines))
+        return load_lines(parts)
+
+    try:
+        for seen in (grown, other, gone):
+            rows = ledgers.lines(engine._session, ledger, seen)
+            assert rows.toArrow().sort_by("line").equals(ledger.table())
+            rows.unpersist()
+    finally:
+        ledger.close()
+
+
+def test_spark_compares_digests_where_they_are(engine: Any, tmp_path: Path) -> None:
+    """Ten segments of three replicas: a row a replica and stretch in which one answer stands."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(280)
+    writer.confirm(epochs=[(1, 0)])
+    stores = copies(writer.root, 3)
+    flipped = int(str(writer.rows[150]["phys_offset"])) + 88
+    patch(stores[2], flipped, bytes([look(stores[2], flipped, 1)[0] ^ 4]))
+    replicas = [load(spec) for spec in parse_stores([*map(str, stores)])]
+    find_ends(replicas)
+    tasks = plan.tasks(replicas, plan.shared(replicas), chunk=1 << 26, cuts=plan.digest_cuts(replicas))
+    each, told = LocalEngine().compared(tasks), engine.compared(tasks)
+    assert len(each) >= 3 * 9
+    assert len(told) == 3 * 3
+    assert sum(told["ranges"].to_pylist()) == len(each)
+    assert plan.reference_of(replicas, told) == plan.reference_of(replicas, each) == 0
+    for reference in range(3):
+        here, there = compare_digests(each, reference), compare_digests(told, reference)
+        assert (here.differ, here.equal) == (there.differ, there.equal)
+        assert here.differ

@@ -1,0 +1,45 @@
+"""In which ranges do replicas hold the same bytes? Asked where the digests are, so that the driver gets a row
+a replica and stretch in which one answer stands, not one a range."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from audit.tables import COMPARED
+
+STRETCH_BYTES: Final = 1 << 30
+"""Of the log, that one task looks along."""
+
+
+def compared(digests: DataFrame) -> DataFrame:
+    """COMPARED rows of DIGEST rows."""
+    held = F.sort_array(F.collect_list(F.struct("replica", "digest"))).alias("held")
+    by_range = digests.groupBy("start", "end").agg(held)
+    # The place of the first replica with the same bytes says which are equal; a worker without fast hashes
+    # makes digests of another length, which a stretch may not hide.
+    like = F.transform(
+        "held",
+        lambda one: F.struct(
+            one["replica"], F.length(one["digest"]), F.array_position(F.col("held.digest"), one["digest"])
+        ),
+    )
+    along = Window.partitionBy("stretch").orderBy("start", "end")
+    goes_on = (F.lag("end").over(along) == F.col("start")) & (F.lag("like").over(along) == F.col("like"))
+    runs = (
+        by_range.withColumn("like", like)
+        .withColumn("stretch", F.floor(F.col("start") / STRETCH_BYTES))
+        .withColumn("begins", F.when(F.coalesce(goes_on, F.lit(False)), 0).otherwise(1))
+        .withColumn("run", F.sum("begins").over(along))
+        .groupBy("stretch", "run")
+        .agg(
+            F.min_by("held", "start").alias("held"),
+            F.min("start").alias("start"),
+            F.max("end").alias("end"),
+            F.count("*").alias("ranges"),
+        )
+        .withColumn("one", F.explode("held"))
+    )
+    return runs.select("one.replica", "start", "end", "one.digest", "ranges").select(*COMPARED.names)
