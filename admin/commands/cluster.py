@@ -16,6 +16,7 @@ from admin.exits import DONE, WARNINGS
 from admin.group import group_of
 from admin.local import rolling as rolling_restart
 from admin.local.cluster import UP_TIMEOUT_S, LocalCluster
+from admin.local.layout import no_drill
 from admin.local.rolling import RollingRestart
 from admin.local.rolling import restart as restart_rolling
 from admin.numbers import Number
@@ -49,6 +50,7 @@ def up(
 
     Example: keelmq cluster up --dir /tmp/c1 --set broker.flushDiskType=SYNC_FLUSH
     """
+    no_drill(directory)
     cluster = LocalCluster.create(
         directory,
         controllers=controllers,

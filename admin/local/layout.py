@@ -28,6 +28,8 @@ from model.errors import ConfigError
 from model.settings import parse_file
 
 STATE_FILE: Final = "cluster.json"
+DRILL_FILE: Final = "chaos.json"
+"""What a drill that works on this cluster has to undo: it stands here as long as there is something."""
 VERSION: Final = 1
 CLUSTER: Final = "DefaultCluster"
 HOST: Final = "127.0.0.1"
@@ -252,6 +254,15 @@ def load(directory: Path) -> Layout:
     if text is None:
         raise NoCluster(f"{directory} holds no cluster: start one with keelmq cluster up --dir {directory}")
     return parse(text, directory)
+
+
+def no_drill(directory: Path) -> None:
+    """Raises ConfigError where a drill has something to undo: who heals after it ends the servers there."""
+    if (directory / DRILL_FILE).exists():
+        raise ConfigError(
+            f"{directory}: a drill works there, or was killed: keelmq drill heal {directory} first, "
+            "or use another --dir"
+        )
 
 
 def read(directory: Path) -> str | None:

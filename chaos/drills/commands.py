@@ -23,6 +23,7 @@ from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
+from admin.local.layout import no_drill
 from admin.numbers import Number
 from admin.outfile import CannotWrite, OutFile, OutFolder, on_stdout, write_whole
 from admin.tls import client_env
@@ -67,6 +68,7 @@ class Site:
     async def world(self, env: OsEnv, tell: Callable[[str], object]) -> AsyncIterator[World]:
         """Raises ConfigError, ClusterNotReady, CannotDrill."""
         if self.directory is not None:
+            no_drill(self.directory)
             cluster = LocalCluster.open(self.directory)
             await cluster.up(tell=tell)
             yield LiveWorld(env, cluster)

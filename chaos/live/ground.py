@@ -34,8 +34,9 @@ from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
 from chaos.live.releases import NoRelease, Release, previous
 from chaos.scenarios.live_only import LiveOnly
+from model.errors import ConfigError
 
-LEDGER: Final = "chaos.json"
+LEDGER: Final = layouts.DRILL_FILE
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 NAMED_BOOT: Final = 'mount --bind "$0" ' + BOOT_ID + ' && exec "$@"'
 OWN_DISK: Final = "for one in {others}; do umount -l $one 2>/dev/null; done; "
@@ -254,18 +255,28 @@ def _limit_descriptors(pid: int, first: int) -> int | None:
     return former
 
 
+def is_mended(fault: OwnFault) -> bool:
+    """Whether it has something to undo; else a later step, or nothing, ends it."""
+    if isinstance(fault, LiveOnly):
+        return type(fault).restore is not LiveOnly.restore
+    return type(fault).mend is not OwnFault.mend
+
+
 def _kept(disk: LoopDisk) -> Path:
     return disk.mount.with_name(disk.mount.name + ".kept")
 
 
 def heal(directory: Path) -> list[str]:
     """Undo what a drill that died left in ``directory``: what was done, in words. A drill that still runs
-    is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster."""
+    is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster, or what the
+    drill noted cannot be read."""
     path = directory / LEDGER
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
+    except ValueError as error:
+        raise ConfigError(f"{path} is not whole: {error}") from None
     if _works(found):
         raise RuntimeError(f"the drill of {directory} still runs (pid {found['pid']}): end it instead")
     done = []
@@ -298,6 +309,8 @@ def keeps(directory: Path) -> bool:
         return bool(json.loads((directory / LEDGER).read_text(encoding="utf-8")).get("keep"))
     except FileNotFoundError:
         return False
+    except ValueError:
+        return True  # nobody knows: nothing of it is taken away
 
 
 def _works(found: dict[str, Any]) -> bool:
@@ -309,23 +322,24 @@ def _works(found: dict[str, Any]) -> bool:
 
 def _take_disks(directory: Path, *, keep: bool) -> list[str]:
     """Every mount and loop device of a drill's directory, whether it was noted or not. ``keep``: what lies on
-    them stays there, and where that cannot be read, the disks' images do."""
+    them stays there; only a disk that was copied out now has its image taken away."""
     done = []
-    kept: set[str] = set()
-    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
-        device, mount = line.split()[0], Path(line.split()[1])
+    copied: set[str] = set()
+    for device, mount in loop_disk.mounts():
         if mount.is_relative_to(directory.resolve()):
             subprocess.run(["umount", "-l", str(mount)], capture_output=True)
             done.append(f"unmounted {mount}")
             if keep:
                 why = loop_disk.copy_out(device, mount)
-                kept |= {mount.name} if why else set()
-                done.append(f"kept its image: {why}" if why else f"kept {mount}")
-    for image in (directory / "disks").glob("*.img"):
+                copied |= set() if why else {mount.name}
+                done.append(f"could not copy it: {why}" if why else f"kept {mount}")
+    for image in sorted((directory / "disks").glob("*.img")):
         listed = subprocess.run(["losetup", "-j", str(image)], capture_output=True, text=True)
         for line in listed.stdout.splitlines():
             subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
-        if image.stem not in kept:
+        if keep and image.stem not in copied:
+            done.append(f"left {image}, which may hold the only copy of {image.stem}")
+        else:
             image.unlink(missing_ok=True)
     return done
 

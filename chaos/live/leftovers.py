@@ -40,9 +40,10 @@ def found(prefix: Path) -> dict[int, Path]:
 
 def began(pid: int) -> int | None:
     """When a process began, in ticks since the machine's start: another one of its number began later. None:
-    there is none."""
+    there is none, or it has ended and nobody asked how."""
     try:
-        return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+        words = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return None if words[0] in (b"Z", b"X") else int(words[19])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -103,7 +104,4 @@ def _parent(pid: int) -> int:
 
 def _runs(pid: int) -> bool:
     """A zombie does not."""
-    try:
-        return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
+    return began(pid) is not None

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import struct
 import subprocess
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
+from chaos.live.leftovers import began
+
 IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32) of Linux: EXT4_IOC_SHUTDOWN, first of XFS, now of several file systems."""
 NO_LOG_FLUSH: Final = 2
 """EXT4_GOING_FLAGS_NOLOGFLUSH: not even the journal's current transaction is written."""
+MOUNTS: Final = Path("/proc/mounts")
 TOOLS: Final = ("losetup", "mkfs.ext4", "mount", "umount")
 UMOUNT_S: Final = 10.0
 PROBE: Final = "probe"
@@ -125,11 +130,23 @@ class LoopDisk:
         _run("mount", "-t", "ext4", "-o", "noatime", self.device, str(self.mount))
 
 
+def mounts() -> Iterator[tuple[str, Path]]:
+    """Device and place of all that is mounted. A space in a path stands there as ``\\040``."""
+    for line in MOUNTS.read_bytes().splitlines():
+        device, mount = (
+            re.sub(rb"\\([0-7]{3})", lambda one: bytes([int(one[1], 8)]), word) for word in line.split()[:2]
+        )
+        yield os.fsdecode(device), Path(os.fsdecode(mount))
+
+
 def copy_out(device: str, mount: Path) -> str | None:
     """Bring what lies on a loop device into the directory where it was mounted, which is empty; why that
-    failed, or None. It is mounted anew: it may have lost its power."""
+    failed, or None. It is mounted anew: it may have lost its power. What an attempt that was cut short has
+    copied is taken away first."""
     draft = mount.with_name(mount.name + ".kept")
     try:
+        if draft.exists():
+            shutil.rmtree(draft)
         _run("mount", "-t", "ext4", "-o", "noatime", device, str(mount))
         try:
             shutil.copytree(mount, draft)
@@ -147,7 +164,7 @@ def sweep(directory: Path) -> list[str]:
     done = []
     for place in sorted(directory.glob(f"{TRIAL}*")):
         pid = place.name.removeprefix(TRIAL).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
+        if pid.isdigit() and began(int(pid)) is None:
             subprocess.run(["umount", "-l", str(place / "disk")], capture_output=True)
             listed = subprocess.run(["losetup", "-j", str(place / "image")], capture_output=True, text=True)
             for line in listed.stdout.splitlines():

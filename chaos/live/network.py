@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from chaos.live.leftovers import began
 from chaos.live.switch import TUN, Rule
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
@@ -284,11 +285,9 @@ def remove(switch_pid: int, namespaces: Iterable[str]) -> None:
 def sweep(netns: Path = NETNS) -> list[str]:
     """Take away the namespaces in which a process that is gone tried the machine: names of those that are
     gone now."""
-    left = [
-        path.name
-        for path in sorted(netns.glob(f"{PROBE}*"))
-        if not Path(f"/proc/{path.name.removeprefix(PROBE)}").exists()
-    ]
+    names = [path.name for path in sorted(netns.glob(f"{PROBE}*"))]
+    pids = {name: name.removeprefix(PROBE) for name in names}
+    left = [name for name, pid in pids.items() if pid.isdigit() and began(int(pid)) is None]
     return [name for name in left if _deleted(name)]
 
 

@@ -16,8 +16,10 @@ from typing import Any, cast
 
 import pytest
 
+from admin.exits import UNFINISHED, USAGE
 from admin.local import layout as layouts
 from admin.local.layout import Layout
+from chaos.drills.live import commands
 from chaos.drills.live.commands import KEPT_AT, PREFIX, _findable, _places
 from chaos.live import leftovers, loop_disk, network
 from chaos.live.ground import LEDGER, heal, keeps
@@ -71,6 +73,22 @@ def test_a_process_is_known_by_when_it_began_too() -> None:
     assert leftovers.began(one.pid) is None
 
 
+def test_a_drill_that_ended_and_that_nobody_asked_how_does_not_run(tmp_path: Path) -> None:
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    with process("one") as one:
+        told = {"pid": one.pid, "began": leftovers.began(one.pid), "keep": True}
+        nothing: dict[str, Any] = {"switch": None, "namespaces": [], "tracers": []}
+        (tmp_path / LEDGER).write_text(json.dumps(told | nothing))
+        place = tmp_path / f"{loop_disk.TRIAL}{one.pid}-x"
+        place.mkdir()
+        one.kill()
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert leftovers.began(one.pid) is None
+        heal(tmp_path)
+        assert loop_disk.sweep(tmp_path) == [str(place)]
+    assert not (tmp_path / LEDGER).exists()
+
+
 def test_trial_disks_of_processes_that_are_gone_are_taken_away(tmp_path: Path) -> None:
     with process("one") as one:
         pass
@@ -100,9 +118,84 @@ def test_a_drill_with_another_ones_pid_is_over_and_what_it_keeps_stays(tmp_path:
         heal(tmp_path)
     (tmp_path / LEDGER).write_text(json.dumps(found | {"began": now - 1}))
     assert keeps(tmp_path)
-    heal(tmp_path)
+    assert any(str(image) in text for text in heal(tmp_path))
+    assert image.exists(), "nobody copied what lies on it"
     assert not (tmp_path / LEDGER).exists()
     assert not keeps(tmp_path)
+
+
+def test_no_cluster_begins_where_a_drill_has_something_to_undo(tmp_path: Path) -> None:
+    """Who heals after it would end its servers."""
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    (tmp_path / LEDGER).write_text("{}")
+    said = Shell()("cluster", "up", "--brokers", "2", "--dir", str(tmp_path), code=USAGE)
+    assert "drill heal" in said
+
+
+def test_a_disk_is_copied_before_its_image_goes_also_under_a_path_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "my run"
+    own.mkdir()
+    layouts.save(Layout.make(base_port=20_000), own)
+    told: dict[str, Any] = {
+        "pid": 1,
+        "began": -1,
+        "keep": True,
+        "switch": None,
+        "namespaces": [],
+        "tracers": [],
+    }
+    (own / LEDGER).write_text(json.dumps(told))
+    images = [own / "disks" / f"{name}.img" for name in ("broker-a-0", "broker-a-1")]
+    mount = own / "store" / "broker-a-0"
+    for path in (*images, mount.with_name("broker-a-0.kept") / "cut short"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    mount.mkdir()
+    table = tmp_path / "mounts"
+    escaped = str(mount).replace(" ", r"\040")
+    table.write_text(f"/dev/loop7 {escaped} ext4 rw 0 0\n/dev/sda1 / ext4 rw 0 0\n")
+    monkeypatch.setattr(loop_disk, "MOUNTS", table)
+
+    def run(*command: str) -> str:
+        file = mount / "what lies on it"
+        file.write_bytes(b"y") if command[0] == "mount" else file.unlink()
+        return ""
+
+    monkeypatch.setattr(loop_disk, "_run", run)
+    heal(own)
+    assert [path.name for path in mount.iterdir()] == ["what lies on it"]
+    assert [image.exists() for image in images] == [False, True]
+
+
+def test_one_place_that_cannot_be_healed_and_odd_notes_keep_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broken, other, last = (tmp_path / name for name in ("a", "b", "c"))
+    notes = []
+    for place in (broken, other, last):
+        place.mkdir()
+        layouts.save(Layout.make(base_port=20_000), place)
+        told: dict[str, Any] = {
+            "pid": 1,
+            "began": -1,
+            "keep": True,
+            "switch": None,
+            "namespaces": [],
+            "tracers": [],
+        }
+        (place / LEDGER).write_text("{" if place == broken else json.dumps(told))
+        notes.append(tmp_path / f"{PREFIX}{place.name}{KEPT_AT}")
+        notes[-1].write_text(f"1 -1 {place}")
+    for number, text in enumerate(("", "one two three", "7")):
+        (tmp_path / f"{PREFIX}0{number}{KEPT_AT}").write_text(text)
+    os.mkfifo(tmp_path / f"{PREFIX}1{KEPT_AT}")
+    monkeypatch.setattr(commands, "_end_leftovers", lambda: None)  # of other tests
+    Shell()("drill", "heal", code=UNFINISHED)
+    assert [note.exists() for note in notes] == [True, False, False]
+    assert [(place / LEDGER).exists() for place in (broken, other, last)] == [True, False, False]
 
 
 def test_heal_looks_where_a_drill_keeps_its_folder_and_takes_nothing_of_it(
@@ -124,7 +217,7 @@ def test_heal_looks_where_a_drill_keeps_its_folder_and_takes_nothing_of_it(
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     with _findable(kept):
         note = next(own.glob(f"*{KEPT_AT}"))
-        assert _places() == [evidence, kept]
+        assert _places() == {evidence: [], kept: []}
         assert note.exists(), "its drill runs"
         note.write_text(f"{os.getpid()} -1 {kept}")
         Shell()("drill", "heal")

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -265,45 +266,71 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
     """
     if hosts is not None:
         return _heal_staging(hosts)
-    places = [directory] if directory is not None else _places()
-    code = DONE
-    for place in places:
-        if not (place / STATE_FILE).exists() and directory is None:
-            continue
+    if directory is not None:
         try:
-            left = (place / LEDGER).exists() and not keeps(place)
-            done = heal(place)
+            _heal_place(directory)
         except RuntimeError as error:
             click.echo(str(error), err=True)
-            code = UNFINISHED if directory is not None else code
-            continue
-        if left and place.name.startswith(PREFIX):
-            shutil.rmtree(place, ignore_errors=True)
-            done.append("removed its directory")
-        click.echo(f"{place}: {', '.join(done) or 'nothing to do'}")
-    if directory is None:
-        _end_leftovers()
+            return UNFINISHED
+        return DONE
+    code = DONE
+    for place, notes in _places().items():
+        try:
+            if (place / STATE_FILE).exists():
+                _heal_place(place)
+            for note in notes:
+                note.unlink(missing_ok=True)
+        except RuntimeError as error:
+            click.echo(str(error), err=True)
+        except (MqError, OSError) as error:
+            click.echo(f"{place} could not be healed: {error}", err=True)
+            code = UNFINISHED
+    _end_leftovers()
     return code
 
 
-def _places() -> list[Path]:
+def _heal_place(place: Path) -> None:
+    """Raises RuntimeError when its drill still runs, ConfigError, OSError."""
+    left = (place / LEDGER).exists() and not keeps(place)
+    done = heal(place)
+    if left and place.name.startswith(PREFIX):
+        shutil.rmtree(place, ignore_errors=True)
+        done.append("removed its directory")
+    click.echo(f"{place}: {', '.join(done) or 'nothing to do'}")
+
+
+def _places() -> dict[Path, list[Path]]:
     """Where drills of this machine may have left something: the folders that they made, and those that they
-    were told to keep."""
+    were told to keep. With each: the notes of drills that ended, which say so."""
     own = Path(tempfile.gettempdir())
-    found = {place: None for place in sorted(own.glob(f"{PREFIX}*")) if place.is_dir()}
+    found: dict[Path, list[Path]] = {place: [] for place in sorted(own.glob(f"{PREFIX}*")) if place.is_dir()}
     for note in sorted(own.glob(f"{PREFIX}*{KEPT_AT}")):
+        if (told := _noted(note)) is not None:
+            pid, began, place = told
+            found.setdefault(place, []).extend([note] if leftovers.began(pid) != began else [])
+    return found
+
+
+def _noted(note: Path) -> tuple[int, int, Path] | None:
+    """What a drill noted of itself: its pid, when it began, and where it works. None: that is somebody
+    else's, or no such note."""
+    try:
+        info = note.lstat()
+        if info.st_uid != os.geteuid() or not stat.S_ISREG(info.st_mode):
+            return None
         pid, began, at = note.read_text(encoding="utf-8").split(" ", 2)
-        found[Path(at)] = None
-        if str(leftovers.began(int(pid))) != began:
-            note.unlink(missing_ok=True)
-    return list(found)
+        return int(pid), int(began), Path(at)
+    except (OSError, ValueError):
+        return None
 
 
 @contextmanager
 def _findable(keep: Path) -> Iterator[None]:
     """Note where a drill works that keeps its folder: who heals looks there, too."""
     note = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}{KEPT_AT}"
-    note.write_text(f"{os.getpid()} {leftovers.began(os.getpid())} {keep.resolve()}", encoding="utf-8")
+    draft = note.with_suffix(".new")
+    draft.write_text(f"{os.getpid()} {leftovers.began(os.getpid())} {keep.resolve()}", encoding="utf-8")
+    draft.replace(note)
     try:
         yield
     finally:
@@ -437,8 +464,9 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
         console.print(f"besides: {counts}", highlight=False)
     aside = stubborn.counted(told.history)
     if any(aside.values()):
-        counts = f"{aside['ok']:,} acknowledged, {aside['unknown']:,} unknown, {aside['fail']:,} failed"
-        console.print(f"of clients that ignore routes: {counts}", highlight=False)
+        others = f"{aside['unknown']:,} unknown, {aside['fail']:,} failed"
+        text = f"of clients that ignore routes: {aside['ok']:,} of these acknowledged; besides {others}"
+        console.print(text, highlight=False)
     show_violations(console, drill.violations)
     if told.stopped is not None:
         _show_last(console, told.stopped)
