@@ -37,13 +37,15 @@ def rotten(own: Replica, others: Sequence[Replica]) -> bool:
     size = min(map(len, held), default=0)
     mine = bytes_at(own, own.end, size) if size else b""
     cut = len(own.epochs) > 1 and own.end >= own.epochs[1][1]
-    return bool(held) and all(is_rot(mine, other[:size], own.end, cut=cut) for other in held)
+    segment = own.segment_at(own.end)
+    begin = own.end - segment.base if segment is not None else 0
+    return bool(held) and all(is_rot(mine, other[:size], begin, cut=cut) for other in held)
 
 
 def is_rot(own: bytes, other: bytes, begin: int = 0, *, cut: bool = False) -> bool:
-    """Did bytes of ``own``, at ``begin``, change after they were written? ``other``: a record another replica
-    holds there. A write that is under way, or was cut short, leaves zeros to the end of the record or of a
-    block; ``cut``: or what stood there before, of a log that was cut."""
+    """Did bytes of ``own``, at ``begin`` of their file, change after they were written? ``other``: a record
+    another replica holds there. A write that is under way, or was cut short, leaves zeros to the end of the
+    record or of a block; ``cut``: or what stood there before, of a log that was cut."""
     differing = [at for at, (a, b) in enumerate(zip(own, other, strict=False)) if a != b]
     if not differing or not any(own):
         return False

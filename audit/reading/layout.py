@@ -141,6 +141,8 @@ def _read_checkpoint(storage: Storage, replica: Replica) -> None:
         raw = b""
         try:
             raw = storage.read("checkpoint", 0, 40)
+        except FileNotFoundError:
+            pass  # it was taken just now
         except OSError as error:
             replica.closed["checkpoint"] = error.strerror or str(error)
         if len(raw) == 40:
@@ -152,6 +154,8 @@ def _read_epochs(storage: Storage, replica: Replica) -> None:
         return
     try:
         text = storage.read("epochFileCheckpoint", 0, 1 << 20)
+    except FileNotFoundError:
+        return  # it was taken just now
     except OSError as error:
         replica.epoch_problem = f"{UNREADABLE}{error.strerror or error}"
         return

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from audit.engines.local import LocalEngine
 from audit.engines.relate import LocalLog
+from audit.reading import layout
 from audit.reading.index_files import IndexTask
+from audit.reading.layout import Replica
 from audit.run import AuditError, Report
 from audit.tables import Engine, EngineError, Task
 from tests.audit.plants import make_queued, run_with
@@ -143,3 +146,17 @@ def test_another_error_of_an_index_is_one(tmp_path: Path) -> None:
     engine: Engine = Meanwhile("index", act)
     with pytest.raises(EngineError, match="no memory"):
         run_with(engine, stores, None)
+
+
+def test_a_file_beside_the_log_that_goes_between_two_looks_is_not_there() -> None:
+    class Storage:
+        def exists(self, path: str) -> bool:
+            return True
+
+        def read(self, path: str, offset: int, size: int) -> bytes:
+            raise FileNotFoundError(path)
+
+    replica = Replica("b0", "b0")
+    layout._read_checkpoint(cast(Any, Storage()), replica)
+    layout._read_epochs(cast(Any, Storage()), replica)
+    assert (replica.closed, replica.epochs, replica.epoch_problem) == ({}, [], "")
