@@ -100,7 +100,7 @@ def test_what_a_deposed_master_acknowledges_alone_is_a_loss() -> None:
     broken = _judge(drill, History(a_run()), [QUEUE], 20_000.0, Plan([]))
     assert drill.lost == 60
     assert broken["lost"] == 60
-    assert (drill.acked, drill.failed, drill.unknown) == (140, 0, 0), "of those that follow routes"
+    assert (drill.acked, drill.failed, drill.unknown) == (200, 0, 0), "acknowledged: of all, as losses are"
     others = History(event for event in a_run() if not getattr(event, "process", "").startswith(STUBBORN))
     assert _judge(Drill(full_again_ms=1.0), others, [QUEUE], 20_000.0, Plan([])) == {}
 

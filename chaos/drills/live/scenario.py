@@ -291,7 +291,8 @@ async def strike(
     beside += _told("no_errors", executor.outcome.errors)
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)
     if stopped is None:
-        drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, drill.acked)
+        routed = drill.acked - stubborn.counted(load.history)["ok"]
+        drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, routed)
     told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
     told.stopped, told.extras, told.reads_failed = stopped, extras.done, load.reads_failed
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
@@ -414,7 +415,7 @@ def _judge(
     full = drill.full_again_ms is not None
     judge(drill, history, full=full)
     aside = stubborn.counted(history)
-    drill.acked -= aside["ok"]
+    # What these were acknowledged may be lost, too, and stays counted: no more is lost than was had.
     drill.failed -= aside["fail"]
     drill.unknown -= aside["unknown"]
     evidence = Evidence(
