@@ -22,6 +22,7 @@ SILENT_MS: Final = 1500.0
 """A server that said nothing for so long has no role that anybody knows."""
 AGAIN: Final = ("restart",)
 CLOCK_JUMP: Final = "clock_jump"
+CLOCK_DRIFT: Final = "clock_drift"
 ENDS: Final[Mapping[str, Sequence[str]]] = {
     "kill": AGAIN,
     "stop": AGAIN,
@@ -35,7 +36,9 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     **{name: (name,) for name in ("slow_disk", "disk_full")},
     "lying_sync": ("lying_sync", "kill", "stop", "power_fail"),
     "no_descriptors": ("no_descriptors", "kill", "stop", "power_fail"),
-    "wipe": AGAIN,
+    **dict.fromkeys(("wipe", "lost_log", "torn_write"), AGAIN),
+    "memory_limit": ("memory_limit", "kill", "stop", "power_fail"),
+    **{name: (name,) for name in ("read_only_disk", CLOCK_DRIFT)},
     CLOCK_JUMP: (CLOCK_JUMP,),
 }
 """What ends a fault, besides ``fault_ended``; ``heal`` does so wherever it struck, all else on the same
@@ -118,9 +121,11 @@ def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
 
 
 def _is_an_end(event: Happened) -> bool:
-    """A fault of a disk or a network that is switched off."""
+    """A fault of a disk, a network or a clock that is switched off."""
+    if event.name == CLOCK_DRIFT:
+        return event.fields.get("rate") == 1
     switches = [event.fields.get(name) for name in ("full", "lying", "lacking", "read_only")]
-    return event.fields.get("extra_ms") == 0 or event.fields.get("rate") == 1 or False in switches
+    return event.fields.get("extra_ms") == 0 or False in switches
 
 
 def _ends(fault: Happened, later: Happened) -> bool:

@@ -166,7 +166,11 @@ class LinkServer:
 def _with_us() -> list[str]:
     """The command that ends what is put behind it when this process ends, killed or not. Where there is
     none, a drill that was killed leaves its proxies."""
-    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    if shutil.which("setpriv") is None:
+        return []
+    told = subprocess.run(["setpriv", "--help"], capture_output=True, text=True)
+    # That of BusyBox has no such option, and would start nothing.
+    return ["setpriv", "--pdeathsig", "KILL"] if "--pdeathsig" in told.stdout + told.stderr else []
 
 
 def _free_port(host: str) -> int:

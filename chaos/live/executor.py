@@ -22,10 +22,10 @@ from admin.local.cluster import POLL_S, LocalCluster
 from admin.local.layout import Node
 from chaos import faults
 from chaos.checks.liveness import FULL
-from chaos.faults import FAULTS, Fault, OwnFault, Step, kind_of
+from chaos.faults import FAULTS, Fault, OwnFault, Step
 from chaos.history import ENDED_FAULT, Happened, History
-from chaos.live.ground import Ground
-from chaos.live.means import needs_of, refusal
+from chaos.live.ground import Ground, is_mended
+from chaos.live.means import makes_end, needs_of, refusal
 from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
 from chaos.live.operator import Ended, Operator
@@ -40,12 +40,6 @@ GONE_S: Final = 20.0
 """After so long a process that was told to end is killed, as supervisors do."""
 ENDED: Final = ("stopping", "ending", "off")
 """States in which a process may still be there for a moment."""
-LOUD: Final = frozenset(
-    {"disk_full", "no_descriptors", "sync_error", "write_error", "read_error", "flip_bit", "lying_sync"}
-)
-"""A server that one of these hit since the group was full may end by itself. So may one that a fault of
-another package hit: nobody here knows what that does."""
-
 LINKS_CUT: Final = (faults.Isolate, faults.Cut, faults.Partition)
 
 Act = Callable[[Node, Any], Awaitable[bool]]
@@ -154,8 +148,8 @@ class Executor:
                 pass
         await self._operator.wait()
         cut = self._ground.network is not None and self._ground.network.harmed
-        full = any(disk.full for disk in self._ground.disks.values())
-        return not (self._state or self._tracers or self._ground.short or full or cut)
+        unfit = any(disk.full or not disk.writable for disk in self._ground.disks.values())
+        return not (self._state or self._tracers or self._ground.short or unfit or cut)
 
     async def act(self, step: Step) -> None:
         """Carry out one step now."""
@@ -216,7 +210,8 @@ class Executor:
             node, fault = self._ground.own.pop()
             if (wrong := await self._ground.mend_own(node, fault)) is not None:
                 self.outcome.errors.append(wrong)
-            self._ended(node.name, fault.name)
+            if is_mended(fault):
+                self._ended(node.name, fault.name)
 
     async def stop(self) -> None:
         """End what still works in the background, and let the servers hear each other: they stop in order."""
@@ -325,7 +320,7 @@ class Executor:
                 hit.clear()
             elif event.node == node.name:
                 hit.add(event.name)
-        if not any(name in LOUD or (name not in FAULTS and kind_of(name)) for name in hit):
+        if not any(map(makes_end, hit)):
             log_tail = self._cluster.log_tail(node).strip()
             self.outcome.errors.append(f"{node.name} {what}; the last of its log:\n{log_tail}")
 

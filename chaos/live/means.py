@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos import faults
-from chaos.faults import Fault, OwnFault
+from chaos.faults import Fault, OwnFault, kind_of
 from chaos.live import clocks, loop_disk, network
+from chaos.scenarios.live_only import LiveOnly
 
 
 def _no_strace() -> str | None:
@@ -36,6 +37,21 @@ LACKS: Final[Mapping[str, Callable[[], str | None]]] = {
     "prlimit": _no_prlimit,
 }
 """What a fault may need of the machine, and what to ask whether it is there: a reason, or None."""
+LOUD: Final = frozenset(
+    {
+        "disk_full",
+        "no_descriptors",
+        "sync_error",
+        "write_error",
+        "read_error",
+        "flip_bit",
+        "lying_sync",
+        "memory_limit",
+        "read_only_disk",
+    }
+)
+"""A server that one of these hit since the group was full may end by itself. So may one that a fault of
+another package hit: nobody here knows what that does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +134,13 @@ def _lack(need: str) -> str | None:
     if need not in LACKS:
         return f"needs {need}, which is none of {', '.join(LACKS)}"
     return LACKS[need]()
+
+
+def makes_end(name: str) -> bool:
+    """Whether a server that was hit so may end by itself."""
+    kind = kind_of(name)
+    foreign = kind is not None and issubclass(kind, OwnFault) and not issubclass(kind, LiveOnly)
+    return name in LOUD or foreign
 
 
 def table() -> str:

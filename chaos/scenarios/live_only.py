@@ -8,6 +8,7 @@ import asyncio
 import resource
 import shutil
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from chaos.faults import OwnFault
 from model.errors import MqError
 
 SECTOR_BYTES: Final = 512
+END_S: Final = 10.0
+"""A process whose disk is to be mounted anew ends within so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class MemoryLimit(LiveOnly):
 @dataclass(frozen=True, slots=True)
 class ReadOnlyDisk(LiveOnly):
     """The target's file system takes no write any more, as after an error of its journal. It is mounted anew
-    by ``read_only=False``, once the process has ended."""
+    by ``read_only=False``, once the process has ended, which somebody told it to."""
 
     name = "read_only_disk"
     needs = ("loop disk",)
@@ -103,8 +106,7 @@ class ReadOnlyDisk(LiveOnly):
         if self.read_only:
             await asyncio.to_thread(disk.abort)
             return True
-        if ground.cluster.is_running(node):
-            return False
+        await _its_end(ground, node)
         await asyncio.to_thread(disk.power_on)
         return True
 
@@ -112,9 +114,17 @@ class ReadOnlyDisk(LiveOnly):
         if ground.disks[node.name].writable:
             return
         ground.cluster.send_signal(node, signal.SIGKILL)
-        while ground.cluster.is_running(node):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.02)
+        await _its_end(ground, node)
         await asyncio.to_thread(ground.disks[node.name].power_on)
+
+
+async def _its_end(ground: Any, node: Any) -> None:
+    """Raises MqError when a process does not end: its disk stays as it is."""
+    until = time.monotonic() + END_S
+    while ground.cluster.is_running(node):
+        if time.monotonic() > until:
+            raise MqError(f"{node.name} did not end within {END_S:g} s: its disk takes no writes still")
+        await asyncio.sleep(0.02)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +165,14 @@ class TornWrite(LiveOnly):
 
 
 def tear(store: Path, others: Sequence[Path]) -> bool:
-    """Whether some other store has more of the last segment, and a part of that was written."""
-    segment = max((store / "commitlog").glob("0*"), default=None)
-    if segment is None:
+    """Whether some other store has more of the last segment that holds anything, and a part of that was
+    written."""
+    for segment in sorted((store / "commitlog").glob("0*"), reverse=True):
+        if size := len(segment.read_bytes().rstrip(b"\0")):
+            break
+    else:
         return False
-    first = len(segment.read_bytes().rstrip(b"\0")) // SECTOR_BYTES + 1
+    first = size // SECTOR_BYTES + 1
     torn = False
     for path in (other / "commitlog" / segment.name for other in others):
         more = path.read_bytes()[first * SECTOR_BYTES :].rstrip(b"\0") if path.is_file() else b""

@@ -31,6 +31,7 @@ from chaos.live.executor import Executor, flip_bit
 from chaos.live.ground import Ground, Short
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
+from chaos.scenarios import live_only
 from chaos.scenarios.live_only import LostLog, MemoryLimit, ReadOnlyDisk, Toxic, tear
 from model.errors import MqError
 from runtime.os_env import OsEnv
@@ -110,12 +111,20 @@ async def test_a_restart_waits_for_the_end_of_an_orderly_stop(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("before", "told"),
-    [([], True), (["kill"], True), (["disk_full"], False), (["disk_full", FULL], True), (["stumble"], False)],
+    [
+        ([], True),
+        (["kill"], True),
+        (["disk_full"], False),
+        (["disk_full", FULL], True),
+        (["odd"], False),
+        (["memory_limit"], False),
+        (["read_only_disk"], False),
+        (["clock_drift", "toxic", "lost_log", "torn_write"], True),
+    ],
 )
 async def test_a_server_that_ends_by_itself_is_told_unless_a_fault_makes_servers_end(
-    before: list[str], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: list[str], told: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(executors, "kind_of", lambda name: name if name != FULL else None)
     world = World(tmp_path)
     broker, other = world.cluster.layout.broker_nodes[:2]
     for name in before:
@@ -586,8 +595,10 @@ async def test_a_fault_of_another_package_is_mended_and_whatever_it_raises_ends_
     assert lacks.startswith("needs a moon, which is none of namespaces")
     (error,) = world.executor.outcome.errors
     assert "could not be mended" in error
-    assert [e.fields for e in world.history.happened(ENDED_FAULT)] == [{"fault": "odd"}]
+    world.ground.own.append((world.cluster.layout.broker_nodes[0], LostLog("b1")))
     await world.executor.stop()
+    ended = [e.fields for e in world.history.happened(ENDED_FAULT)]
+    assert ended == [{"fault": "odd"}], "of a lost log nothing is mended"
 
 
 async def test_a_process_gets_no_more_memory_until_it_is_given_back(
@@ -611,7 +622,8 @@ async def test_a_disk_that_takes_no_writes_is_mounted_anew_when_its_process_is_g
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(means, "LACKS", dict.fromkeys(means.LACKS, lambda: None))
-    world = World(tmp_path)
+    monkeypatch.setattr(live_only, "END_S", 0.05)
+    world = World(tmp_path, stops_after=2)
     disk = world.ground.disks["broker-a-0"] = cast(Any, SimpleNamespace(writable=True, full=False))
     disk.abort = lambda: setattr(disk, "writable", False)
     disk.power_on = lambda: setattr(disk, "writable", True)
@@ -619,12 +631,23 @@ async def test_a_disk_that_takes_no_writes_is_mounted_anew_when_its_process_is_g
     for read_only in (False, True, True, False):
         await world.do(ReadOnlyDisk("b1", read_only=read_only))
     assert not disk.writable, "its process runs"
+    assert not await world.executor._mended()
+    outcome = world.executor.outcome
+    assert ["did not end" in one["reason"] for one in outcome.refused] == [True]
+    await world.do(faults.Kill("b1"))
+    await world.do(ReadOnlyDisk("b1", read_only=False))
+    assert disk.writable, "the end of its process was waited for"
+    await world.executor.revive()
+    assert world.cluster.started == ["broker-a-0"]
+    await world.do(ReadOnlyDisk("b1"))
     await world.executor.revive()
     assert disk.writable
-    assert world.cluster.started == ["broker-a-0"]
-    outcome = world.executor.outcome
-    assert (outcome.done["read_only_disk"], outcome.missed["read_only_disk"], outcome.errors) == (1, 3, [])
+    assert (outcome.done["read_only_disk"], outcome.missed["read_only_disk"], outcome.errors) == (3, 2, [])
+    await world.do(ReadOnlyDisk("b1"))
+    monkeypatch.setattr(world.cluster, "send_signal", lambda node, number: True)
     await world.executor.stop()
+    (error,) = outcome.errors
+    assert "did not end" in error
 
 
 async def test_a_disk_that_is_full_is_not_filled_again(
@@ -684,6 +707,9 @@ def test_a_torn_write_is_every_second_sector_of_what_another_replica_has(tmp_pat
     assert kept == [3, 5, 7, 9]
     assert not any(now[at * 512 :][:512].strip(b"\0") for at in range(2, 16) if at not in kept)
     assert not tear(tmp_path / "c", stores)
+    for store, kept_bytes in zip(stores, (b"", whole[:6000]), strict=True):  # reserved, and in use
+        (store / "commitlog" / "01").write_bytes(kept_bytes.ljust(8192, b"\0"))
+    assert not tear(stores[0], stores[1:])
 
 
 def test_every_fault_has_what_carries_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

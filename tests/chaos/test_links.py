@@ -19,12 +19,23 @@ from typing import Any
 import pytest
 import requests
 
+from chaos.links import server as servers
 from chaos.links.detours import Detours
 from chaos.links.server import LinkServer, NoLinks
 from chaos.links.toxics import BadToxic, Toxic
 from chaos.live import leftovers
 from tests import ROOT
 from tests.toxiproxy import real_toxiproxy
+
+
+def test_a_setpriv_that_cannot_end_what_it_starts_is_not_put_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "setpriv"
+    other.write_text("#!/bin/sh\necho 'Usage: setpriv [OPTIONS] PROG ARGS' >&2; exit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert servers._with_us() == []
 
 
 class Echo:

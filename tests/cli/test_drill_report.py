@@ -95,6 +95,30 @@ def test_a_fault_that_no_step_ends_lasts_until_it_ended_and_a_clock_until_it_is_
     assert spans == [("rolling_change", 24.0), ("sync_error", 21.0), ("clock_jump", 22.0), ("wipe", 23.0)]
 
 
+def test_what_struck_one_start_ends_with_the_next_and_not_with_what_is_mended_after_the_load() -> None:
+    struck = [
+        Happened(10.0, "b1", "lost_log"),
+        Happened(11.0, "b2", "torn_write"),
+        Happened(12.0, "b3", "memory_limit", {"lacking": True}),
+        Happened(13.0, "b4", "read_only_disk", {"read_only": True}),
+        Happened(14.0, "b5", "clock_drift", {"rate": 1.1}),
+        Happened(20.0, "b1", "restart"),
+        Happened(21.0, "b2", "restart"),
+        Happened(22.0, "b3", "kill"),
+        Happened(23.0, "b4", "read_only_disk", {"read_only": False}),
+        Happened(24.0, "b5", "clock_drift", {"rate": 1.0}),
+    ]
+    spans = {one["fault"]: one["to_ms"] for one in timeline(History(struck), 100.0)["faults"]}
+    assert spans == {
+        "lost_log": 20.0,
+        "torn_write": 21.0,
+        "memory_limit": 22.0,
+        "read_only_disk": 23.0,
+        "clock_drift": 24.0,
+        "kill": 100.0,
+    }
+
+
 def test_an_outage_that_does_not_end_is_a_gap_and_a_send_without_an_answer_was_waited_for() -> None:
     queue = Queue("t", "g", 0)
     events: list[Any] = []
