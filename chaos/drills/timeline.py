@@ -39,11 +39,12 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("wipe", "lost_log", "torn_write"), AGAIN),
     "memory_limit": ("memory_limit", "kill", "stop", "power_fail"),
     **{name: (name,) for name in ("read_only_disk", CLOCK_DRIFT)},
+    "leave": ("join", "restart"),
     CLOCK_JUMP: (CLOCK_JUMP,),
 }
 """What ends a fault, besides ``fault_ended``; ``heal`` does so wherever it struck, all else on the same
 server."""
-REPAIRS: Final = frozenset({"restart", "resume", "heal", "look", ENDED_FAULT})
+REPAIRS: Final = frozenset({"restart", "resume", "heal", "look", "join", ENDED_FAULT})
 AFTER_MS: Final = 5000.0
 """So long after its end a fault is held responsible."""
 

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import FAULTS, Fault, OwnFault, Step
 from chaos.history import ENDED_FAULT, Happened, History
-from chaos.live.ground import Ground, is_mended
+from chaos.live.ground import Ground, flip_bit, is_mended
 from chaos.live.means import makes_end, needs_of, refusal
 from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
@@ -32,6 +32,8 @@ from chaos.live.operator import Ended, Operator
 from chaos.live.releases import this
 from chaos.live.tracing import READS, SYNCS, WRITES, Tracer
 from chaos.partitions import links_to_cut
+from chaos.scenarios.live_only import Join, Leave, Replace
+from chaos.worlds.live import named
 from model.errors import MqError
 from runtime.env import Env
 from runtime.tasks import Tasks
@@ -99,7 +101,7 @@ class Executor:
     ) -> None:
         self._cluster, self._ground = cluster, ground
         self._onlooker, self._history, self._clock, self._chance = onlooker, history, clock, chance
-        self._nodes = _named(cluster)
+        self._nodes = named(cluster)
         self._bound: dict[str, Node] = {}
         self._state: dict[str, str] = {}
         """``stopping``: told to end in order, and not started since; ``ending``: killed, or told while it
@@ -110,8 +112,10 @@ class Executor:
         self._operator = Operator(env, cluster, self._operator_refused)
         self.outcome = Outcome()
         # A fault without a method of its name ends the drill before it began.
-        kinds = [kind for kind in FAULTS.values() if kind is not faults.Heal]
-        self._acts: dict[type[Fault], Act] = {kind: getattr(self, f"_{kind.name}") for kind in kinds}
+        kinds: list[type[Fault]] = [*FAULTS.values(), Leave, Join, Replace]
+        self._acts: dict[type[Fault], Act] = {
+            kind: getattr(self, f"_{kind.name}") for kind in kinds if kind is not faults.Heal
+        }
 
     async def run(
         self, steps: Sequence[Step], scale: float, whole: Callable[[], Awaitable[object]] | None = None
@@ -166,7 +170,7 @@ class Executor:
             struck = True
             if node is None:
                 await self._network().heal()
-            elif isinstance(fault, OwnFault):
+            elif isinstance(fault, OwnFault) and type(fault) not in self._acts:
                 struck = await self._ground.strike_own(node, fault)
             else:
                 struck = await self._acts[type(fault)](node, fault)
@@ -540,6 +544,40 @@ class Executor:
 
         return self._operator.upgrade(replace, self._operated(node, fault))
 
+    async def _leave(self, node: Node, fault: Fault) -> bool:
+        async def stop() -> None:
+            await self._gone(node, signal.SIGTERM)
+
+        async def empty() -> None:
+            await self._wipe(node, fault)
+
+        ended = self._operated(node, fault)
+        return node.role == "broker" and self._operator.leave(node.address, stop, empty, ended)
+
+    async def _join(self, node: Node, fault: Fault) -> bool:
+        await self._operator.wait()
+        return not self._cluster.is_running(node) and await self._restart(node, fault)
+
+    async def _replace(self, node: Node, fault: Fault) -> bool:
+        async def begin_anew() -> None:
+            await self._gone(node, signal.SIGKILL)
+            await self._wipe(node, fault)
+            await self._start(node)
+
+        ended = self._operated(node, fault)
+        return node.role == "broker" and self._operator.replace(node.address, begin_anew, ended)
+
+    async def _gone(self, node: Node, number: int) -> None:
+        """Have a process end, and see it end."""
+        if self._end(node, number):
+            name = "stop" if number == signal.SIGTERM else "kill"
+            self._history.add(Happened(round(self._clock(), 1), node.name, name))
+        until_ms = self._clock() + GONE_S * 1000
+        while self._cluster.is_running(node):
+            if self._clock() > until_ms:
+                self._end(node, signal.SIGKILL)
+            await asyncio.sleep(POLL_S / 4)
+
     def _operated(self, node: Node, fault: Fault) -> Ended:
         """What an operator began counts as done until the cluster refuses it, or it comes to no end."""
 
@@ -553,30 +591,3 @@ class Executor:
 
     def _operator_refused(self, why: str) -> None:
         self._history.add(Happened(round(self._clock(), 1), "", "operator_refused", {"why": why}))
-
-
-def flip_bit(where: Path, chance: random.Random) -> tuple[Path, int] | None:
-    """Flip one bit of what was written under ``where``: the file and the byte; None: nothing was."""
-    files = [path for path in sorted(where.rglob("*")) if path.is_file()]
-    chance.shuffle(files)
-    for path in files:
-        written = len(path.read_bytes().rstrip(b"\0"))
-        if written:
-            at = chance.randrange(written)
-            with path.open("r+b") as file:
-                file.seek(at)
-                byte = file.read(1)[0] ^ 1 << chance.randrange(8)
-                file.seek(at)
-                file.write(bytes([byte]))
-            return path, at
-    return None
-
-
-def _named(cluster: LocalCluster) -> Mapping[str, Node]:
-    """Every node by its name here, and by its name in the simulated world."""
-    layout = cluster.layout
-    named = {node.name: node for node in layout.nodes}
-    named |= {f"n{node.index}": node for node in layout.namesrvs}
-    return named | {
-        f"b{node.index + 1}": node for node in layout.broker_nodes if node.group == layout.group_names[0]
-    }

@@ -363,3 +363,20 @@ def _runs(pid: int, word: bytes) -> bool:
 
 
 __all__ = ["Ground", "heal", "keeps", "loop_disk"]
+
+
+def flip_bit(where: Path, chance: random.Random) -> tuple[Path, int] | None:
+    """Flip one bit of what was written under ``where``: the file and the byte; None: nothing was."""
+    files = [path for path in sorted(where.rglob("*")) if path.is_file()]
+    chance.shuffle(files)
+    for path in files:
+        written = len(path.read_bytes().rstrip(b"\0"))
+        if written:
+            at = chance.randrange(written)
+            with path.open("r+b") as file:
+                file.seek(at)
+                byte = file.read(1)[0] ^ 1 << chance.randrange(8)
+                file.seek(at)
+                file.write(bytes([byte]))
+            return path, at
+    return None

@@ -11,6 +11,7 @@ from admin.handover import hand_over
 from admin.local import rolling
 from admin.local.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Node
+from client.admin import AdminClient, SyncState
 from model.errors import MqError
 from runtime.env import Env
 from runtime.tasks import Tasks
@@ -35,13 +36,17 @@ class Operator:
 
     def hand_over(self, ended: Ended) -> bool:
         """Ask for another master; False while the operator is busy."""
-        layout = self._cluster.layout
-        controllers = [one.controller_address for one in layout.namesrvs]
-        namesrvs = [one.address for one in layout.namesrvs]
-        group = layout.group_names[0]
+        namesrvs = [one.address for one in self._cluster.layout.namesrvs]
 
         async def ask() -> None:
-            await hand_over(self._env, namesrvs, controllers, CLUSTER, group, credentials=credentials.read())
+            await hand_over(
+                self._env,
+                namesrvs,
+                self._controllers(),
+                CLUSTER,
+                self._group(),
+                credentials=credentials.read(),
+            )
 
         return self._work(ask, ended)
 
@@ -80,6 +85,78 @@ class Operator:
 
         return self._work(upgrade, ended)
 
+    def leave(
+        self,
+        address: str,
+        stop: Callable[[], Awaitable[None]],
+        empty: Callable[[], Awaitable[None]],
+        ended: Ended,
+    ) -> bool:
+        """Take the broker there out of the group: ``stop`` it, have it forgotten, ``empty`` its disk."""
+
+        async def leave() -> None:
+            number = await self._id_of(address)
+            await stop()
+            await self.forget(number)
+            await empty()
+
+        return self._work(leave, ended)
+
+    def replace(self, address: str, begin_anew: Callable[[], Awaitable[None]], ended: Ended) -> bool:
+        """Have the broker there ``begin_anew`` with an empty store, and its former id forgotten once the new
+        one is a member."""
+
+        async def replace() -> None:
+            number = await self._id_of(address)
+            await begin_anew()
+            await self.forget(number, successor=address)
+
+        return self._work(replace, ended)
+
+    async def forget(self, number: int, successor: str | None = None) -> None:
+        """Have the Controllers forget broker ``number``, as ``keelmq group forget`` does, once it is dead and
+        no member of the SyncStateSet, and another one at the address ``successor`` is. Raises
+        ClusterNotReady."""
+        why = ""
+        try:
+            async with asyncio.timeout(WHOLE_S), self._admin() as admin:
+                while True:
+                    try:
+                        why = _kept(await self._state(admin), number, successor)
+                        if not why:
+                            await admin.forget(self._controllers(), CLUSTER, self._group(), [number])
+                            return
+                    except (MqError, OSError) as error:
+                        why = str(error)
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise ClusterNotReady(f"broker {number} is not forgotten after {WHOLE_S:.0f} s: {why}") from None
+
+    async def _id_of(self, address: str) -> int:
+        """The id of the broker there. Raises MqError."""
+        async with self._admin() as admin:
+            state = await self._state(admin)
+        for number, at in {**state.not_in_sync, **state.in_sync}.items():
+            if at == address and state.alive.get(number):
+                return number
+        raise MqError(f"the Controllers know no living broker at {address}")
+
+    async def _state(self, admin: AdminClient) -> SyncState:
+        found = (await admin.sync_state(self._controllers(), [self._group()])).get(self._group())
+        if found is None:
+            raise MqError(f"the Controllers know no group {self._group()}")
+        return found
+
+    def _admin(self) -> AdminClient:
+        namesrvs = [one.address for one in self._cluster.layout.namesrvs]
+        return AdminClient(self._env, namesrvs, credentials=credentials.read())
+
+    def _controllers(self) -> list[str]:
+        return [one.controller_address for one in self._cluster.layout.namesrvs]
+
+    def _group(self) -> str:
+        return self._cluster.layout.group_names[0]
+
     async def _whole(self) -> rolling.Views:
         """What the servers say, once nothing is lacking. Raises ClusterNotReady."""
         lacking = ""
@@ -117,3 +194,14 @@ class Operator:
 
         self._task = self._tasks.spawn(work(), name="work")
         return True
+
+
+def _kept(state: SyncState, number: int, successor: str | None) -> str:
+    """Why docs/operations.md says not to forget a broker yet; empty: nothing speaks against it."""
+    if number in state.in_sync:
+        return "it is a member of the SyncStateSet"
+    if state.alive.get(number):
+        return "it lives"
+    if successor is not None and successor not in state.in_sync.values():
+        return f"the one at {successor} that comes for it is no member yet"
+    return ""

@@ -51,6 +51,29 @@ class LostLog(LiveOnly):
 
 
 @dataclass(frozen=True, slots=True)
+class Leave(LiveOnly):
+    """An operator takes a broker out of the group: it is stopped, forgotten by the Controllers once it is no
+    member any more, and its disk is emptied."""
+
+    name = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class Join(LiveOnly):
+    """A broker that left is started, with its empty disk. The operator ends first what is under way."""
+
+    name = "join"
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(LiveOnly):
+    """A broker is lost with its disk and begins anew with an empty one; the operator has its former id
+    forgotten once the new one is a member."""
+
+    name = "replace"
+
+
+@dataclass(frozen=True, slots=True)
 class ClockDrift(LiveOnly):
     """The target's wall clock goes ``rate`` times as fast, counted from its start: it jumps by what it would
     be off by now. 1 ends it; monotonic clocks go on undisturbed."""

@@ -15,7 +15,16 @@ from chaos import faults
 from chaos.faults import Fault, Step, then
 from chaos.partitions import SHAPES
 from chaos.scenarios.draws import ground
-from chaos.scenarios.live_only import ClockDrift, LostLog, MemoryLimit, ReadOnlyDisk, TornWrite
+from chaos.scenarios.live_only import (
+    ClockDrift,
+    Join,
+    Leave,
+    LostLog,
+    MemoryLimit,
+    ReadOnlyDisk,
+    Replace,
+    TornWrite,
+)
 from chaos.scenarios.plan import Plan
 from chaos.workload import Load
 
@@ -228,6 +237,15 @@ def _rolling(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, faults.RollingChange("master", dict(MODES.get(mode, {}))))]
 
 
+def _leave(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    back_ms = at_ms + rng.randint(3000, 8000)
+    return [Step(at_ms, Leave(_broker(rng)), "hit"), Step(back_ms, Join("=hit"))]
+
+
+def _replace(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
+    return [Step(at_ms, Replace(_broker(rng)))]
+
+
 def _upgrade(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     return [Step(at_ms, faults.Upgrade("master"))]
 
@@ -260,6 +278,8 @@ KINDS: Final[Mapping[str, Draw]] = {
     "read_only_disk": _read_only_disk,
     "flapping": _flapping,
     "rolling_change": _rolling,
+    "leave": _leave,
+    "replace": _replace,
     "hand_over": _once(faults.HandOver),
     "upgrade": _upgrade,
 }

@@ -297,3 +297,13 @@ def since(at_ms: int | None, fault_ms: int) -> float | None:
 def _events(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     embedded = view.get("controller") or {}
     return [*(view.get("events") or []), *(embedded.get("events") or [])]
+
+
+def named(cluster: LocalCluster) -> Mapping[str, Node]:
+    """Every node by its name here, and by its name in the simulated world."""
+    layout = cluster.layout
+    named = {node.name: node for node in layout.nodes}
+    named |= {f"n{node.index}": node for node in layout.namesrvs}
+    return named | {
+        f"b{node.index + 1}": node for node in layout.broker_nodes if node.group == layout.group_names[0]
+    }

@@ -27,12 +27,13 @@ from chaos.live import executor as executors
 from chaos.live import ground as grounds
 from chaos.live import means
 from chaos.live import operator as operators
-from chaos.live.executor import Executor, flip_bit
-from chaos.live.ground import Ground, Short
+from chaos.live.executor import Executor
+from chaos.live.ground import Ground, Short, flip_bit
 from chaos.live.onlooker import Onlooker
 from chaos.live.switch import Rule
 from chaos.scenarios import live_only
-from chaos.scenarios.live_only import LostLog, MemoryLimit, ReadOnlyDisk, Toxic, tear
+from chaos.scenarios.live_only import Join, Leave, LostLog, MemoryLimit, ReadOnlyDisk, Replace, Toxic, tear
+from client.admin import SyncState
 from model.errors import MqError
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
@@ -492,6 +493,101 @@ async def test_what_an_operator_was_refused_was_not_done(
     assert [one["reason"] for one in outcome.refused] == ["no successor"] * (2 if why else 0)
     ended = [e.fields["fault"] for e in world.history.happened(ENDED_FAULT)]
     assert ended == ["hand_over", "rolling_change"]
+    await world.executor.stop()
+
+
+class Controllers:
+    """What they know of one broker that leaves or is replaced, look by look; the last one for ever."""
+
+    def __init__(self, address: str, *looks: tuple[dict[int, str], dict[int, bool]]) -> None:
+        self.address, self.looks, self.forgot = address, list(looks), list[int]()
+        self.refuses = 0
+
+    def __call__(self, *_: object, **__: object) -> Controllers:
+        return self
+
+    async def __aenter__(self) -> Controllers:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    async def sync_state(self, controllers: object, groups: object) -> dict[str, SyncState]:
+        members, alive = self.looks[0] if len(self.looks) == 1 else self.looks.pop(0)
+        return {
+            "broker-a": SyncState(
+                *("broker-a", 2, "m", 2, 5), members, dict.fromkeys(alive, self.address), alive, {}, {}
+            )
+        }
+
+    async def forget(self, controllers: object, cluster: str, group: str, ids: list[int]) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise MqError("broker 1 lives")
+        self.forgot += ids
+
+
+async def test_a_broker_that_leaves_is_forgotten_once_it_is_dead_and_no_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    node = world.cluster.layout.node("broker-a-1")
+    (store := world.cluster.store_path(node)).mkdir(parents=True)
+    (store / "checkpoint").write_text("x")
+    one, other = {1: node.address, 2: "m"}, {2: "m"}
+    looks = [(one, {1: True}), (one, {1: False}), (other, {1: True}), (other, {1: False})]
+    controllers = Controllers(node.address, *looks)
+    controllers.refuses = 1
+    monkeypatch.setattr(operators, "AdminClient", controllers)
+    await world.do(Leave("master"), "hit")
+    await world.do(Join("=hit"))
+    assert controllers.forgot == [1]
+    assert len(controllers.looks) == 1, "each was looked at"
+    assert not any(store.iterdir())
+    await until(lambda: world.cluster.started)
+    assert world.struck[:2] == [("broker-a-1", "leave"), ("broker-a-1", "stop")]
+    assert world.executor.outcome.to_json()["done"] == {"leave": 1, "join": 1}
+    await world.do(Join("=hit"))
+    assert world.executor.outcome.missed == {"join": 1}, "it runs"
+    await world.executor.stop()
+
+
+async def test_a_broker_that_is_replaced_is_forgotten_once_its_successor_is_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    node = world.cluster.layout.node("broker-a-1")
+    (store := world.cluster.store_path(node)).mkdir(parents=True)
+    (store / "checkpoint").write_text("x")
+    dead = {1: False, 4: True}
+    looks = [({1: node.address}, {1: True}), ({2: "m"}, dead), ({2: "m", 4: node.address}, dead)]
+    controllers = Controllers(node.address, *looks)
+    monkeypatch.setattr(operators, "AdminClient", controllers)
+    await world.do(Replace("master"))
+    await world.executor._operator.wait()
+    assert (controllers.forgot, len(controllers.looks)) == ([1], 1)
+    assert not any(store.iterdir())
+    assert world.cluster.started == ["broker-a-1"]
+    assert world.cluster.sent == [("broker-a-1", signal.SIGKILL)]
+    await world.do(Replace("leader"))
+    assert world.executor.outcome.missed == {"replace": 1}, "a NameServer is no broker"
+    await world.executor.stop()
+
+
+@pytest.mark.parametrize("fault", [Leave("master"), Replace("master")])
+async def test_a_broker_that_cannot_be_forgotten_did_not_leave(
+    fault: faults.Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    node = world.cluster.layout.node("broker-a-1")
+    world.cluster.store_path(node).mkdir(parents=True)
+    looks = ({1: node.address}, {1: True})
+    monkeypatch.setattr(operators, "AdminClient", controllers := Controllers(node.address, looks))
+    monkeypatch.setattr(operators, "WHOLE_S", 0.05)
+    await world.do(fault)
+    await world.executor._operator.wait()
+    outcome = world.executor.outcome
+    assert (controllers.forgot, outcome.to_json()["done"]) == ([], {})
+    assert "member of the SyncStateSet" in outcome.refused[0]["reason"]
     await world.executor.stop()
 
 

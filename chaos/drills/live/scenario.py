@@ -47,6 +47,7 @@ from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
 from chaos.live.releases import this
 from chaos.scenarios import Plan
+from chaos.scenarios.live_only import Join
 from chaos.worlds import rocketmq
 from chaos.worlds.live import CannotDrill, LiveWorld
 from chaos.worlds.rocketmq_cluster import QUICK, RocketMQCluster, RocketMQOnlooker
@@ -65,7 +66,7 @@ READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0
 CAUGHT_UP_S: Final = 20.0
 """So long after the last send to a whole group a consumer may take to be given all."""
 NOTHING_HELD: Final = logs.Held()
-NO_FAULT: Final = (faults.Look, faults.Heal, faults.Restart, faults.Resume, faults.Snapshot)
+NO_FAULT: Final = (faults.Look, faults.Heal, faults.Restart, faults.Resume, faults.Snapshot, Join)
 """What breaks nothing."""
 
 
