@@ -1,4 +1,4 @@
-"""``keelmq drill report``: one result of a drill as one page, without outside parts."""
+"""``keelmq drill report``: results of drills as one page, without outside parts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from admin.exits import DONE, UNFINISHED
 from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from audit.pages import html
 from audit.pages.html import ms, number
+from chaos.drills.compare import COLUMNS, cell, load, measured
 from chaos.drills.junit import junit
 from chaos.drills.measure import COUNTS, why_no_result
 from cli import chart
 from cli.chart import Axis
 
+Results = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Of one side, by fault."""
 TEMPLATES: Final = Path(__file__).with_name("templates")
 OUTCOMES: Final = ("acked", "unknown", "failed")
 PROMISES: Final = tuple(name for name in COUNTS if name not in OUTCOMES)
@@ -30,24 +33,30 @@ VERDICTS: Final = {
 
 
 @click.command("report")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=OutFile(), help="Write the page here [FILE with .html].")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", type=OutFile(), help="Write the page here [FILE or folder with .html; drills.html].")
 @click.option("--junit", "xml", type=OutFile(), help="Write the checks as JUnit XML, too.")
-def report(file: Path, out: Path | None, xml: Path | None) -> int:
-    """Make one page of a drill's result.
+def report(files: Sequence[Path], out: Path | None, xml: Path | None) -> int:
+    """Make one page of a drill's result; of several, or of a folder of them, side by side.
 
     Of drill run and replay it shows acknowledgements, latency, faults, roles and epochs over time; of other
-    drills their times and checks.
+    drills their times and checks. Each of several FILES is a side: a result, or a folder, as of drill matrix.
 
     \b
     Example: keelmq drill report run.json --out run.html
     """
+    out = out or (files[0].with_suffix(".html") if len(files) == 1 else Path("drills.html"))
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-        text, checks = page(result, str(file)), junit([result])
+        if len(files) == 1 and files[0].is_file():
+            result = _read(files[0])
+            text, checks = page(result, str(files[0])), junit([result])
+        else:
+            sides = [(path.name, load(path)) for path in files]
+            text = overview(sides)
+            checks = junit(one for _, found in sides for own in found.values() for one in own)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
-        raise click.UsageError(f"{file} is no result of a drill: {why_no_result(error)}") from None
-    out = out or file.with_suffix(".html")
+        named = ", ".join(map(str, files))
+        raise click.UsageError(f"{named} is no result of a drill: {why_no_result(error)}") from None
     try:
         write_whole(out, text)
         if xml is not None:
@@ -57,6 +66,65 @@ def report(file: Path, out: Path | None, xml: Path | None) -> int:
         return UNFINISHED
     click.echo(str(out), err=on_stdout(out, xml))
     return DONE
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def overview(sides: Sequence[tuple[str, Results]]) -> str:
+    """The page of several results, a column for each side. Raises KeyError or TypeError for what is none."""
+    every = [one for _, found in sides for own in found.values() for one in own]
+    words = [_word(one) for one in every]
+    word = next((each for each in VERDICTS if each in words), "unfinished")
+    tone, headline = VERDICTS[word]
+    names = [f"{name} ({_target(found)})" for name, found in sides]
+    faults = sorted({fault for _, found in sides for fault in found})
+    measures = [(fault, [measured(found.get(fault)) for _, found in sides]) for fault in faults]
+    drawn = [
+        (name, _plot(one["timeline"]))
+        for name, (_, found) in zip(names, sides, strict=True)
+        for own in found.values()
+        for one in own
+        if sum(map(len, found.values())) == 1 and one.get("timeline")
+    ]
+    values = {
+        "word": word,
+        "tone": tone,
+        "headline": headline if every else "There are no results.",
+        "story": f"{' beside '.join(names)}: {len(every)} results",
+        "numbers": [],
+        "names": names,
+        "columns": list(COLUMNS.values()),
+        "rows": [
+            (fault, name, [cell(one, column) for column in COLUMNS])
+            for fault, own in measures
+            for name, one in zip(names, own, strict=True)
+        ],
+        "troubles": [_trouble(one, each) for one, each in zip(every, words, strict=True) if each != "held"],
+        "queues": [
+            (name, fault, one["seed"], queue)
+            for name, (_, found) in zip(names, sides, strict=True)
+            for fault, own in sorted(found.items())
+            for one in own
+            for queue in one.get("per_queue") or ()
+        ],
+        "plots": drawn,
+    }
+    return html.page("drills.html", values, beside=TEMPLATES)
+
+
+def _target(found: Results) -> str:
+    targets = {str(one.get("target", "keelmq")) for own in found.values() for one in own}
+    return ", ".join(sorted(targets)) or "nothing"
+
+
+def _trouble(result: Mapping[str, Any], word: str) -> tuple[str, Any, str, str]:
+    """Which run it was, what came of it, and the first that shows why."""
+    told = [str(one["text"]) for one in result.get("violations") or ()]
+    told += [str(one["unfinished"]) for one in result["drills"] if one.get("unfinished")]
+    told += [f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())]
+    return str(result["scenario"]), result["seed"], word, next(iter(told), "")
 
 
 def page(result: Mapping[str, Any], file: str) -> str:
@@ -75,6 +143,7 @@ def page(result: Mapping[str, Any], file: str) -> str:
         "numbers": _numbers(result, timeline),
         "plots": [_plot(timeline)] if timeline else [],
         "spans": timeline["faults"] if timeline else [],
+        "queues": result.get("per_queue") or [],
         "drills": drills,
         "checks": _checks(result),
         "stopped": result.get("stopped"),

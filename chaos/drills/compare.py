@@ -84,8 +84,8 @@ def compare(before: Path, after: Path, tolerance: float, out: Path | None, markd
     \b
     Example: keelmq drill compare before/ after/ --tolerance 0.3
     """
-    one, other = _load(before), _load(after)
-    sides = [(name, _side(one.get(name)), _side(other.get(name))) for name in sorted({*one, *other})]
+    one, other = load(before), load(after)
+    sides = [(name, measured(one.get(name)), measured(other.get(name))) for name in sorted({*one, *other})]
     worse = [
         {"fault": name, "code": code, "text": text}
         for name, a, b in sides
@@ -94,7 +94,7 @@ def compare(before: Path, after: Path, tolerance: float, out: Path | None, markd
     ]
     if not set(one) & set(other):
         worse.append({"fault": "", "code": UNFINISHED, "text": "the two have no fault in common"})
-    names = (_title(before, one), _title(after, other))
+    names = (title(before, one), title(after, other))
     _show(Console(stderr=on_stdout(out, markdown)), names, sides, worse)
     if out is not None:
         rows = [{"fault": n, "before": a and asdict(a), "after": b and asdict(b)} for n, a, b in sides]
@@ -121,7 +121,7 @@ def regressions(before: Side, after: Side, tolerance: float) -> Iterable[tuple[i
             yield WARNINGS, f"{COLUMNS[name]}: {a:,.0f}, now {b:,.0f}"
 
 
-def _load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
+def load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
     """Results by fault. Raises ConfigError for what is none."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
@@ -130,7 +130,7 @@ def _load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
             name = _name(data)
             if not all(isinstance(drill, dict) for drill in data["drills"]):
                 raise TypeError("its drills are none")
-            _side([data])  # a number of it may be none
+            measured([data])  # a number of it may be none
             found.setdefault(name, []).append(data)
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, OSError) as error:
             raise ConfigError(f"{file} is no result of a drill: {why_no_result(error)}") from None
@@ -146,7 +146,7 @@ def _name(data: Mapping[str, Any]) -> str:
     return name.removeprefix("matrix/")
 
 
-def _side(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
+def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
     if results is None:
         return None
     drills = [drill for result in results for drill in result["drills"]]
@@ -183,7 +183,7 @@ def _broken(result: Mapping[str, Any]) -> int:
     return sum(_total([result], name) for name in PROMISES if name != "lost")
 
 
-def _title(path: Path, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def title(path: Path, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     targets = {str(one.get("target", "keelmq")) for own in results.values() for one in own}
     return f"{path.name} ({', '.join(sorted(targets)) or 'nothing'})"
 
@@ -199,7 +199,7 @@ def _show(
     for text in COLUMNS.values():
         table.add_column(text, justify="right")
     for fault, before, after in sides:
-        table.add_row(fault, *(f"{_cell(before, name)} | {_cell(after, name)}" for name in COLUMNS))
+        table.add_row(fault, *(f"{cell(before, name)} | {cell(after, name)}" for name in COLUMNS))
     console.print(table)
     for each in worse:
         text = escape(f"{each['fault']}: {each['text']}")
@@ -213,11 +213,11 @@ def _markdown(names: tuple[str, str], sides: Sequence[tuple[str, Side | None, Si
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for fault, *both in sides:
         for name, side in zip(names, both, strict=True):
-            lines.append(f"| {' | '.join([fault, name, *(_cell(side, column) for column in COLUMNS)])} |")
+            lines.append(f"| {' | '.join([fault, name, *(cell(side, column) for column in COLUMNS)])} |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(side: Side | None, name: str) -> str:
+def cell(side: Side | None, name: str) -> str:
     value = None if side is None else getattr(side, name)
     if value is None:
         return "-"

@@ -10,6 +10,7 @@ is the longest gap between two acknowledgements of a queue after the fault.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -170,14 +171,48 @@ def longest_gap(times_ms: Sequence[float], fault_ms: float, until_ms: float) -> 
 def outages(history: History, strikes_ms: Sequence[float], until_ms: float) -> list[float]:
     """The longest time without an acknowledgement after each strike, to the next one, of each queue that
     anything was sent to: strike by strike."""
+    acked = _answered(history)
+    marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
+    return [longest_gap(times, at, end) for at, end in pairwise(marks) for times in acked.values()]
+
+
+def by_queue(
+    history: History, strikes_ms: Sequence[float], until_ms: float, lost: Mapping[Queue, int] | None
+) -> list[dict[str, Any]]:
+    """RTO and RPO of each queue: over the strikes the longest times without an acknowledgement, and how many
+    acknowledged messages are gone; None: that cannot be said."""
+    found = []
+    marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
+    for queue, times in sorted(_answered(history).items(), key=lambda one: str(one[0])):
+        gaps = sorted(longest_gap(times, at, end) for at, end in pairwise(marks))
+        found.append(
+            {
+                "queue": str(queue),
+                "acked": len(times),
+                "lost": None if lost is None else lost.get(queue, 0),
+                "rto_p50_ms": percentile(gaps, 50),
+                "rto_p99_ms": percentile(gaps, 99),
+                "rto_max_ms": max(gaps, default=None),
+            }
+        )
+    return found
+
+
+def gone(history: History) -> Mapping[Queue, int]:
+    """Acknowledged messages that the last reading lacks, by queue."""
+    there = {read.key for read in history.reads(final=True)}
+    return Counter(send.queue for send in history.sends() if send.outcome == "ok" and send.key not in there)
+
+
+def _answered(history: History) -> dict[Queue, list[float]]:
+    """When sends to each queue were acknowledged; of one that was only sent to, never."""
     acked: dict[Queue, list[float]] = {}
     for event in history.events:
         if isinstance(event, Invoke):
             acked.setdefault(event.queue, [])
         elif isinstance(event, Ok):
             acked.setdefault(event.queue, []).append(event.at_ms)
-    marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
-    return [longest_gap(times, at, end) for at, end in pairwise(marks) for times in acked.values()]
+    return acked
 
 
 def judge(drill: Drill, history: History, *, full: bool = True) -> None:

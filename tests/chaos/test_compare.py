@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.drills.compare import Side, _load, regressions
+from chaos.drills.compare import Side, load, regressions
 from model.errors import ConfigError
 from tests.live.commands import Shell
 
@@ -112,7 +112,7 @@ def test_modes_are_compared_by_what_they_promise_and_latencies_within_one_system
     for mode in ("default", "master-alone", "all-ack"):
         name = f"matrix/kill/{mode}"
         kept(tmp_path / "b" / f"{mode}.json", name, target="rocketmq", lost_total=int(mode != "all-ack"))
-    assert {name: len(found) for name, found in _load(tmp_path / "b").items()} == {
+    assert {name: len(found) for name, found in load(tmp_path / "b").items()} == {
         "kill/master-alone": 2,
         "kill/default": 1,
     }
@@ -140,4 +140,4 @@ def test_what_is_no_result_is_told(tmp_path: Path) -> None:
 )
 def test_what_holds_a_number_that_is_none_is_no_result(tmp_path: Path, more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"wrong\.json is no result of a drill"):
-        _load(kept(tmp_path / "wrong.json", "kill-master", **more))
+        load(kept(tmp_path / "wrong.json", "kill-master", **more))

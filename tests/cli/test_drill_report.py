@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
+from chaos.drills.compare import load
 from chaos.drills.drill import summary
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
-from chaos.drills.measure import Drill, outages
+from chaos.drills.measure import Drill, by_queue, gone, outages
 from chaos.drills.timeline import timeline
 from chaos.faults import Isolate, Step
-from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Unknown
+from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Read, Unknown
 from chaos.live.executor import Outcome
 from chaos.scenarios import Plan
-from cli.drill_report import page
+from cli.drill_report import overview, page
 from client.message import Queue
 from tests.browser import CONTRAST, WIDTHS, browser
 from tests.live.commands import Shell
@@ -146,6 +147,60 @@ def test_each_strikes_outage_is_counted_for_each_queue() -> None:
     assert (told["rto_p50_ms"], told["rto_p99_ms"], told["rto_max_ms"]) == (10.0, 210.0, 210.0)
 
 
+def test_each_queue_has_its_own_outages_and_losses() -> None:
+    one, other = Queue("t", "g", 0), Queue("t", "g", 1)
+    events: list[Any] = []
+    for queue, back in ((one, 300), (other, 400)):
+        for at in (*range(0, 200, 10), *range(back, 1000, 10)):
+            key = f"{queue.queue_id}-{at}"
+            events += [Invoke(at, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+            if queue == one or at != 500:
+                events.append(Read(1000.0, "c", key, queue, at, 1, final=True))
+    found = by_queue(History(events), [190.0, 600.0], 990.0, gone(History(events)))
+    assert [(row["queue"], row["lost"], row["rto_p50_ms"], row["rto_max_ms"]) for row in found] == [
+        ("t@g/0", 0, 10.0, 110.0),
+        ("t@g/1", 1, 10.0, 210.0),
+    ]
+    assert [row["lost"] for row in by_queue(History(events), [], 990.0, None)] == [None, None]
+    spec = DrillSpec(scenario="x", seed=1, plan=Plan([]))
+    told = DrillResult(Drill(full_again_ms=1.0, read_back=9), Outcome(), History(events), {}, 990.0)
+    assert [row["lost"] for row in told.to_json(spec)["per_queue"]] == [0, 1]
+    assert "<td>t@g/1</td>" in page(told.to_json(spec), "run.json")
+    told.drill.full_again_ms = None
+    assert [row["lost"] for row in told.to_json(spec)["per_queue"]] == [None, None], "nobody knows"
+
+
+def test_two_results_stand_beside_each_other_and_a_folder_is_one_side(tmp_path: Path) -> None:
+    one, other, folder = tmp_path / "ours.json", tmp_path / "theirs.json", tmp_path / "matrix"
+    one.write_text(json.dumps(result()))
+    lost = [{"checker": "lost", "text": "<k1> is gone"}]
+    theirs = result(violations=lost) | {"target": "rocketmq", "lost_total": 1, "broken": {"lost": 1}}
+    other.write_text(json.dumps(theirs))
+    out = tmp_path / "both.html"
+    Shell()("drill", "report", str(one), str(other), "--out", str(out))
+    text = out.read_text(encoding="utf-8")
+    assert "A promise was broken." in text
+    assert text.count('role=img aria-label="') == 2, "both are drawn"
+    assert text.count("<td>isolated</td><td>ours.json (keelmq)</td>") == 1
+    assert text.count("<td>isolated</td><td>theirs.json (rocketmq)</td>") == 1
+    assert "&lt;k1&gt; is gone" in text
+    assert "chaos@broker-a/0" in text
+    assert not any(word in text for word in ("http:", "https:", "src=", "<script"))
+    folder.mkdir()
+    for seed in (1, 2):
+        (folder / f"kill-{seed}.json").write_text(json.dumps(result() | {"scenario": "matrix/kill/default"}))
+    said = Shell()("drill", "report", str(folder), "--junit", str(tmp_path / "all.xml")).strip()
+    text = Path(said).read_text(encoding="utf-8")
+    assert said == str(tmp_path / "matrix.html")
+    assert "<td>kill/default</td><td>matrix (keelmq)</td><td class=n>2</td>" in text
+    assert "role=img" not in text, "of many none is drawn"
+    assert 'tests="2"' in (tmp_path / "all.xml").read_text()
+    wrong = folder / "wrong.json"
+    wrong.write_text("{}")
+    assert "wrong.json is no result of a drill" in Shell()("drill", "report", str(folder), code=64)
+    assert "There are no results." in overview([("empty", {})])
+
+
 def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
     text = page(result(), "run.json")
     assert "Nothing acknowledged is missing." in text
@@ -161,16 +216,19 @@ def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
 async def test_the_page_fits_and_is_readable_at_two_widths_light_and_dark(tmp_path: Path) -> None:
     told = tmp_path / "run.html"
     told.write_text(page(result(), "run.json"), encoding="utf-8")
+    (kept := tmp_path / "run.json").write_text(json.dumps(result()))
+    both = tmp_path / "both.html"
+    both.write_text(overview([("a.json", load(kept)), ("b.json", load(kept))]), encoding="utf-8")
     async with browser(tmp_path / "profile") as tab:
         for width in WIDTHS:
-            for dark in (False, True):
-                await tab.show(told.as_uri(), width, dark)
-                where = f"at {width}, {'dark' if dark else 'light'}"
+            for dark, shown in ((dark, shown) for dark in (False, True) for shown in (told, both)):
+                await tab.show(shown.as_uri(), width, dark)
+                where = f"{shown.stem} at {width}, {'dark' if dark else 'light'}"
                 assert await tab.run("document.documentElement.scrollWidth <= innerWidth"), where
                 assert await tab.run(CONTRAST) == [], where
                 gap = "document.querySelector('.gap').getBoundingClientRect()"
                 assert await tab.run(f"{gap}.width >= 1 && {gap}.height > 20"), f"80 ms are seen {where}"
-                await tab.shot(tmp_path / f"run-{width}-{'dark' if dark else 'light'}.png")
+                await tab.shot(tmp_path / f"{shown.stem}-{width}-{'dark' if dark else 'light'}.png")
         assert tab.complaints == []
 
 
