@@ -23,7 +23,7 @@ from chaos import faults
 from chaos.checks import Evidence, Promised, check_all
 from chaos.checks.liveness import Group
 from chaos.drills.drill import READ_BACK_S
-from chaos.drills.live import stubborn
+from chaos.drills.live import stores, stubborn
 from chaos.drills.live.disks import lied
 from chaos.drills.live.extras import LiveExtras
 from chaos.drills.live.online import Stopped, Watch, unless_broken
@@ -235,7 +235,13 @@ async def run_scenario(
             await env.offload(lambda: ground.begin_with(spec.previous))
         tell("starting the cluster")
         await cluster.up(timeout_s=READY_S[spec.target])
-        return await strike(env, spec, cluster, ground, env_of, tell)
+        told = await strike(env, spec, cluster, ground, env_of, tell)
+        if spec.target == OURS:
+            cluster.down()
+            full = told.drill.full_again_ms is not None
+            found = await env.offload(lambda: stores.damaged(cluster, told.history, full=full))
+            told.broken = stores.tell(told.drill, told.broken, found)
+        return told
 
 
 def _laid_out(env: Env, spec: DrillSpec, directory: Path) -> LocalCluster:
