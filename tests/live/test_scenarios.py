@@ -29,6 +29,17 @@ needs_network = pytest.mark.skipif(unavailable() is not None, reason=str(unavail
 ECHO = (
     "import socket,sys;c,_=socket.create_server((sys.argv[1],5000)).accept()\nwhile d:=c.recv(9):c.sendall(d)"
 )
+TRIES_A_DISK = """
+import sys
+from chaos.live import loop_disk
+
+def stands(disk):
+    print("there", flush=True)
+    sys.stdin.read()
+
+setattr(loop_disk.LoopDisk, sys.argv[1], stands)
+loop_disk.unavailable()
+"""
 SHORT = "isolated_master_confirms_nothing_its_successor_lacks"
 
 
@@ -177,6 +188,29 @@ def test_after_a_drill_was_killed_heal_leaves_nothing(tmp_path: Path, point: str
             assert str(tmp_path).encode() not in path.read_bytes()
         except OSError:
             continue
+
+
+@pytest.mark.skipif(loop_disk.unavailable() is not None, reason=str(loop_disk.unavailable()))
+@pytest.mark.parametrize("point", ["_mount", "power_off", "power_on"])
+def test_after_a_command_was_killed_while_it_tried_a_disk_nothing_of_it_stays(
+    tmp_path: Path, point: str
+) -> None:
+    command = [sys.executable, "-c", TRIES_A_DISK, point]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"there\n"
+        child.kill()
+    place = next(tmp_path.glob(f"{loop_disk.TRIAL}*"))
+    assert str(place) in _devices()
+    assert (str(place) in Path("/proc/mounts").read_text()) is (point != "_mount")
+    assert loop_disk.sweep(tmp_path) == [str(place)]
+    assert str(place) not in _devices() + Path("/proc/mounts").read_text()
+    assert not place.exists()
+
+
+def _devices() -> str:
+    return subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.more
