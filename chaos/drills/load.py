@@ -124,6 +124,10 @@ class DrillLoad:
         self._running: list[asyncio.Task[None]] = []
         self._following: asyncio.Task[None] | None = None
 
+    @property
+    def topic(self) -> str:
+        return self.queues[0].topic
+
     def beside(self, name: str, client: Client, load: Load, chance: random.Random) -> None:
         """One more producer, to all queues, before the start."""
         own = random.Random(chance.getrandbits(64))

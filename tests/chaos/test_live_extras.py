@@ -43,6 +43,8 @@ class FakeAdmin:
 
 
 class Load:
+    topic = "chaos"
+
     def __init__(self) -> None:
         self.history = History()
         self.now_ms = 0.0
@@ -50,6 +52,27 @@ class Load:
     def clock(self) -> float:
         self.now_ms += 1.0
         return self.now_ms
+
+
+class Group:
+    """Of push consumers: nobody comes."""
+
+    handled: frozenset[str] = frozenset()
+    came = 0
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def run(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def not_handled(self, history: History, *, clocks_true: bool) -> list[str]:
+        return []
+
+
+@pytest.fixture(autouse=True)
+def _no_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PushGroup", Group)
 
 
 def extras_of(directory: Path, *, asked: bool) -> LiveExtras:

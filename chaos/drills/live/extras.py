@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from admin.local.cluster import LocalCluster
+from chaos.drills.live.push_group import PushGroup
 from chaos.drills.load import DrillLoad
 from chaos.extras import Extras, Tables
 from chaos.faults import ClockJump
@@ -75,18 +76,23 @@ class LiveExtras:
     ) -> None:
         env = env_of(CLIENT)
         self._asked, self._load = asked, load
-        self._extras = Extras(LiveSite(env, cluster, load.history), env, chance)
+        self._site = LiveSite(env, cluster, load.history)
+        self._extras = Extras(self._site, env, chance)
+        self._group = PushGroup(env_of, self._site.namesrv, load.topic, random.Random(chance.getrandbits(64)))
         self._tasks = Tasks("extras")
         self._running: asyncio.Task[None] | None = None
+        self._consuming: asyncio.Task[None] | None = None
 
     @property
     def done(self) -> Mapping[str, int]:
         """How often each kind was answered; ``extra.failed``: how often one was refused or not answered."""
-        return dict(self._extras.done)
+        pushed = {"extra.pushed": len(self._group.handled), "extra.members": self._group.came}
+        return dict(self._extras.done) | (pushed if self._asked else {})
 
     def start(self) -> None:
         if self._asked:
             self._running = self._tasks.spawn(self._extras.run(), name="ask")
+            self._consuming = self._tasks.spawn(self._group.run(), name="push")
 
     async def not_kept(self) -> list[dict[str, Any]]:
         """Ask for no more, and wait until all that was answered shows, or long enough: what is missing then,
@@ -94,12 +100,15 @@ class LiveExtras:
         if self._running is None:
             return []
         self._extras.stop()
+        self._group.settle()
         await asyncio.wait([self._running], timeout=ENDS_S)
         until_ms = self._load.clock() + SHOWN_S * 1000
         while True:
             missing = await self._extras.look()
-            if not missing or self._load.clock() > until_ms:
-                return [] if self.unread else [{"checker": "extras", "text": text} for text in missing]
+            late = self._group.not_handled(self._load.history, clocks_true=self._site.clocks_true())
+            if not (missing or late) or self._load.clock() > until_ms:
+                told = [] if self.unread else [{"checker": "extras", "text": text} for text in missing]
+                return told + [{"checker": "pushed", "text": text} for text in late]
             await asyncio.sleep(LOOK_S)
 
     @property
@@ -110,11 +119,15 @@ class LiveExtras:
 
     def errors(self) -> list[dict[str, Any]]:
         """What ended the asking before its time, as the checks tell it."""
-        task = self._running
-        error = None if task is None or not task.done() or task.cancelled() else task.exception()
-        return [] if error is None else [{"checker": "no_errors", "text": f"extras ended: {error!r}"}]
+        told = []
+        for task in (self._running, self._consuming):
+            error = None if task is None or not task.done() or task.cancelled() else task.exception()
+            if error is not None:
+                told.append({"checker": "no_errors", "text": f"extras ended: {error!r}"})
+        return told
 
     async def close(self) -> None:
         await self._tasks.cancel()
         if self._asked:
             await self._extras.close()
+            await self._group.close()
