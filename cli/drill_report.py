@@ -74,44 +74,52 @@ def _read(file: Path) -> Any:
 
 def overview(sides: Sequence[tuple[str, Results]]) -> str:
     """The page of several results, a column for each side. Raises KeyError or TypeError for what is none."""
-    every = [one for _, found in sides for own in found.values() for one in own]
+    named = [(f"{name} ({_target(found)})", found) for name, found in sides]
+    every = [one for _, found in named for one in _all(found)]
     words = [_word(one) for one in every]
     word = next((each for each in VERDICTS if each in words), "unfinished")
     tone, headline = VERDICTS[word]
-    names = [f"{name} ({_target(found)})" for name, found in sides]
-    faults = sorted({fault for _, found in sides for fault in found})
-    measures = [(fault, [measured(found.get(fault)) for _, found in sides]) for fault in faults]
-    drawn = [
-        (name, _plot(one["timeline"]))
-        for name, (_, found) in zip(names, sides, strict=True)
-        for own in found.values()
-        for one in own
-        if sum(map(len, found.values())) == 1 and one.get("timeline")
-    ]
     values = {
         "word": word,
         "tone": tone,
         "headline": headline if every else "There are no results.",
-        "story": f"{' beside '.join(names)}: {len(every)} results",
+        "story": f"{' beside '.join(name for name, _ in named)}: {len(every)} results",
         "numbers": [],
-        "names": names,
         "columns": list(COLUMNS.values()),
-        "rows": [
-            (fault, name, [cell(one, column) for column in COLUMNS])
-            for fault, own in measures
-            for name, one in zip(names, own, strict=True)
-        ],
+        "rows": _measures(named),
         "troubles": [_trouble(one, each) for one, each in zip(every, words, strict=True) if each != "held"],
-        "queues": [
-            (name, fault, one["seed"], queue)
-            for name, (_, found) in zip(names, sides, strict=True)
-            for fault, own in sorted(found.items())
-            for one in own
-            for queue in one.get("per_queue") or ()
-        ],
-        "plots": drawn,
+        "queues": [row for name, found in named for row in _queues(name, found)],
+        "plots": [plot for name, found in named for plot in _drawn(name, found)],
     }
     return html.page("drills.html", values, beside=TEMPLATES)
+
+
+def _all(found: Results) -> list[Mapping[str, Any]]:
+    return [one for _, own in sorted(found.items()) for one in own]
+
+
+def _measures(named: Sequence[tuple[str, Results]]) -> list[tuple[str, str, list[str]]]:
+    """A row for each fault and side."""
+    rows = []
+    for fault in sorted({fault for _, found in named for fault in found}):
+        for name, found in named:
+            side = measured(found.get(fault))
+            rows.append((fault, name, [cell(side, column) for column in COLUMNS]))
+    return rows
+
+
+def _queues(name: str, found: Results) -> list[tuple[str, str, Any, Mapping[str, Any]]]:
+    return [
+        (name, str(one["scenario"]), one["seed"], queue)
+        for one in _all(found)
+        for queue in one.get("per_queue") or ()
+    ]
+
+
+def _drawn(name: str, found: Results) -> list[tuple[str, dict[str, Any]]]:
+    """The drawing of a side that is one result."""
+    every = _all(found)
+    return [(name, _plot(one["timeline"])) for one in every if len(every) == 1 and one.get("timeline")]
 
 
 def _target(found: Results) -> str:
