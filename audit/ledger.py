@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ LEDGER: Final = pa.schema(
         ("acked_ms", pa.float64()),
     ]
 )
-BODY_BITS: Final = (1 << 20) - 1
+LOW_BITS: Final = (1 << 20) - 1
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 _BATCH_LINES: Final = 20_000
@@ -62,14 +63,14 @@ class Ledger:
         self._folder = Folder()
         self.path = ""  # where it was read
         self.lines = 0
-        self.bodies = 0  # the sum of what ``BODY_BITS`` leave of the bodies' CRCs
+        self.sums = (0, 0, 0)  # of bodies' CRCs and queue offsets, their ``LOW_BITS``, and of keys' CRCs
         self.topics: set[str] = set()  # of which each send is known
         self.has_unnamed = False  # a line whose key is empty
         try:
             self._parts = Parts(self._folder, LEDGER, parts)
             for table in tables:
                 self.lines += len(table)
-                self.bodies += pc.sum(pc.bit_wise_and(table["body_crc"], BODY_BITS)).as_py() or 0
+                self._add(table)
                 self.has_unnamed |= bool(pc.any(pc.equal(table["uniq_key"], "")).as_py())
                 self._parts.add(table, self.part_of(table["uniq_key"]))
             self._sent = Parts(self._folder, SENT, parts)
@@ -80,6 +81,14 @@ class Ledger:
             self._folder.close()
             raise
         self._crcs = lru_cache(maxsize=2)(self._crcs_of)
+
+    def _add(self, table: pa.Table) -> None:
+        bodies, places, keys = self.sums
+        self.sums = (
+            bodies + (pc.sum(pc.bit_wise_and(table["body_crc"], LOW_BITS)).as_py() or 0),
+            places + (pc.sum(pc.bit_wise_and(table["queue_offset"], LOW_BITS)).as_py() or 0),
+            keys + sum(crc32(key.encode()) for key in table["uniq_key"].to_pylist()),
+        )
 
     def __len__(self) -> int:
         return self.lines

@@ -32,6 +32,13 @@ VERDICTS: Final = {
 }
 
 
+def _beside(path: Path) -> Path:
+    if path.is_dir():
+        own = path.resolve()
+        return own.parent / f"{own.name or 'drills'}.html"
+    return path.with_suffix(".html")
+
+
 @click.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=OutFile(), help="Write the page here [FILE or folder with .html; drills.html].")
@@ -45,7 +52,7 @@ def report(files: Sequence[Path], out: Path | None, xml: Path | None) -> int:
     \b
     Example: keelmq drill report run.json --out run.html
     """
-    out = out or (files[0].with_suffix(".html") if len(files) == 1 else Path("drills.html"))
+    out = out or (_beside(files[0]) if len(files) == 1 else Path("drills.html"))
     try:
         if len(files) == 1 and files[0].is_file():
             result = _read(files[0])

@@ -96,7 +96,9 @@ class _Entries:
                 queue = (row["topic"], row["queue_id"])
                 last[queue] = max(last.get(queue, -1), row["queue_offset_max"])
             there = np.zeros(len(stretch.records), dtype=bool)
-            there[at[right]] = True
+            # A light queue's entry names a record of another queue, whose own may be missing.
+            light = pc.starts_with(entries["topic"], LMQ_PREFIX).to_numpy()
+            there[at[right & ~light]] = True
             lacking = stretch.records.filter(pa.array(~there & (stretch.offset >= bounds.start)))
             unentered.append(lacking.filter(pa.array(_of(lacking, self._queues))))
         rows = self._without_taken(pa.concat_tables(unentered))

@@ -305,16 +305,20 @@ class Executor:
             if self._state.get(node.name) not in ENDED:
                 return
             if self._clock() > until_ms:
-                if self._state[node.name] == "stopping":
-                    self._state[node.name] = "ending"
-                    self._unexplained(node, f"did not end within {GONE_S:.0f} s of SIGTERM")
-                self._cluster.send_signal(node, signal.SIGKILL)
+                self._hangs(node)
             await asyncio.sleep(POLL_S / 4)
         if node.pid is not None and self._state.get(node.name) is None:
             self._unexplained(node, "ended by itself")
         await self._power_on(node)
         self._state.pop(node.name, None)
         self._cluster.start(node)
+
+    def _hangs(self, node: Node) -> None:
+        """It was told to end, and had the time for it."""
+        if self._state.get(node.name) == "stopping":
+            self._state[node.name] = "ending"
+            self._unexplained(node, f"did not end within {GONE_S:.0f} s of SIGTERM")
+        self._cluster.send_signal(node, signal.SIGKILL)
 
     def _unexplained(self, node: Node, what: str) -> None:
         """Note what a server did that was not told to, unless it was hit by what makes servers end."""
@@ -575,7 +579,7 @@ class Executor:
         until_ms = self._clock() + GONE_S * 1000
         while self._cluster.is_running(node):
             if self._clock() > until_ms:
-                self._end(node, signal.SIGKILL)
+                self._hangs(node)
             await asyncio.sleep(POLL_S / 4)
 
     def _operated(self, node: Node, fault: Fault) -> Ended:

@@ -271,12 +271,9 @@ def heal(directory: Path) -> list[str]:
     is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster, or what the
     drill noted cannot be read."""
     path = directory / LEDGER
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    found = _noted(path)
+    if found is None:
         return []
-    except ValueError as error:
-        raise ConfigError(f"{path} is not whole: {error}") from None
     if _works(found):
         raise RuntimeError(f"the drill of {directory} still runs (pid {found['pid']}): end it instead")
     done = []
@@ -306,11 +303,26 @@ def heal(directory: Path) -> list[str]:
 def keeps(directory: Path) -> bool:
     """Whether what a drill left in ``directory`` is to stay, as its ledger says."""
     try:
-        return bool(json.loads((directory / LEDGER).read_text(encoding="utf-8")).get("keep"))
-    except FileNotFoundError:
-        return False
-    except ValueError:
+        found = _noted(directory / LEDGER)
+    except ConfigError:
         return True  # nobody knows: nothing of it is taken away
+    return found is not None and bool(found.get("keep"))
+
+
+def _noted(path: Path) -> dict[str, Any] | None:
+    """What a drill noted of itself; None: nothing. Raises ConfigError where that cannot be a drill's."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not whole: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
+        raise ConfigError(f"{path} is no drill's: it names no pid")
+    lists = [found.get("tracers"), found.get("namespaces") or []]
+    if not all(isinstance(told, list) for told in lists) or "switch" not in found:
+        raise ConfigError(f"{path} is no drill's: tracers, switch or namespaces are missing")
+    return found
 
 
 def _works(found: dict[str, Any]) -> bool:

@@ -746,6 +746,28 @@ async def test_a_disk_that_takes_no_writes_is_mounted_anew_when_its_process_is_g
     assert "did not end" in error
 
 
+async def test_a_broker_that_is_to_leave_and_never_ends_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "GONE_S", 0.05)
+    monkeypatch.setattr(executors, "POLL_S", 0.04)
+    world = World(tmp_path)
+    node = world.cluster.layout.broker_nodes[0]
+    sent: list[int] = []
+
+    def obeys_the_second(of: Any, number: int) -> bool:
+        sent.append(number)
+        world.cluster.running[of.name] = 10**9 if len(sent) == 1 else 0
+        return True
+
+    world.cluster.running[node.name] = 10**9
+    monkeypatch.setattr(world.cluster, "send_signal", obeys_the_second)
+    await world.executor._gone(node, signal.SIGTERM)
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
+    (error,) = world.executor.outcome.errors
+    assert "did not end" in error
+
+
 async def test_a_disk_that_is_full_is_not_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

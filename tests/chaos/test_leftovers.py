@@ -23,6 +23,7 @@ from chaos.drills.live import commands
 from chaos.drills.live.commands import KEPT_AT, PREFIX, _findable, _places
 from chaos.live import leftovers, loop_disk, network
 from chaos.live.ground import LEDGER, heal, keeps
+from model.errors import ConfigError
 from tests.live.commands import Shell
 
 WAITS = "import signal, sys; signal.signal(signal.SIGCONT, lambda *_: 0); print(flush=True); sys.stdin.read()"
@@ -196,6 +197,29 @@ def test_one_place_that_cannot_be_healed_and_odd_notes_keep_no_other_from_it(
     Shell()("drill", "heal", code=UNFINISHED)
     assert [note.exists() for note in notes] == [True, False, False]
     assert [(place / LEDGER).exists() for place in (broken, other, last)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "null", '{"pid": 1}', '{"pid": 1, "tracers": 3, "switch": null}']
+)
+def test_a_note_that_is_no_drills_says_so_and_nothing_is_taken_away(tmp_path: Path, text: str) -> None:
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    (tmp_path / LEDGER).write_text(text)
+    assert keeps(tmp_path)
+    with pytest.raises(ConfigError, match="is no drill's"):
+        heal(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
+def test_a_folder_of_another_user_is_not_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its note says would be done with the rights of who heals."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ours, theirs = (tmp_path / f"{PREFIX}{name}" for name in ("ours", "theirs"))
+    for place in (ours, theirs):
+        place.mkdir()
+    os.chown(theirs, 12_345, 12_345)
+    (tmp_path / f"{PREFIX}link").symlink_to(theirs)
+    assert list(_places()) == [ours]
 
 
 def test_heal_looks_where_a_drill_keeps_its_folder_and_takes_nothing_of_it(

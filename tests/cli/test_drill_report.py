@@ -18,7 +18,7 @@ from chaos.faults import Isolate, Step
 from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Read, Unknown
 from chaos.live.executor import Outcome
 from chaos.scenarios import Plan
-from cli.drill_report import overview, page
+from cli.drill_report import _beside, overview, page
 from client.message import Queue
 from tests.browser import CONTRAST, WIDTHS, browser
 from tests.live.commands import Shell
@@ -267,6 +267,15 @@ def test_the_result_of_another_drill_has_a_page_too(tmp_path: Path) -> None:
     assert said == str(tmp_path / "kill.html")
     assert "kill-master on rocketmq" in text
     assert "not full again" in text
+
+
+def test_the_page_of_a_folder_lies_beside_it_whatever_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "matrix.v2"
+    folder.mkdir()
+    assert _beside(folder) == tmp_path / "matrix.v2.html"
+    assert _beside(Path(".")).name == f"{Path.cwd().name}.html"
+    assert _beside(Path("/")).name == "drills.html"
+    assert _beside(tmp_path / "run.json") == tmp_path / "run.html"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from audit.engines.lines import ranges
-from audit.ledger import BODY_BITS, Ledger
+from audit.ledger import LOW_BITS, Ledger
 from model.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -32,15 +33,21 @@ def lines(session: SparkSession, ledger: Ledger, load: Load) -> DataFrame:
         return session.read.parquet(*ledger.parquet()).persist()
     rows = None
     try:
-        rows = load(ranges(ledger.path)).persist()
-        bodies = F.sum(F.col("body_crc").bitwiseAND(BODY_BITS))
-        if rows.agg(F.count("*"), bodies).collect() == [(len(ledger), ledger.bodies)]:
+        rows = load(ranges(_named_alike(ledger.path))).persist()
+        bodies, places = (F.sum(F.col(name).bitwiseAND(LOW_BITS)) for name in ("body_crc", "queue_offset"))
+        seen = rows.agg(F.count("*"), bodies, places, F.sum(F.crc32("uniq_key")))
+        if seen.collect() == [(len(ledger), *ledger.sums)]:
             return rows
     except (PySparkException, Py4JError, ConfigError, OSError) as error:
         log.info("no worker reads the ledger: %s", str(error).partition("\n")[0])
     if rows is not None:
         rows.unpersist()
     return session.createDataFrame(ledger.table()).persist()
+
+
+def _named_alike(path: str) -> str:
+    """A name that is the same file's in a worker's folder."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def sent(session: SparkSession, ledger: Ledger) -> DataFrame:

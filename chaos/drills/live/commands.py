@@ -303,12 +303,21 @@ def _places() -> dict[Path, list[Path]]:
     """Where drills of this machine may have left something: the folders that they made, and those that they
     were told to keep. With each: the notes of drills that ended, which say so."""
     own = Path(tempfile.gettempdir())
-    found: dict[Path, list[Path]] = {place: [] for place in sorted(own.glob(f"{PREFIX}*")) if place.is_dir()}
+    found: dict[Path, list[Path]] = {place: [] for place in sorted(own.glob(f"{PREFIX}*")) if _is_ours(place)}
     for note in sorted(own.glob(f"{PREFIX}*{KEPT_AT}")):
         if (told := _noted(note)) is not None:
             pid, began, place = told
             found.setdefault(place, []).extend([note] if leftovers.began(pid) != began else [])
     return found
+
+
+def _is_ours(place: Path) -> bool:
+    """Anybody may make a folder of that name: what it says is not to be done by another user."""
+    try:
+        info = place.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
 
 
 def _noted(note: Path) -> tuple[int, int, Path] | None:

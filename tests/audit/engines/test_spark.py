@@ -304,8 +304,13 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
         path.write_text(re.sub(r'"body_crc": \d+', '"body_crc": 7', lines))
         return load_lines(parts)
 
+    def renamed(parts: list[dict[str, Any]]) -> Any:
+        """Of another run with the same bodies."""
+        path.write_text(re.sub(r'("uniq_key": ")', r"\1another", lines))
+        return load_lines(parts)
+
     try:
-        for seen in (grown, other, gone):
+        for seen in (grown, other, renamed, gone):
             rows = ledgers.lines(engine._session, ledger, seen)
             assert rows.toArrow().sort_by("line").equals(ledger.table())
             rows.unpersist()

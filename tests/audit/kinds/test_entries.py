@@ -311,6 +311,17 @@ def test_both_engines_name_the_same_entries(tmp_path: Path, engine: object) -> N
     }
 
 
+def test_an_entry_of_a_light_queue_stands_in_for_none_of_the_records_own(tmp_path: Path) -> None:
+    """It names the record, too, and the queue's own entry could be missing."""
+    stores, ledger = make_queued(tmp_path)
+    for store in stores:
+        enter(store, "%LMQ%x", 0, 0, struct.pack(">qiq", *entry(store, 1, 17)))
+    assert of_queues(run_local(stores, ledger).findings) == []
+    zeroed(stores[1])
+    (found,) = of_queues(run_local(stores, ledger).findings)
+    assert (found.kind, found.queue_id, found.queue_offset) == ("cq_missing", 1, 17)
+
+
 @pytest.mark.more  # The local engine looks at it in every run (the real broker's queues, above).
 @pytest.mark.spark
 @pytest.mark.timeout(300)
