@@ -44,7 +44,7 @@ demo: setup
 
 # Four workers wait for real processes. Two more than there are cores compute: many of these tests wait, too.
 test: setup
-	$(BIN)/pytest -n $$(($(JOBS) + 6)) --at-once $$(($(JOBS) + 3))
+	$(BIN)/pytest -n $$(($(JOBS) + 5)) --at-once $$(($(JOBS) + 2))
 
 # With what make test leaves out: what the real RocketMQ alone does, further cases, and what promtool and helm say.
 # Notes how it ended in docs/compatibility.md.
