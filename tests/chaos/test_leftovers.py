@@ -28,6 +28,15 @@ from tests.live.commands import Shell
 
 WAITS = "import signal, sys; signal.signal(signal.SIGCONT, lambda *_: 0); print(flush=True); sys.stdin.read()"
 
+OF_A_DEAD_DRILL: dict[str, Any] = {
+    "pid": 1,
+    "began": -1,
+    "keep": True,
+    "switch": None,
+    "namespaces": [],
+    "tracers": [],
+}
+
 
 @contextmanager
 def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -139,15 +148,7 @@ def test_a_disk_is_copied_before_its_image_goes_also_under_a_path_with_a_space(
     own = tmp_path / "my run"
     own.mkdir()
     layouts.save(Layout.make(base_port=20_000), own)
-    told: dict[str, Any] = {
-        "pid": 1,
-        "began": -1,
-        "keep": True,
-        "switch": None,
-        "namespaces": [],
-        "tracers": [],
-    }
-    (own / LEDGER).write_text(json.dumps(told))
+    (own / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL))
     images = [own / "disks" / f"{name}.img" for name in ("broker-a-0", "broker-a-1")]
     mount = own / "store" / "broker-a-0"
     for path in (*images, mount.with_name("broker-a-0.kept") / "cut short"):
@@ -179,15 +180,7 @@ def test_one_place_that_cannot_be_healed_and_odd_notes_keep_no_other_from_it(
     for place in (broken, other, last):
         place.mkdir()
         layouts.save(Layout.make(base_port=20_000), place)
-        told: dict[str, Any] = {
-            "pid": 1,
-            "began": -1,
-            "keep": True,
-            "switch": None,
-            "namespaces": [],
-            "tracers": [],
-        }
-        (place / LEDGER).write_text("{" if place == broken else json.dumps(told))
+        (place / LEDGER).write_text("{" if place == broken else json.dumps(OF_A_DEAD_DRILL))
         notes.append(tmp_path / f"{PREFIX}{place.name}{KEPT_AT}")
         notes[-1].write_text(f"1 -1 {place}")
     for number, text in enumerate(("", "one two three", "7")):
@@ -229,15 +222,7 @@ def test_heal_looks_where_a_drill_keeps_its_folder_and_takes_nothing_of_it(
     for place in (kept, evidence):
         place.mkdir(parents=True)
         layouts.save(Layout.make(base_port=20_000), place)
-        told: dict[str, Any] = {
-            "pid": 1,
-            "began": -1,
-            "switch": None,
-            "namespaces": [],
-            "tracers": [],
-            "keep": True,
-        }
-        (place / LEDGER).write_text(json.dumps(told))
+        (place / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL))
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     with _findable(kept):
         note = next(own.glob(f"*{KEPT_AT}"))
