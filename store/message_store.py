@@ -9,7 +9,7 @@ All methods are called on the event loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 from model.config import StoreConfig
 from model.errors import DiskError
@@ -321,6 +321,10 @@ class MessageStore:
         for _ in self.writer.rebuilding_offsets():
             pass
 
+    def begin_queues(self, starts: Mapping[str, Mapping[int, int]]) -> None:
+        """By topic and queue id, where queues begin that are not here. The mapping itself: it may change."""
+        self.files.queues.starts = starts
+
     async def rebuild_queue_offsets_in_slices(self, slice_: Slice) -> None:
         """``rebuild_queue_offsets`` while others run; nothing may be appended meanwhile."""
         for _ in self.writer.rebuilding_offsets():
@@ -341,9 +345,10 @@ class MessageStore:
         return self.reader.get(topic, queue_id, offset, max_count, max_bytes, wanted)
 
     def min_queue_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """First queue offset whose message is kept; 0 for an unknown queue."""
-        queue = self.files.queues.get(topic, queue_id)
-        return QueueOffset(queue.min_offset if queue is not None else 0)
+        """First queue offset whose message is kept; of a queue that is not here, where it begins."""
+        queues = self.files.queues
+        queue = queues.get(topic, queue_id)
+        return QueueOffset(queue.min_offset if queue is not None else queues.start_of(topic, queue_id))
 
     def bytes_behind(self, topic: str, queue_id: int, offset: int) -> int:
         """How much of the log lies between the start of a queue's message and the log's end; 0 when the queue
@@ -353,9 +358,15 @@ class MessageStore:
         return self.log.end - entry[0] if entry is not None else 0
 
     def max_queue_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """Queue offset after the last one dispatched; 0 for an unknown queue."""
+        """Queue offset after the last one dispatched; of a queue that is not here, where it begins."""
+        queues = self.files.queues
+        queue = queues.get(topic, queue_id)
+        return QueueOffset(queue.max_offset if queue is not None else queues.start_of(topic, queue_id))
+
+    def end_below(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Where a queue ends that holds no message at or behind ``physical_offset`` of the log; else 0."""
         queue = self.files.queues.get(topic, queue_id)
-        return QueueOffset(queue.max_offset if queue is not None else 0)
+        return queue.max_offset if queue is not None and queue.max_physical <= physical_offset else 0
 
     def place_of(self, topic: str, queue_id: int, queue_offset: int) -> PhysicalOffset | None:
         """Where in the log the record of a queue offset lies, as its queue says; None: it does not."""

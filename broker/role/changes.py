@@ -18,6 +18,7 @@ from broker.role.epochs import note_epoch
 from broker.role.host import Elected
 from broker.state.role_state import Role, RoleState
 from broker.tables.table_files import TableFiles
+from broker.upkeep.expired_queues import note_expired
 from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
 from ha.slave.own_log import forget_epochs
@@ -44,6 +45,7 @@ class RoleChanges:
         over: Callable[[], bool],
     ) -> None:
         self.stopping = False
+        self._leads = False  # from the beginning of ``lead`` on
         self._over = over
         self._context = context
         self._processors = processors
@@ -53,6 +55,8 @@ class RoleChanges:
         self._topic_repair = TopicRepair(context)
         self._tasks = Tasks(f"broker {context.config.broker_name} master")
         context.store.on_arrive.append(self._topic_repair.arrived)
+        context.store.begin_queues(context.topics.starts)
+        context.store.retention.before_expiry.append(self._before_expiry)
 
     @property
     def _ends(self) -> bool:
@@ -67,6 +71,7 @@ class RoleChanges:
         if self._ends:
             return
         again = self._context.role_state.is_master
+        self._leads = True
         slice_ = Slice(self._context.env.monotonic_ms)
         if not again:
             self._context.store.truncate_partial_tail()
@@ -75,6 +80,8 @@ class RoleChanges:
             # Nobody appends: a former master's link has ended, and no send is taken before the role is set.
             await self._context.store.rebuild_queue_offsets_in_slices(slice_)
         # What grows with the tables comes before the role is any other: it is done in slices.
+        if not again:
+            await note_expired(self._context, self._context.store.log.min_offset, slice_)
         await self._topic_repair.look(slice_)
         cut = await self._context.offsets.clamp(self._context.store.next_offset, slice_)
         if cut:
@@ -108,6 +115,10 @@ class RoleChanges:
             await self._group_address.open()
         else:
             self._group_address.hold(False)  # what a handover in the former epoch held back
+
+    async def _before_expiry(self, log_start: PhysicalOffset) -> None:
+        if self._leads:
+            await note_expired(self._context, log_start, Slice(self._context.env.monotonic_ms))
 
     async def take_tables(self, broker_id: BrokerId, epoch: Epoch, sources: Sequence[TableSource]) -> None:
         """See ``RoleHost``."""
@@ -143,6 +154,7 @@ class RoleChanges:
         was_master = self._context.role_state.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
         self._group_address.hold(True)
+        self._leads = False
         self._context.role_state.set(RoleState(role, broker_id, epoch, master_address))
         if was_master:
             self._context.pending_acks.drop()

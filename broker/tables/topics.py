@@ -3,7 +3,9 @@
 ``config/topics.json``: ``{"dataVersion": .., "topicConfigTable": {name: TopicConfig}}``. The version's
 stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer. Ours beside them,
 when a topic was deleted: ``"keelmqDeletedTopics": {name: {queue: where it ended}}``. What was confirmed up to
-there stays in log and queues, but brings no topic back, and is not read when the name is given again.
+there stays in log and queues, but brings no topic back, and is not read when the name is given again. And of
+queues whose messages have all expired: ``"keelmqExpiredQueues": {name: {queue: where it ended}}``. A replica
+that began empty after that has neither records nor a file of it, and must give no offset again when it leads.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from model.topic import (
     TopicConfig,
     topic_name_error,
 )
+from remoting.bodies import Entries
 from runtime.turns import Slice
 
 TOPIC_NOT_EXIST: Final = 17
@@ -36,6 +39,7 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
 UNIT_FLAG: Final = 1  # a bit of topicSysFlag
 DELETED: Final = "keelmqDeletedTopics"
+EXPIRED: Final = "keelmqExpiredQueues"
 _SYSTEM: Final = frozenset(
     {AUTO_CREATE_TOPIC, "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC"}
 )
@@ -81,8 +85,10 @@ class Topics:
         self.table: dict[str, TopicConfig] = {}
         self.text = TableText(lambda: list(self.table), lambda name: self.table[name].to_json())
         self._moved = Moved[str]()
-        self._deleted: dict[str, dict[int, int]] = {}
-        self._deleted_text = TableText(lambda: list(self._deleted), lambda name: _ends(self._deleted[name]))
+        self._deleted = _Ends()
+        self._expired = _Ends()
+        self.starts: dict[str, dict[int, int]] = {}
+        """By topic and queue id, the first offset that was never given: of what was deleted, or expired."""
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
         self._unconfirmed: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
@@ -98,12 +104,15 @@ class Topics:
         if stored is not None:
             self.version = DataVersion.from_json(stored.get("dataVersion"))
             self.table = _parse(stored.get("topicConfigTable") or {})
-            self._deleted = _parse_deleted(stored)
+            self._deleted.table = _parse_ends(stored, DELETED)
+            self._expired.table = _parse_ends(stored, EXPIRED)
+            self._set_all_starts()
         missing = [topic for topic in boot_topics(self._config) if topic.name not in self.table]
         for topic in missing:
             self.table[topic.name] = topic
         self.text.clear()
-        self._deleted_text.clear()
+        self._deleted.text.clear()
+        self._expired.text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
@@ -126,43 +135,62 @@ class Topics:
         """Forget a topic whose queues end at ``ends``, and soon at ``unconfirmed``."""
         if self.table.pop(name, None) is None:
             return False
-        self._deleted.pop(name, None)  # to the end
-        self._deleted[name] = dict(ends)
+        self._deleted.table.pop(name, None)  # to the end
+        self._deleted.table[name] = dict(ends)
         self._unconfirmed.pop(name, None)  # to the end, too
         self._unconfirmed[name] = dict(unconfirmed)
-        self._deleted_text.changed(name, True)
-        for known in (self._deleted, self._unconfirmed):
+        self._deleted.text.changed(name, True)
+        self._expired.table.pop(name, None)
+        self._expired.text.changed(name, False)
+        self._set_starts(name)
+        for known in (self._deleted.table, self._unconfirmed):
             while len(known) > DELETED_MAX:
                 oldest = next(iter(known))
                 del known[oldest]
-                self._deleted_text.changed(oldest, oldest in self._deleted)
+                self._deleted.text.changed(oldest, oldest in self._deleted.table)
+                self._set_starts(oldest)
         self._changed([name])
         return True
+
+    def note_expired(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Messages of these queues are, or will be in a moment, all gone; they ended there."""
+        changed = []
+        for name, found in ends.items():
+            known = self.starts.get(name, {})
+            news = {queue_id: end for queue_id, end in found.items() if end > known.get(queue_id, 0)}
+            if news:
+                self._expired.table[name] = {**self._expired.table.get(name, {}), **news}
+                self._expired.text.changed(name, True)
+                self._set_starts(name)
+                changed.append(name)
+        if changed:
+            self._changed(changed)
 
     def was_deleted(self, name: str, queue_id: int, end: int, *, own: bool = False) -> bool:
         """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted. ``own``:
         this master stored the last of it itself. While it has no such topic, that is a message from before:
         one that was delayed, or that had begun."""
-        if end <= self._deleted.get(name, {}).get(queue_id, -1):
+        if end <= self._deleted.table.get(name, {}).get(queue_id, -1):
             return True
-        gone = own and name in self._deleted and name not in self.table
+        gone = own and name in self._deleted.table and name not in self.table
         if not gone and end > self._unconfirmed.get(name, {}).get(queue_id, -1):
             return False
-        self._deleted.setdefault(name, {})[queue_id] = end
-        self._deleted_text.changed(name, True)
+        self._deleted.table.setdefault(name, {})[queue_id] = end
+        self._deleted.text.changed(name, True)
+        self._set_starts(name)
         self._changed([name])
         return True
 
     def need_kept(self, name: str) -> str:
         """The name. Raises Refused 17 for a topic that was deleted and not made again: what comes to it is
         for no reader, also later."""
-        if name in self._deleted and name not in self.table:
+        if name in self._deleted.table and name not in self.table:
             raise Refused(f"topic[{name}] was deleted, make it again first", TOPIC_NOT_EXIST)
         return name
 
     def first_offset(self, name: str, queue_id: int) -> int:
         """Where a queue begins for readers: what its name held before it was deleted is not for them."""
-        return self._deleted.get(name, {}).get(queue_id, 0)
+        return self._deleted.table.get(name, {}).get(queue_id, 0)
 
     def ensure(self, name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
         """The topic, created with ``queues`` queues when it is not there."""
@@ -251,12 +279,20 @@ class Topics:
             return self._adopt_part(wrapper, table, version)
         if version.order() == self.version.order() and table == self.table:
             return False
-        deleted = _parse_deleted(wrapper)
-        names = differing(self.table, table) | differing(self._deleted, deleted)
+        deleted, expired = _parse_ends(wrapper, DELETED), _parse_ends(wrapper, EXPIRED)
+        if EXPIRED not in wrapper:  # a RocketMQ master knows no such thing: what one of ours knew stays true
+            expired = {name: ends for name, ends in self._expired.table.items() if name in table}
+        names = (
+            differing(self.table, table)
+            | differing(self._deleted.table, deleted)
+            | differing(self._expired.table, expired)
+        )
         self.table = table
         note_replaced(names, table, self._moved, self.text)
-        self._deleted, self._unconfirmed = deleted, {}
-        self._deleted_text.clear()
+        self._deleted.table, self._unconfirmed, self._expired.table = deleted, {}, expired
+        self._deleted.text.clear()
+        self._expired.text.clear()
+        self._set_all_starts()
         self.version = version
         for hook in self.on_change:
             hook(names)
@@ -274,8 +310,17 @@ class Topics:
                 self.table.pop(name, None)
             self.text.changed(name, name in table)
         self._moved.add(names)
-        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
-        self._deleted_text.clear()
+        expired = _parse_ends(wrapper, EXPIRED)
+        for name in names:
+            self._expired.table.pop(name, None)
+            self._expired.text.changed(name, name in expired)
+        self._expired.table |= expired
+        deleted = _parse_ends(wrapper, DELETED)
+        others = differing(self._deleted.table, deleted)
+        self._deleted.table, self._unconfirmed = deleted, {}
+        self._deleted.text.clear()
+        for name in names | others:
+            self._set_starts(name)
         self.version = version
         for hook in self.on_change:
             hook(names)
@@ -283,26 +328,40 @@ class Topics:
 
     def check_invariants(self) -> None:
         self.text.check_invariants()
-        self._deleted_text.check_invariants()
+        self._deleted.text.check_invariants()
+        self._expired.text.check_invariants()
+        assert self.starts.keys() == self._deleted.table.keys() | self._expired.table.keys(), (
+            "each end is a start"
+        )
 
     async def prepare(self, slice_: Slice, indent: bool = False) -> None:
         """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""
         await self.text.prepare(slice_, indent)
-        await self._deleted_text.prepare(slice_, indent)
+        await self._deleted.text.prepare(slice_, indent)
+        await self._expired.text.prepare(slice_, indent)
 
     def to_json(self) -> dict[str, Any]:
         """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
-        deleted = {name: _ends(ends) for name, ends in self._deleted.items()}
-        return self._wrapped({name: topic.to_json() for name, topic in self.table.items()}, deleted)
+        deleted, expired = (
+            {name: _ends(ends) for name, ends in known.items()}
+            for known in (self._deleted.table, self._expired.table)
+        )
+        return self._wrapped({name: topic.to_json() for name, topic in self.table.items()}, deleted, expired)
 
     def to_text(self, indent: bool = False) -> dict[str, Any]:
         """``to_json`` with the table already written."""
-        return self._wrapped(self.text.whole(indent), self._deleted_text.whole(indent))
+        texts = (self._deleted.text.whole(indent), self._expired.text.whole(indent))
+        return self._wrapped(self.text.whole(indent), *texts)
 
     def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
         mark of now."""
-        return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+        names = self._moved.since(mark)
+        deleted = self._deleted.text.whole()
+        expired = self._expired.text.whole() if names is None else self._expired_part(names)
+        return changed_since(
+            mark, self._moved, self.text, self.table, lambda table: self._wrapped(table, deleted, expired)
+        )
 
     async def prepare_since(self, mark: int, slice_: Slice) -> None:
         """Write in slices what ``since`` would have to. Raises as ``slice_``."""
@@ -323,24 +382,46 @@ class Topics:
             "dataVersion": self.version.to_json(),
             "topicConfigTable": self.text.part(name for name in names if name in self.table),
             "part": sorted(names),
-            DELETED: {name: _ends(self._deleted[name]) for name in names if name in self._deleted},
+            DELETED: {
+                name: _ends(self._deleted.table[name]) for name in names if name in self._deleted.table
+            },
+            EXPIRED: self._expired_part(names),
         }
 
     def apply(self, change: dict[str, Any]) -> None:
         """Take a change that ``since`` gave. Raises KeyError, TypeError, ValueError for one that is none."""
-        deleted = dict(self._deleted)
+        deleted = dict(self._deleted.table)
         for name in map(str, change["part"]):
             deleted.pop(name, None)
-        deleted |= _parse_deleted(change)
+        deleted |= _parse_ends(change, DELETED)
         while len(deleted) > DELETED_MAX:
             del deleted[next(iter(deleted))]
         self.adopt({**change, DELETED: {name: _ends(ends) for name, ends in deleted.items()}})
 
-    def _wrapped(self, table: Any, deleted: Any = None) -> dict[str, Any]:
+    def _wrapped(self, table: Any, deleted: Any, expired: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"dataVersion": self.version.to_json(), "topicConfigTable": table}
-        if self._deleted:
-            found[DELETED] = self._deleted_text.whole() if deleted is None else deleted
+        if self._deleted.table:
+            found[DELETED] = deleted
+        if self._expired.table:
+            found[EXPIRED] = expired
         return found
+
+    def _expired_part(self, names: Iterable[str]) -> Entries:
+        return self._expired.text.part(name for name in names if name in self._expired.table)
+
+    def _set_starts(self, name: str) -> None:
+        starts = dict(self._deleted.table.get(name, {}))
+        for queue_id, end in self._expired.table.get(name, {}).items():
+            starts[queue_id] = max(starts.get(queue_id, 0), end)
+        if name in self._deleted.table or name in self._expired.table:
+            self.starts[name] = starts
+        else:
+            self.starts.pop(name, None)
+
+    def _set_all_starts(self) -> None:
+        self.starts.clear()
+        for name in self._deleted.table.keys() | self._expired.table.keys():
+            self._set_starts(name)
 
     def _changed(self, names: Iterable[str]) -> None:
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
@@ -365,5 +446,13 @@ def _ends(ends: Mapping[int, int]) -> dict[str, int]:
     return {str(queue_id): end for queue_id, end in ends.items()}
 
 
-def _parse_deleted(stored: dict[str, Any]) -> dict[str, dict[int, int]]:
-    return {n: {int(q): int(end) for q, end in ends.items()} for n, ends in stored.get(DELETED, {}).items()}
+class _Ends:
+    """By name and queue id, where queues ended; and the text of that."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, dict[int, int]] = {}
+        self.text = TableText(lambda: list(self.table), lambda name: _ends(self.table[name]))
+
+
+def _parse_ends(stored: dict[str, Any], key: str) -> dict[str, dict[int, int]]:
+    return {n: {int(q): int(end) for q, end in ends.items()} for n, ends in stored.get(key, {}).items()}

@@ -17,7 +17,7 @@ import logging
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from threading import Lock
@@ -469,6 +469,8 @@ class ConsumeQueues:
     def __init__(self, disk: Disk, path: str, file_bytes: int) -> None:
         self.path = path
         self.dirty: dict[ConsumeQueue, None] = {}  # queues with buffered entries, in order
+        self.starts: Mapping[str, Mapping[int, int]] = {}
+        """By topic and queue id, where a queue begins that is not here: what it held is kept nowhere."""
         self._disk = disk
         self._file_bytes = file_bytes
         self._unsynced: dict[ConsumeQueue, int] = {}  # the log offset up to which their entries are durable
@@ -495,6 +497,11 @@ class ConsumeQueues:
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
+
+    def start_of(self, topic: str, queue_id: int) -> int:
+        """Where a queue begins, and ends, that is not here."""
+        known = self.starts.get(topic)
+        return 0 if known is None else known.get(queue_id, 0)
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made when there is none."""

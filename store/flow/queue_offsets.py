@@ -83,6 +83,11 @@ class QueueOffsets:
                     table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
             yield
         self._step_over_lost(table)
+        for known in _batches(self._queues.starts.items()):
+            for topic, starts in known:
+                for queue_id, start in starts.items():
+                    table[topic, queue_id] = QueueOffset(max(table.get((topic, queue_id), 0), start))
+            yield
         light_queues = 0
         for keys in _batches(table):
             light_queues += sum(topic.startswith(LMQ_PREFIX) for topic, _ in keys)

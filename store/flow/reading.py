@@ -167,7 +167,9 @@ class Reader:
         of those whose tags code is in ``wanted``."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
-            return Got(GetStatus.NO_QUEUE, 0, 0, 0, [], 0)
+            start = self._queues.start_of(topic, queue_id)
+            status = GetStatus.NO_MESSAGE_IN_QUEUE if start else GetStatus.NO_QUEUE
+            return Got(status, start, start, start, [], 0)
         low, high = queue.min_offset, queue.max_offset
         outside = _outside(offset, low, high)
         if outside is not None:
@@ -391,7 +393,7 @@ class Reader:
         ``upper``: the last one stored at or before it (the first kept when there is none)."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
-            return 0
+            return self._queues.start_of(topic, queue_id)
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -407,7 +409,7 @@ class Reader:
         """The first queue offset whose message lies behind ``physical_offset``, or the end."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
-            return 0
+            return self._queues.start_of(topic, queue_id)
         place = lambda at: (queue.entry(at) or (-1,))[0]  # noqa: E731
         kept = range(queue.min_offset, queue.max_offset)
         return queue.min_offset + bisect_right(kept, physical_offset, key=place)

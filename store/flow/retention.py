@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 
 from model.config import StoreConfig
+from model.ids import PhysicalOffset
 from runtime.env import Env
 from runtime.turns import Slice
 from store.files.store_files import StoreFiles
@@ -45,6 +47,8 @@ class Retention:
         self._log = files.log
         self._health = files.health
         self._dispatcher = dispatcher
+        self.before_expiry: list[Callable[[PhysicalOffset], Awaitable[None]]] = []
+        """Told where the log will begin, before it does."""
         self._began_ms = env.now_ms(), env.monotonic_ms()
         self._ahead_ms, self._ahead_since_ms = 0.0, 0.0  # of what it was set ahead, and since when
 
@@ -72,6 +76,8 @@ class Retention:
         try:
             await self._remove_forgotten()
             while gone < FILES_PER_ROUND and self._is_due(percent, any_hour):
+                if not await self._tell(self._log.segments[1].start):
+                    break
                 # From here on the log begins later, whether its file can be removed or not: what names the
                 # bytes before must follow it.
                 self._log.forget_first()
@@ -84,6 +90,13 @@ class Retention:
             if gone:
                 await self.follow_log_start()
         return gone
+
+    async def _tell(self, log_start: int) -> bool:
+        """Tell ``before_expiry``; False: the log is another one meanwhile."""
+        before = (self._log.generation, self._log.min_offset)
+        for hook in self.before_expiry:
+            await hook(PhysicalOffset(log_start))
+        return before == (self._log.generation, self._log.min_offset)
 
     async def follow_log_start(self) -> None:
         """The log's start moved on: queues, index and epochs follow. Raises DiskError, OSError."""

@@ -228,7 +228,7 @@ def test_topics_deleted_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch
     for number in range(20):
         topics.put(TopicConfig(f"T{number}", 1, 1))
         topics.delete(f"T{number}", {0: 1}, {0: 2})
-    assert list(topics._unconfirmed) == list(topics._deleted) == [f"T{n}" for n in range(15, 20)]
+    assert list(topics._unconfirmed) == list(topics._deleted.table) == [f"T{n}" for n in range(15, 20)]
 
 
 def test_what_clients_say_of_themselves_is_counted() -> None:

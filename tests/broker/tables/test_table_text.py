@@ -267,6 +267,46 @@ def test_a_table_that_is_replaced_by_an_equal_one_is_neither_written_nor_told_an
     ours.check_invariants()
 
 
+def test_where_expired_queues_ended_is_told_with_each_change() -> None:
+    ours, theirs, written = (Topics(BrokerConfig(), lambda: 1) for _ in range(3))
+    theirs.put(TopicConfig("T"), TopicConfig("Gone"))
+    theirs.note_expired({"T": {0: 5}, "Gone": {2: 3}})
+    assert ours.adopt(sent(theirs.to_text()))
+    assert written.adopt(sent(theirs.to_json()))
+    _, told = theirs.changed_since(None)
+    noted = theirs.mark
+    theirs.note_expired({"T": {0: 4}})
+    assert theirs.mark == noted, "no news: it ended later"
+    theirs.note_expired({"T": {0: 9, 1: 1}, "Light": {0: 7}})
+    theirs.delete("Gone", {2: 3, 4: 8}, {})
+    assert theirs.starts == {"T": {0: 9, 1: 1}, "Light": {0: 7}, "Gone": {2: 3, 4: 8}}
+    part, _ = theirs.changed_since(told)
+    assert part["part"] == ["Gone", "Light", "T"]
+    assert ours.adopt(sent(part))
+    change = theirs.since(noted)
+    assert change is not None
+    written.apply(sent(change))
+    for table in (ours, written):
+        assert table.starts == theirs.starts
+        assert sent(table.to_text()) == sent(theirs.to_text()) == sent(theirs.to_json())
+        table.check_invariants()
+    theirs.check_invariants()
+    booted = Topics(BrokerConfig(), lambda: 1)
+    booted.boot(sent(theirs.to_text()))
+    assert booted.starts == theirs.starts
+
+
+def test_what_a_rocketmq_master_does_not_know_stays_true() -> None:
+    ours = Topics(BrokerConfig(), lambda: 1)
+    ours.put(TopicConfig("T"), TopicConfig("Other"))
+    ours.note_expired({"T": {0: 5}, "Other": {0: 2}})
+    theirs = Topics(BrokerConfig(), lambda: 1)
+    theirs.put(TopicConfig("T"))
+    theirs.set_epoch(3)
+    assert ours.adopt(sent(theirs.to_text()))
+    assert ours.starts == {"T": {0: 5}}
+
+
 def test_groups_that_are_replaced_by_equal_ones_are_not_told_anew() -> None:
     ours, theirs = Groups(BrokerConfig(), lambda: 1), Groups(BrokerConfig(), lambda: 1)
     for table in (ours, theirs):

@@ -1,0 +1,23 @@
+"""Where did the queues end whose messages have all expired?
+
+A replica that begins empty copies the log from where it starts now: of a queue whose last message expired
+before it gets neither a record nor a file. The master notes where such queues ended among its topics, which
+every replica has on its disk before it may join the SyncStateSet, and notes it before the log's start moves.
+So whoever leads gives no offset again.
+"""
+
+from __future__ import annotations
+
+from broker.context import BrokerContext
+from runtime.turns import Slice
+
+
+async def note_expired(context: BrokerContext, log_start: int, slice_: Slice) -> None:
+    """Note the queues without a message at or behind ``log_start`` (bytes). Raises as ``slice_``."""
+    ends: dict[str, dict[int, int]] = {}
+    for topic, queue_id in list(context.store.queues()):
+        end = context.store.end_below(topic, queue_id, log_start)
+        if end:
+            ends.setdefault(topic, {})[queue_id] = end
+        await slice_.breathe()
+    context.topics.note_expired(ends)

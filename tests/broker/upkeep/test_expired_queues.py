@@ -1,0 +1,143 @@
+"""The promise of queue offsets: none is given twice, also of a queue whose messages have all expired."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.service import Broker
+from model.codes import Request
+from model.ids import BrokerId, Epoch
+from store.flow import retention
+from tests.broker.helpers import client_of, commit, elected, eventually, running, topic
+from tests.plain import broker_ids
+
+SENT = 3
+KEYS = {
+    "slaveSyncMetadataPeriod": "30",
+    "slaveTimeout": "5000",
+    "mappedFileSizeCommitLog": str(1 << 18),
+    "commitLogMegabytesMax": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "PAUSE_S", 0)
+
+
+async def expire(one: Broker) -> None:
+    """All that was sent so far, by messages of another topic."""
+    end = one.store.log.end
+    async with client_of(one) as client:
+        while one.store.log.min_offset < end:
+            for _ in range(8):
+                assert (await client.send("Later", bytes(60_000))).code == 0
+            one.store.log.sync()
+            await one.store.retention.round()
+
+
+@contextlib.asynccontextmanager
+async def joined_late(path: Path, one: Broker) -> AsyncIterator[Broker]:
+    """A broker that begins empty beside the master ``one``, and is in its SyncStateSet."""
+    async with running(path / "two", **KEYS) as two:
+        await two.fence()
+        await two.follow(BrokerId(2), Epoch(1), one.config.address, one.config.ha_address)
+        await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
+        one.ha.adopt(broker_ids({1, 2}), 2)
+        await eventually(lambda: two.store.log.end == one.store.log.end, "it is level")
+        await eventually(lambda: two.topics.version == one.topics.version, "it has the tables")
+        yield two
+
+
+async def test_a_replica_that_began_empty_goes_on_behind_what_expired(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        for _ in range(SENT):
+            assert (await client.send("Idle")).code == 0
+        await client.pull_until("Idle", 0, SENT)
+        ended = await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "Idle", SENT))
+        assert ended.code == 0
+        await expire(one)
+        async with joined_late(tmp_path, one) as two, client_of(two) as other:
+            assert two.store.files.queues.get("Idle", 0) is None
+            await one.fence()
+            await two.lead(elected(2, 2, {2}, 3))
+            assert two.offsets.get("cg", "Idle", 0) == SENT, "a consumer's offset is not cut"
+            ext = {"topic": "Idle", "queueId": "0"}
+            for code in (Request.GET_MAX_OFFSET, Request.GET_MIN_OFFSET):
+                assert (await other.call(code, ext)).ext["offset"] == str(SENT)
+            pulled = await other.pull("Idle", SENT)
+            assert (pulled.code, pulled.ext["nextBeginOffset"]) == (19, str(SENT))
+            sent = await other.send("Idle", b"next")
+            assert (sent.code, sent.ext["queueOffset"]) == (0, str(SENT))
+            assert [r.body for r in await other.pull_until("Idle", SENT, 1)] == [b"next"]
+
+
+async def test_what_a_replica_was_told_outlives_its_restart(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        for _ in range(SENT):
+            assert (await client.send("Idle")).code == 0
+        await expire(one)
+        async with joined_late(tmp_path, one):
+            pass
+    async with running(tmp_path / "two", **KEYS) as two, client_of(two) as client:
+        await two.lead(elected(2, 2, {2}, 3))
+        assert (await client.send("Idle")).ext["queueOffset"] == str(SENT)
+
+
+async def test_the_name_of_a_deleted_topic_goes_on_behind_what_it_held(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        for _ in range(SENT):
+            assert (await client.send("Idle")).code == 0
+        ext = {"topic": "Idle"}
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, ext)).code == 0
+        await expire(one)
+        async with joined_late(tmp_path, one) as two, client_of(two) as other:
+            await one.fence()
+            await two.lead(elected(2, 2, {2}, 3))
+            made = await other.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Idle"))
+            assert made.code == 0, made.remark
+            sent = await other.send("Idle", b"again")
+            assert (sent.code, sent.ext["queueOffset"]) == (0, str(SENT))
+            pulled = await other.pull_until("Idle", SENT, 1)
+            assert [r.body for r in pulled] == [b"again"]
+
+
+async def test_ends_are_noted_before_the_log_begins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that joins in the moment between would copy neither the records nor the note."""
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        assert (await client.send("Idle")).code == 0
+        noted: list[int] = []
+        forget = one.store.log.forget_first
+
+        def forgot() -> None:
+            noted.append(one.topics.starts.get("Idle", {}).get(0, 0))
+            forget()
+
+        monkeypatch.setattr(one.store.log, "forget_first", forgot)
+        await expire(one)
+        assert noted
+        assert set(noted) == {1}
+
+
+async def test_a_successor_notes_what_expired_at_itself_alone(tmp_path: Path) -> None:
+    """The former master kept its segments longer, and noted nothing."""
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        assert (await client.send("Idle")).code == 0
+        hooks = one.store.retention.before_expiry
+        hooks.clear()
+        await expire(one)
+        assert "Idle" not in one.topics.starts
+        await one.fence()
+        await one.lead(elected(1, 2, {1}, 2))
+        assert one.topics.starts["Idle"] == {0: 1}
