@@ -148,6 +148,7 @@ class BrokerSite(Site):
         gone = dict.fromkeys(range(8), 0)
         for n in range(self.size(DELETED_MAX)):
             context.topics._deleted.table[f"gone{n:05}"] = dict(gone)
+        context.topics._set_all_starts()
         context.groups._forbidden = {f"group{n:05}": {"topic00000": 4} for n in range(groups)}
         for n in range(self.size(MODES_MAX)):
             context.groups.modes.put(f"topic{n:05}", "group00000", RequestMode(POP, 1))
