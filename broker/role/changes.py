@@ -86,6 +86,9 @@ class RoleChanges:
         cut = await self._context.offsets.clamp(self._context.store.next_offset, slice_)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
+        # What one of these says beyond the end was of messages that are lost: others get their offsets.
+        self._tables.delays.clamp(self._context.store.next_offset)
+        self._tables.timed.clamp(self._context.store.next_offset)
         if self._ends:
             return
         if not again:

@@ -180,7 +180,8 @@ class OffsetTable:
             self._changed(*keys)
 
     async def clamp(self, end: Callable[[str, int], int], slice_: Slice) -> int:
-        """Cut offsets beyond ``end(topic, queue)`` back to it; returns how many were. Raises as ``slice_``.
+        """Cut offsets beyond ``end(topic, queue)`` back to it, and where an operator told groups to go on;
+        returns how many offsets were. Raises as ``slice_``.
 
         After an election the log may be shorter than what consumers committed at the old master: an offset
         beyond the end would skip every message written in between.
@@ -193,9 +194,17 @@ class OffsetTable:
                     queues[queue_id] = last
                     cut.append(key)
                 await slice_.breathe()
+        count = len(cut)
+        for key in self.resets.pairs():
+            for queue_id, offset in self.resets.of(key).items():
+                last = end(key[0], queue_id)
+                if offset > last:  # who was told goes on there, too
+                    self.resets.add(key, queue_id, last)
+                    cut.append(key)
+            await slice_.breathe()
         if cut:
             self._changed(*cut)
-        return len(cut)
+        return count
 
     def clone_group(self, source: str, target: str, topic: str) -> None:
         queues = self._table.get((topic, source))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.timers.core import Note
+from model.message import TIMER_TOPIC
 from model.topic import DataVersion
 
 
@@ -24,6 +25,11 @@ class TimerProgress:
             self.note = note
             self.version = self.version.next(self._now_ms())
             self._changed()
+
+    def clamp(self, end: Callable[[str, int], int]) -> None:
+        """Cut what lies beyond ``end(topic, queue)`` back to it: see ``OffsetTable.clamp``."""
+        note, last = self.note, end(TIMER_TOPIC, 0)
+        self.set(Note(note.read_ms, min(note.queue_offset, last), min(note.first, last)))
 
     def take(self, note: Note, version: DataVersion) -> bool:
         """What another broker, or the file, says; True when it differed."""

@@ -72,6 +72,11 @@ class DelayOffsets:
             for hook in self.on_change:
                 hook()
 
+    def clamp(self, end: Callable[[str, int], int]) -> None:
+        """Cut what lies beyond ``end(topic, queue)`` back to it: see ``OffsetTable.clamp``."""
+        for level, offset in list(self.table.items()):
+            self.set(level, min(offset, end(SCHEDULE_TOPIC, level - 1)))
+
     def adopt(self, wrapper: dict[str, Any]) -> bool:
         """Take a master's table (answer of 45); True when it differed."""
         table = {int(k): int(v) for k, v in (wrapper.get("offsetTable") or {}).items()}

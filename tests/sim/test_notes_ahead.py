@@ -1,0 +1,125 @@
+"""The promise about notes that reach the disk before the log does: none hides a message that comes later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.timers.core import Note
+from chaos.sim.cluster import BROKER_PORT, GROUP
+from client.consuming.pull import PullConsumer
+from client.message import Queue
+from model.codes import Request
+from model.message import SCHEDULE_TOPIC, TIMER_TOPIC
+from remoting.codec import Command
+from remoting.service import RemotingClient
+from tests.sim.kept import Kept
+from tests.sim.world import SEND, simulated
+
+TOPIC = "Reborn"
+LATE_FLUSH = {"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": "500"}
+
+
+class Forgetful(Kept):
+    """A group whose brokers all lose power before the log is on their disks."""
+
+    def __init__(self) -> None:
+        super().__init__(1, LATE_FLUSH)
+
+    async def send(self, count: int, who: str) -> list[bytes]:
+        master = self.cluster.master()
+        assert master is not None
+        node, env = self.cluster.client(who)
+        address = f"{self.cluster.nodes[master].host}:{BROKER_PORT}"
+        bodies = [b"%s%04d" % (who.encode(), number) for number in range(count)]
+
+        async def send() -> None:
+            client = RemotingClient(env, who)
+            for body in bodies:
+                command = Command(Request.SEND_MESSAGE, {**SEND, "topic": TOPIC}, body)
+                answer = await client.call(address, command, 5.0)
+                assert answer.code == 0, answer.remark
+            await client.close()
+
+        await self.cluster.inside(node, send())
+        return bodies
+
+    async def lose_what_is_not_synced(self) -> None:
+        names = [node.name for node in self.cluster.of("broker")]
+        for name in names:
+            self.cluster.power_fail(name)
+        for name in names:
+            self.cluster.power_on(name)
+            self.start(name)
+        assert await self.cluster.until(self.cluster.converged, 40.0) is None
+
+    async def read(self, begin: int = 0) -> list[bytes]:
+        node, env = self.cluster.client(f"reader{len(self.cluster.of('client'))}")
+
+        async def read() -> list[bytes]:
+            async with PullConsumer(env, "g", self.cluster.namesrv_addresses, poll_ms=500) as consumer:
+                found = await consumer.read_all(Queue(TOPIC, GROUP, 0))
+                return [bytes(message.body) for message in found if message.queue_offset >= begin]
+
+        return await self.cluster.inside(node, read())
+
+    def end(self) -> int:
+        master = self.cluster.master()
+        assert master is not None
+        return self.broker(master).store.next_offset(TOPIC, 0)
+
+
+@pytest.mark.sim
+@simulated(Forgetful)
+async def test_a_deleted_topic_hides_nothing_of_the_one_that_has_its_name(world: Forgetful) -> None:
+    await world.send(3, "synced")
+    await asyncio.sleep(2)
+    await world.send(40, "lost")
+    ended = world.end()
+    assert (await world.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})).code == 0
+    await world.lose_what_is_not_synced()
+    assert world.end() == ended, "an offset that was given is not given again"
+    sent = await world.send(20, "after")
+    assert await world.cluster.until(world.cluster.converged, 40.0) is None
+    assert await world.read() == sent
+
+
+@pytest.mark.sim
+@simulated(Forgetful)
+async def test_what_an_operator_set_beyond_the_end_is_cut_to_it(world: Forgetful) -> None:
+    await world.send(3, "synced")
+    await asyncio.sleep(2)
+    made = await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"g"}')
+    assert made.code == 0, made.remark
+    await world.send(40, "lost")
+    ended = world.end()
+    to = {"topic": TOPIC, "group": "g", "timestamp": "-1", "isForce": "true", "queueId": "0"}
+    reset = await world.ask(Request.INVOKE_BROKER_TO_RESET_OFFSET, {**to, "offset": str(ended)})
+    assert reset.code == 0, reset.remark
+    await world.lose_what_is_not_synced()
+    left = world.end()
+    assert left < ended
+    master = world.cluster.master()
+    assert master is not None
+    offsets = world.broker(master).context.offsets
+    assert (offsets.get("g", TOPIC, 0), offsets.resets.get((TOPIC, "g"), 0)) == (left, left)
+    offsets.check_invariants()
+
+
+@pytest.mark.sim
+@simulated(Forgetful)
+async def test_notes_of_delivery_beyond_the_end_are_cut_to_it(world: Forgetful) -> None:
+    master = world.cluster.master()
+    assert master is not None
+    tables = world.broker(master).tables
+    tables.delays.set(1, 100)
+    tables.timed.set(Note(1, 100, 90))
+    await asyncio.sleep(1)
+    await world.lose_what_is_not_synced()
+    master = world.cluster.master()
+    assert master is not None
+    store, tables = world.broker(master).store, world.broker(master).tables
+    assert tables.delays.table.get(1, 0) == store.next_offset(SCHEDULE_TOPIC, 0) == 0
+    note = tables.timed.note
+    assert max(note.queue_offset, note.first) == store.next_offset(TIMER_TOPIC, 0) == 0
