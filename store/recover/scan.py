@@ -7,6 +7,7 @@ fits counts. Damage is noted and the scan goes on behind it; else the log ends t
     clean  the broker stopped in order
     killed only its process died: all that it wrote is there, but for the end of its last write
     good   the first whole record, or blank, behind the bytes
+    zeros  their first 8 bytes are zeros
 
     bytes      good record behind                             verdict
     zeros      (not asked), and the bytes are not safe        end: never written
@@ -211,7 +212,7 @@ class Scan:
 
     def _bad(self, segment: Segment, at: int, bad: BadRecord, written: bool) -> int | None:
         """Damage, or the end of the log? Position from which on the segment is good again, its size when the
-        next one is; None: the log ends at ``at``. ``written``: not only zeros are there."""
+        next one is; None: the log ends at ``at``. ``written``: one of its first 8 bytes is not zero."""
         offset = segment.start + at
         was_safe = offset < self._safe_end
         if not written and not was_safe:
