@@ -42,7 +42,7 @@ def skipped_epochs(
 ) -> list[EpochStart]:
     """The epochs from ``offset`` on, between the one a slave knows and that of its next frame.
 
-    An epoch so short that its only frame is its tail batch is named by no frame: a slave of a real master
+    An epoch so short that its only frame is its tail batch is named by no frame: a slave of a RocketMQ master
     never learns of it and later finds no consistent point.
     """
     found = []
@@ -60,8 +60,9 @@ def frame_epoch(
 ) -> tuple[int, EpochStart]:
     """How many of ``size_max`` bytes at ``offset`` fit in one frame, and the epoch the frame names.
 
-    A frame never crosses an epoch's end; one that reaches it names the next epoch, as a real master's does,
-    so that the slave notes the epoch before its first byte. Raises ValueError when no epoch holds ``offset``.
+    A frame never crosses an epoch's end; one that reaches it names the next epoch, as a RocketMQ master's
+    does, so that the slave notes the epoch before its first byte. Raises ValueError when no epoch holds
+    ``offset``.
     """
     for at in range(len(epochs) - 1, -1, -1):
         if epochs[at][1] <= offset:

@@ -192,7 +192,7 @@ class HaService:
         return sync
 
     def expect_master(self, *, rocketmq_peer: bool) -> None:
-        """``rocketmq_peer``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
+        """``rocketmq_peer``: whether the master may be a RocketMQ broker, for the next ``become_slave``.
 
         A Controller of ours knows the HA address of keelmq brokers only: a master with such an address is one
         of ours. See ``ha.slave.follower.Follower`` for what is different with the other kind.
@@ -284,7 +284,7 @@ class HaService:
 
     @property
     def rocketmq_slaves(self) -> frozenset[BrokerId]:
-        """Connected slaves that are real RocketMQ brokers: they never ask for this master's tables."""
+        """Connected slaves that are RocketMQ brokers: they never ask for this master's tables."""
         return frozenset(b for b, link in self.links.by_id.items() if not link.slave.answers_heartbeats)
 
     @property
@@ -357,7 +357,7 @@ class HaService:
     def refuse(self) -> Refused | None:
         """The answer to a write that could not be confirmed, or None.
 
-        Refused is a write when a promise was found broken, when the lease ended and not every member is
+        A write is refused when a promise was found broken, when the lease ended and not every member is
         there, or when the set has fewer members than minInSyncReplicas or, in majority mode, a majority.
         """
         sync = self.links.replicas
@@ -417,7 +417,7 @@ class HaService:
     def _slave_changed(self, acknowledged: BrokerId | None) -> None:
         self._publish()
         proposals = self._proposals
-        if proposals is not None and (acknowledged is None or not proposals.is_settled(acknowledged)):
+        if proposals is not None and (acknowledged is None or not proposals.needs_no_proposal(acknowledged)):
             proposals.consider()
 
     def _publish_and_propose(self) -> None:

@@ -32,7 +32,7 @@ class Copies(NamedTuple):
     """How many logs must have a record."""
 
     to_read: int
-    """Before consumers read it, beside those of every member."""
+    """Before consumers may read it; besides, every member has to have it."""
     to_ack: int
     """Before its producer is told OK."""
 

@@ -38,7 +38,7 @@ class ConnectedSet:
     """The replicas of a group without Controllers: nobody is elected, so every connected slave counts.
 
     ``replicated`` waits for as many brokers as the policy asks; ``confirmed`` is the log's end (with
-    SYNC_FLUSH as far as it is on disk), as in the original: the master stays master, so nothing a consumer
+    SYNC_FLUSH as far as it is on disk), as in RocketMQ: the master stays master, so nothing a consumer
     has read is ever cut from its log by a successor.
     """
 

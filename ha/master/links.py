@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONFIRM_PUSH_S: Final = 0.02
-"""A newer confirmOffset waits at most so long for a data frame to carry it."""
+"""A newer confirmOffset waits at most this long for a data frame to carry it."""
 STRANGERS_MAX: Final = 64
 """Connections on the HA port that have not finished their handshake; one more is turned away."""
 TELL_MS: Final = 10_000
-"""Links turned away for want of a proof share a line in the log for so long."""
+"""Links turned away for want of a proof share a line in the log for this long."""
 MEND_WAIT_MS: Final = 30_000
 """So long a slave is kept from what is damaged here and another slave might mend: it takes tenths of a second
 to ask that one, and it may have the same damage, or not know the question."""

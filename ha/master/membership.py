@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from model.ids import BrokerId
 
 REFUSED_MS: Final = 2000
-"""A slave the Controllers refused does not join again for so long."""
+"""A slave the Controllers refused does not join again for this long."""
 UNKNOWN_HOLD_MS: Final = 5000
-"""A proposal without an answer may still be applied for so long after Controllers answered something else:
+"""A proposal without an answer may still be applied for this long after Controllers answered something else:
 the time they work on a request. Counted from there, as they may have stood still with it before."""
 
 

@@ -44,9 +44,9 @@ class Proposals:
     async def stop(self) -> None:
         await self._tasks.cancel()
 
-    def is_settled(self, broker_id: BrokerId) -> bool:
+    def needs_no_proposal(self, broker_id: BrokerId) -> bool:
         """Whether what this slave acknowledged changes nothing for the set: the usual case, and cheap."""
-        return self._sync.is_settled(broker_id)
+        return self._sync.needs_no_proposal(broker_id)
 
     def consider(self) -> None:
         """Something happened: is there something to propose now?"""

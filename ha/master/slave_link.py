@@ -38,8 +38,8 @@ WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
 
 ACK_WAIT_S: Final = 0.001
-"""While a slave's answer to the last frame is under way, what is appended goes out with it, or after so long:
-of many small frames each costs three processes a turn."""
+"""While a slave's answer to the last frame is under way, what is appended goes out with it, or after this
+long: of many small frames each costs three processes a turn."""
 ACK_WAIT_BYTES: Final = 64 * 1024
 """So many go out at once."""
 STALL_S: Final = 0.1
@@ -500,7 +500,7 @@ class Classic:
 
     Nobody says in it which broker it is, so slaves that have not proven it before have numbers in the order
     they connected. To an empty slave the whole log is sent; with ``from_last_file`` only from its last
-    segment on, as the original does.
+    segment on, as RocketMQ does.
     """
 
     def __init__(self, number: BrokerId, *, from_last_file: bool) -> None:
@@ -512,7 +512,7 @@ class Classic:
     def open(self, resources: Resources) -> SlaveLink:
         """A link of the next slave."""
         link = SlaveLink(resources, self)
-        # It may be a real slave: that one says something every 5 s.
+        # It may be a RocketMQ slave: that one says something every 5 s.
         link.slave = SlaveHandshake(
             self._number, self._from_last_file, learner=False, answers_heartbeats=False
         )
@@ -531,7 +531,7 @@ class Classic:
 
     def on_first_ack(self, link: SlaveLink, end: PhysicalOffset) -> bool:
         """It only says where it wants to begin. Whether it has the same before that, only it can tell: it
-        acknowledges with what it says next, which a real slave does within 5 s."""
+        acknowledges with what it says next, which a RocketMQ slave does within 5 s."""
         if link.refuse_beyond_end(end):
             return False
         link.greeted()

@@ -1,8 +1,8 @@
 """Which slaves count, and how far is the log confirmed?
 
 No I/O of its own: time comes as ``now_ms`` (a monotonic clock, milliseconds), offsets are bytes in the
-CommitLog. Whether the lease holds it asks by ``may_confirm``, at each event that could confirm bytes: an
-answer that is older than the event could be a lease that is over.
+CommitLog. It asks the callback ``may_confirm`` whether the lease holds, anew at each event that could confirm
+bytes: by then a lease that held at an earlier event may be over.
 ``AckPolicy`` says how many copies are enough, ``Membership`` which brokers may be in the SyncStateSet,
 ``SyncSet`` what both mean for the log of one master.
 
@@ -12,9 +12,9 @@ Two promises, whatever answers of the Controllers are late or lost (``check_inva
   Controllers may hold has acknowledged. So every broker elected from it has each confirmed byte.
 * ``replicated`` (answers to producers leave up to it, ``_advance`` moves it) counts members of the
   SyncStateSet only: never a learner, never a slave that merely connects. It moves only over what has the
-  copies that the policy asks. Checked is that it never moves back and that so many brokers have it, learners
-  excepted; with SYNC_FLUSH the master only as far as it is on its disk. Where all members must have it, it
-  never passes ``confirmed`` either.
+  copies that the policy asks. What is checked: it never moves back, and that number of brokers has it,
+  learners excepted; with SYNC_FLUSH the master counts only as far as it is on its disk. Where all members
+  must have it, it never passes ``confirmed`` either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from model.ids import NOWHERE, BrokerId, Epoch, PhysicalOffset
 JOIN_LAG_MS: Final = 200
 """A slave that was level with the master so shortly ago begins to join the SyncStateSet."""
 JOINING_MS: Final = 1000
-"""A joining slave holds the confirmed offset at most so long before it reaches it."""
+"""A joining slave holds the confirmed offset back at most this long before it reaches it."""
 
 _BEGIN: Final = PhysicalOffset(0)
 
@@ -97,7 +97,7 @@ class _Time:
     """Milliseconds of a monotonic clock."""
 
     not_catchup_ms: int
-    """A member may be silent or behind for so long (``haMaxTimeSlaveNotCatchup``)."""
+    """A member may be silent or behind for this long (``haMaxTimeSlaveNotCatchup``)."""
     tick_ms: float
     """When time passed last."""
     since_ms: float
@@ -364,7 +364,7 @@ class SyncSet:
             desired |= self._kept(now_ms)
         return frozenset(desired)
 
-    def is_settled(self, broker_id: BrokerId) -> bool:
+    def needs_no_proposal(self, broker_id: BrokerId) -> bool:
         """Whether what this slave acknowledged changes nothing of the desired set: then there is nothing to
         propose before the next ``on_tick``."""
         slave = self._slaves.get(broker_id)
@@ -375,12 +375,12 @@ class SyncSet:
         master asks for a replacement: only while it may do so, as they hold every answer until then."""
         if self._heard(now_ms) >= self.copies_needed:
             # One that was level when it fell silent is a moment from not being heard.
-            return {broker_id for broker_id in self.members if self._fell_silent(broker_id)}
+            return {broker_id for broker_id in self.members if self._was_level_at_last_ack(broker_id)}
         if not self.keeps_set():
             return set()
         return {broker_id for broker_id in self.members if not self._hears(broker_id, now_ms)}
 
-    def _fell_silent(self, broker_id: BrokerId) -> bool:
+    def _was_level_at_last_ack(self, broker_id: BrokerId) -> bool:
         slave = self._slaves.get(broker_id)
         return slave is not None and slave.progress_ms - slave.caught_up_ms <= JOIN_LAG_MS
 
@@ -433,7 +433,7 @@ class SyncSet:
         if confirmed < evidence.confirmed:
             raise BrokenInvariantError(f"confirmed moved back from {evidence.confirmed} to {confirmed}")
         if len(evidence.confirmed_when_counted) != len(self._membership.may_be_members):
-            raise BrokenInvariantError("each broker that may be elected is checked")
+            raise BrokenInvariantError("a broker that may be elected is not checked")
         for broker_id, before in evidence.confirmed_when_counted.items():
             slave = self._slaves.get(broker_id)
             held = evidence.acknowledged.get(broker_id, NOWHERE) if slave is None else slave.end
@@ -525,8 +525,8 @@ class SyncSet:
             ),
             replicas_known=known,
             copies=copies,
-            # No slave has more than the master. So without SYNC_FLUSH a copy of a slave is the shortest that
-            # is needed, as soon as one is needed.
+            # No slave has more than the master. So without SYNC_FLUSH the master's own end moves a watermark
+            # only where no slave's copy is needed.
             own_end_moves=policy.synced or not (all_must or copies.to_read > 1),
             complete=membership.members
             == {self.self_id, *(b for b, slave in slaves.items() if not slave.learner)},

@@ -5,7 +5,7 @@ One question it asks back, by the callback ``ReadOwn``: bytes of its own log, to
 the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
 
 * bytes are appended at the log's end only,
-* a log is not truncated below what is confirmed here, unless the confirmation may be a real RocketMQ master's
+* a log is not truncated below what is confirmed here, unless the confirmation may be a RocketMQ master's
   (``Master.proves_confirmed``), or the epochs were lost: then to the last whole record known, once the
   master is seen to have all that is confirmed here,
 * nothing is acknowledged that the log does not hold, nor what has no epoch before it was compared with the
@@ -25,7 +25,7 @@ from model.ids import NOWHERE, Epoch, PhysicalOffset
 COMPARE_BYTES: Final = 64 * 1024
 """Enough for several records, or for the header of a large one."""
 COMPARE_WAIT_MS: Final = 5000
-"""A master that is short of its budget for slaves sends empty frames meanwhile, but not for so long."""
+"""A master that is short of its budget for slaves sends empty frames meanwhile, but not for this long."""
 
 _BEGIN: Final = PhysicalOffset(0)
 
@@ -59,13 +59,13 @@ class Master(NamedTuple):
     epoch: Epoch
     """The election that made it master, by the Controllers' word."""
     rocketmq_peer: bool = False
-    """It may be a real RocketMQ broker."""
+    """It may be a RocketMQ broker."""
     followed_rocketmq: bool = False
     """This process followed such a master before."""
 
     @property
     def proves_confirmed(self) -> bool:
-        """Whether what is confirmed here is on every broker that can rightly be elected. A real master
+        """Whether what is confirmed here is on every broker that can rightly be elected. A RocketMQ master
         confirms what it alone has (``allAckInSyncStateSet=false``, or a set of one), and counts bytes to
         other epochs than its successor may (docs/mixed-groups.md)."""
         return not (self.rocketmq_peer or self.followed_rocketmq)
@@ -76,7 +76,7 @@ class Truncate(NamedTuple):
 
     to: PhysicalOffset
     why: str
-    harmless: bool = False
+    copied_again: bool = False
     """What is truncated of the confirmed part is in the master's log, and is copied again. Until then it is
     not here: the Controllers hear that first."""
 
@@ -308,7 +308,7 @@ class Following:
         why = "our epochs were lost"
         epochs = _before(frame.epochs, end)
         behind = f"{why}, and what lies behind is copied again"
-        actions += (Truncate(end, behind, harmless=True), LearnEpochs(epochs, why))
+        actions += (Truncate(end, behind, copied_again=True), LearnEpochs(epochs, why))
         return own._replace(
             end=end, confirmed=min(own.confirmed, end), epochs=epochs, epochs_lost=False, classic_from=None
         )

@@ -32,8 +32,8 @@ ORDINARY_MS: Final = 5000.0
 """An election takes no longer, so a slave without a link for less is nothing to warn of."""
 STEADY_MS: Final = 2000
 STEADY_BYTES: Final = 1 << 20
-"""A link that lived for so long, or brought so much that this log never had, works: a master that only takes
-connections, says one thing right and fails is not asked again 30 times a second."""
+"""A link that lived for this long, or brought so much that this log never had, works: a master that only
+takes connections, says one thing right and fails is not asked again 30 times a second."""
 
 
 class State(enum.StrEnum):
@@ -142,7 +142,7 @@ class Follower:
     aside later, and after ``RESEEDS_MAX`` none: then the fault is the master's, or its segments go sooner
     than they are copied.
 
-    A ``rocketmq_peer`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
+    A ``rocketmq_peer`` master, one that may be a RocketMQ broker, is given the time its own kind takes
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
     may be older than ours although it was elected after all we know of: the Controllers' word counts then.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ha.slave.follow import ClassicFollowing, Following, Master
-from ha.slave.own_log import LogKeeper, own_log
+from ha.slave.own_log import LogActions, own_log
 from ha.slave.parts import Parts
 from ha.wire.classic_codec import TransferReader, encode_report
 from ha.wire.codec import (
@@ -69,7 +69,7 @@ class Dialect(NamedTuple):
         classic: bool,
         rocketmq_peer: bool,
     ) -> Dialect:
-        read, synced = LogKeeper(store).read, config.flush_disk_type == "SYNC_FLUSH"
+        read, synced = LogActions(store).read, config.flush_disk_type == "SYNC_FLUSH"
         body_bytes_max = max(BODY_BYTES_MAX, config.ha_batch_bytes)
         if not classic:
             return cls(
@@ -101,7 +101,7 @@ class MasterLink(asyncio.BufferedProtocol):
         """``initiator``: prove ourselves with it, and have the master do so, before anything else."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._env, self._store, self._config = parts
-        self._log = LogKeeper(parts.store, lambda: owner.cut_told)
+        self._log = LogActions(parts.store, lambda: owner.cut_told)
         self._owner = owner
         self._dialect = dialect
         self._initiator = initiator  # None: the master has proven itself, or need not
@@ -139,7 +139,7 @@ class MasterLink(asyncio.BufferedProtocol):
         self._greet(transport)
 
     def _greet(self, transport: asyncio.Transport) -> None:
-        # One write: a real master parses a handshake as soon as 12 of its 16 bytes are there.
+        # One write: a RocketMQ master parses a handshake as soon as 12 of its 16 bytes are there.
         if self._dialect.greeting:
             transport.write(self._dialect.greeting)
         else:
@@ -194,11 +194,11 @@ class MasterLink(asyncio.BufferedProtocol):
                 self._owner.on_agreed()
             if isinstance(frame, MasterHandshake):
                 self._sync()
-                # At once: a real slave waits for its idle timer here, and every reconnect costs 5 s.
+                # At once: a RocketMQ slave waits for its idle timer here, and every reconnect costs 5 s.
                 self.report(always=True)
         if heard is not None:
             if following.agreed:
-                # A real master may go on under an older number than the Controllers'.
+                # A RocketMQ master may go on under an older number than the Controllers'.
                 self._owner.on_progress(self._epoch if master.rocketmq_peer else heard)
             self._sync()
             # Once a read, not once a frame. A heartbeat is answered too: the master sees that this slave
@@ -234,8 +234,8 @@ class MasterLink(asyncio.BufferedProtocol):
         if master.rocketmq_peer and master.epoch > self._epoch:
             self._outdated_ms = now_ms if self._outdated_ms is None else self._outdated_ms
             if now_ms - self._outdated_ms >= ANEW_MS:
-                # A real master goes on under the number of its former epoch on links it has, and tells new
-                # ones where the latest began: all we copied since would be cut whenever this one ends.
+                # A RocketMQ master goes on under the number of its former epoch on links it has, and tells
+                # new ones where the latest began: all we copied since would be cut whenever this one ends.
                 self.end(PeerError(f"the master was elected again, for epoch {master.epoch}"))
                 return
         if now_ms - self._last_write_ms >= self._config.ha_heartbeat_ms:

@@ -74,7 +74,7 @@ def forget_epochs(store: MessageStore, offset: PhysicalOffset) -> None:
         store.epochs.truncate_suffix(offset)
 
 
-class LogKeeper:
+class LogActions:
     """Carries out what ``ha.slave.follow`` decided."""
 
     def __init__(self, store: MessageStore, told: Callable[[], bool] = lambda: False) -> None:
@@ -121,9 +121,9 @@ class LogKeeper:
             return
         # Not only what is confirmed may be counted on: a cut for want of epochs takes also what the master
         # answered since it told the last time what is confirmed.
-        if (truncate.harmless or to < store.confirmed_records_end) and not self._told():
+        if (truncate.copied_again or to < store.confirmed_records_end) and not self._told():
             raise UntoldCutError(f"the log is to be cut from {store.log.end} to {to}: {truncate.why}")
-        if to < store.confirmed_records_end and not truncate.harmless:
+        if to < store.confirmed_records_end and not truncate.copied_again:
             log.error(
                 "log cut from %d to %d, below %d that a master confirmed: %s",
                 store.log.end,

@@ -18,7 +18,7 @@ RESEED_FIRST_MS: Final = 5000
 RESEED_MAX_MS: Final = 60_000
 """After the first one there is a wait, that grows: the gap may have been a passing one."""
 RESEED_STEADY_MS: Final = 3_600_000
-"""A copy that could be continued for so long ends the row."""
+"""A copy that could be continued for this long ends the row."""
 
 
 class Reseeds:

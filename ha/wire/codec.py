@@ -1,7 +1,7 @@
 """What travels on the HA port: four frames, and readers that believe none of the bytes.
 
-A slave sends its handshake, in one write (a real master parses it as soon as 12 of the 16 bytes are there),
-then acks; a RocketMQ slave may repeat the handshake before its first ack:
+A slave sends its handshake, in one write (a RocketMQ master parses it as soon as 12 of the 16 bytes are
+there), then acks; a RocketMQ slave may repeat the handshake before its first ack:
 
     handshake, 16 bytes                        ack, 12 bytes
     at  size  field                            at  size  field  unit
@@ -22,7 +22,7 @@ A master answers the handshake with its epochs (at most 1000, oldest first), the
 
 Integers are signed and big-endian; there is no length prefix. Source of the format: Apache RocketMQ 5.x,
 ``store/ha/autoswitch`` (AutoSwitchHAClient, AutoSwitchHAConnection). "Sync from last file" 2 is ours: no, and
-this slave answers every frame at once. A real master takes whatever is not 1 for a no.
+this slave answers every frame at once. A RocketMQ master takes whatever is not 1 for a no.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRANSFER: Final = 2
 
 EPOCHS_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Longest body believed. Real masters send 32 KiB; ``haTransferBatchSize`` may be larger, never like this."""
+"""Longest body believed. RocketMQ sends 32 KiB; ``haTransferBatchSize`` may be larger, never like this."""
 OFFSET_MAX: Final = 2**63 - 1
 ANSWERS_HEARTBEATS: Final = 2
 
@@ -88,9 +88,9 @@ class MasterHandshake(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next, or -1: the
-    heartbeat of a real master that has no log yet. The body is a view of what was read: it holds until the
-    next read."""
+    """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next, or -1:
+    the heartbeat of a RocketMQ master that has no log yet. The body is a view of what was read: it holds
+    until the next read."""
 
     offset: PhysicalOffset
     epoch: Epoch
@@ -126,7 +126,7 @@ def encode_transfer_header(
 class SlaveReader:
     """What a master reads from one slave: a stream cut anywhere -> whole frames.
 
-    A real slave says its handshake again while it has not read the whole answer: after 5 s, or when the
+    A RocketMQ slave says its handshake again while it has not read the whole answer: after 5 s, or when the
     answer came in pieces. It is heard once.
     """
 
@@ -239,7 +239,7 @@ class MasterReader:
         _need_state(state, TRANSFER, "master")
         if not 0 <= size <= self._body_bytes_max:
             raise PeerError(f"master's frame announces {size} bytes")
-        # A real master that never confirmed anything says -1, and one without a log has nowhere to go on.
+        # A RocketMQ master that never confirmed anything says -1, and one without a log has nowhere to go on.
         lowest = 0 if size else -1
         if not lowest <= offset <= OFFSET_MAX - size or epoch < 0 or epoch_start < 0 or confirmed < -1:
             raise PeerError(

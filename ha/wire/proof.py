@@ -14,7 +14,7 @@ itself first: nobody can collect proofs of slaves beforehand. In place of an ans
 8 bytes: b"\\xffKMQHA!" and a ``Reason``. That is a hint for a log, which nobody has proven.
 
 Every 8 bytes of the hello are a negative number (nonce and names give a bit each for it; ``~`` is the
-complement): a real master that gets one by mistake reads states that do not exist, or in a group without
+complement): a RocketMQ master that gets one by mistake reads states that do not exist, or in a group without
 Controller acknowledgements below zero, and counts none of them. What it is told by a slave of its own begins
 with a byte below 0x80, which is how the two are told apart.
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from runtime.env import Env
 
 PROOF_S: Final = 2.0
-"""Both ends have proven themselves within so long, seconds; it takes one round trip."""
+"""Both ends have proven themselves within this long, seconds; it takes one round trip."""
 MAGIC: Final = b"\xffKMQHA01"
 _REFUSED: Final = b"\xffKMQHA!"
 _HELLO: Final = struct.Struct(">8s32s32sqq")
@@ -207,7 +207,7 @@ NO_PROOF: Final = "the master closed the connection before it proved itself (its
 
 
 def refusal(reason: Reason) -> bytes:
-    """What a master says to a link it turns away. Short enough for a real slave to wait for more of it."""
+    """What a master says to a link it turns away. So short that a RocketMQ slave waits for more of it."""
     return _REFUSED + reason.value
 
 

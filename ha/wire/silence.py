@@ -7,7 +7,7 @@ from typing import Final
 from model.config import BrokerConfig
 
 ROCKETMQ_SILENCE_MS: Final = 20_000
-"""A real broker sends something every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
+"""A RocketMQ broker sends something every 5 s, and gives its peers this long: ``haHousekeepingInterval``."""
 
 
 def patience_ms(config: BrokerConfig, *, rocketmq_peer: bool) -> int:

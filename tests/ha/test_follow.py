@@ -266,7 +266,9 @@ def test_without_epochs_the_log_ends_where_the_value_says_and_never_before_it_be
     actions = following.on_handshake(greeting, slave.own, OURS)
     assert [action for action in actions if isinstance(action, Truncate)] == [
         Truncate(
-            PhysicalOffset(110), "our epochs were lost, and what lies behind is copied again", harmless=True
+            PhysicalOffset(110),
+            "our epochs were lost, and what lies behind is copied again",
+            copied_again=True,
         )
     ], "the end of the last whole record, not in the middle of what is confirmed"
     slave.carry_out(actions)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ha.slave.own_log import LogKeeper
+from ha.slave.own_log import LogActions
 from tests.sim.kept import MAJORITY, Kept
 from tests.sim.world import simulated
 
@@ -21,14 +21,14 @@ async def test_a_slave_that_cuts_its_log_for_want_of_epochs_is_not_counted_as_on
     assert master is not None
     behind, has_all = sorted(node.name for node in cluster.of("broker") if node.name != master)
     cuts: list[int] = []
-    carried_out = LogKeeper._truncate
+    carried_out = LogActions._truncate
 
-    def truncate(holder: LogKeeper, *arguments: object) -> None:
+    def truncate(holder: LogActions, *arguments: object) -> None:
         before = holder._store.log.end
         carried_out(holder, *arguments)  # type: ignore[arg-type]
         cuts.append(before - holder._store.log.end)
 
-    monkeypatch.setattr(LogKeeper, "_truncate", truncate)
+    monkeypatch.setattr(LogActions, "_truncate", truncate)
     world.send_on(every_s=0.004)
     await asyncio.sleep(1)
     cluster.cut(master, behind)  # it stays a member for a while, and nothing is confirmed meanwhile
