@@ -194,11 +194,11 @@ def _always(original: Any) -> Any:
 
 
 def _last_master_alone(original: Any) -> Any:
-    def may_go_on(self: Group) -> list[int]:
+    def may_confirm_without_lease(self: Group) -> list[int]:
         found: list[int] = original.fget(msgspec.structs.replace(self, unaware=[]))
         return found
 
-    return property(may_go_on)
+    return property(may_confirm_without_lease)
 
 
 def _members_had_all(original: Any) -> Any:
@@ -434,7 +434,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
         "an outsider is elected while a former master may still read what its members said",
         Setting(unclean=True, start="two", budget=Budget(1, 2, keys=1)),
         owner=Group,
-        name="may_go_on",
+        name="may_confirm_without_lease",
         replacement=_last_master_alone,
     ),
     "news_without_outsiders": Plant(

@@ -25,7 +25,7 @@ from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-STEP_DOWN_S: Final = 1.5  # a master drains within so long, or says no
+STEP_DOWN_S: Final = 1.5  # a master drains within this long, or says no
 NOTICE_S: Final = 1.0
 
 
@@ -131,8 +131,8 @@ class Brokers:
     def announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.
 
-        Ours hear it on the connection they beat on; a real broker, which tells no HA address, only on its own
-        port, and would otherwise notice by its next look: up to 5 s later.
+        Ours hear it on the connection they beat on; a RocketMQ broker, which tells no HA address, only on its
+        own port, and would otherwise notice by its next look: up to 5 s later.
         """
         group = self._table.groups.get(name)
         if group is None or group.master is None or not self._config.notify_role_changed:
@@ -177,7 +177,7 @@ class Brokers:
         did. ``term``: leases of a former Raft leader count for it no more.
 
         Raises Refused when it cannot. One that does not answer is deposed as it is when its lease is over,
-        if the transfer target has what the members have; so is a broker of the real RocketMQ, which does not
+        if the transfer target has what the members have; so is a broker of RocketMQ, which does not
         know the request, with whatever the transfer target has.
         """
         connection = self._connection(name, master)

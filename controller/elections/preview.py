@@ -269,15 +269,15 @@ class ElectionPreview:
             deposed.add(NOBODY)
         sound = [member for member in group.sound_members if member != suspect]
         if group.master is None:
-            may_confirm = sorted(deposed)
+            possible_masters = sorted(deposed)
         elif chosen in sound:
-            may_confirm = [group.master]
+            possible_masters = [group.master]
         else:
             # The leases before the last election were not waited for: whom it chose acknowledged nothing to
             # them any more. What this one acknowledged before it forgot may still count.
-            may_confirm = sorted({*deposed, group.master})
+            possible_masters = sorted({*deposed, group.master})
         untils = [0.0]
-        for broker_id in may_confirm:
+        for broker_id in possible_masters:
             beat = self._live.newest(name, broker_id)
             if broker_id != chosen and matters(beat, sound, chosen, group.rule):
                 untils.append(self._leases.until_ms((name, broker_id), beat, group.rule) - at_ms)
@@ -293,8 +293,8 @@ class ElectionPreview:
         if wanted.broker_id == group.master or wanted.broker_id not in group.members:
             return False  # it stays, or the table refuses it
         beat = None if group.master is None else self._live.newest(wanted.group, group.master)
-        # A real master that lives cannot be asked to step down, and writes on: its slaves' ends, told one
-        # after the other, cannot be compared. It is deposed as the original does it.
+        # A RocketMQ master that lives cannot be asked to step down, and writes on: its slaves' ends, told one
+        # after the other, cannot be compared. It is deposed as RocketMQ does it.
         return not (beat is not None and not beat.leases and group.master in wanted.alive)
 
     def lacks(self, wanted: ElectMaster) -> str | None:

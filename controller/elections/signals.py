@@ -46,7 +46,7 @@ class NotSettled:
 
 @dataclass(frozen=True, slots=True)
 class StoodStill:
-    """This process did not run for so long, perhaps the brokers on this machine neither."""
+    """This process did not run for this long, perhaps the brokers on this machine neither."""
 
     for_ms: float
 

@@ -47,7 +47,7 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid
 
 
 class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
-    """``incarnations``: of the members, as the master knew them when it saw these catch up; a real master
+    """``incarnations``: of the members, as the master knew them when it saw these catch up; a RocketMQ master
     says none."""
 
     master_id: int
@@ -87,8 +87,8 @@ class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
     older version or a RocketMQ broker.
 
     ``starts``: how often the broker was started, by its disk. ``process``: any name of this start's own;
-    ``nth``: its so many'th registration; ``before``: the other starts that its disk knows of, None = it does
-    not say. What is older than the last one changes nothing."""
+    ``nth``: the number of this registration within it; ``before``: the other starts that its disk knows of,
+    None = it does not say. What is older than the last one changes nothing."""
 
     cluster: str
     broker_id: int

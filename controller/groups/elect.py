@@ -1,7 +1,7 @@
 """Which broker becomes master? (In ``controller/elections``, ``election.py`` says when a group
 elects, ``underway.py`` how far it is.)
 
-The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole numbers (the original casts a
+The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole numbers (RocketMQ casts a
 difference of longs to an int, which is wrong for logs more than 2 GiB apart), with brokers preferred that
 answered just now, and with the smallest id winning a tie, so that every Controller comes to the same answer.
 

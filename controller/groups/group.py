@@ -85,8 +85,9 @@ class Group(msgspec.Struct):
     a majority of ``rule.majority_of`` at least. Empty = nothing was acknowledged by a majority yet.
     ``renews``: a master was elected since one of them was forgotten.
     ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet.
-    ``led``: the last master, if none leads now. ``needs_lease``: since its epoch began, or since it said so,
-    it acknowledges with a lease only, whatever its members say; or its process is another one by now.
+    ``led``: who was elected last, also when it leads no more; None = nobody, or by an older version.
+    ``needs_lease``: since its epoch began, or since it said so, it acknowledges with a lease only, whatever
+    its members say; or its process is another one by now.
     ``unaware``: former masters that went by the word of their members, and may still read what these said
     before they followed another one. ``maintenance``: brokers that an operator wants not to lead.
     ``left_unasked``: those that the Controllers took out of the set as they had forgotten; no master was
@@ -158,7 +159,7 @@ class Group(msgspec.Struct):
     @property
     def outsiders_may_lead(self) -> bool:
         """Whether nobody goes on acknowledging when the last lease is over."""
-        return not self.may_go_on
+        return not self.may_confirm_without_lease
 
     @property
     def last_master(self) -> int | None:
@@ -166,7 +167,7 @@ class Group(msgspec.Struct):
         return self.master if self.led is None else self.led
 
     @property
-    def may_go_on(self) -> list[int]:
+    def may_confirm_without_lease(self) -> list[int]:
         """Masters that may acknowledge without a lease. One that waits for every member does, by their word,
         unless it knows that a broker from outside may be elected: cut off before it heard of that, together
         with a member, it would never stop. A former one may still read what its members said before they
@@ -275,7 +276,7 @@ class Group(msgspec.Struct):
         """
         rule = self.replicas[chosen].rule
         self._note_table_sources(chosen, had_all, unclean=unclean)
-        self.unaware = _without(self.may_go_on, {chosen})
+        self.unaware = _without(self.may_confirm_without_lease, {chosen})
         # Elected, deposed as it died, and elected again: it may not have begun an epoch in between.
         again = self.before_epoch > 0 and chosen == self.last_master
         again = again and self.members == [chosen] == list(had_all)
@@ -318,7 +319,7 @@ class Group(msgspec.Struct):
         if broker_id == self.last_master:
             self.needs_lease = True
 
-    def join(self, members: list[int]) -> None:
+    def set_members(self, members: list[int]) -> None:
         """The SyncStateSet becomes ``members``; new ones were level with the master since they registered."""
         joined = set(members) - set(self.members)
         self.unaware = _without(self.unaware, joined)

@@ -285,13 +285,13 @@ class ReplicaTable:
             if group.replicas[member].learner:
                 return Answer(INVALID_REPLICAS, f"broker {member} of {name} is a learner")
             now = group.replicas[member].incarnation
-            # Level it was, before it forgot once more. A real master says nothing: the epoch has to do.
+            # Level it was, before it forgot once more. A RocketMQ master says nothing: the epoch has to do.
             if command.incarnations.get(member, now) != now:
                 text = (
                     f"broker {member} of {name} is in incarnation {now}, not {command.incarnations[member]}"
                 )
                 return Answer(FENCED_SET_EPOCH, text)
-        group.join(members)
+        group.set_members(members)
         return Answer(
             ext={"newSyncStateSetEpoch": str(group.members_epoch)}, body=_set_body(group), changed=True
         )
@@ -411,7 +411,7 @@ class ReplicaTable:
             group.starts_anew(command.broker_id)
         changed = False
         if command.suspect:
-            changed = self._leaves_the_set(group, command)
+            changed = self._remove_suspect_from_set(group, command)
             group.distrust(command.broker_id, old=command.old)
             # What was proposed, or is acknowledged, for what the broker had before: that is over, each time.
             replica.incarnation += 1
@@ -422,7 +422,7 @@ class ReplicaTable:
         return _registered(group, command, changed=changed)
 
     @staticmethod
-    def _leaves_the_set(group: Group, command: RegisterBroker) -> bool:
+    def _remove_suspect_from_set(group: Group, command: RegisterBroker) -> bool:
         """A member that may have lost its end is none until the master has seen it catch up; if no other
         member lives, it stays: somebody has to go on. The master asks for its next epoch instead.
 
@@ -532,7 +532,7 @@ def held_back(group: Group) -> str:
     """Why no outsider is elected though the operator allows it: "" when nothing holds it back."""
     if group.outsiders_may_lead:
         return ""
-    *others, last = map(str, group.may_go_on)
+    *others, last = map(str, group.may_confirm_without_lease)
     brokers, each, their = ("broker", "it", "its")
     if others:
         brokers, each, their = "brokers", "each of them", "their"

@@ -40,7 +40,7 @@ STRANGERS_MAX: Final = 16  # accepted connections that have not proven their id
 
 
 UNLINKED_S: Final = 5.0
-"""A member that is linked to no other for so long says so."""
+"""A member that is linked to no other for this long says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -447,14 +447,14 @@ def test_a_master_that_was_started_anew_holds_no_outsider_back(when: str) -> Non
         elect(table, alive=(2,))
     registers(table, 1, **ALL)
     if when == "before it asks":
-        assert table.groups[G].may_go_on == [1]
+        assert table.groups[G].may_confirm_without_lease == [1]
         elect(table, 1, alive=(1, 3), restarted=True, log_epoch=1, suspect=True)
         assert table.groups[G].master is None, "the group waits for broker 2"
     elif when == "before another was elected":
         elect(table, 1, alive=(1, 2), restarted=True, log_epoch=1)
-    assert 1 not in table.groups[G].may_go_on
+    assert 1 not in table.groups[G].may_confirm_without_lease
     if table.groups[G].master == 2:
-        assert table.groups[G].may_go_on == [2]
+        assert table.groups[G].may_confirm_without_lease == [2]
         table.apply(CleanBrokers(group=G, broker_ids=(2,), living=True))
         assert table.groups[G].members == []
     assert outsider_for(table) == 3
@@ -465,7 +465,7 @@ def test_a_master_elected_while_it_was_down_goes_by_its_members_word() -> None:
     table = started(ALL)
     elect(table, alive=(2, 3))
     registers(table, 2, **ALL)
-    assert table.groups[G].may_go_on == [1, 2]
+    assert table.groups[G].may_confirm_without_lease == [1, 2]
     assert not table.groups[G].needs_lease
 
 
