@@ -71,10 +71,10 @@ def partial_behind(read: Callable[[int, int], bytes], at: int, base: int, stop: 
     return None
 
 
-def rotten_end(
+def damaged_end(
     read: Callable[[int, int], bytes], at: int, base: int, stop: int, segment_bytes: int
 ) -> int | None:
-    """Position where a record ends that rotted at position ``at``, when no good one follows it before
+    """Position where the damaged record at position ``at`` ends, when no good one follows it before
     ``stop``, where what came ends: as its lengths say, else where one begins of which a part came. None when
     both are unknown."""
     says = int.from_bytes(read(4, at), "big", signed=True)

@@ -1,8 +1,8 @@
 """Which records were in a damaged range? Their queue entries, and what can still be read of them, say so.
 
 A range begins where a record does, and ends where one does or the segment: only then can whole records of a
-replica mend it. An end may have been a guess, though: where a slave's log ended in a record, or was cut to.
-Damage that begins there, where no record does, is the rest of the same range.
+replica mend it. An end may have been a guess, though, if a slave's log ended, or was truncated, within a
+record. Damage that begins there, where no record does, is the rest of the same range.
 """
 
 from __future__ import annotations

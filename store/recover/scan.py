@@ -46,7 +46,7 @@ from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
 from store.files.damage import RECORD_BYTES_MAX, DamagedRange, lost_a_page, resync
-from store.files.partial import claimed_end, rotten_end
+from store.files.partial import claimed_end, damaged_end
 from store.files.record import (
     BLANK_BYTES,
     HEAD,
@@ -262,7 +262,7 @@ class Scan:
             self.partial_until = partial_until
             self.reason = f"the record at {offset} came in part, {came} bytes of it"
             return None
-        found = rotten_end(segment.read, at, segment.start, at + came, self._log.segment_bytes)
+        found = damaged_end(segment.read, at, segment.start, at + came, self._log.segment_bytes)
         if found is not None:
             return segment.start + found
         known = min(self._safe_end, segment.start + self._log.segment_bytes)

@@ -1,4 +1,4 @@
-"""How does a store end earlier than it did? For a role change, a torn tail, or to begin anew as a replica.
+"""How does a store end earlier than it did? For a role change, a partial record, or to begin anew.
 
 In this order, so that a crash at any step leaves a store that opens, and ends between the old end and the
 new one: the checkpoint stops covering what goes, durably; the log is erased behind the cut, and synced;
@@ -15,7 +15,7 @@ from model.ids import PhysicalOffset
 from runtime.env import Env, write_file
 from store.files.damage import DamagedRange, may_have
 from store.files.epoch_file import encode as encode_epochs
-from store.files.partial import claimed_end, rotten_end
+from store.files.partial import claimed_end, damaged_end
 from store.files.record import RECORD_BYTES_MIN, BadRecord, measure
 from store.files.store_files import StoreFiles
 from store.flow.queue_offsets import QueueOffsets
@@ -104,10 +104,10 @@ class Truncator:
         behind them counts.
         """
         end = self._records_end(self._log.end)
-        if end < self._log.end and self._is_rotten(end):
+        if end < self._log.end and self._is_new_damage(end):
             segment = self._log.segment_bytes
             base = end - end % segment
-            found = rotten_end(self._reads(base), end - base, base, self._log.end - base, segment)
+            found = damaged_end(self._reads(base), end - base, base, self._log.end - base, segment)
             if found is not None:
                 bad = DamagedRange(end, base + found, "unreadable_region")
                 note_damage(self._files, self._parser, [bad], self._env.now_ms())
@@ -124,13 +124,13 @@ class Truncator:
         while True:
             for _, stop in self._walker.parsed(end, until, stop_bad=True):
                 end = stop
-            if end >= until or not self._is_rotten(end):
+            if end >= until or not self._is_new_damage(end):
                 return end
             bad = BadRecord("unreadable_region", f"no record at {end}")
             if not self._dispatcher.on_bad(end, self._log.end, bad):
                 return end
 
-    def _is_rotten(self, at: int) -> bool:
+    def _is_new_damage(self, at: int) -> bool:
         """Are the bytes at ``at`` neither known damage nor a record, nor the beginning of one that goes on
         behind the log's end?"""
         if self._files.damage.at(at) is not None:
