@@ -214,7 +214,7 @@ class Broker:
         role.on_change.append(upkeep.acting.soon)
         role.on_no_ha_address.append(registration.soon)
         self.topics.on_change.append(lambda names: self._topics_changed())
-        registration.on_master.append(role.ha_address_of)
+        registration.on_master.append(role.on_ha_address)
 
     def _topics_changed(self) -> None:
         """A slave's table is in no route: what it copied is registered with the next period."""

@@ -51,7 +51,7 @@ async def _drain_and_step_down(broker: BrokerParts) -> None:
     broker.group_address.hold(True)
     # Neither fenced nor going away yet: slaves copy what consumers committed from a master that answers.
     role_state.handing_over = True
-    if not await roles.drained(target, DRAIN_S):
+    if not await roles.wait_drained(target, DRAIN_S):
         target = roles.transfer_target() if target is not None else None  # the first one stalled
     # No new connections from here on: one not yet accepted when a port closes is cut off with what was sent
     # on it.

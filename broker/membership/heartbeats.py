@@ -50,7 +50,7 @@ class Heartbeats:
         self._held = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def stop(self) -> None:
+    def cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
@@ -122,7 +122,7 @@ class Heartbeats:
             else:
                 log.warning("%s: the lease of epoch %d ended", self._parts.name, self.lease.epoch)
         self._held = held
-        self.stop()
+        self.cancel_timer()
         self._timer = None
         if held and self.lease.supported:
             delay_s = self.lease.left_ms / 1000 + 0.001

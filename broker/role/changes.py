@@ -173,7 +173,7 @@ class RoleChanges:
         """See ``RoleHost``."""
         self._context.role_state.handing_over = True
         self._group_address.hold(True)
-        return await self.drained(transfer_target, timeout_s)
+        return await self.wait_drained(transfer_target, timeout_s)
 
     def resume(self) -> None:
         """Take writes again, if still master, and neither broken nor about to stop."""
@@ -189,7 +189,7 @@ class RoleChanges:
             lost.append(self._context.store.epochs.unreadable)
         return "; ".join(lost) if lost else None
 
-    async def drained(self, transfer_target: BrokerId | None, timeout_s: float) -> bool:
+    async def wait_drained(self, transfer_target: BrokerId | None, timeout_s: float) -> bool:
         """Wait until all answers left and ``transfer_target`` has the whole log, and what consumers
         committed before; whether in time. Nothing may be taken any more."""
         tables = self._context.copies.hurry()

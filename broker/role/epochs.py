@@ -27,7 +27,7 @@ def note_epoch(store: MessageStore, epoch: Epoch) -> None:
     after it: a replica that has other bytes there is cut where that time began. Where no new epoch was given,
     this one begins there instead: a replica that has it from before finds it nowhere.
 
-    A real broker's first epoch starts where its log ended when Controllers came. What lies before gets a
+    A RocketMQ broker's first epoch starts where its log ended when Controllers came. What lies before gets a
     number below all they give: a replica without it could not be sent it.
     """
     epochs, begin = store.epochs, store.log.min_offset

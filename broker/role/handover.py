@@ -24,7 +24,7 @@ from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-DRAIN_S: Final = 1.0  # the transfer target gets so long to catch up
+DRAIN_S: Final = 1.0  # the transfer target gets this long to catch up
 RESUME_S: Final = 2.0  # a master that handed over and is still master then takes writes again
 OUTCOME_S: Final = 0.02  # and asks so often whether that came to nothing
 

@@ -37,7 +37,7 @@ class RoleHost(Protocol):
     async def lead(self, elected: Elected) -> None:
         """Become master of its epoch, or stay master in a newer one.
 
-        Half a record at the log's end is truncated before the epoch is recorded, which begins at that end
+        A partial record at the log's end is truncated before the epoch is recorded, which begins at that end
         (``broker.role.epochs.note_epoch``), as the last step that may fail; both, and the rebuilt queue
         offsets, come before the HA service serves slaves; and that before writes are taken, while dispatch
         may still catch up. A crash in between leaves an epoch without bytes at worst, and the next start

@@ -1,8 +1,8 @@
 """May this master still believe that it is the only one?
 
 The Controllers' leader answers a master's heartbeat with a number of milliseconds, counted from the moment
-the heartbeat was *sent*. A Controller of the real RocketMQ answers without one: then there are no leases, and
-the original's rules hold. It asks the clock it was made with at each question, so it is no decider of values.
+the heartbeat was *sent*. A RocketMQ Controller answers without one: then there are no leases, and
+RocketMQ's rules hold. It asks the clock it was made with at each question, so it is no decider of values.
 """
 
 from __future__ import annotations

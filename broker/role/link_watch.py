@@ -1,8 +1,8 @@
 """Which replicas are alive for the Controllers and do not follow this master?
 
-A real slave can stay with a former master for good (docs/mixed-groups.md). Any slave's way to the HA port can
-be blocked while its heartbeats reach the Controllers. Then the group has one replica less than it seems. A
-master in Controller mode asks for the list every LOOK_S and compares it with its HA links.
+A RocketMQ slave can stay with a former master for good (docs/mixed-groups.md). Any slave's way to the HA port
+can be blocked while its heartbeats reach the Controllers. Then the group has one replica less than it seems.
+A master in Controller mode asks for the list every LOOK_S and compares it with its HA links.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 10.0
 MISSING_MS: Final = 30_000
-"""A living replica without a link for so long is worth a warning."""
+"""A living replica without a link for this long is worth a warning."""
 AGAIN_MS: Final = 300_000
 """The same replica is warned of again after this."""
 

@@ -230,8 +230,8 @@ class RoleMachine:
         self._examined, self.cannot_begin = True, False
 
     def on_cannot_begin(self) -> None:
-        """It fails to lead, and that lasts: it asks anew. Until that is answered it leads no epoch: its word
-        may be on its way, and another one be elected by it."""
+        """This broker fails to lead, and that lasts: it asks for another election. Until that is answered it
+        leads no epoch: the request may be on its way, and another broker be elected by it."""
         self._examined, self.cannot_begin = False, True
 
     def on_lead(self, broker_id: BrokerId, epoch: Epoch, address: str) -> bool:
@@ -299,8 +299,8 @@ class RoleMachine:
         if view.master_id != facts.broker_id:
             return self._follow(view, facts)
         if self.is_master and view.epoch == self.epoch and self._before is None:
-            # A real Controller answers from what it has applied itself, though another may lead by now: its
-            # view says nothing of a proposal without an answer. Ours answer when a majority has confirmed
+            # A RocketMQ Controller answers from what it has applied itself, though another may lead by now:
+            # its view says nothing of a proposal without an answer. Ours answer when a majority has confirmed
             # that they lead.
             return Adopt(view.asked_ms if facts.leases_supported else None)
         return self._lead(view, facts)
@@ -334,9 +334,9 @@ class RoleMachine:
             before = view.epoch == facts.last_epoch or view.epoch <= (self._known_at or NO_EPOCH)
             if not self._examined and (before or facts.suspect or self.cannot_begin):
                 return AskAnew()
-        # A real Controller does not say where slaves replicate from, only NameServers do; and a real slave
-        # stays with the first master they name. So they hear of us before anything that takes time. Writes
-        # are refused until ``lead``. With keelmq's Controllers clients would only come too early.
+        # A RocketMQ Controller does not say where slaves replicate from, only NameServers do; and a RocketMQ
+        # slave stays with the first master they name. So they hear of us before anything that takes time.
+        # Writes are refused until ``lead``. With keelmq's Controllers clients would only come too early.
         return Lead(announce=view.master_ha_address is None and not self.is_master)
 
     def _follow(self, view: View, facts: Facts) -> Action:
@@ -359,9 +359,9 @@ class RoleMachine:
         if self._before is None and not self.over and self.current.role != self.role:
             raise BrokenInvariantError(f"outside of a change {self.state} is shown as {self.current.role}")
         if self.ha_address is not None and self.state is not State.FOLLOWING:
-            raise BrokenInvariantError("only a slave has a master to copy from")
+            raise BrokenInvariantError(f"a broker that is {self.state} has a master to copy from")
         if self._announced and self.over:
-            raise BrokenInvariantError("a broker that is done is announced as master")
+            raise BrokenInvariantError("a broker whose roles are over is announced as master")
 
 
 def mermaid() -> str:

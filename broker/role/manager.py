@@ -60,8 +60,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 50
 STEP_DOWN_S: Final = 1.0  # at a stop: time for the Controllers to elect the transfer target
-LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
-FORGET_S: Final = 1.0  # a new master waits at most so long for its disk to note that nothing is missing
+LEASE_FIRST_S: Final = 0.3  # a new master waits at most this long for its first lease before it serves
+FORGET_S: Final = 1.0  # a new master waits at most this long for its disk to note that nothing is missing
 OUR_MISTAKES: Final = (IllegalEventError, BrokenInvariantError)
 
 
@@ -71,7 +71,7 @@ class RoleManager:
     ``on_change`` hears every change of role, master or epoch, and that a lease is there again; the
     NameServers are to be told then. ``on_no_ha_address`` hears again and again that this slave does not know
     where its master replicates from; only a NameServer that the master has registered at can tell
-    (``ha_address_of``).
+    (``on_ha_address``).
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RoleManager:
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
         conditions.acks_replace_lease = lambda: not self.lease.required
         conditions.keeps_set = requester.keeps_set
-        self._tasks.spawn(self._follow_view(), name="life")
+        self._tasks.spawn(self._watch_view(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
         timeout_ms = self._parts.config.controller_heartbeat_timeout_ms
         period_s = min(self._parts.config.broker_heartbeat_ms, timeout_ms / 5) / 1000
@@ -147,7 +147,7 @@ class RoleManager:
         if self._store_broke in self._parts.store.on_broken:
             self._parts.store.on_broken.remove(self._store_broke)
             self._parts.ha.on_broken.remove(self._ha_broke)
-        self._beats.stop()
+        self._beats.cancel_timer()
         self._handover.forget()
         await self._tasks.cancel()
         await self._controllers.stop()
@@ -235,8 +235,8 @@ class RoleManager:
             # Perhaps only the connection was lost: send a heartbeat before we are taken for dead.
             self._beat()
 
-    def ha_address_of(self, master_address: str, ha_address: str) -> None:
-        """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
+    def on_ha_address(self, master_address: str, ha_address: str) -> None:
+        """A NameServer told the HA address of a master; RocketMQ's Controllers do not."""
         if not self._parts.config.enable_controller_mode:
             self._tasks.spawn(self._named(master_address, ha_address), name="classic master")
             return
@@ -270,7 +270,7 @@ class RoleManager:
             return None
         return {self.broker_id, *(slave["id"] for slave in self._parts.ha.slaves())}
 
-    async def _follow_view(self) -> None:
+    async def _watch_view(self) -> None:
         period_ms = self._parts.config.sync_broker_metadata_ms
         await level_triggered(
             self._look_or_fence,
@@ -392,7 +392,7 @@ class RoleManager:
             self.machine.on_examined()
             action = self.machine.decide(view, self._facts(broker_id))
             if isinstance(action, AskAnew):
-                raise BrokenInvariantError("a broker that was examined is not examined again")
+                raise BrokenInvariantError("a broker that was examined is to be examined again")
         return view, action
 
     async def _ask_anew(self, broker_id: BrokerId, view: View) -> View:
@@ -516,7 +516,7 @@ class RoleManager:
 
     def _on_mistake(self, mistake: BaseException) -> None:
         """A wrong answer is worse than none: a move that no state allows ends this broker's roles."""
-        self._broke("fenced for good by a mistake of its own", mistake)
+        self._broke("fenced until a restart: internal error", mistake)
 
     def _store_broke(self, error: BaseException) -> None:
         self._broke("the store is broken", error)

@@ -15,7 +15,7 @@ from model.ids import BrokerId, Epoch
 
 PAUSE_MS: Final = 1_000.0  # half of the Controllers' pause between two
 PAUSE_MAX_MS: Final = 60_000.0
-ASKING_MS: Final = 3_000.0  # an answer of the Controllers takes at most so long
+ASKING_MS: Final = 3_000.0  # an answer of the Controllers takes at most this long
 
 
 class Trouble(enum.StrEnum):

@@ -66,7 +66,7 @@ class ReplacementRequester:
 
     def _facts(self) -> MasterFacts:
         store, ha = self._parts.store, self._parts.ha
-        # Real Controllers grant no leases, and depose no master that lives.
+        # RocketMQ Controllers grant no leases, and depose no master that lives.
         can_be_replaced = self._machine.state is State.LEADING and bool(self._lease.supported)
         full = can_be_replaced and store.why_not_writable is not None
         target = self._host.transfer_target() if full else None

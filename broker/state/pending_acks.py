@@ -125,8 +125,8 @@ class PendingAcks:
         self._flushed = flushed
         self._sync_to = sync_to
         self._bytes_max = pending_bytes_max
-        self._slaves: deque[_PendingAck] = deque()  # waiting for replication (and then for the disk)
-        self._disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
+        self._await_slaves: deque[_PendingAck] = deque()  # waiting for replication (and then for the disk)
+        self._await_disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
         self._accounts: dict[Connection, _Account] = {}
         self._all = _All()
         self._timer: _Timer | None = None
@@ -141,7 +141,7 @@ class PendingAcks:
         return self._all.size + self._all.gone.size >= ALL_BYTES_MAX
 
     def __len__(self) -> int:
-        return len(self._slaves) + len(self._disk) - self._all.gone.count
+        return len(self._await_slaves) + len(self._await_disk) - self._all.gone.count
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """``slaveTimeout`` and ``syncFlushTimeout`` may have changed: they hold for what begins to wait."""
@@ -157,11 +157,11 @@ class PendingAcks:
         if self._wait_flush:
             if self._flushed() < end:
                 self._sync_to(end)
-            elif self._replicated() >= end and not self._slaves and not self._disk:
+            elif self._replicated() >= end and not self._await_slaves and not self._await_disk:
                 self.waits.none()
                 connection.write(answers)
                 return
-        elif self._replicated() >= end and not self._slaves:
+        elif self._replicated() >= end and not self._await_slaves:
             self.waits.none()
             connection.write(answers)
             return
@@ -172,7 +172,7 @@ class PendingAcks:
         """``add`` of answers to several connections, with one write each."""
         if self._wait_flush and self._flushed() < end:
             self._sync_to(end)
-        waiting = self._slaves or (self._wait_flush and (self._disk or self._flushed() < end))
+        waiting = self._await_slaves or (self._wait_flush and (self._await_disk or self._flushed() < end))
         if not waiting and self._replicated() >= end:
             self.waits.none()
             for connection, answers in answered:
@@ -186,8 +186,8 @@ class PendingAcks:
 
     def _queue_of(self, end: int) -> deque[_PendingAck]:
         """What answers at ``end`` wait for first."""
-        on_disk = self._wait_flush and not self._slaves and self._replicated() >= end
-        return self._disk if on_disk else self._slaves
+        on_disk = self._wait_flush and not self._await_slaves and self._replicated() >= end
+        return self._await_disk if on_disk else self._await_slaves
 
     def _wait(
         self, connection: Connection, answers: bytes, end: int, now_ms: float, queue: deque[_PendingAck]
@@ -205,16 +205,16 @@ class PendingAcks:
             # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
             account.paused = True
             connection.hold(True)
-        return now_ms + (disk_ms if queue is self._disk else slave_ms)
+        return now_ms + (disk_ms if queue is self._await_disk else slave_ms)
 
     def on_replicated(self, offset: int) -> None:
         """The slaves have the log up to ``offset``."""
-        slaves = self._slaves
+        slaves = self._await_slaves
         if not slaves or slaves[0].end > offset:
             return
         if self._wait_flush:
             while slaves and slaves[0].end <= offset:
-                self._disk.append(slaves.popleft())
+                self._await_disk.append(slaves.popleft())
             self.on_flushed(self._flushed())
             self._expire_by(self._first_ms())
             return
@@ -229,7 +229,7 @@ class PendingAcks:
 
     def on_flushed(self, offset: int) -> None:
         """Our own disk has the log up to ``offset``."""
-        disk = self._disk
+        disk = self._await_disk
         out: dict[_Account, list[bytes]] = {}
         while disk and disk[0].end <= offset:
             pending = disk.popleft()
@@ -242,21 +242,21 @@ class PendingAcks:
 
     def give_up(self) -> None:
         """Wait no longer: what is pending is answered as if its time were over."""
-        for pending in (*self._slaves, *self._disk):
+        for pending in (*self._await_slaves, *self._await_disk):
             pending.slave_deadline_ms = pending.disk_deadline_ms = float("-inf")
         if self._timer is not None:
             self._timer.handle.cancel()
             self._expire(sys.maxsize)
 
     def drop(self) -> None:
-        """Give up on everything pending and close its connections.
+        """Answer nothing that is pending, and close the connections that wait for it.
 
-        Called on demotion and when the disk failed: the records may or may not survive, which no answer code
-        can say. A closed connection is what clients treat as unknown.
+        Called when this broker ceases to be master, when its store broke, and at a stop: the records may or
+        may not survive, which no answer code can say. Clients treat a closed connection as unknown.
         """
-        waiting = [*self._disk, *self._slaves]
-        self._slaves.clear()
-        self._disk.clear()
+        waiting = [*self._await_disk, *self._await_slaves]
+        self._await_slaves.clear()
+        self._await_disk.clear()
         self._accounts.clear()
         self._all = _All()
         if self._timer is not None:
@@ -278,8 +278,8 @@ class PendingAcks:
         self._all.gone.size += account.size
         self._all.size -= account.size
         if self._all.gone.size > GONE_BYTES_MAX:
-            self._slaves = deque(pending for pending in self._slaves if not pending.account.gone)
-            self._disk = deque(pending for pending in self._disk if not pending.account.gone)
+            self._await_slaves = deque(pending for pending in self._await_slaves if not pending.account.gone)
+            self._await_disk = deque(pending for pending in self._await_disk if not pending.account.gone)
             self._all.gone = _Tally()
 
     def _leaves(self, pending: _PendingAck) -> bool:
@@ -321,8 +321,8 @@ class PendingAcks:
     def _first_ms(self) -> float:
         """When the time of the first one is over."""
         return min(
-            self._slaves[0].slave_deadline_ms if self._slaves else float("inf"),
-            self._disk[0].disk_deadline_ms if self._disk else float("inf"),
+            self._await_slaves[0].slave_deadline_ms if self._await_slaves else float("inf"),
+            self._await_disk[0].disk_deadline_ms if self._await_disk else float("inf"),
         )
 
     def _arm(self, now_ms: float) -> None:
@@ -338,12 +338,12 @@ class PendingAcks:
         most = LATE_BYTES if most is None else most
         now_ms = self._env.monotonic_ms()
         out: dict[_Account, list[bytes]] = {}
-        while most > 0 and self._slaves and self._slaves[0].slave_deadline_ms <= now_ms:
+        while most > 0 and self._await_slaves and self._await_slaves[0].slave_deadline_ms <= now_ms:
             text = "the slaves did not acknowledge the message in time"
-            most -= self._late(self._slaves, FLUSH_SLAVE_TIMEOUT, text, most, out)
-        while most > 0 and self._disk and self._disk[0].disk_deadline_ms <= now_ms:
+            most -= self._late(self._await_slaves, FLUSH_SLAVE_TIMEOUT, text, most, out)
+        while most > 0 and self._await_disk and self._await_disk[0].disk_deadline_ms <= now_ms:
             text = "the disk did not flush the message in time"
-            most -= self._late(self._disk, FLUSH_DISK_TIMEOUT, text, most, out)
+            most -= self._late(self._await_disk, FLUSH_DISK_TIMEOUT, text, most, out)
         for account, answers in out.items():
             account.connection.write(b"".join(answers))
             self._read_again(account)

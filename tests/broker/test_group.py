@@ -180,7 +180,7 @@ async def test_a_commit_that_comes_while_a_master_drains_is_not_answered_ok(
         for number in range(3):
             await client.send("T", b"m%d" % number)
         await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
-        drained, late = one.roles.drained, list[asyncio.Future[Any]]()
+        drained, late = one.roles.wait_drained, list[asyncio.Future[Any]]()
 
         def commit(offset: int) -> Any:
             ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
@@ -193,7 +193,7 @@ async def test_a_commit_that_comes_while_a_master_drains_is_not_answered_ok(
             assert not late[0].done()
             return done
 
-        monkeypatch.setattr(one.roles, "drained", draining)
+        monkeypatch.setattr(one.roles, "wait_drained", draining)
         assert (await commit(1)).code == 0
         await one.stop()
         assert two.offsets.get("cg", "T", 0) == 1
@@ -221,7 +221,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
         await one.fence()
         begun, go_on = asyncio.Event(), asyncio.Event()
         seen: list[Refused | None] = []
-        become, drained = one.ha.become_master, one.roles.drained
+        become, drained = one.ha.become_master, one.roles.wait_drained
 
         async def slow(*role: Any) -> None:
             begun.set()
@@ -235,7 +235,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
             return await drained(transfer_target, timeout_s)
 
         monkeypatch.setattr(one.ha, "become_master", slow)
-        monkeypatch.setattr(one.roles, "drained", draining)
+        monkeypatch.setattr(one.roles, "wait_drained", draining)
         promotion = asyncio.ensure_future(one.lead(elected(1, 1, {1}, 1)))
         await begun.wait()
         await one.stop()

@@ -151,7 +151,7 @@ async def test_name_servers_that_name_different_dead_masters_do_not_have_a_slave
         await slave.start()
         slave.role.on_change.append(lambda: registered.append(None))
         for port in (1, 2, 1, 2):
-            slave.role.ha_address_of(f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}")
+            slave.role.on_ha_address(f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}")
             await eventually(
                 lambda port=port: slave.role_state.master_address == f"127.0.0.1:{port}",
                 "it looks for the one it heard of last",

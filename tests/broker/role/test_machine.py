@@ -367,10 +367,10 @@ async def test_an_illegal_event_fences_the_broker_with_one_line(
         await life.becomes("fenced")
         await until(lambda: life.role.reason is not None and "cannot have" in life.role.reason, "its reason")
         expected = (
-            "fenced for good by a mistake of its own: a broker that is deposed cannot have the event: fenced"
+            "fenced until a restart: internal error: a broker that is deposed cannot have the event: fenced"
         )
         assert life.role.reason == expected
-        assert [r.getMessage() for r in caplog.records if "mistake" in r.getMessage()] == [
+        assert [r.getMessage() for r in caplog.records if "internal error" in r.getMessage()] == [
             f"{life.config.broker_name}: {expected}"
         ]
         assert life.role.registration_id == -1
@@ -412,7 +412,7 @@ async def test_a_broken_promise_of_ours_fences_and_an_assertion_of_somebody_else
         if ours:
             await life.becomes("fenced")
             assert life.role.machine.state is State.BROKEN
-            expected = "fenced for good by a mistake of its own: planted"
+            expected = "fenced until a restart: internal error: planted"
             assert life.role.reason == expected
         else:
             await until(lambda: len(looks) > 1, "it looks again")

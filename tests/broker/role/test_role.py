@@ -430,7 +430,7 @@ async def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserve
             asked: list[int] = []
             second.role.on_no_ha_address.append(lambda: asked.append(1))
             await until(lambda: len(asked) >= 2, "the NameServers are asked until one knows")
-            second.role.ha_address_of(first.config.address, "127.0.0.1:77")
+            second.role.on_ha_address(first.config.address, "127.0.0.1:77")
             await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:77")
             assert second.ha.next_master.rocketmq_peer, "nobody said that it is one of ours"
             asked.clear()
@@ -522,10 +522,10 @@ async def test_without_controllers_a_broker_leads_alone(tmp_path: Path) -> None:
 async def test_without_controllers_a_slave_follows_the_master_a_nameserver_names(tmp_path: Path) -> None:
     async with Life(tmp_path, None, broker_role="SLAVE", broker_id=3) as life:
         assert life.role.registration_id == 3
-        life.role.ha_address_of("10.0.0.1:10911", "10.0.0.1:10912")
+        life.role.on_ha_address("10.0.0.1:10911", "10.0.0.1:10912")
         await until(lambda: life.role.master_address == "10.0.0.1:10911")
-        life.role.ha_address_of("10.0.0.1:10911", "10.0.0.1:10912")
-        life.role.ha_address_of("10.0.0.2:10911", "10.0.0.2:10912")
+        life.role.on_ha_address("10.0.0.1:10911", "10.0.0.1:10912")
+        life.role.on_ha_address("10.0.0.2:10911", "10.0.0.2:10912")
         await until(lambda: life.role.master_address == "10.0.0.2:10911")
         assert life.host.calls == [
             ("follow", 0, None, None),

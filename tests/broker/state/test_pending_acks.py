@@ -262,13 +262,13 @@ def test_a_connection_that_ends_looks_through_the_answers_of_no_other(
         connections = [FakeConnection(f"127.0.0.1:{40000 + i}") for i in range(100)]
         for at, connection in enumerate(connections):
             pending_acks.add(conn(connection), answer(100 + at), 10 * (at + 1))
-        waiting = pending_acks._slaves
+        waiting = pending_acks._await_slaves
         for count, connection in enumerate(connections[:60], 1):
             pending_acks.forget(conn(connection))
-            assert pending_acks._slaves is waiting, "nothing was looked through"
+            assert pending_acks._await_slaves is waiting, "nothing was looked through"
             assert len(pending_acks) == 100 - count
         pending_acks.forget(conn(connections[60]))
-        assert len(pending_acks._slaves) == len(pending_acks) == 39, "too much waits for nobody"
+        assert len(pending_acks._await_slaves) == len(pending_acks) == 39, "too much waits for nobody"
         pending_acks.forget(conn(connections[61]))
         marks.replicated = 1000
         pending_acks.on_replicated(1000)
@@ -321,7 +321,7 @@ def test_answers_that_are_late_together_are_written_anew_a_part_a_turn(
         one, other = FakeConnection(), FakeConnection("127.0.0.1:40001")
         pending_acks.add(conn(one), b"".join(answer(number) for number in range(8)), 10)
         pending_acks.add(conn(other), answer(8), 20)
-        for pending in pending_acks._slaves:
+        for pending in pending_acks._await_slaves:
             pending.slave_deadline_ms = float("-inf")
         pending_acks._expire()
         assert [(a.opaque, a.code) for a in answers_in(one.data)] == [(0, 12), (1, 12), (2, 12)]
