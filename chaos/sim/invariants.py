@@ -155,6 +155,7 @@ def watch(kind: type[Any]) -> None:
             life.changed[id(self)] = self
 
     setattr(kind, "__init__", made)  # noqa: B010  # mypy forbids the assignment
+    setattr(kind, _LIFE, None)  # of those made elsewhere
     for change in changes or ():
         setattr(kind, change, _telling(vars(kind)[change]))
     if name in TELLS_ITSELF:
@@ -170,7 +171,7 @@ def _telling(change: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return change(self, *arguments, **keywords)
         finally:
-            life: Life | None = getattr(self, _LIFE, None)
+            life: Life | None = self._life_in_simulation
             if life is not None:
                 life.changed[id(self)] = self
 

@@ -79,7 +79,7 @@ class Fabric:
         self.loop = loop
         self.profile = profile or NetProfile()
         self._rng = random.Random(f"net:{seed}")
-        self._base_s: dict[tuple[str, str], float] = {}
+        self._base_s: dict[tuple[str, str], tuple[float, float]] = {}  # of each link, and its jitter
         self._cut: set[tuple[str, str]] = set()
         self._slow_s: dict[tuple[str, str], float] = {}
         self._bad: dict[tuple[str, str], BadLink] = {}
@@ -195,11 +195,14 @@ class Fabric:
         """Latency of the next packet from ``source`` to ``target``, of so many bytes."""
         rng, profile = self._rng, self.profile
         link = (source, target)
-        base = self._base_s.get(link)
-        if base is None:
+        known = self._base_s.get(link)
+        if known is None:
             low, high = profile.latency_min_s, profile.latency_max_s
-            base = self._base_s[link] = 0.00002 if source == target else rng.uniform(low, high)
-        delay = base + rng.random() * 2 * (profile.jitter_s if source != target else 0.00001)
+            here = source == target
+            known = (0.00002, 0.00001) if here else (rng.uniform(low, high), profile.jitter_s)
+            self._base_s[link] = known
+        base, jitter = known
+        delay = base + rng.random() * 2 * jitter
         if profile.spike_share and rng.random() < profile.spike_share:
             delay += rng.random() * profile.spike_s
         if self._slow_s:

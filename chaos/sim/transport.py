@@ -271,8 +271,9 @@ class SimTransport(asyncio.Transport):
             fabric.delivered += 1
             if isinstance(packet, _Rst):
                 loop.note(self.number, -1)
-            else:
-                loop.note(self.number, len(packet), zlib.crc32(packet))
+            else:  # ``note``, without the call: most of what is noted
+                told = (loop.trace, loop.now_s, self.number, len(packet), zlib.crc32(packet))
+                loop.trace = hash(told)
             if peer is not None:
                 peer.receive(packet)
 
