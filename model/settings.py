@@ -5,11 +5,13 @@ A file is read as TOML when its name ends in ``.toml``, else as RocketMQ's ``.co
 
 import dataclasses
 import difflib
+import functools
 import ipaddress
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from model.errors import ConfigError
@@ -143,8 +145,9 @@ class Config:
     """Keys that were set, be it to their defaults."""
 
     @classmethod
-    def keys(cls) -> dict[str, "dataclasses.Field[Any]"]:
-        return {f.metadata["key"]: f for f in dataclasses.fields(cls)}
+    @functools.cache
+    def keys(cls) -> Mapping[str, "dataclasses.Field[Any]"]:
+        return MappingProxyType({f.metadata["key"]: f for f in dataclasses.fields(cls)})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, str]) -> Self:

@@ -181,7 +181,7 @@ def _write(value: Any, *, strict: bool, line: str) -> str:
         return joined(value.texts, value.depth)
     if isinstance(value, ObjectKey | Members | Items):
         value = _made(value)
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return _write_map(value, strict, line)
     if isinstance(value, list | tuple):
         if not line and value and _SIMPLE.issuperset(map(type, value)):
@@ -296,7 +296,10 @@ class _Form(NamedTuple):
 def _map_pieces(pairs: Iterable[tuple[Any, Any]], form: _Form, depth: int, line: str) -> Iterator[str]:
     before, inner = "{", line and line + "\t"
     for key, member in pairs:
-        if member is not None:
+        if type(member) in _SIMPLE:  # most members by far
+            yield f"{before}{inner}{_key(key, form.strict)}:{_encode(member).decode()}"
+            before = ","
+        elif member is not None:
             yield f"{before}{inner}{_key(key, form.strict)}:"
             yield from form.of(member, depth - 1, inner)
             before = ","

@@ -108,9 +108,9 @@ class CompiledSends:
 
     def check_invariants(self) -> None:
         """Raise if records would be stored where they do not belong, or wait without an owner."""
-        turn = self._turn
-        assert bool(turn) == (self._core.pending > 0), "records are pending just as long as their reads are"
-        assert not turn or self._due, "a turn that began also ends"
+        waiting = self.waiting
+        assert waiting == (self._core.pending > 0), "records are pending just as long as their reads are"
+        assert not waiting or self._due, "a turn that began also ends"
 
     def forget_routes(self) -> None:
         self.end_turn()  # by the rules of before

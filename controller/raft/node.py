@@ -225,7 +225,7 @@ class Node(Voting):
     def check_invariants(self) -> None:
         """Raises AssertionError with the rule that is broken: this member must not go on. Each tick and
         each message ends with it."""
-        journal, leader = self._journal, self.leader_peer
+        journal, leader, leads = self._journal, self.leader_peer, self.leads()
         self._invariants.check(
             Position(
                 node_id=self.selfNode.id,
@@ -233,14 +233,14 @@ class Node(Voting):
                 vote=self.voted_for,
                 stored_term=journal.getCurrentTerm(),
                 stored_vote=journal.getVotedForNodeId(),
-                leads=self.leads(),
+                leads=leads,
                 leader=None if leader is None else leader.id,
                 first_index=journal.first_index,
                 last_index=journal.last_index,
                 last_term=journal[-1][2],
                 commit=self.commit_index,
                 applied=self.last_applied,
-                began_at=self.noop_index if self.leads() else 0,
+                began_at=self.noop_index if leads else 0,
                 match={peer.id: at for peer, at in self.match_index.items()},
                 next={peer.id: at for peer, at in self.next_index.items()},
             )
