@@ -181,7 +181,7 @@ def _write(value: Any, *, strict: bool, line: str) -> str:
         return joined(value.texts, value.depth)
     if isinstance(value, ObjectKey | Members | Items):
         value = _made(value)
-    if type(value) is dict or isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # a dict is told from the others without a call
         return _write_map(value, strict, line)
     if isinstance(value, list | tuple):
         if not line and value and _SIMPLE.issuperset(map(type, value)):
