@@ -95,7 +95,8 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "adopt",
     ),
     "broker.tables.topics.Topics": (
-        *("boot", "put", "delete", "was_deleted", "set_epoch", "taken_over", "adopt", "apply"),
+        *("boot", "put", "delete", "was_deleted", "note_expired", "set_epoch"),
+        *("taken_over", "adopt", "apply"),
     ),
     "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "taken_over", "adopt"),
     "store.files.consume_queue.ConsumeQueues": ("load", "open", "destroy", "remove"),
