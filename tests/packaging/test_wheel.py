@@ -25,6 +25,7 @@ from runtime import native
 from tests import ROOT
 from tests.audit.stores import trio
 from tests.audit.without_java import without_java
+from tests.cli.demos import need_a_good_demo
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
@@ -173,9 +174,24 @@ print(len(names), sorted(set(sys.modules) & set({PACKAGES})))
 
 
 def test_every_command_is_found(application: Application) -> None:
+    """All of them in one process: the start of another takes a fifth of a second of CPU."""
     assert "Exit codes" in application.run("-m", "keelmq", "--help")
-    for command in ("namesrv", "broker", "controller", "cluster", "group", "store", "drill", "audit", "demo"):
-        assert "Usage: keelmq" in application.run("-m", "keelmq", command, "--help"), command
+    commands = ["namesrv", "broker", "controller", "cluster", "group", "store", "drill", "audit", "demo"]
+    program = f"""
+import runpy, sys
+for command in {commands}:
+    sys.argv = ["keelmq", command, "--help"]
+    try:
+        runpy.run_module("keelmq", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        print("ended", command, end.code)
+"""
+    told = application.run("-c", program)
+    for command in commands:
+        usage, ended, told = told.partition(f"ended {command} 0\n")
+        assert f"Usage: keelmq {command}" in usage, command
+        assert ended, command
+    assert told == ""
 
 
 def test_servers_simulation_and_their_invariants_run(application: Application) -> None:
@@ -198,6 +214,7 @@ def test_a_cluster_starts_and_spark_calls_it_clean_on_a_machine_without_java(
     told = application.run(*demo, env=without_java(tmp_path / "bin"), timeout_s=230)
     assert "audit (spark): clean" in told
     assert "all replicas are equal" in told
+    need_a_good_demo(application.folder / "out")
 
 
 @pytest.mark.more
