@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -169,14 +170,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @contextmanager
 def _turn(directory: Path, at_once: int) -> Iterator[None]:
     """One of ``at_once`` places, whichever is free first among all workers of this run."""
-    directory.mkdir(exist_ok=True)
+    places = _places(directory, at_once)
     while True:
-        for number in range(at_once):
-            with (directory / str(number)).open("w") as place:
-                try:
-                    fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
+        for place in places:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            try:
                 yield
-                return
+            finally:
+                fcntl.flock(place, fcntl.LOCK_UN)
+            return
         time.sleep(0.02)
+
+
+@cache
+def _places(directory: Path, at_once: int) -> tuple[int, ...]:
+    """Opened once: workers that wait for a turn look fifty times a second."""
+    directory.mkdir(exist_ok=True)
+    return tuple(os.open(directory / str(number), os.O_RDWR | os.O_CREAT) for number in range(at_once))
