@@ -20,6 +20,9 @@ from runtime.native.build import build
 TESTS: Final = (
     "tests/broker/requests/test_both_paths.py",
     "tests/broker/requests/test_turns.py",
+    "tests/broker/requests/consumers/test_fast_pull.py",
+    "tests/broker/requests/consumers/test_pull_both_paths.py",
+    "tests/store/flow/test_gather.py",
     "tests/store/files/test_compiled.py",
     "tests/audit/reading/test_plain.py",
 )

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from runtime.env import Buffer
@@ -120,6 +120,37 @@ class Columns:
         int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes
     ]: ...
 
+class PullHeads:
+    def __init__(self, json: tuple[bytes, ...], binary: tuple[bytes, ...]) -> None: ...
+    def head(
+        self,
+        binary: bool,
+        opaque: int,
+        next_offset: int,
+        least: int,
+        most: int,
+        topic_flag: int,
+        group_flag: int,
+        body_bytes: int,
+    ) -> bytes: ...
+
+def read_plain(
+    queue: Any,
+    log: Any,
+    at: int,
+    looked_at: int,
+    count_max: int,
+    bytes_max: int,
+    codes: Container[int] | None,
+) -> tuple[bytes, int, int] | None: ...
+def pull_at(
+    buffer: Buffer,
+    start: int,
+    end: int,
+    limit: int,
+    known: dict[tuple[bytes, ...], Any],
+    marks: tuple[bytes, ...],
+) -> tuple[int, Any, Any] | None: ...
 def gather(
     descriptor: int,
     entries: Buffer,

@@ -8,11 +8,13 @@ are those of ``store/files`` and ``remoting/codec``; ``store/files/compiled.py``
 
     text.pxi     numbers, UTF-8, Java's hash, properties        headers.pxi   JSON and ROCKETMQ headers of sends
     block.pxi    dispatches, packed; queue and index entries    sends.pxi     frames -> records and answers
-    parse.pxi    log bytes -> a block                           pulls.pxi     queue entries -> records
-    columns.pxi  log bytes -> columns, for the audit            crc32.h       CRC-32
+    parse.pxi    log bytes -> a block                           pulls.pxi     pulls; queue entries -> records
+    columns.pxi  log bytes -> columns, for the audit            heads.pxi     headers of pulls' answers
+    crc32.h      CRC-32
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -175,4 +177,5 @@ include "block.pxi"
 include "sends.pxi"
 include "parse.pxi"
 include "pulls.pxi"
+include "heads.pxi"
 include "columns.pxi"

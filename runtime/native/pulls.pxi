@@ -18,17 +18,84 @@ cdef enum:
     SPAN_MAX = 256 << 10
 
 
+def read_plain(queue, log, int64_t at, int64_t looked_at, int count_max, int64_t bytes_max, codes):
+    """What a pull of a queue is given from queue offset ``at`` on, as ``store.flow.reading`` finds it: (records,
+    how many, the queue offset behind the last entry looked at).
+
+    ``queue`` and ``log``: a ConsumeQueue and the CommitLog; ``looked_at``: so many entries at most; ``codes``: the
+    tags codes wanted, None for all. None: something is not plain, and Python's way has to look.
+    """
+    cdef uint8_t[ENTRY_BYTES * GATHER_MAX] room
+    cdef const uint8_t *entries = room
+    cdef int64_t end = queue.max_offset, written = queue.written, count = looked_at, start, size, physical, low
+    cdef int32_t queue_id = queue.queue_id
+    cdef int descriptor
+    if count > end - at:
+        count = end - at
+    if at < 0 or not 0 < count <= GATHER_MAX:
+        return None
+    if at >= written:
+        buffer = queue.buffer
+        if not isinstance(buffer, bytearray) or at - written + count > len(buffer) // ENTRY_BYTES:
+            return None
+        entries = <const uint8_t *>PyByteArray_AS_STRING(buffer) + (at - written) * ENTRY_BYTES
+    else:
+        descriptor = place(queue._dir, at * ENTRY_BYTES, &start, &size, &low)
+        if descriptor < 0 or count > written - at or at * ENTRY_BYTES - start + count * ENTRY_BYTES > size:
+            return None  # they go on in the next file, or in memory
+        if not _read(descriptor, room, at * ENTRY_BYTES - start, count * ENTRY_BYTES):
+            return None
+    physical = <int64_t>ld64(entries)
+    descriptor = place(log._dir, physical, &start, &size, &low)
+    if descriptor < 0:
+        return None
+    end, size = log.end, start + size
+    return _gather(descriptor, entries, <Py_ssize_t>count, at, codes is None or at + count == <int64_t>queue.max_offset,
+                   queue_id, start, low if low > start else start, size if size < end else end,
+                   count_max, bytes_max, codes)
+
+
+cdef int place(directory, int64_t at, int64_t *start, int64_t *size, int64_t *first) except -2:
+    """The descriptor of the file of a SegmentDir that holds byte ``at``, where that file starts, its size, and
+    where the first one starts; -1: none does, or its file is not open, or has no descriptor."""
+    cdef list segments = directory.segments
+    cdef int64_t number
+    if not segments:
+        return -1
+    first[0] = segments[0].start
+    size[0] = directory.segment_bytes
+    if at < first[0] or size[0] <= 0:
+        return -1
+    number = (at - first[0]) // size[0]
+    if number >= len(segments):
+        return -1
+    segment = segments[number]
+    start[0] = segment.start
+    file = segment._file
+    if file is None or at < start[0]:
+        return -1
+    descriptor = file.descriptor
+    return -1 if descriptor is None else descriptor
+
+
 def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole, int32_t queue_id,
            tuple span, int count_max, int64_t bytes_max, object codes):
-    """The records that ``entries`` name, as ``store.flow.reading`` takes them: (records, how many, the queue
-    offset behind the last entry looked at).
+    """The same of ``entries``, the first of which has queue offset ``first``.
 
-    ``first``: queue offset of the first entry; ``whole``: no entry follows them; ``span``: where the segment
-    of ``descriptor`` starts, and the first and the last byte of it that may be read; ``codes``: the tags codes
-    wanted, None for all. None: something is not plain, and Python's way has to look.
+    ``whole``: no entry follows them; ``span``: where the segment of ``descriptor`` starts, and the first and the
+    last byte of it that may be read.
     """
-    cdef int64_t start = span[0], low = span[1], high = span[2]
-    cdef Py_ssize_t n = entries.shape[0] // ENTRY_BYTES, i, total = 0
+    cdef Py_ssize_t n = entries.shape[0] // ENTRY_BYTES
+    if n == 0:
+        return None
+    return _gather(descriptor, &entries[0], n, first, whole, queue_id, span[0], span[1], span[2], count_max,
+                   bytes_max, codes)
+
+
+cdef object _gather(int descriptor, const uint8_t *entries, Py_ssize_t n, int64_t first, bint whole,
+                    int32_t queue_id, int64_t start, int64_t low, int64_t high, int count_max, int64_t bytes_max,
+                    object codes):
+    cdef Py_ssize_t i, total = 0
     cdef int64_t places[GATHER_MAX]
     cdef int32_t sizes[GATHER_MAX]
     cdef int64_t offsets[GATHER_MAX]
@@ -40,7 +107,7 @@ def gather(int descriptor, const uint8_t[::1] entries, int64_t first, bint whole
     if count_max > GATHER_MAX:
         return None
     for i in range(n):
-        e = &entries[0] + i * ENTRY_BYTES
+        e = entries + i * ENTRY_BYTES
         physical = <int64_t>ld64(e)
         size = <int32_t>ld32(e + 8)
         if physical < low or size < OVERHEAD_BYTES or size > high - physical:
@@ -161,19 +228,60 @@ cdef struct Span:
     Py_ssize_t begin, end
 
 
+def pull_at(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, dict known, tuple marks):
+    """The pull that begins at ``start`` of ``buffer[start:end]``: (where it ends, request, header), which are
+    those of ``known`` with the numbers that came; None: the ordinary way is to look.
+
+    ``limit``: no frame is longer; ``marks``: see ``cut_binary`` and ``cut_json``, two and three.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef int64_t length
+    cdef uint32_t mark
+    cdef int64_t[3] values
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= end <= view.len or end - start < 8:
+            return None
+        p = <const uint8_t *>view.buf + start
+        length, mark = <int32_t>ld32(p), ld32(p + 4)
+        if length < 4 or length + 4 > limit or length + 4 > end - start or (mark & 0xFFFFFF) != length - 4:
+            return None  # it is not whole, has a body, or cannot be
+        if mark >> 24 == 1:
+            around = _cut_binary(p, <Py_ssize_t>length + 4, marks[0], marks[1], values)
+        elif mark >> 24 == 0:
+            around = _cut_json(p, <Py_ssize_t>length + 4, marks[2], marks[3], marks[4], values)
+        else:
+            return None
+    finally:
+        PyBuffer_Release(&view)
+    if around is None:
+        return None
+    found = known.get(around)
+    if found is None:
+        return None
+    request, header = found
+    header.queue_offset, header.commit_offset, request.opaque = values[0], values[1], values[2]
+    return start + <Py_ssize_t>length + 4, request, header
+
+
 def cut_binary(bytes frame, bytes offset_mark, bytes commit_mark):
     """What stands around the numbers of a pull with a ROCKETMQ header, and its queue offset, commit offset and
     opaque, as ``broker.requests.consumers.fast_pull`` cuts them; None: the ordinary way is to look."""
-    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(frame)
-    cdef Py_ssize_t n = PyBytes_GET_SIZE(frame), first
+    cdef int64_t[3] values
+    around = _cut_binary(<const uint8_t *>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), offset_mark,
+                         commit_mark, values)
+    return None if around is None else (around, (values[0], values[1], values[2]))
+
+
+cdef tuple _cut_binary(const uint8_t *p, Py_ssize_t n, bytes offset_mark, bytes commit_mark, int64_t *values):
+    cdef Py_ssize_t first
     cdef Py_ssize_t[2] a
     cdef Py_ssize_t[2] b
-    cdef int64_t[2] values
-    cdef int64_t opaque
     if n < PULL_EXT_AT:
         return None
-    opaque = <int32_t>ld32(p + 8 + BINARY_OPAQUE_AT)
-    if ld32(p + 8 + BINARY_REMARK_AT) or <int64_t><int32_t>ld32(p + 8 + BINARY_EXT_AT) != n - PULL_EXT_AT or opaque < 0:
+    values[2] = <int32_t>ld32(p + 8 + BINARY_OPAQUE_AT)
+    if ld32(p + 8 + BINARY_REMARK_AT) or <int64_t><int32_t>ld32(p + 8 + BINARY_EXT_AT) != n - PULL_EXT_AT or values[2] < 0:
         return None
     if not digits_behind(p, n, offset_mark, &a[0], &b[0], &values[0]):
         return None
@@ -182,27 +290,31 @@ def cut_binary(bytes frame, bytes offset_mark, bytes commit_mark):
     first = 0 if a[0] < a[1] or (a[0] == a[1] and b[0] <= b[1]) else 1
     if b[first] > a[1 - first]:
         return None
-    head = PyBytes_FromStringAndSize(<char *>p + 8, 5) + PyBytes_FromStringAndSize(<char *>p + 8 + BINARY_FLAG_AT, 4)
-    around = (
-        head,
+    return (
+        PyBytes_FromStringAndSize(<char *>p + 8, 5) + PyBytes_FromStringAndSize(<char *>p + 8 + BINARY_FLAG_AT, 4),
         PyBytes_FromStringAndSize(<char *>p + PULL_EXT_AT, a[first] - PULL_EXT_AT),
         PyBytes_FromStringAndSize(<char *>p + b[first], a[1 - first] - b[first]),
         PyBytes_FromStringAndSize(<char *>p + b[1 - first], n - b[1 - first]),
     )
-    return around, (values[0], values[1], opaque)
 
 
 def cut_json(bytes frame, bytes offset_mark, bytes commit_mark, bytes opaque_mark):
     """The same of a JSON header."""
+    cdef int64_t[3] values
+    around = _cut_json(<const uint8_t *>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), offset_mark, commit_mark,
+                       opaque_mark, values)
+    return None if around is None else (around, (values[0], values[1], values[2]))
+
+
+cdef tuple _cut_json(const uint8_t *p, Py_ssize_t n, bytes offset_mark, bytes commit_mark, bytes opaque_mark,
+                     int64_t *values):
     cdef Span[3] spans
     cdef Span one
-    cdef int64_t[3] values
     cdef int i, k
-    if (not json_digits(frame, offset_mark, 34, DIGITS_MAX, &spans[0], &values[0])
-            or not json_digits(frame, commit_mark, 34, DIGITS_MAX, &spans[1], &values[1])
-            or not json_digits(frame, opaque_mark, 44, OPAQUE_DIGITS_MAX, &spans[2], &values[2])):
+    if (not json_digits(p, n, offset_mark, 34, DIGITS_MAX, &spans[0], &values[0])
+            or not json_digits(p, n, commit_mark, 34, DIGITS_MAX, &spans[1], &values[1])
+            or not json_digits(p, n, opaque_mark, 44, OPAQUE_DIGITS_MAX, &spans[2], &values[2])):
         return None
-    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(frame)
     if p[spans[2].begin] == 48 and spans[2].end - spans[2].begin > 1:
         return None  # no number of JSON
     for i in range(1, 3):
@@ -214,19 +326,18 @@ def cut_json(bytes frame, bytes offset_mark, bytes commit_mark, bytes opaque_mar
             k -= 1
     if spans[0].end > spans[1].begin or spans[1].end > spans[2].begin:
         return None
-    around = (
+    return (
         PyBytes_FromStringAndSize(<char *>p + 8, spans[0].begin - 8),
         PyBytes_FromStringAndSize(<char *>p + spans[0].end, spans[1].begin - spans[0].end),
         PyBytes_FromStringAndSize(<char *>p + spans[1].end, spans[2].begin - spans[1].end),
-        PyBytes_FromStringAndSize(<char *>p + spans[2].end, PyBytes_GET_SIZE(frame) - spans[2].end),
+        PyBytes_FromStringAndSize(<char *>p + spans[2].end, n - spans[2].end),
     )
-    return around, (values[0], values[1], values[2])
 
 
-cdef bint json_digits(bytes frame, bytes mark, int stop, Py_ssize_t most, Span *span, int64_t *value) noexcept:
+cdef bint json_digits(const uint8_t *p, Py_ssize_t n, bytes mark, int stop, Py_ssize_t most, Span *span,
+                      int64_t *value) noexcept:
     """Whether ``mark`` is in the header, and behind it a number that ends before the byte ``stop``."""
-    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(frame)
-    cdef Py_ssize_t n = PyBytes_GET_SIZE(frame), mark_bytes = PyBytes_GET_SIZE(mark), at
+    cdef Py_ssize_t mark_bytes = PyBytes_GET_SIZE(mark), at
     if n < 8:
         return False
     cdef const uint8_t *found = <const uint8_t *>memmem(p + 8, n - 8, PyBytes_AS_STRING(mark), mark_bytes)

@@ -37,7 +37,8 @@ class Histogram:
 
     def observe(self, seconds: float) -> None:
         """One more; less than nothing (clocks of two machines) counts as nothing."""
-        seconds = max(seconds, 0.0)
+        if seconds < 0:
+            seconds = 0.0
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum += seconds
 

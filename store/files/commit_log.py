@@ -193,19 +193,6 @@ class CommitLog:
             raise DiskError(f"no segment holds offset {offset}")
         return segment.read(size, in_segment)
 
-    def place(self, offset: int) -> tuple[int, tuple[int, int, int]] | None:
-        """For compiled code: the descriptor of the segment that holds ``offset``, and of that segment where
-        it starts and which of its bytes may be read (first, behind the last). None: no segment does, or its
-        file has no descriptor. Raises DiskError."""
-        segment = self._dir.at(offset) if offset >= self.min_offset else None
-        if segment is None:
-            return None
-        descriptor = segment.descriptor
-        if descriptor is None:
-            return None
-        start = segment.start
-        return descriptor, (start, max(start, self.min_offset), min(start + self.segment_bytes, self.end))
-
     def whole(self, buffer: Buffer, at: int, offset: int) -> int:
         """See record.whole: of a record of this log."""
         return whole(buffer, at, offset, prop_crc=self.prop_crc)

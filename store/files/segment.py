@@ -80,14 +80,6 @@ class Segment:
             raise DiskError(f"{self.path} ends at {at + len(data)}, before {at + size}")
         return data
 
-    @property
-    def descriptor(self) -> int | None:
-        """Of the open file, for compiled code to read from; None where there is none. Raises DiskError."""
-        try:
-            return self.file.descriptor
-        except OSError as error:
-            raise DiskError(f"opening {self.path} failed: {error.strerror or error}") from error
-
     def write(self, data: Buffer, at: int) -> None:
         self.file.pwrite(data, at)
 

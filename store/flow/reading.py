@@ -14,7 +14,7 @@ from model.errors import DiskError
 from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
 from store.files.commit_log import CommitLog
 from store.files.compiled import compiled
-from store.files.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, ConsumeQueue
+from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
 from store.files.damage import DamageLedger, may_have
 from store.files.index_file import STILL_LOOKING
 from store.files.record import (
@@ -152,7 +152,7 @@ class Reader:
         self._queues = files.queues
         self._index = files.index
         module = compiled()
-        self._gather_plain = None if module is None else module.gather
+        self._read_plain = None if module is None else module.read_plain
 
     def get(
         self,
@@ -199,19 +199,11 @@ class Reader:
     ) -> tuple[bytes, int, int] | None:
         """What ``_read`` finds, compiled: (records, how many, the queue offset behind the last entry looked
         at). None: there is something that is not plain (``runtime/native/pulls.pxi``), or lies elsewhere."""
-        if self._gather_plain is None or self._damage.ranges or queue.topic.startswith(LMQ_PREFIX):
+        if self._read_plain is None or self._damage.ranges or queue.topic.startswith(LMQ_PREFIX):
             return None
-        count = min(_FILTERED_ENTRIES if wanted is not None else max_count, queue.max_offset - at)
-        raw = queue.read(at, count)
-        if len(raw) != count * ENTRY_BYTES:
-            return None  # they go on in the next file
-        place = self._log.place(ENTRY.unpack_from(raw)[0])
-        if place is None:
-            return None
-        descriptor, span = place
-        whole = wanted is None or at + count == queue.max_offset
-        found: tuple[bytes, int, int] | None = self._gather_plain(
-            descriptor, raw, at, whole, queue.queue_id, span, max_count, max_bytes, wanted
+        looked_at = _FILTERED_ENTRIES if wanted is not None else max_count
+        found: tuple[bytes, int, int] | None = self._read_plain(
+            queue, self._log, at, looked_at, max_count, max_bytes, wanted
         )
         return found
 

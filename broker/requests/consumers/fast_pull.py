@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.requests.consumers.pull import PullProcessor
+from broker.requests.consumers.pull import PullProcessor, Told
+from broker.requests.consumers.pull_heads import compiled_heads
 from broker.requests.fast_path import FastPath
 from broker.state.effort import NoRoom
 from model.codes import Request, Response, label_of
@@ -26,7 +27,7 @@ from remoting.codec import Command
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, Guard
 from remoting.headers import PullHeader
 from remoting.service import Connection
-from remoting.transport.connection import UNSENT_BYTES_HIGH
+from remoting.transport.connection import APART_BYTES, UNSENT_BYTES_HIGH
 from store.files.compiled import compiled
 
 KNOWN_BYTES_MAX: Final = 8 << 20
@@ -65,10 +66,11 @@ def _binary_mark(name: str) -> bytes:
 
 
 _BINARY_OFFSET, _BINARY_COMMIT = _binary_mark(_OFFSET), _binary_mark(_COMMIT)
+_MARKS: Final = (_BINARY_OFFSET, _BINARY_COMMIT, _JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE)
 
 
 class _Pull(NamedTuple):
-    """A pull as the ordinary way reads it; its numbers are those of the first that came."""
+    """A pull as the ordinary way reads it; its numbers are those of the last that came."""
 
     command: Command
     header: PullHeader
@@ -86,6 +88,7 @@ class KnownPulls:
         self._known: dict[_Around, _Pull] = {}
         self._bytes = 0
         module = compiled()
+        self._pull_at = None if module is None else module.pull_at
         self._cut_binary: Callable[[bytes, bytes, bytes], _Cut] = (
             _cut_binary if module is None else module.cut_binary
         )
@@ -93,8 +96,10 @@ class KnownPulls:
             _cut_json if module is None else module.cut_json
         )
 
-    def find(self, frame: bytes) -> tuple[Command, PullHeader] | None:
-        """The pull in a whole frame, ``Command.ext`` left out; None: the ordinary way is to look."""
+    def find(self, frame: bytes) -> _Pull | None:
+        """The pull in a whole frame, ``Command.ext`` left out; None: the ordinary way is to look.
+
+        It is the same for all whose numbers differ: nobody keeps it beyond the next one."""
         mark = _LENGTHS.unpack_from(frame)[1]
         if _BEGIN + (mark & 0xFFFFFF) != len(frame):
             return None  # it has a body, or cannot be
@@ -107,34 +112,24 @@ class KnownPulls:
         if cut is None:
             return None
         around, numbers = cut
-        found = self._known.get(around)
+        found = self._known.get(around) or self._learn(frame, around, numbers)
         if found is None:
-            found = self._learn(frame, around, numbers)
-            if found is None:
-                return None
-        one, (offset, commit, opaque) = found.header, numbers
-        header = PullHeader(
-            one.group,
-            one.topic,
-            one.queue_id,
-            offset,
-            one.count_max,
-            one.sys_flag,
-            commit,
-            one.suspend_timeout_ms,
-            one.subscription,
-            one.sub_version,
-            one.expression_type,
-            one.bytes_max,
-            one.request_source,
+            return None
+        command, header = found
+        header.queue_offset, header.commit_offset, command.opaque = numbers
+        return found
+
+    def find_at(
+        self, buffer: bytes | bytearray, start: int, end: int, frame_bytes_max: int
+    ) -> tuple[int, Command, PullHeader] | None:
+        """``find`` of the frame that begins there, and where it ends; None: the ordinary way is to look,
+        also at whether it is whole, or it came for the first time."""
+        if self._pull_at is None:
+            return None
+        found: tuple[int, Command, PullHeader] | None = self._pull_at(
+            buffer, start, end, frame_bytes_max, self._known, _MARKS
         )
-        asked = found.command
-        return (
-            Command(
-                asked.code, {}, b"", opaque, asked.flag, None, asked.language, asked.version, asked.serialize
-            ),
-            header,
-        )
+        return found
 
     def _learn(self, frame: bytes, around: _Around, numbers: _Numbers) -> _Pull | None:
         """Remember a pull that came for the first time; None: it is not to be."""
@@ -239,6 +234,7 @@ class FastReads:
         self._pulls = pulls
         self._guard = guard
         self._known = KnownPulls()
+        self._heads = compiled_heads()
         self._frame_bytes_max = sends.config.frame_bytes_max
 
     def process(
@@ -267,25 +263,33 @@ class FastReads:
 
     def _pulls_first(self, connection: Connection, buffer: bytes | bytearray, start: int, end: int) -> int:
         """Where the pulls end that a consumer's read begins with: for them alone the way of sends is long."""
-        frame_bytes_max = self._frame_bytes_max
+        frame_bytes_max, find_at = self._frame_bytes_max, self._known.find_at
         try:
-            while stop := codec.frame_end(buffer, start, end, frame_bytes_max):
-                if not self._take(connection, bytes(buffer[start:stop])):
-                    break
+            while start < end:
+                found = find_at(buffer, start, end, frame_bytes_max)
+                if found is not None:
+                    stop, request, header = found
+                    if not self._may_begin(connection) or not self._answer(connection, request, header):
+                        break
+                else:
+                    stop = codec.frame_end(buffer, start, end, frame_bytes_max)
+                    if not stop or not self._take(connection, bytes(buffer[start:stop])):
+                        break
                 start = stop
         except PeerError:
             pass  # the same bytes end the connection in a moment
         return start
 
     def _take(self, connection: Connection, frame: bytes) -> bool:
+        found = self._known.find(frame)
+        return found is not None and self._may_begin(connection) and self._answer(connection, *found)
+
+    def _may_begin(self, connection: Connection) -> bool:
+        """An earlier request of the connection is to begin first; long answers wait until there is room."""
         guard = self._guard
-        # An earlier request of the connection is to begin first; long answers wait until there is room.
         if connection.handling or guard.made.size > MADE_BYTES_MAX or connection.untaken > UNSENT_BYTES_HIGH:
             return False
-        found = self._known.find(frame)
-        if found is None or not guard.starts.take():
-            return False
-        return self._answer(connection, *found)
+        return guard.starts.take()
 
     def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
         """False: the consumer is to be asked what it wants, or its expression looked at in a later turn, for
@@ -293,7 +297,7 @@ class FastReads:
         slow = self._guard.slow
         began_ms = slow.now_ms()
         try:
-            answer = self._pulls.answer(connection, request, header)
+            answer: Told | Command | None = self._pulls.tell(connection, request, header)
         except NoRoom:
             return False
         except Refused as refused:
@@ -306,7 +310,22 @@ class FastReads:
         if answer is not None and not request.is_oneway:
             took_s = (slow.now_ms() - began_ms) / 1000
             slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, answer.code)
-            connection.send(answer)
+            self._send(connection, request, answer)
             if len(answer.body) >= LONG_ANSWER_BYTES:
                 self._guard.made.add(len(answer.body), asyncio.get_running_loop())
         return True
+
+    def _send(self, connection: Connection, request: Command, answer: Told | Command) -> None:
+        if isinstance(answer, Command):
+            connection.send(answer)
+            return
+        head = self._heads.of(answer, request) if self._heads is not None else None
+        if head is None:
+            connection.send(answer.reply(request))
+        else:
+            write, body = connection.write, answer.body
+            if len(body) < APART_BYTES:
+                write(head + body)
+            else:
+                write(head)
+                write(body)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.context import BrokerContext
 from broker.requests.consumers.asking import Asking
@@ -48,6 +48,31 @@ NOT_DUE_AT_ONCE: Final = 32
 """So many held pulls are gone past between two looks at the clock."""
 
 _REMARKS: Final = {status: status.name for status in GetStatus}
+FOUND: Final = _REMARKS[GetStatus.FOUND]
+"""What is remarked where the code is SUCCESS."""
+
+
+class Told(NamedTuple):
+    """What a pull is answered: offsets are where to read on, and the least and the greatest of its queue."""
+
+    code: Response
+    remark: str
+    next_offset: int
+    least: int
+    most: int
+    topic_sys_flag: int
+    group_sys_flag: int
+    body: bytes
+
+    def reply(self, request: Command) -> Command:
+        ext = PullAnswer(
+            self.next_offset, self.least, self.most, MASTER, self.topic_sys_flag, self.group_sys_flag
+        ).to_ext()
+        return request.reply(self.code, remark=self.remark, ext=ext, body=self.body)
+
+
+def _replied(request: Command, told: Told | None) -> Command | None:
+    return None if told is None else told.reply(request)
 
 
 class PullProcessor:
@@ -82,21 +107,21 @@ class PullProcessor:
         return await self._answered(connection, request, header)
 
     async def _answered(self, connection: Connection, request: Command, header: PullHeader) -> Command | None:
-        """``answer``, in as many turns of the loop as an expression needs."""
+        """``tell``, in as many turns of the loop as an expression needs."""
         with suppress(NoRoom):
-            return self.answer(connection, request, header)
+            return _replied(request, self.tell(connection, request, header))
         effort = self._context.effort
         read: Subscription | None = None
         async with effort.turn(connection):
             while not connection.closed:
                 try:
-                    return self.answer(connection, request, header, in_turn=True, read=read)
+                    return _replied(request, self.tell(connection, request, header, in_turn=True, read=read))
                 except NoRoom as later:
                     read = later.subscription if header.has_subscription else None
                 await effort.next_turn()
         return None
 
-    def answer(
+    def tell(
         self,
         connection: Connection,
         request: Command,
@@ -104,16 +129,14 @@ class PullProcessor:
         *,
         in_turn: bool = False,
         read: Subscription | None = None,
-    ) -> Command | None:
-        """``pull``, of a header that was read. Raises Refused, at once when the subscription is not the
-        latest: the consumer can be asked for it then. Raises NoRoom, and then nothing was done, when its
-        expression is to be looked at in a later turn; ``in_turn``: it waited for this one. ``read``: what it
-        subscribes to, if that is known."""
+    ) -> Told | None:
+        """``pull``, of a header that was read; neither that nor the request is kept. Raises Refused, at once
+        when the subscription is not the latest: the consumer can be asked for it then. Raises NoRoom, and
+        then nothing was done, when its expression is to be looked at in a later turn; ``in_turn``: it waited
+        for this one. ``read``: what it subscribes to, if that is known."""
         self._context.trust.need_seen(connection, request, header.topic)
         topic, group = self._allowed(header)
-        subscription, got = self._found(
-            header, group, read, waits=not in_turn and self._context.effort.is_busy
-        )
+        subscription, got = self._found(header, group, read, in_turn=in_turn)
         got = self._reset(connection, header, hears=not request.is_oneway) or got
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         commits = commits and got.status is not GetStatus.OFFSET_RESET
@@ -126,22 +149,28 @@ class PullProcessor:
                 held.passed = self._context.trust.passed(connection, request)
                 self._held.add(held)
                 return None
-        return self._answer(connection, request, header, topic, group, got)
+        return self._told(connection, header, topic, group, got)
 
     def _found(
-        self, header: PullHeader, group: SubscriptionGroupConfig, read: Subscription | None, *, waits: bool
+        self, header: PullHeader, group: SubscriptionGroupConfig, read: Subscription | None, *, in_turn: bool
     ) -> tuple[Subscription, Got]:
-        """What is subscribed to, and what there is of it. Raises Refused, and NoRoom; ``waits``: nothing
-        dear begins in this turn."""
-        if waits and header.has_subscription and header.expression_type == SQL92:
+        """What is subscribed to, and what there is of it. Raises Refused, and NoRoom: nothing dear begins
+        while others wait, but for what waited (``in_turn``)."""
+        effort, stats = self._context.effort, self._context.stats
+        monotonic_ms = self._context.env.monotonic_ms
+        begins = header.has_subscription and header.expression_type == SQL92
+        if begins and not in_turn and effort.is_busy:
             raise NoRoom
         subscription = read or self._subscription(header, group)
-        if waits and subscription.chooses is not None:
+        chooses = subscription.chooses is not None
+        if chooses and not begins and not in_turn and effort.is_busy:
             raise NoRoom
-        stats, began_ms = self._context.stats, self._context.env.monotonic_ms()
+        began_ms = monotonic_ms()
         got = self._get(header, subscription)
-        stats.get_longest_ms = max(stats.get_longest_ms, self._context.env.monotonic_ms() - began_ms)
-        if subscription.chooses is not None and is_stalled(got, header.queue_offset):
+        took_ms = monotonic_ms() - began_ms
+        if took_ms > stats.get_longest_ms:
+            stats.get_longest_ms = took_ms
+        if chooses and is_stalled(got, header.queue_offset):
             raise NoRoom(subscription)
         return subscription, got
 
@@ -333,31 +362,30 @@ class PullProcessor:
             return False
         return header.queue_offset <= self._context.store.next_offset(header.topic, header.queue_id)
 
-    def _answer(
+    def _told(
         self,
         connection: Connection,
-        request: Command,
         header: PullHeader,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
         got: Got,
-    ) -> Command:
+    ) -> Told:
         code = _code(got, header)
         next_offset = got.next_offset
         if got.status is GetStatus.OFFSET_RESET:
             pair, now_ms = (header.topic, header.group), self._context.env.monotonic_ms()
             self._context.offsets.resets.on_told(pair, header.queue_id, connection, now_ms)
-        if code == Response.SUCCESS:
+        body, remark = b"", FOUND
+        if code is Response.SUCCESS:
             self._context.stats.pulled.note(header.group, header.topic, header.queue_id, next_offset)
-        body = b""
-        remark = _REMARKS[got.status]
-        if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
             self._context.got(header.topic, header.group, got.count, len(body))
             age_ms = self._context.env.now_ms() - store_timestamp_of(body)
             self._context.stats.age_when_read.observe(age_ms / 1000)
-        elif (
-            code == Response.PULL_OFFSET_MOVED
+        else:
+            remark = _REMARKS[got.status]
+        if (
+            code is Response.PULL_OFFSET_MOVED
             and got.status is not GetStatus.OFFSET_RESET
             and (not self._context.role_state.is_master or self._comes(header, got))
         ):
@@ -365,20 +393,17 @@ class PullProcessor:
             # be moved by what is not there yet.
             code = Response.PULL_RETRY_IMMEDIATELY
             next_offset = header.queue_offset
-        ext = PullAnswer(
-            next_offset,
-            max(got.min_offset, self._context.topics.first_offset(header.topic, header.queue_id)),
-            got.max_offset,
-            MASTER,
-            topic.sys_flag,
-            group.group_sys_flag,
-        ).to_ext()
-        return request.reply(code, remark=remark, ext=ext, body=body)
+        first = self._context.topics.first_offset(header.topic, header.queue_id)
+        least = max(got.min_offset, first)
+        return Told(
+            code, remark, next_offset, least, got.max_offset, topic.sys_flag, group.group_sys_flag, body
+        )
 
     # Waiting
 
     def _answer_held(self, held: Held, got: Got) -> Command:
-        return self._answer(held.connection, held.request, held.header, held.topic, held.group, got)
+        told = self._told(held.connection, held.header, held.topic, held.group, got)
+        return told.reply(held.request)
 
     def _arrived(self, arrived: Sequence[Arrival]) -> None:
         """Records were dispatched."""

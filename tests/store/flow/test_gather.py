@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from model.message import java_hash
+from model.message import INNER_BATCH, encode_properties, java_hash
 from runtime import native
 from runtime.os_env import OsEnv
 from store.files.compiled import compiled
-from store.files.consume_queue import ENTRY
-from store.flow.reading import Got
+from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE
+from store.files.damage import DamagedRange
+from store.files.record import encode
+from store.flow.reading import GetStatus, Got
 from store.message_store import MessageStore
 from tests.store.support import config, message
 
@@ -44,7 +46,7 @@ async def fill(store: MessageStore, chance: random.Random, count: int) -> None:
 async def test_both_ways_give_the_same(tmp_path: Path) -> None:
     chance = random.Random(15)
     store = await opened_at(tmp_path, segment_bytes=64 * 1024, queue_file_bytes=2000)
-    reader, gather = store.reader, store.reader._gather_plain
+    reader, read_plain = store.reader, store.reader._read_plain
     taken = 0
     try:
         await fill(store, chance, 600)
@@ -61,16 +63,105 @@ async def test_both_ways_give_the_same(tmp_path: Path) -> None:
                 chance.choice([1, 300, 5000, 1 << 20]),
                 wanted,
             )
-            reader._gather_plain = gather
+            reader._read_plain = read_plain
             fast = reader.get(*asked)
-            reader._gather_plain = None
+            reader._read_plain = None
             slow = reader.get(*asked)
             assert said(fast) == said(slow)
             queue = reader._queues.get("T", queue_id)
-            reader._gather_plain = gather
+            reader._read_plain = read_plain
             if queue is not None and 0 <= asked[2] < most:
                 taken += reader._gather(queue, *asked[2:]) is not None
         assert taken > 100, "it is what pulls take"
+    finally:
+        await store.close()
+
+
+def _inner_batch(store: MessageStore, queue_id: int, count: int) -> None:
+    """Append as a slave does what a master with batch queues wrote: one record that stands for ``count``."""
+    properties = encode_properties({"INNER_NUM": str(count), "TAGS": "A"})
+    one = message("inner", queue_id=queue_id, sys_flag=INNER_BATCH, properties=properties)
+    at = store.log.end
+    store.append_raw(at, encode(one, store.next_offset("T", queue_id), at, 1_700_000_000_000))
+    store.confirm(store.log.end)
+
+
+def _spoil(store: MessageStore, chance: random.Random, *, ledger: bool) -> None:
+    """What lies on the disk is not what was written: an entry, a record, or a range known to be lost."""
+    queue = store.reader._queues.get("T", chance.randrange(3))
+    assert queue is not None
+    index = chance.randrange(queue.min_offset, queue.max_offset)
+    offset, size, tags_code = queue.entry(index) or (0, 0, 0)
+    what = chance.randrange(4)
+    segment = store.log._dir.at(offset)
+    if what == 0:
+        odd = [0, 1, -1, -offset, 1 << 40, store.log.end, -(1 << 63), (1 << 63) - 1]
+        sizes = [0, -1, 89, 90, size + 1, 1 << 20, PRE_BLANK_SIZE, -(1 << 31)]
+        queue.patch(
+            index, chance.choice([offset, offset + 1, *odd]), chance.choice([size, *sizes]), tags_code
+        )
+    elif what == 1 and index + 1 < queue.max_offset:
+        queue.patch(index, *(queue.entry(index + 1) or (0, 0, 0)))  # it names the one behind it
+    elif what == 2 and segment is not None and size != PRE_BLANK_SIZE:
+        segment.write(
+            chance.randbytes(4), offset - segment.start + chance.choice([0, 12, 20, 24, 28, 32, 60])
+        )
+    elif ledger and size != PRE_BLANK_SIZE:
+        store.damage.note([DamagedRange(offset, offset + size, "torn")])
+
+
+def _asked(store: MessageStore, chance: random.Random) -> tuple[str, int, int, int, int, set[int] | None]:
+    tags = chance.sample("ABCD", chance.choice([0, 0, 0, 1, 2]))
+    queue_id = chance.randrange(4)
+    most = store.max_queue_offset("T", queue_id)
+    return (
+        "T",
+        queue_id,
+        chance.randrange(-1, most + 2),
+        chance.choice([1, 2, 32, 32, 500, 2000]),
+        chance.choice([1, 300, 5000, 1 << 20]),
+        {java_hash(tag) for tag in tags} or None,
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_both_ways_give_the_same_of_whatever_lies_there(tmp_path: Path, seed: int) -> None:
+    """Rolls, entries not written yet, what retention took, inner batches, and damage of all kinds."""
+    chance = random.Random(seed)
+    lazy = {"flush_queue_interval_ms": 3_600_000} if seed % 3 == 0 else {}
+    sizes = {"segment_bytes": chance.choice([8192, 65536]), "queue_file_bytes": chance.choice([400, 2000])}
+    store = await opened_at(tmp_path, **sizes, **lazy)
+    reader, read_plain = store.reader, store.reader._read_plain
+    taken = left = 0
+    try:
+        for _ in range(3):
+            await fill(store, chance, 80)
+            if seed % 2:
+                _inner_batch(store, chance.randrange(3), chance.choice([1, 5, 30]))
+                await store.caught_up()
+                store.rebuild_queue_offsets()
+            if chance.random() < 0.5:
+                store.files.queues.write_out()
+        if seed % 4 < 2 and len(store.log.segments) > 2:
+            store.log.forget_first()
+            if seed % 4:
+                await store.background.retention.follow_log_start()
+        reader.mend_entry = lambda topic, queue_id, index: False  # both find the same damage
+        for number in range(240):
+            if number > 80 and number % 8 == 0:
+                _spoil(store, chance, ledger=number > 200)  # with one that is known, nothing is plain
+            asked = _asked(store, chance)
+            outcomes = []
+            for way in chance.sample([read_plain, None], 2):
+                reader._read_plain = way
+                outcomes.append(said(reader.get(*asked)))
+            assert outcomes[0] == outcomes[1], asked
+            queue, reader._read_plain = reader._queues.get("T", asked[1]), read_plain
+            if outcomes[0][0] is GetStatus.FOUND and queue is not None:
+                is_taken = reader._gather(queue, *asked[2:]) is not None
+                taken, left = taken + is_taken, left + (not is_taken)
+        assert taken > 20, "it is what pulls take"
+        assert left, "Python's way had something to do"
     finally:
         await store.close()
 

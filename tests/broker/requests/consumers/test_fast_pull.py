@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from broker.requests.consumers import fast_pull
 from broker.requests.consumers.fast_pull import KNOWN_BYTES, FastReads, KnownPulls
+from broker.requests.consumers.pull import Told
+from broker.requests.consumers.pull_heads import compiled_heads
 from model.codes import Request, Response
 from model.errors import PeerError, Refused
 from remoting import codec
@@ -112,6 +114,77 @@ def test_the_compiled_path_cuts_the_same_numbers_out(seed: int) -> None:
         assert module.cut_json(data, *json_marks) == fast_pull._cut_json(data, *json_marks)
 
 
+@pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**48))
+def test_the_compiled_path_knows_the_same_pulls_again_wherever_they_lie(seed: int) -> None:
+    chance = random.Random(seed)
+    known = KnownPulls()
+    for opaque in range(40):
+        frame = bytearray(codec.encode(a_pull(chance, opaque)))
+        known.find(bytes(frame))
+        if chance.random() < 0.5:
+            frame[chance.choice([0, 1, 2, 3, 4, 7, chance.randrange(len(frame))])] ^= chance.choice([1, 128])
+        start, limit = (
+            chance.choice([0, 3]),
+            chance.choice([codec.FRAME_BYTES_MAX, len(frame), len(frame) - 1]),
+        )
+        data = chance.choice([bytes, bytearray])(bytes(start) + frame + bytes(chance.choice([0, 5])))
+        end = chance.choice([len(data), start + len(frame), chance.randrange(start, len(data) + 1)])
+        try:
+            stop = codec.frame_end(data, start, end, limit)
+        except PeerError:
+            stop = 0
+        is_known = bool(stop) and known.find(bytes(data[start:stop])) is not None
+        found = known.find_at(data, start, end, limit)
+        assert (found is not None) == is_known
+        if found is not None:
+            right = ordinary(bytes(data[start:stop]))
+            assert right is not None, "the ordinary way refuses it"
+            right[0].ext = {}
+            assert found == (stop, *right)
+
+
+NUMBERS = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1), st.sampled_from([2**63, -(2**70)]))
+
+
+@pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
+@given(
+    numbers=st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+    opaque=st.sampled_from([0, 7, 999_999_999, 2**31 - 1]),
+    body=st.binary(max_size=9),
+    serialize=st.sampled_from([codec.JSON, codec.ROCKETMQ]),
+)
+def test_a_head_made_by_compiled_code_is_the_codecs(
+    numbers: tuple[int, int, int, int, int], opaque: int, body: bytes, serialize: int
+) -> None:
+    heads = compiled_heads()
+    assert heads is not None
+    told = Told(Response.SUCCESS, "FOUND", *numbers, body)
+    request = Command(11, opaque=opaque, serialize=serialize)
+    head = heads.of(told, request)
+    if head is None:
+        assert max(numbers) >= 2**63 or min(numbers) < -(2**63), "no number of 64 bits"
+    else:
+        assert head == codec.head_of(told.reply(request))
+    other = told._replace(code=Response.PULL_NOT_FOUND)
+    assert heads.of(other, request) is None, "it has another remark"
+
+
+@pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
+def test_parts_that_are_none_of_an_answer_are_refused() -> None:
+    module = compiled()
+    assert module is not None
+    for json, binary in (
+        ((b"",) * 6, (b"",) * 8),
+        ((b"",) * 7, (b"",) * 7),
+        ((b"x" * 900, *(b"",) * 6), (b"",) * 8),
+        (("",) * 7, (b"",) * 8),
+    ):
+        with pytest.raises(ValueError, match="not the parts"):
+            module.PullHeads(json, binary)
+
+
 def test_plain_pulls_of_both_dialects_are_known_from_the_first_on() -> None:
     known = KnownPulls()
     for serialize in (codec.JSON, codec.ROCKETMQ):
@@ -205,14 +278,18 @@ class Free:
         self.sent: list[Command] = []
         self.send = self.sent.append
 
+    def write(self, data: bytes) -> None:
+        """An answer that was encoded already."""
+        self.sent.append(decode(data))
+
 
 def reads(refused: Refused | None = None) -> FastReads:
     """All frames are left by the way of sends; a pull is answered, or ``refused``."""
 
-    def answer(connection: object, request: Command, header: PullHeader) -> Command:
+    def tell(connection: object, request: Command, header: PullHeader) -> Told:
         if refused is not None:
             raise refused
-        return request.reply()
+        return Told(Response.SUCCESS, "FOUND", 1, 0, 1, 0, 0, b"")
 
     def split(connection: object, buffer: bytes, at: int, end: int) -> tuple[int, list[bytes]]:
         left = []
@@ -228,7 +305,7 @@ def reads(refused: Refused | None = None) -> FastReads:
         made=SimpleNamespace(size=0),
         slow=slow,
     )
-    return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(answer=answer)), cast(Any, guard))
+    return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(tell=tell)), cast(Any, guard))
 
 
 @pytest.mark.parametrize("order", ["ppp", "opp", "pop", "ppo", "o"])
