@@ -68,6 +68,10 @@ class SerialCalls:
         self._offload = offload
         self._turn = asyncio.Lock()  # fair
 
+    @property
+    def busy(self) -> bool:
+        return self._turn.locked()
+
     async def run(self, call: Callable[[], T]) -> T:
         await self._turn.acquire()
         running: asyncio.Future[T] = asyncio.ensure_future(self._offload(call))

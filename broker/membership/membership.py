@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from broker.membership.broker_id import BrokerIdAllocator
 from broker.membership.controllers import Controllers, Overtaken, Start
@@ -33,6 +34,10 @@ UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
     Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
 )
+
+NOTE_S: Final = 1.0
+"""A look at the Controllers' view waits at most so long for the disk to take a note. Who waited for a disk
+that hangs would not hear that it was elected, and the group would have no master."""
 
 
 class Superseded(MqError):
@@ -117,11 +122,30 @@ class Membership:
 
     async def on_view(self, view: View) -> None:
         """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;
-        a view that was asked for before the suspicion began says nothing."""
+        a view that was asked for before the suspicion began says nothing. While a note hangs, the next look
+        is soon enough."""
         trusted = self.broker_id in view.members - view.suspects
+        if trusted and self.suspect and not self._notes.busy:
+            await self._bounded(self._forget_by(view), "until then it says that it is suspect")
+
+    async def _forget_by(self, view: View) -> None:
         async with self._noting:
-            if trusted and view.asked_ms > self._suspect_since_ms:
+            if view.asked_ms > self._suspect_since_ms:
                 await self.forget_suspicion()
+
+    async def _note(self, note: Callable[[], None]) -> None:
+        async with self._noting:
+            await self._notes.run(note)
+
+    async def _bounded(self, noting: Coroutine[Any, Any, None], otherwise: str) -> None:
+        """A note that was begun goes on when it is waited for no more."""
+        try:
+            async with asyncio.timeout(NOTE_S):
+                await noting
+        except TimeoutError:
+            log.warning(
+                "%s: the disk took no note within %g s; %s", self._config.broker_name, NOTE_S, otherwise
+            )
 
     async def before_reseed(self) -> None:
         """The log is about to be put aside (``autoReseed``), or cut where it may be counted on: until it is
@@ -132,16 +156,16 @@ class Membership:
         """
         self._suspect_since_ms = float("inf")  # no view from before the Controllers heard ends the suspicion
         try:
-            async with self._noting:
-                await self._notes.run(self._reboot.on_loss)
+            await self._note(self._reboot.on_loss)
             await self._register(await self.id(), lost=True)
         finally:
             self._suspect_since_ms = self._env.monotonic_ms()
 
     async def on_look(self) -> None:
         """Note that the log has its first bytes."""
-        if self._reboot.owes_bytes and self._store.log.end > 0:
-            await self._notes.run(self._reboot.on_bytes)
+        if self._reboot.owes_bytes and self._store.log.end > 0 and not self._notes.busy:
+            noting = self._notes.run(self._reboot.on_bytes)
+            await self._bounded(noting, "until then an empty log would not be noticed")
 
     async def id(self) -> BrokerId:
         """The permanent id, applied for if there is none yet."""
@@ -166,8 +190,7 @@ class Membership:
 
     async def on_superseded(self) -> None:
         """Another process has this broker's id: what that one acknowledges under it is perhaps not here."""
-        async with self._noting:
-            await self._notes.run(self._reboot.on_loss)
+        await self._note(self._reboot.on_loss)
 
     def _refuse_to_be_a_double(self, broker_id: BrokerId, view: View) -> None:
         """Raises Superseded when a process at another address has this broker's place: what the Controllers
@@ -197,15 +220,15 @@ class Membership:
                     raise  # by a later call of this one
                 await self._on_old_disk(overtaken)
         self.registered = self._was_registered = True
-        async with self._noting:
-            await self._notes.run(self._reboot.on_registered)
+        if self._reboot.owes_registered:
+            await self._bounded(self._note(self._reboot.on_registered), "the next start notes it")
         self._refuse_to_be_a_double(broker_id, view)
         return view
 
     async def _count(self) -> None:
         """An older state of this disk lacks this start: the Controllers find it by that."""
-        async with self._noting:
-            await self._notes.run(self._reboot.count)
+        if not self._reboot.counted:
+            await self._bounded(self._note(self._reboot.count), "the next start may be suspect, without need")
 
     async def _on_old_disk(self, overtaken: Overtaken) -> None:
         """What a later start acknowledged is not on this disk."""
@@ -214,9 +237,7 @@ class Membership:
             self._config.broker_name,
             overtaken,
         )
-        async with self._noting:
-            note = partial(self._reboot.on_old_disk, overtaken.starts, overtaken.process)
-            await self._notes.run(note)
+        await self._note(partial(self._reboot.on_old_disk, overtaken.starts, overtaken.process))
 
     async def on_refused(self, refused: Refused, lacks: str | None) -> bool:
         """A Controller refused. If it does not know this broker, register or apply for the id again; whether

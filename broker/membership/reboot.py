@@ -169,15 +169,25 @@ class UncleanRebootDetector:
         """The starts that this disk knows of, but this one."""
         return tuple(process for process in self._noted.processes if process != self._process)
 
+    @property
+    def counted(self) -> bool:
+        """Whether this start is on the disk, as far as is known."""
+        return not self._failed and self._process in self._noted.processes
+
     def count(self) -> None:
         """Have this start on the disk, if that can be: it is about to register. Blocks on syncs."""
-        if self._failed or self._process not in self._noted.processes:
+        if not self.counted:
             noted = msgspec.structs.replace(self._noted, processes=self._with_own(self._noted.processes))
             self._note(noted, "the next start is suspect, without need perhaps")
 
+    @property
+    def owes_registered(self) -> bool:
+        """Whether it is not noted yet that the Controllers know of this start."""
+        return self._noted.registered != self._process and self._process in self._noted.processes
+
     def on_registered(self) -> None:
         """The Controllers know of this start. Blocks on syncs."""
-        if self._noted.registered != self._process and self._process in self._noted.processes:
+        if self.owes_registered:
             self._note(msgspec.structs.replace(self._noted, registered=self._process), "it is noted again")
 
     def _with_own(self, processes: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.membership import membership
 from broker.role import beginning, manager
 from broker.role.beginning import PAUSE_MAX_MS, PAUSE_MS, WAIT_MS, Beginning
 from broker.role.machine import Event, RoleMachine
@@ -108,6 +109,31 @@ async def test_a_disk_that_takes_no_tables_or_hangs_cannot_begin_either(
                 ElectMaster(group=GROUP, broker_id=2, designate=True, alive=(1, 2), all_ack=True)
             )
             await first.becomes("master", 3)
+            monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_slave_whose_disk_hangs_as_it_notes_that_it_is_sound_hears_that_it_was_elected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked at no view any more, sent heartbeats, and held the group for ever."""
+    monkeypatch.setattr(manager, "FORGET_S", 0.02)
+    monkeypatch.setattr(membership, "NOTE_S", 0.02)
+    async with FakeControllers() as controllers, Life(tmp_path / "1", controllers) as first:
+        await first.becomes("master", 1)
+        async with Life(tmp_path / "2", controllers) as second:
+            await second.becomes("slave", 1)
+            place = second.role._membership
+            place._reboot.suspect = True
+            monkeypatch.setattr(place._notes, "_offload", lambda call: hang())
+            await controllers_take_both(controllers)
+            await until(lambda: place._notes.busy, "it is in the set, and notes that it is sound")
+            controllers.answers[Request.CONTROLLER_ELECT_MASTER] = lambda request: anew(controllers, request)
+            controllers.table._once(
+                ElectMaster(group=GROUP, broker_id=2, designate=True, alive=(1, 2), all_ack=True)
+            )
+            await first.becomes("master", 3)
+            assert place.suspect, "it says so until the disk does"
             monkeypatch.undo()
 
 
