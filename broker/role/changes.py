@@ -23,12 +23,14 @@ from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
 from ha.slave.own_log import forget_epochs
 from model.ids import BrokerId, Epoch, PhysicalOffset
+from runtime.disk_probe import DiskProbe
 from runtime.tasks import Tasks
 from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
 DRAIN_STEP_S: Final = 0.002
+PROBE_S: Final = 1.0  # a disk that takes no write for so long begins no epoch
 
 
 class RoleChanges:
@@ -53,6 +55,7 @@ class RoleChanges:
         self._tables = tables
         self._group_address = group_address
         self._topic_repair = TopicRepair(context)
+        self._probe = DiskProbe(context.env, context.config.store_path)
         self._tasks = Tasks(f"broker {context.config.broker_name} master")
         context.store.on_arrive.append(self._topic_repair.arrived)
         context.store.begin_queues(context.topics.starts)
@@ -66,8 +69,12 @@ class RoleChanges:
         await self._tasks.cancel()
 
     async def lead(self, elected: Elected) -> None:
-        """Become master of its epoch, or learn that we stay master in a new one. Raises DiskError."""
+        """Become master of its epoch, or learn that we stay master in a new one. Raises DiskError, and
+        TimeoutError where the disk hangs."""
         broker_id, epoch = elected.broker_id, elected.epoch
+        if epoch > 0:
+            # Files are written on the loop below: on a disk that hangs that would end the heartbeats, too.
+            await self._probe.answers(PROBE_S)
         if self._ends:
             return
         again = self._context.role_state.is_master

@@ -27,6 +27,7 @@ it has is nothing of the group's, so the question names the broker that is meant
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -43,11 +44,14 @@ from model.topic import DataVersion
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
+from runtime.disk_probe import DiskProbe
 
 log = logging.getLogger(__name__)
 
 GIVE_S: Final = CALL_S + HOLD_MS_MAX / 1000
 """All tables at their bounds take long to be written and read."""
+DISK_S: Final = 1.0
+"""A write that takes longer is given up unless the disk takes another one within the same time."""
 NOTHING: Final = "nothing"
 _VERSIONED: Final = ("topics", "groups")
 
@@ -62,6 +66,7 @@ class TableSources:
         self._files = tables
         self._client = client
         self._sync = sync
+        self._probe = DiskProbe(context.env, context.config.store_path)
         self._unmarked = False
         """What was taken is on the disk, and perhaps not that it was."""
 
@@ -86,7 +91,8 @@ class TableSources:
     async def take(self, broker_id: BrokerId, epoch: Epoch, sources: Sequence[TableSource]) -> None:
         """Have every change that was answered before ``epoch``, which this broker is about to lead.
 
-        Raises MqError when nobody who has them answers; OSError, DiskError when they cannot be written.
+        Raises MqError when nobody who has them answers; OSError, DiskError when they cannot be written;
+        a disk that hangs is one that cannot.
         """
         if not sources:
             return
@@ -100,14 +106,26 @@ class TableSources:
                 address,
             )
             # All of it first: a mark on the disk says that the rest is there.
-            await self._files.write(WRITTEN)
+            await self._write(WRITTEN)
         if mine < sources[-1].epoch:
             self._unmarked = True
             context.topics.taken_over(life, epoch)
             context.groups.taken_over(life, epoch)
         if self._unmarked:
-            await self._files.write(_VERSIONED)
+            await self._write(_VERSIONED)
             self._unmarked = False
+
+    async def _write(self, names: Sequence[str]) -> None:
+        """However long that takes, while the disk takes other writes. Raises OSError, DiskError."""
+        while True:
+            try:
+                async with asyncio.timeout(DISK_S) as within:
+                    return await self._files.write(names)
+            except TimeoutError:
+                if not within.expired():
+                    raise
+            # What was begun goes on, and is waited for again.
+            await self._probe.answers(DISK_S)
 
     def _named(self, broker_id: BrokerId) -> dict[str, str]:
         config = self._context.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from broker.membership.controllers import view_of
 from broker.membership.view import TableSource
 from broker.service import Broker
+from broker.upkeep import table_sources
 from broker.upkeep.table_sources import TableSources
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
@@ -20,6 +22,7 @@ from model.ids import BrokerId, Epoch
 from model.topic import DataVersion, SubscriptionGroupConfig
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
+from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, running, topic
 
 
@@ -52,8 +55,8 @@ def source(epoch: int, *ids: int, life: str = "") -> TableSource:
 
 async def taken(mine: int, client: Asked, *sources: TableSource) -> str | None:
     """Whose tables broker 9 takes, which has served last in epoch ``mine``."""
-    config = SimpleNamespace(cluster_name="c", broker_name="broker-a")
-    nothing = cast(Any, SimpleNamespace(config=config))
+    config = SimpleNamespace(cluster_name="c", broker_name="broker-a", store_path="store")
+    nothing = cast(Any, SimpleNamespace(config=config, env=OsEnv()))
     found = await TableSources(nothing, nothing, cast(Any, client), nothing)._newest(
         BrokerId(9), mine, sources
     )
@@ -137,6 +140,35 @@ async def test_what_was_taken_has_its_version_when_all_of_it_is_on_the_disk(
                 await other.take_tables(BrokerId(2), Epoch(6), sources)
         assert on_disk(other, "topics") < 6
         await other.take_tables(BrokerId(2), Epoch(6), sources)
+        assert [on_disk(other, name) for name in ("topics", "groups")] == [6, 6]
+
+
+async def test_a_disk_that_is_slow_to_take_them_is_waited_for_and_one_that_hangs_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else led as long as it waited for its disk."""
+    monkeypatch.setattr(table_sources, "DISK_S", 0.05)
+    async with giving(tmp_path / "1") as (_, sources), running(tmp_path / "2") as other:
+        groups, probe = other.tables.files["groups"], other.upkeep.table_sources._probe
+        write, goes_on = groups.write_now, asyncio.Event()
+
+        async def slow() -> None:
+            await goes_on.wait()
+            await write()
+
+        async def hangs(within_s: float) -> None:
+            raise TimeoutError("the disk hangs")
+
+        monkeypatch.setattr(groups, "write_now", slow)
+        with monkeypatch.context() as patched:
+            patched.setattr(probe, "answers", hangs)
+            with pytest.raises(TimeoutError, match="hangs"):
+                await asyncio.wait_for(other.take_tables(BrokerId(2), Epoch(6), sources), 10)
+        taking = asyncio.create_task(other.take_tables(BrokerId(2), Epoch(6), sources))
+        await asyncio.sleep(0.3)
+        assert not taking.done(), "the disk takes other writes"
+        goes_on.set()
+        await asyncio.wait_for(taking, 10)
         assert [on_disk(other, name) for name in ("topics", "groups")] == [6, 6]
 
 
