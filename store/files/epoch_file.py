@@ -114,7 +114,10 @@ class EpochFile:
             log.error("%s.classic is lost, the last epoch counts as unlabelled: %s", self._path, error)
             return last.start if last is not None else None
         noted = decode(found)[-1:] if found is not None else []
-        return noted[0].start if noted and last is not None and noted[0].epoch == last.epoch else None
+        if noted and last is not None and noted[0].epoch == last.epoch:
+            return noted[0].start
+        self._classic_left = found is not None  # of a former epoch, which may be the last again
+        return None
 
     def leave(self, end: PhysicalOffset) -> None:
         """Note that what is written from ``end`` on, without a Controller, belongs to no epoch.

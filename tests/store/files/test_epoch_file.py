@@ -234,7 +234,8 @@ def test_what_a_newer_rocketmq_keeps_behind_its_fields_stays() -> None:
     assert bytes(disk.nodes["/store/checkpoint"].cache)[40:64] == theirs[40:64]
 
 
-def test_a_new_epoch_counts_also_when_the_note_on_the_time_before_cannot_be_removed() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_new_epoch_counts_also_when_the_note_on_the_time_before_cannot_be_removed(restarted: bool) -> None:
     """The epoch was in the file, and whoever noted it heard that it was not."""
     disk = FaultyDisk()
     file = _file(disk)
@@ -245,5 +246,6 @@ def test_a_new_epoch_counts_also_when_the_note_on_the_time_before_cannot_be_remo
     assert (file.last, file.classic_from) == (_entry(2, 500), None)
     assert _file(disk).classic_from is None, "it is of another epoch"
     disk.fail = lambda what, path: None
+    file = _file(disk) if restarted else file
     file.append(Epoch(3), PhysicalOffset(900))
     assert not disk.exists(PATH + ".classic"), "it goes with the next"
