@@ -80,7 +80,13 @@ ODD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NO_SEND: Final = SendHead(0)
 _ODD_SEND: Final = SendHead(SEND)
 _SEND_CODE: Final = re.compile(rb'"code"\s*:\s*"?(10|310|320)\b')
-_ANY_CODE: Final = re.compile(rb'"code"\s*:\s*"?-?[0-9]+"?\s*[,}]')
+
+
+class _Code(msgspec.Struct, gc=False):
+    code: _I32
+
+
+_decode_code: Final = msgspec.json.Decoder(_Code, strict=False).decode
 
 
 def _by_full_names() -> Any:
@@ -106,8 +112,12 @@ def odd_json(header: memoryview) -> SendHead:
     """The head in a JSON header that ``decode_json`` raised ``ODD`` for."""
     found = _SEND_CODE.search(header)
     if found is None:
-        # Without a code the ordinary way ends the connection, before what is behind this frame.
-        return _NO_SEND if _ANY_CODE.search(header) else _ODD_SEND
+        # Without a code of its own (one may be among its fields) the ordinary way ends the connection, before
+        # what is behind this frame.
+        try:
+            return _ODD_SEND if _decode_code(header).code in SENDS else _NO_SEND
+        except ODD:
+            return _ODD_SEND
     if int(found[1]) == SEND_V1:
         try:
             head = _decode_v1(header)

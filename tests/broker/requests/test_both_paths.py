@@ -68,7 +68,9 @@ def test_all_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int, 
             assert odd or disk_full or not left or ordinary.ended, "a plain send took the ordinary way"
 
 
-@pytest.mark.parametrize("code", [b"true", b"null", b"10.5", b'"ten"', None])
+@pytest.mark.parametrize(
+    "code", [b"true", b"null", b"10.5", b'"ten"', b'true,"extFields":{"code":"5"}', b'{"code":5}', None]
+)
 def test_a_frame_without_a_code_ends_the_connection_before_what_is_behind_it(code: bytes | None) -> None:
     """The sends behind it were stored before. ``None``: a ROCKETMQ header that is too short."""
     chance = random.Random(1)
