@@ -74,7 +74,7 @@ def compiled(source: str, library: Path) -> Path:
     if not stamp.exists() or stamp.read_bytes() != text:
         target.mkdir(parents=True, exist_ok=True)
         path = str(HERE / "java" / f"{source}.java")
-        command = ["javac", "-nowarn", "-cp", f"{library}/*", "-d", str(target), path]
+        command = [*rocketmq.JAVAC, "-cp", f"{library}/*", "-d", str(target), path]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         stamp.write_bytes(text)
     return target

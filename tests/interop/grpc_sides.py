@@ -85,7 +85,7 @@ def java_driver() -> list[str]:
     classes = home / hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     if not classes.exists():
         new = classes.with_suffix(f".{os.getpid()}")
-        _run("javac", "-nowarn", "-cp", path, "-d", str(new), str(source))
+        _run(*rocketmq.JAVAC, "-cp", path, "-d", str(new), str(source))
         new.rename(classes)
     options = ("-Xmx256m", *rocketmq.PLAIN.split())
     return ["java", *options, "-cp", f"{path}{os.pathsep}{classes}", "Driver"]
