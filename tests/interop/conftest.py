@@ -22,6 +22,8 @@ from tests.interop import shared_classes
 
 T = TypeVar("T")
 
+os.environ.setdefault("MAVEN_OPTS", rocketmq.PLAIN)  # it lives for seconds, too
+
 
 def keelmq(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the command line of this checkout."""
