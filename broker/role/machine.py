@@ -165,7 +165,6 @@ class RoleMachine:
         self.cannot_begin = False  # it asked for that, and was not answered yet
         self._examined = False  # the Controllers know what this log holds, or it was copied since
         self._known_at: Epoch | None = None  # the group's epoch when the Controllers heard of this start
-        self._known_since = NO_EPOCH
         self._help_if_lost = help_if_lost
         self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as a NameServer tells
         self._set_known = (0, 0, 0.0)  # epoch, newest set epoch of it, known since (ms)
@@ -222,11 +221,9 @@ class RoleMachine:
         self._announced = announced
 
     def on_known(self, epoch: Epoch) -> None:
-        """The Controllers heard of this start, in that epoch of the group. The first time counts for what it
-        led before, the last one for what another process with its id did."""
+        """The Controllers heard of this start, in that epoch of the group. The first time counts."""
         if self._known_at is None:
             self._known_at = epoch
-        self._known_since = max(epoch, self._known_since)
 
     def on_examined(self) -> None:
         """The Controllers were asked with what this log holds."""
@@ -236,21 +233,6 @@ class RoleMachine:
         """This broker fails to lead, and that lasts: it asks for another election. Until that is answered it
         leads no epoch: the request may be on its way, and another broker be elected by it."""
         self._examined, self.cannot_begin = False, True
-
-    def says(self, epoch: Epoch, log_epoch: Epoch, *, suspect: bool) -> tuple[Epoch, bool]:
-        """What it says when it asks anew in ``epoch``: the last epoch that it may have led, and whether it is
-        suspect.
-
-        One that cannot begin ``epoch`` noted it perhaps, and never led it. Those that elected it knew it as a
-        suspect, so what it has is what the group has, also where its own disk has not noted that. What a
-        suspect led before it forgot is not known; but it led nothing since it registered, beyond the last
-        epoch that it had a role in.
-        """
-        if not self.cannot_begin or self.epoch >= epoch:
-            return log_epoch, suspect
-        if suspect and self._known_since < epoch:
-            log_epoch, suspect = max(log_epoch, self._known_since, self.epoch), False
-        return min(log_epoch, Epoch(epoch - 1)), suspect
 
     def on_lead(self, broker_id: BrokerId, epoch: Epoch, address: str) -> bool:
         """This broker serves as master of ``epoch``; whether role, epoch or master are new."""

@@ -397,13 +397,14 @@ class RoleManager:
 
     async def _ask_anew(self, broker_id: BrokerId, view: View) -> View:
         """The Controllers' decision, now that they hear what is here. Raises as ``Controllers.elect``."""
-        recorded, suspect = recorded_epoch(self._parts.store), self._membership.suspect
-        log_epoch, suspect = self.machine.says(view.epoch, recorded, suspect=suspect)
+        log_epoch = recorded_epoch(self._parts.store)
+        if self.machine.cannot_begin and self.epoch < view.epoch:
+            log_epoch = min(log_epoch, Epoch(view.epoch - 1))  # noted perhaps, and never led
         return await self._controllers.elect(
             broker_id,
             restarted=True,
             log_epoch=log_epoch,
-            suspect=suspect,
+            suspect=self._membership.suspect,
             cannot_begin=self.machine.cannot_begin,
             epoch=view.epoch,
         )

@@ -401,7 +401,7 @@ class ElectionDecider:
         if group is None:
             return True
         if election.all_of_them:
-            return inquiry.answered >= inquiry.asked - election.request.need_not_answer(group)
+            return inquiry.answered >= inquiry.asked - {group.master}
         command = self._command(name, election, frozenset(inquiry.answered))
         return self.preview.is_decided(group, command, inquiry.asked, inquiry.answered)
 

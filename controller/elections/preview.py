@@ -20,7 +20,7 @@ from controller.groups.commands import (
     NOBODY,
     ElectMaster,
 )
-from controller.groups.elect import PRIORITY_LAST, UNABLE, End, longer_than
+from controller.groups.elect import PRIORITY_LAST, End, longer_than
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable, held_back, nobody
 from model.config import ControllerConfig
@@ -61,10 +61,6 @@ class ElectionRequest:
     def asks_anew(self, group: Group) -> bool:
         """The master was restarted: it asks for its next epoch."""
         return self.restarted and group.master == self.broker_id
-
-    def need_not_answer(self, group: Group) -> set[int | None]:
-        """The master may be gone by now. The log of one that cannot begin is compared with the others'."""
-        return set() if self.cannot_begin else {group.master}
 
     def to_drain(self, group: Group) -> int | None:
         """The master that must step down before the broker named by the operator is elected."""
@@ -145,7 +141,8 @@ class ElectionPreview:
     def _ends(self, name: str, last: Collection[int]) -> dict[int, End]:
         """How far the logs reach; of equal logs those of ``last`` come after any other."""
         ends = self.unable.true_ends(name, self._live.ends(name))
-        return ends | {i: msgspec.structs.replace(ends[i], priority=UNABLE) for i in last if i in ends}
+        after = PRIORITY_LAST + 1
+        return ends | {i: msgspec.structs.replace(ends[i], priority=after) for i in last if i in ends}
 
     def _living(self, name: str, answered: Collection[int] | None, now_ms: float) -> list[int]:
         """Who just answered lives, also when its last heartbeat is too long ago: it stood still."""

@@ -17,8 +17,6 @@ from typing import Final
 import msgspec
 
 PRIORITY_LAST: Final = 2**31 - 1
-UNABLE: Final = PRIORITY_LAST + 1
-"""The priority of one that could not begin an epoch, or whose disk takes no messages."""
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
@@ -98,31 +96,6 @@ def choose(ballot: Ballot) -> int | None:
     if chosen is None and ballot.unclean:
         chosen = ballot.best([b for b in ballot.voters if b in ballot.alive])
     return chosen
-
-
-def instead_of(ballot: Ballot, chosen: int, asks: int, peers: Collection[int]) -> int:
-    """``chosen``; or, where that one cannot begin an epoch, one that perhaps can, though it is suspect or no
-    member.
-
-    ``asks`` leads, and is no suspect: what its log has is what the group has, and it writes no more. So
-    another that says just now that its log reaches as far lacks nothing; where fewer than all members
-    acknowledge, as far as the furthest. One of ``peers`` has every change of the tables, too; any other takes
-    them from those that do.
-    """
-    said, least = _said(ballot), [asks] if ballot.all_ack else [asks, chosen]
-    if not _is_unable(ballot, chosen) or not said.issuperset(least):
-        return chosen
-    able = [
-        voter
-        for voter in sorted(said.intersection(ballot.voters).difference(ballot.old))
-        if not _is_unable(ballot, voter) and longer_than(voter, least, ballot.ends) is None
-    ]
-    best = ballot.best([voter for voter in able if voter in peers] or able)
-    return chosen if best is None else best
-
-
-def _is_unable(ballot: Ballot, broker_id: int) -> bool:
-    return ballot.ends.get(broker_id, _NOTHING_KNOWN).priority >= UNABLE
 
 
 def is_majority(answered: Collection[int], replicas: int) -> bool:
@@ -211,8 +184,7 @@ def _among_survivors(ballot: Ballot) -> int | None:
     Members alone will not do: the master's machine loses power just after its slaves were killed and left the
     set; it comes back with a short log as the only member, leads, and cuts the slaves, which have everything.
     But of equal logs a member's leads: every change of a table that was answered is on its disk. On a disk
-    that was put back it is not, whatever set the broker was in. And a member that cannot begin an epoch, or
-    takes no messages, gives its tables to another one.
+    that was put back it is not, whatever set the broker was in.
 
     A member that became a learner may have what nobody else has. It is waited for, and leads no more.
 
@@ -227,17 +199,10 @@ def _among_survivors(ballot: Ballot) -> int | None:
     if len(heard) < needed or learners.difference(_said(ballot)):
         return None
     furthest = with_longest_log({*heard, *learners}, ballot.ends)
-    furthest = [b for b in furthest if b not in ballot.old] or furthest
-    able = [b for b in furthest if not _is_unable(ballot, b)]
-    chosen = ballot.best(_with_tables(ballot, able))
-    return ballot.best(_with_tables(ballot, furthest)) if chosen is None else chosen
-
-
-def _with_tables(ballot: Ballot, brokers: list[int]) -> list[int]:
-    """The voters among those of them that have the tables, or, where none has, among all."""
-    for having in (ballot.members, ballot.quorum_members):
-        brokers = [b for b in brokers if b in having] or brokers
-    return [b for b in brokers if b in ballot.voters]
+    not_old = set(furthest).difference(ballot.old)
+    for has_tables in (not_old, ballot.members, ballot.quorum_members):
+        furthest = [b for b in furthest if b in has_tables] or furthest
+    return ballot.best([b for b in furthest if b in ballot.voters])
 
 
 def _heard(ballot: Ballot) -> list[int]:

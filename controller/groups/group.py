@@ -10,7 +10,7 @@ from collections.abc import Collection
 import msgspec
 
 from controller.groups.commands import FIRST_ID, NOBODY, ElectMaster, RegisterBroker
-from controller.groups.elect import Ballot, choose, instead_of
+from controller.groups.elect import Ballot, choose
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -245,8 +245,7 @@ class Group(msgspec.Struct):
     def _successor_of_restarted(self, command: ElectMaster) -> int | None:
         """The master came back, and leads on in a new epoch at best: what slaves have of the old one may
         differ. In mode *all* another member leads rather than it; where fewer acknowledged, the furthest of
-        the members and itself. A suspect one is a member like any other suspect. Where whoever would lead
-        cannot begin an epoch, another with no less of the log does."""
+        the members and itself. A suspect one is a member like any other suspect."""
         asks, ballot, suspect = command.broker_id, self.ballot(command), self._suspects(command)
         peers = self.peers_of_restarted(command)
         sound = [peer for peer in peers if peer in command.alive and peer not in suspect]
@@ -261,10 +260,7 @@ class Group(msgspec.Struct):
             master=None,
             preferred=None,
         )
-        chosen = choose(ballot)
-        if chosen is None or asks in suspect:
-            return chosen
-        return instead_of(msgspec.structs.replace(ballot, answered=command.answered), chosen, asks, peers)
+        return choose(ballot)
 
     def elected(
         self, chosen: int, had_all: list[int], *, needs_lease: bool = False, unclean: bool = False

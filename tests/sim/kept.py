@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any, cast
 
 from broker.service import Broker
@@ -12,10 +11,10 @@ from chaos.sim.net import NetProfile
 from controller.groups.group import Group
 from controller.service import Controller
 from model.codes import Request
-from model.errors import DiskError, MqError
+from model.errors import MqError
 from remoting.codec import Command
 from remoting.service import RemotingClient
-from store.files.record import is_torn, records_in, walk
+from store.files.record import records_in
 from tests.sim.world import SEND, World
 
 Mode = dict[str, str]
@@ -133,18 +132,3 @@ class Kept(World):
         status = cluster.status(leader)
         assert status is not None
         assert status["controller"]["groups"]["broker-a"]["uncleanElections"] == 0
-
-
-def on_disk(world: Kept, name: str) -> set[int]:
-    """The numbers of the messages whose records are whole there, up to the first that is not."""
-    machine, found = world.cluster.nodes[name].machine, set[int]()
-    for path in machine.paths("/store/commitlog/"):
-        content, start, at = machine.content(path), int(path.rpartition("/")[2]), 0
-        with contextlib.suppress(DiskError):
-            for record in walk(content, start):
-                if is_torn(content[at : at + record.size], record.physical_offset):
-                    return found
-                at += record.size
-                if bytes(record.body).startswith(b"m"):
-                    found.add(int(bytes(record.body)[1:]))
-    return found

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from tests.sim.kept import TWO, Kept, Mode, on_disk
+from model.errors import DiskError
+from store.files.record import is_torn, walk
+from tests.sim.kept import TWO, Kept, Mode
 from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
@@ -39,6 +42,21 @@ async def power_fails_while_slaves_are_behind(
         cluster.power_on(name)
     assert alone, "the slaves had everything"
     return master, slaves, alone
+
+
+def on_disk(world: Kept, name: str) -> set[int]:
+    """The numbers of the messages whose records are whole there, up to the first that is not."""
+    machine, found = world.cluster.nodes[name].machine, set[int]()
+    for path in machine.paths("/store/commitlog/"):
+        content, start, at = machine.content(path), int(path.rpartition("/")[2]), 0
+        with contextlib.suppress(DiskError):
+            for record in walk(content, start):
+                if is_torn(content[at : at + record.size], record.physical_offset):
+                    return found
+                at += record.size
+                if bytes(record.body).startswith(b"m"):
+                    found.add(int(bytes(record.body)[1:]))
+    return found
 
 
 async def lost(world: Kept) -> set[int]:

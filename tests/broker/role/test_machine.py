@@ -282,21 +282,6 @@ def test_one_that_cannot_begin_asks_and_leads_no_epoch_before_it_is_answered() -
     assert isinstance(machine.decide(view(3), facts), Lead), "nobody else can: it tries on"
 
 
-def test_what_one_says_that_cannot_begin() -> None:
-    machine = RoleMachine(CurrentRole())
-    machine.on(Event.REGISTERED)
-    machine.on_known(Epoch(4))
-    assert machine.says(Epoch(5), Epoch(5), suspect=True) == (5, True), "it does not say that it cannot begin"
-    machine.on_cannot_begin()
-    assert machine.says(Epoch(5), Epoch(5), suspect=False) == (4, False), "noted, and never led"
-    assert machine.says(Epoch(5), Epoch(2), suspect=False) == (2, False)
-    assert machine.says(Epoch(5), Epoch(2), suspect=True) == (4, False), "what it led before is not known"
-    assert machine.says(Epoch(4), Epoch(2), suspect=True) == (2, True), "elected before it said so"
-    machine.on_known(Epoch(6))
-    assert machine.says(Epoch(6), Epoch(2), suspect=True) == (2, True), "another process had its id"
-    assert machine.says(Epoch(7), Epoch(2), suspect=True) == (6, False)
-
-
 def test_a_master_that_cannot_begin_its_next_epoch_stops_before_it_asks() -> None:
     machine, facts = leading(), Facts(ME, Epoch(1))
     machine.on_cannot_begin()

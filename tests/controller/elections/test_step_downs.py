@@ -3,14 +3,13 @@ and nothing lets the two hand the group to each other for ever."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from controller.elections import signals
 from controller.elections.preview import ElectionRequest
 from controller.elections.step_downs import PAUSE_MAX_MS, PAUSE_MS, QUIET, StepDowns
-from controller.groups.commands import Answer, ElectMaster, RegisterBroker
-from controller.groups.elect import UNABLE, Ballot, End, choose
+from controller.groups.commands import Answer, ElectMaster
+from controller.groups.elect import End
 from model.errors import MqError, Refused
 from tests.fakes.controller.decider import G, Lab
 
@@ -306,108 +305,3 @@ def test_masters_that_ask_again_by_doubling_times_are_given_no_short_pause() -> 
         pauses.note(G, now_ms)
         now_ms += 2 * PAUSE_MS * 2**n
         assert pauses.why_not_now(G, now_ms - PAUSE_MS * 2**n - 1) is not None
-
-
-def suspects_led(*, majority: bool = False, all_ack: bool = True) -> Lab:
-    """All lost power, and 1 is to lead epoch 3 by the rule of survivors: it is a suspect no more."""
-    lab, all_three = led(majority=majority, all_ack=all_ack), (1, 2, 3)
-    for broker_id in all_three:
-        lab.apply(
-            RegisterBroker(
-                group=G,
-                cluster="c",
-                broker_id=broker_id,
-                address=f"b{broker_id}:1",
-                suspect=True,
-                all_ack=all_ack,
-                majority_of=3 if majority else 0,
-                alive=all_three,
-            )
-        )
-    lab.apply(
-        ElectMaster(
-            group=G,
-            broker_id=1,
-            restarted=True,
-            suspect=True,
-            log_epoch=1,
-            alive=all_three,
-            answered=all_three,
-            ends=dict.fromkeys(all_three, End(1, 100)),
-        )
-    )
-    assert (lab.group().master, lab.group().epoch, sorted(lab.group().suspect)) == (1, 3, [2, 3])
-    assert lab.group().before == [3], "2 had left the set as it registered"
-    return lab
-
-
-MODES = pytest.mark.parametrize(
-    ("majority", "all_ack"),
-    [(False, True), (False, False), (True, False)],
-    ids=["all", "counted", "majority"],
-)
-
-
-@MODES
-def test_a_suspect_with_no_less_of_the_log_leads_in_place_of_one_that_cannot_begin(
-    majority: bool, all_ack: bool
-) -> None:
-    lab = suspects_led(majority=majority, all_ack=all_ack)
-    equal = {1: (1, 100), 2: (1, 100), 3: (1, 100)}
-    assert cannot_begin(lab, equal) == 3, "it was a member"
-    assert lab.group().table_sources == []
-    assert cannot_begin(lab, equal) == 2, "1 cannot either, though it is no suspect"
-    sources = [sorted(source.brokers) for source in lab.group().table_sources]
-    assert sources == ([] if majority else [[1, 3]]), "2 was in the last set that was a majority"
-
-
-@MODES
-def test_one_that_lacks_anything_of_it_does_not(majority: bool, all_ack: bool) -> None:
-    lab = suspects_led(majority=majority, all_ack=all_ack)
-    assert cannot_begin(lab, {1: (1, 100), 2: (1, 99), 3: (0, 200)}) == 1
-    assert cannot_begin(lab, {1: (1, 100), 2: (1, 99), 3: (1, 100)}) == 3
-
-
-def test_nor_does_one_whose_disk_was_put_back_or_that_says_nothing() -> None:
-    lab = suspects_led()
-    lab.group().old = [3]
-    assert cannot_begin(lab, {1: (1, 100), 3: (1, 100)}) == 1
-
-
-def test_the_log_of_one_that_cannot_begin_is_waited_for() -> None:
-    lab = suspects_led()
-    lab.request(ElectionRequest(broker_id=1, restarted=True, cannot_begin=True, log_epoch=1, master_epoch=3))
-    lab.answer(2, (1, 100))
-    lab.answer(3, (1, 100))
-    assert G not in lab.proposals
-    lab.answer(1, (1, 101))
-    lab.commit()
-    assert lab.group().master == 1, "nobody has what it has"
-
-
-@pytest.mark.parametrize("log_epoch", [1, 3])
-def test_so_does_one_from_outside_where_the_epoch_may_have_been_led_before_the_loss(log_epoch: int) -> None:
-    """What 1 answered alone of topics is on its disk only: who leads takes it from there."""
-    lab = suspects_led()
-    epoch = lab.group().epoch
-    lab.request(
-        ElectionRequest(
-            broker_id=1, restarted=True, cannot_begin=True, log_epoch=log_epoch, master_epoch=epoch
-        )
-    )
-    for broker_id in (1, 2, 3):
-        lab.answer(broker_id, (1, 100))
-    lab.commit()
-    sources = [source.brokers for source in lab.group().table_sources]
-    assert (lab.group().master, sources) == ((3, []) if log_epoch == 1 else (2, [[1]]))
-
-
-def test_of_suspects_with_equal_logs_one_that_is_able_leads_before_the_last_member() -> None:
-    three = (1, 2, 3)
-    ends = {1: End(1, 9, UNABLE), 2: End(1, 9), 3: End(1, 9)}
-    ballot = Ballot(members=(1,), voters=three, alive=three, answered=three, suspect=three, ends=ends)
-    assert choose(ballot) == 2
-    assert choose(msgspec.structs.replace(ballot, ends=ends | {1: End(1, 9)})) == 1
-    assert choose(msgspec.structs.replace(ballot, ends=ends | {1: End(1, 10, UNABLE)})) == 1
-    assert choose(msgspec.structs.replace(ballot, old=(2, 3))) == 1
-    assert choose(msgspec.structs.replace(ballot, voters=(1, 2), members=(1, 3))) is not None
