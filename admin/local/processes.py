@@ -19,6 +19,8 @@ from admin import ending
 from model.installed import IMPORTED_FROM, module_name
 
 POLL_S: Final = 0.05
+GRACE_S: Final = 15.0
+"""So long after SIGTERM a server of a cluster that is taken down is killed."""
 LOG_BYTES_MAX: Final = 20_000_000
 """Of what a server printed; at its next start a longer file is put aside, as NAME.log.1."""
 
@@ -102,7 +104,7 @@ def send_signal(pid: int | None, conf: Path, number: int) -> bool:
     return True
 
 
-def end_all(processes: Sequence[tuple[int | None, Path]], *, grace_s: float = 15.0) -> list[int]:
+def end_all(processes: Sequence[tuple[int | None, Path]], *, grace_s: float = GRACE_S) -> list[int]:
     """SIGTERM to all of ours at once, SIGKILL to those still there after ``grace_s``, or at once when
     somebody is in a hurry; returns the killed."""
     ours = [(pid, conf) for pid, conf in processes if pid is not None and is_ours(pid, conf)]

@@ -12,9 +12,7 @@ import random
 import shutil
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +23,11 @@ from chaos.checks.liveness import FULL
 from chaos.faults import FAULTS, Fault, OwnFault, Step
 from chaos.history import ENDED_FAULT, Happened, History
 from chaos.live.ground import Ground, flip_bit, is_mended
-from chaos.live.means import makes_end, needs_of, refusal
+from chaos.live.means import needs_of, refusal
 from chaos.live.network import CLIENTS, Network
 from chaos.live.onlooker import Onlooker
 from chaos.live.operator import Ended, Operator
+from chaos.live.outcome import Outcome, unexplained
 from chaos.live.releases import this
 from chaos.live.tracing import READS, SYNCS, WRITES, Tracer
 from chaos.partitions import links_to_cut
@@ -42,6 +41,7 @@ GONE_S: Final = 20.0
 """After so long a process that was told to end is killed, as supervisors do."""
 ENDED: Final = ("stopping", "ending", "off")
 """States in which a process may still be there for a moment."""
+ENDED_ALONE: Final = "ended by itself"
 LINKS_CUT: Final = (faults.Isolate, faults.Cut, faults.Partition)
 
 Act = Callable[[Node, Any], Awaitable[bool]]
@@ -49,41 +49,6 @@ Act = Callable[[Node, Any], Awaitable[bool]]
 
 class Refused(MqError):
     """A fault that cannot be carried out here; the text says why."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of the steps. ``done``: by kind; ``missed``: nobody held the role, or there was nothing to
-    change; ``refused``: what cannot be done here, with ``at_ms``, ``fault`` and ``reason``; ``errors``:
-    servers that ended by themselves, or did not end when told to, without a fault that explains it;
-    ``injected``: system calls that were changed, by kind."""
-
-    done: Counter[str] = field(default_factory=Counter)
-    missed: Counter[str] = field(default_factory=Counter)
-    refused: list[dict[str, Any]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    injected: Counter[str] = field(default_factory=Counter)
-
-    def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
-        known = isinstance(why, MqError | OSError | NotImplementedError)
-        reason = str(why) if known else f"it raised {why!r}"
-        self.refused.append({"at_ms": at_ms, "fault": fault.name, "reason": reason})
-
-    def traced(self, fault: str, calls: int) -> None:
-        """So many calls of a server were changed for this fault; none: it was told to, and never struck."""
-        self.injected[fault] += calls
-        if not calls:
-            self.done[fault] -= 1
-            self.missed[fault] += 1
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "done": dict(+self.done),
-            "missed": dict(self.missed),
-            "refused": self.refused,
-            "errors": self.errors,
-            "injected": dict(self.injected),
-        }
 
 
 class Executor:
@@ -129,7 +94,7 @@ class Executor:
             goes_on = step.fault.target.startswith("=")
             if whole is not None and before_ms and not goes_on and await self._mended():
                 await whole()
-                self._history.add(Happened(round(self._clock(), 1), "", FULL))
+                self.full_again()
                 begun_ms = self._clock() - before_ms * scale
             await asyncio.sleep(max(0.0, begun_ms + step.at_ms * scale - self._clock()) / 1000)
             await self._to_its_end(step)
@@ -195,6 +160,17 @@ class Executor:
         for node in self._cluster.layout.nodes:
             await self._resume(node, faults.Resume(node.name))
         await asyncio.gather(*(self._start(node) for node in self._cluster.layout.nodes))
+
+    def full_again(self) -> None:
+        """All replicas are members again: no fault of before explains what a server does from now on."""
+        self._history.add(Happened(round(self._clock(), 1), "", FULL))
+
+    def note_ended(self) -> None:
+        """Note which servers have ended that nobody told to. Once: none of them is started again."""
+        for node in self._cluster.layout.nodes:
+            told = self._state.get(node.name) is not None
+            if node.pid is not None and not told and not self._cluster.is_running(node):
+                self._unexplained(node, ENDED_ALONE)
 
     async def _mend(self) -> None:
         for name in list(self._tracers):
@@ -308,7 +284,7 @@ class Executor:
                 self._hangs(node)
             await asyncio.sleep(POLL_S / 4)
         if node.pid is not None and self._state.get(node.name) is None:
-            self._unexplained(node, "ended by itself")
+            self._unexplained(node, ENDED_ALONE)
         await self._power_on(node)
         self._state.pop(node.name, None)
         self._cluster.start(node)
@@ -321,16 +297,10 @@ class Executor:
         self._cluster.send_signal(node, signal.SIGKILL)
 
     def _unexplained(self, node: Node, what: str) -> None:
-        """Note what a server did that was not told to, unless it was hit by what makes servers end."""
-        hit: set[str] = set()
-        for event in self._history.happened():
-            if event.name == FULL:
-                hit.clear()
-            elif event.node == node.name:
-                hit.add(event.name)
-        if not any(map(makes_end, hit)):
-            log_tail = self._cluster.log_tail(node).strip()
-            self.outcome.errors.append(f"{node.name} {what}; the last of its log:\n{log_tail}")
+        """Note what a server did that was not told to, unless a fault explains it."""
+        error = unexplained(self._cluster, self._history.happened(), node, what)
+        if error is not None:
+            self.outcome.errors.append(error)
 
     async def _power_on(self, node: Node) -> None:
         if self._state.get(node.name) == "off":

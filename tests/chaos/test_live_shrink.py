@@ -15,7 +15,7 @@ from chaos.drills.live.shrink import LiveShrinking, carried, part_of, strikes
 from chaos.drills.measure import Drill
 from chaos.faults import Step
 from chaos.history import History
-from chaos.live.executor import Outcome
+from chaos.live.outcome import Outcome
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.matrix import KINDS, plan
 from model.errors import MqError

@@ -16,7 +16,7 @@ from chaos.drills.measure import Drill
 from chaos.drills.timeline import availability, timeline
 from chaos.faults import kind_of
 from chaos.history import Happened, History, Invoke, Ok
-from chaos.live.executor import Outcome
+from chaos.live.outcome import Outcome
 from chaos.scenarios.matrix import FAULT_OF, KINDS, MODES, ONE_CUT_OFF, THEIR_MODES, plan
 from client.message import Queue
 from model.errors import MqError

@@ -28,9 +28,9 @@ from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
 from chaos.faults import Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
-from chaos.live.executor import Outcome
 from chaos.live.ground import LEDGER, heal
 from chaos.live.logs import Held
+from chaos.live.outcome import Outcome
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.worlds.live import CannotDrill
 from client.message import Queue

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos.drills.live.stores import CHECKER, damaged, tell
-from chaos.drills.measure import VIOLATIONS_SHOWN, Drill
+from chaos.drills.live.stores import CHECKER, damaged
 from chaos.history import Happened, History
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
@@ -27,13 +26,6 @@ async def test_a_queue_that_does_not_agree_with_its_log_is_told(tmp_path: Path) 
     [found] = damaged(cluster, history, full=True)
     assert found["checker"] == CHECKER
     assert f"the store of {hit.name} is damaged in" in found["text"]
-    drill = Drill()
-    assert tell(drill, {"lost": 1}, []) == {"lost": 1}
-    assert tell(drill, {"lost": 1}, [found]) == {"lost": 1, CHECKER: 1}
-    assert drill.violations == [found]
-    drill.violations = [{}] * VIOLATIONS_SHOWN
-    tell(drill, {}, [found])
-    assert len(drill.violations) == VIOLATIONS_SHOWN
     history.add(Happened(1.0, hit.name, "flip_bit"))
     assert damaged(cluster, history, full=True) == []
 

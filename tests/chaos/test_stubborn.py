@@ -18,7 +18,7 @@ from chaos.drills.live.stubborn import PER_SECOND, StubbornSender, counted, join
 from chaos.drills.load import DrillLoad, DrillPlan
 from chaos.drills.measure import Drill
 from chaos.history import Fail, Happened, History, HistoryEvent, Invoke, Observed, Ok, Read, Unknown
-from chaos.live.executor import Outcome
+from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from chaos.workload import Load
 from client.message import Queue, SendFailed, SendUnknown

@@ -16,7 +16,7 @@ from chaos.drills.measure import Drill, by_queue, gone, outages
 from chaos.drills.timeline import timeline
 from chaos.faults import Isolate, Step
 from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Read, Unknown
-from chaos.live.executor import Outcome
+from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import _beside, overview, page
 from client.message import Queue

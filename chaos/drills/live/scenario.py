@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from admin.local.cluster import ClusterNotReady, LocalCluster
+from admin.local.processes import GRACE_S
 from chaos import faults
 from chaos.checks import Evidence, Promised, check_all
 from chaos.checks.liveness import Group
@@ -43,10 +44,11 @@ from chaos.drills.measure import (
 from chaos.drills.timeline import availability, strikes_ms, timeline
 from chaos.history import Happened, History, Ok
 from chaos.live import logs, planted
-from chaos.live.executor import Executor, Outcome
+from chaos.live.executor import Executor
 from chaos.live.ground import Ground
 from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
+from chaos.live.outcome import Outcome, unexplained
 from chaos.live.releases import this
 from chaos.scenarios import Plan
 from chaos.scenarios.live_only import Join
@@ -237,11 +239,23 @@ async def run_scenario(
         await cluster.up(timeout_s=READY_S[spec.target])
         told = await strike(env, spec, cluster, ground, env_of, tell)
         if spec.target == OURS:
-            cluster.down()
+            _add(told, _not_ended(cluster, told.history, cluster.down()))
             full = told.drill.full_again_ms is not None
-            found = await env.offload(lambda: stores.damaged(cluster, told.history, full=full))
-            told.broken = stores.tell(told.drill, told.broken, found)
+            _add(told, await env.offload(lambda: stores.damaged(cluster, told.history, full=full)))
         return told
+
+
+def _not_ended(cluster: LocalCluster, history: History, killed: Sequence[str]) -> list[dict[str, Any]]:
+    """Of the servers that had to be killed when the cluster was taken down: whom no fault explains."""
+    what = f"did not end within {GRACE_S:.0f} s of SIGTERM"
+    told = (unexplained(cluster, history.happened(), cluster.layout.node(name), what) for name in killed)
+    return _told("no_errors", [error for error in told if error is not None])
+
+
+def _add(told: DrillResult, found: Sequence[Mapping[str, Any]]) -> None:
+    """Add what came out once the cluster was taken down to the violations of a run."""
+    told.drill.violations = [*told.drill.violations, *map(dict, found)][:VIOLATIONS_SHOWN]
+    told.broken = Counter(told.broken) + Counter(str(one["checker"]) for one in found)
 
 
 def _laid_out(env: Env, spec: DrillSpec, directory: Path) -> LocalCluster:
@@ -289,6 +303,8 @@ async def strike(
         tell("healing")
         await executor.revive()
         not_full = await _settled(cluster, spec)
+        if not_full is None:
+            executor.full_again()
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
         group = _group(cluster, spec, load.clock())
@@ -299,6 +315,7 @@ async def strike(
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
+        executor.note_ended()
     beside += stopped.violations if stopped is not None else []
     beside += _told("no_errors", executor.outcome.errors)
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)

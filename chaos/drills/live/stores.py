@@ -3,12 +3,10 @@ epochs agree with its log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from admin.local.cluster import LocalCluster
 from chaos.drills.live.disks import lied
-from chaos.drills.measure import VIOLATIONS_SHOWN, Drill
 from chaos.faults import FlipBit
 from chaos.history import History
 from model.errors import DiskError
@@ -41,9 +39,3 @@ def damaged(cluster: LocalCluster, history: History, *, full: bool) -> list[dict
 def _place(damage: dict[str, Any]) -> str:
     text = f"{damage['kind']}: {damage['file']} {damage['physicalOffset']}..{damage['until']}"
     return f"{text} {damage.get('text', '')}".rstrip()
-
-
-def tell(drill: Drill, broken: Mapping[str, int], found: Sequence[dict[str, Any]]) -> Mapping[str, int]:
-    """Add what was found to the violations of a run; those by check, with these."""
-    drill.violations = [*drill.violations, *found][:VIOLATIONS_SHOWN]
-    return {**broken, CHECKER: len(found)} if found else broken
