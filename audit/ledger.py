@@ -45,7 +45,12 @@ LEDGER: Final = pa.schema(
         ("acked_ms", pa.float64()),
     ]
 )
-LOW_BITS: Final = (1 << 20) - 1
+DIGEST_NUMBERS: Final = ("queue_id", "queue_offset", "phys_offset", "body_crc")
+DIGEST_TIMES: Final = ("begun_ms", "acked_ms")
+DIGEST_TEXTS: Final = ("topic", "uniq_key")
+DIGEST_BETWEEN: Final = "|"
+DIGEST_MS_MAX: Final = 1e15
+"""Of larger times, and of those that are no number, a digest says nothing else."""
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 _BATCH_LINES: Final = 20_000
@@ -63,14 +68,12 @@ class Ledger:
         self._folder = Folder()
         self.path = ""  # where it was read
         self.lines = 0
-        self.sums = (0, 0, 0)  # of bodies' CRCs and queue offsets, their ``LOW_BITS``, and of keys' CRCs
         self.topics: set[str] = set()  # of which each send is known
         self.has_unnamed = False  # a line whose key is empty
         try:
             self._parts = Parts(self._folder, LEDGER, parts)
             for table in tables:
                 self.lines += len(table)
-                self._add(table)
                 self.has_unnamed |= bool(pc.any(pc.equal(table["uniq_key"], "")).as_py())
                 self._parts.add(table, self.part_of(table["uniq_key"]))
             self._sent = Parts(self._folder, SENT, parts)
@@ -81,14 +84,6 @@ class Ledger:
             self._folder.close()
             raise
         self._crcs = lru_cache(maxsize=2)(self._crcs_of)
-
-    def _add(self, table: pa.Table) -> None:
-        bodies, places, keys = self.sums
-        self.sums = (
-            bodies + (pc.sum(pc.bit_wise_and(table["body_crc"], LOW_BITS)).as_py() or 0),
-            places + (pc.sum(pc.bit_wise_and(table["queue_offset"], LOW_BITS)).as_py() or 0),
-            keys + sum(crc32(key.encode()) for key in table["uniq_key"].to_pylist()),
-        )
 
     def __len__(self) -> int:
         return self.lines
@@ -113,6 +108,10 @@ class Ledger:
         """All lines, in memory; or all SENT rows."""
         tables = pa.concat_tables(map(self.sent if sent else self.part, range(self.parts)))
         return tables if sent else tables.sort_by("line")
+
+    def digest(self) -> int:
+        """Of all lines, whatever their order."""
+        return sum(map(digest_of, map(self.part, range(self.parts))))
 
     def parquet(self, *, sent: bool = False) -> list[str]:
         """All lines, or SENT rows, as Parquet files, which are there until ``close``."""
@@ -180,6 +179,22 @@ def parquet_of(path: str) -> ds.Dataset:
         return ds.dataset(root, format="parquet", filesystem=files)
     except (pa.ArrowInvalid, FileNotFoundError) as error:
         raise ConfigError(f"{shown(path)}: {without_secrets(str(error), path)}") from None
+
+
+def digest_of(lines: pa.Table) -> int:
+    """The sum of the CRCs of all LEDGER rows, each with every column but its number. A cluster's workers
+    make it of what they read (``audit.engines.on_spark.ledger``)."""
+    columns = [lines[name].to_pylist() for name in DIGEST_NUMBERS]
+    columns += [_micros(lines[name]).tolist() for name in DIGEST_TIMES]
+    columns += [lines[name].to_pylist() for name in DIGEST_TEXTS]
+    return sum(crc32(DIGEST_BETWEEN.join(map(str, row)).encode()) for row in zip(*columns, strict=True))
+
+
+def _micros(times_ms: pa.ChunkedArray) -> Any:
+    """Whole microseconds: a float is written differently by each program."""
+    values = times_ms.to_numpy()
+    with np.errstate(all="ignore"):
+        return np.where(np.abs(values) < DIGEST_MS_MAX, np.floor(values * 1000), -1).astype(np.int64)
 
 
 def _tables(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[pa.Table]:
@@ -272,6 +287,7 @@ def of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:
                 continue
             try:
                 column = batch[field.name].cast(field.type)
+                column.validate(full=True)  # text may hold bytes that are none
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConfigError(f"{path}: column {field.name}: {error}") from None
             if column.null_count and field.name in _NEEDED:

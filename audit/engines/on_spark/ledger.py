@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from audit.engines.lines import ranges
-from audit.ledger import LOW_BITS, Ledger
+from audit.ledger import DIGEST_BETWEEN, DIGEST_MS_MAX, DIGEST_NUMBERS, DIGEST_TEXTS, DIGEST_TIMES, Ledger
 from model.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -34,15 +34,24 @@ def lines(session: SparkSession, ledger: Ledger, load: Load) -> DataFrame:
     rows = None
     try:
         rows = load(ranges(_named_alike(ledger.path))).persist()
-        bodies, places = (F.sum(F.col(name).bitwiseAND(LOW_BITS)) for name in ("body_crc", "queue_offset"))
-        seen = rows.agg(F.count("*"), bodies, places, F.sum(F.crc32("uniq_key")))
-        if seen.collect() == [(len(ledger), *ledger.sums)]:
+        if _seen(rows) == [(len(ledger), ledger.digest())]:
             return rows
     except (PySparkException, Py4JError, ConfigError, OSError) as error:
         log.info("no worker reads the ledger: %s", str(error).partition("\n")[0])
     if rows is not None:
         rows.unpersist()
     return session.createDataFrame(ledger.table()).persist()
+
+
+def _seen(rows: DataFrame) -> list[Any]:
+    """How many lines the workers read, and their digest: as ``audit.ledger.digest_of`` makes it."""
+    numbers = [F.col(name) for name in DIGEST_NUMBERS]
+    times = [
+        F.when(F.abs(name) < DIGEST_MS_MAX, F.floor(F.col(name) * 1000)).otherwise(-1)
+        for name in DIGEST_TIMES
+    ]
+    row = F.concat_ws(DIGEST_BETWEEN, *numbers, *times, *DIGEST_TEXTS)
+    return rows.agg(F.count("*"), F.sum(F.crc32(row))).collect()
 
 
 def _named_alike(path: str) -> str:

@@ -288,9 +288,13 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
 
     monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
     _, path = lost_and_repeated(tmp_path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    more = [{"phys_offset": at * 100, "begun_ms": at / 7, "acked_ms": at + 0.5} for at in range(len(rows))]
+    more[0]["acked_ms"], more[1]["acked_ms"] = 1e300, -3.25
+    lines = "".join(json.dumps(row | own) + "\n" for row, own in zip(rows, more, strict=True))
+    path.write_text(lines)
     ledger = read_ledger(str(path))
     load_lines = partial(load_of, engine._session, "lines")
-    lines = path.read_text()
 
     def gone(parts: list[dict[str, Any]]) -> Any:
         path.unlink()
@@ -309,11 +313,26 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
         path.write_text(re.sub(r'("uniq_key": ")', r"\1another", lines))
         return load_lines(parts)
 
+    def untimed(parts: list[dict[str, Any]]) -> Any:
+        """The same messages, but nothing says in which order they were acknowledged."""
+        path.write_text(re.sub(r', "(?:acked_ms|begun_ms)": [^,}]+', "", lines))
+        return load_lines(parts)
+
+    def moved(parts: list[dict[str, Any]]) -> Any:
+        path.write_text(re.sub(r'"phys_offset": (\d+)', r'"phys_offset": 1\1', lines))
+        return load_lines(parts)
+
     try:
-        for seen in (grown, other, renamed, gone):
-            rows = ledgers.lines(engine._session, ledger, seen)
-            assert rows.toArrow().sort_by("line").equals(ledger.table())
-            rows.unpersist()
+        for seen in (grown, other, renamed, untimed, moved, gone):
+            frame = ledgers.lines(engine._session, ledger, seen)
+            assert frame.toArrow().sort_by("line").equals(ledger.table())
+            frame.unpersist()
+        path.write_text(lines)
+        whole = ledger.table()
+        monkeypatch.setattr(ledger, "table", lambda: pytest.fail("the driver sent lines that workers see"))
+        frame = ledgers.lines(engine._session, ledger, load_lines)
+        assert frame.toArrow().sort_by("line").equals(whole)
+        frame.unpersist()
     finally:
         ledger.close()
 

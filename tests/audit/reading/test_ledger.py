@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.ledger import LEDGER, read_ledger
+from audit.ledger import LEDGER, digest_of, from_rows, read_ledger
 from model.errors import ConfigError
 
 ROW = {"uniq_key": "K", "topic": "T", "queue_id": 1, "queue_offset": 2, "body_crc": 3}
@@ -54,6 +54,33 @@ def test_a_parquet_file_without_a_column_says_which(tmp_path: Path) -> None:
     (tmp_path / "y.parquet").write_text("no")
     with pytest.raises(ConfigError, match=r"y\.parquet"):
         read_ledger(str(tmp_path / "y.parquet"))
+
+
+def test_a_parquet_key_that_is_no_text_is_named(tmp_path: Path) -> None:
+    bad = pa.array([b"K", b"\xff"], pa.binary()).view(pa.string())
+    rows = pa.table(
+        {"uniq_key": bad, **{name: [value] * 2 for name, value in ROW.items() if name != "uniq_key"}}
+    )
+    pq.write_table(rows, tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match="column uniq_key"):
+        read_ledger(str(tmp_path / "x.parquet"))
+
+
+@pytest.mark.parametrize("name", LEDGER.names[1:])
+def test_a_ledger_that_differs_in_any_column_has_another_digest(name: str) -> None:
+    rows = [
+        ("x", {**ROW, "uniq_key": f"K{at}", "phys_offset": at, "begun_ms": at, "acked_ms": at + 0.5})
+        for at in (1, 2)
+    ]
+    lines = from_rows(rows)
+    assert digest_of(lines) == digest_of(lines.take([1, 0])), "in any order"
+    at = LEDGER.names.index(name)
+    changed = [*lines[name].to_pylist()[:1], "other" if name in ("uniq_key", "topic") else 77]
+    other = lines.set_column(at, LEDGER.field(at), pa.array(changed, LEDGER.field(at).type))
+    swapped = lines.set_column(at, LEDGER.field(at), lines[name].take([1, 0]))
+    assert digest_of(other) != digest_of(lines)
+    alike = name in ("topic", "queue_id", "queue_offset", "body_crc")
+    assert (digest_of(swapped) == digest_of(lines)) == alike, "what is another row's is not this one's"
 
 
 def test_half_of_a_surrogate_pair_is_a_bad_line(tmp_path: Path) -> None:
