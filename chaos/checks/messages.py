@@ -28,6 +28,13 @@ def by_source(reads: Iterable[Read], sources: Sequence[str] = ()) -> dict[str, l
 
 def lost(sends: Sequence[Send], final: Sequence[Read], sources: Sequence[str] = ()) -> Iterator[Violation]:
     """Every acknowledged message is in every full reading, at the offset the answer named."""
+    return (Violation("lost", text) for _, text in lacking(sends, final, sources))
+
+
+def lacking(
+    sends: Sequence[Send], final: Sequence[Read], sources: Sequence[str] = ()
+) -> Iterator[tuple[Send, str]]:
+    """Which acknowledged messages ``lost`` names, and how: once for each reading that lacks them."""
     for source, reads in (by_source(final, sources) or {ANY: []}).items():
         places: dict[str, list[Read]] = defaultdict(list)
         for read in reads:
@@ -38,10 +45,10 @@ def lost(sends: Sequence[Send], final: Sequence[Read], sources: Sequence[str] = 
             where = f"{send.key} acknowledged by {send.address or '?'} at {send.queue} {send.queue_offset}"
             found = places.get(send.key)
             if not found:
-                yield Violation("lost", f"{where} is not in {source}")
+                yield send, f"{where} is not in {source}"
             elif all((r.queue, r.queue_offset) != (send.queue, send.queue_offset) for r in found):
                 at = ", ".join(f"{r.queue} {r.queue_offset}" for r in found)
-                yield Violation("lost", f"{where} is in {source} only at {at}")
+                yield send, f"{where} is in {source} only at {at}"
 
 
 def phantom(sends: Sequence[Send], reads: Sequence[Read]) -> Iterator[Violation]:

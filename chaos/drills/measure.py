@@ -82,6 +82,8 @@ class Drill:
     offset_reuse: int = 0
     acknowledged_twice: int = 0
     read_then_gone: int = 0
+    judged: bool = False
+    """Whether losses could be told: the group was full, and could be read back."""
     victim: str = ""
     rto_queues_ms: list[float | None] = field(default_factory=list)
     stall_ms: float | None = None
@@ -177,19 +179,22 @@ def outages(history: History, strikes_ms: Sequence[float], until_ms: float) -> l
 
 
 def by_queue(
-    history: History, strikes_ms: Sequence[float], until_ms: float, lost: Mapping[Queue, int] | None
+    clients: History, every: History, strikes_ms: Sequence[float], until_ms: float, *, judged: bool
 ) -> list[dict[str, Any]]:
-    """RTO and RPO of each queue: over the strikes the longest times without an acknowledgement, and how many
-    acknowledged messages are gone; None: that cannot be said."""
+    """RTO and RPO of each queue: over the strikes the longest times in which none of ``clients`` had an
+    acknowledgement, and how many messages of ``every`` client were acknowledged and are gone: their sums are
+    what ``judge`` counts. Not ``judged``: that cannot be said."""
     found = []
     marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
-    for queue, times in sorted(_answered(history).items(), key=lambda one: str(one[0])):
+    lost, served = gone(every) if judged else {}, _answered(clients)
+    for queue, acked in sorted(_answered(every).items(), key=lambda one: str(one[0])):
+        times = served.get(queue, [])
         gaps = sorted(longest_gap(times, at, end) for at, end in pairwise(marks))
         found.append(
             {
                 "queue": str(queue),
-                "acked": len(times),
-                "lost": None if lost is None else lost.get(queue, 0),
+                "acked": len(acked),
+                "lost": lost.get(queue, 0) if judged else None,
                 "rto_p50_ms": percentile(gaps, 50),
                 "rto_p99_ms": percentile(gaps, 99),
                 "rto_max_ms": max(gaps, default=None),
@@ -199,9 +204,8 @@ def by_queue(
 
 
 def gone(history: History) -> Mapping[Queue, int]:
-    """Acknowledged messages that the last reading lacks, by queue."""
-    there = {read.key for read in history.reads(final=True)}
-    return Counter(send.queue for send in history.sends() if send.outcome == "ok" and send.key not in there)
+    """Acknowledged messages that the last reading lacks, by queue: as ``messages.lost`` counts them."""
+    return Counter(send.queue for send, _ in messages.lacking(history.sends(), history.reads(final=True)))
 
 
 def _answered(history: History) -> dict[Queue, list[float]]:
@@ -233,9 +237,9 @@ def judge(drill: Drill, history: History, *, full: bool = True) -> None:
     drill.read_back = len(final)
     if not full:
         _not_full(drill, sends, final)
-    read_back = full and (bool(final) or drill.unfinished is None)
+    # A reading that failed is said elsewhere; an empty one that did not has lost all.
+    drill.judged = read_back = full and (bool(final) or drill.unfinished is None)
     found: dict[str, list[Violation]] = {
-        # A reading that failed is said elsewhere; an empty one that did not has lost all.
         "lost": list(messages.lost(sends, final)) if read_back else [],
         "phantom": list(messages.phantom(sends, history.reads())),
         "duplicates": list(messages.duplicates(sends, final)),

@@ -12,7 +12,7 @@ from chaos.drills.compare import load
 from chaos.drills.drill import summary
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
-from chaos.drills.measure import Drill, by_queue, gone, outages
+from chaos.drills.measure import Drill, by_queue, judge, outages
 from chaos.drills.timeline import timeline
 from chaos.faults import Isolate, Step
 from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Read, Unknown
@@ -156,18 +156,39 @@ def test_each_queue_has_its_own_outages_and_losses() -> None:
             events += [Invoke(at, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
             if queue == one or at != 500:
                 events.append(Read(1000.0, "c", key, queue, at, 1, final=True))
-    found = by_queue(History(events), [190.0, 600.0], 990.0, gone(History(events)))
+    every = History(events)
+    found = by_queue(every, every, [190.0, 600.0], 990.0, judged=True)
     assert [(row["queue"], row["lost"], row["rto_p50_ms"], row["rto_max_ms"]) for row in found] == [
         ("t@g/0", 0, 10.0, 110.0),
         ("t@g/1", 1, 10.0, 210.0),
     ]
-    assert [row["lost"] for row in by_queue(History(events), [], 990.0, None)] == [None, None]
+    assert [row["lost"] for row in by_queue(every, every, [], 990.0, judged=False)] == [None, None]
     spec = DrillSpec(scenario="x", seed=1, plan=Plan([]))
-    told = DrillResult(Drill(full_again_ms=1.0, read_back=9), Outcome(), History(events), {}, 990.0)
+    told = DrillResult(Drill(full_again_ms=1.0, judged=True), Outcome(), History(events), {}, 990.0)
     assert [row["lost"] for row in told.to_json(spec)["per_queue"]] == [0, 1]
     assert "<td>t@g/1</td>" in page(told.to_json(spec), "run.json")
-    told.drill.full_again_ms = None
+    told.drill.judged = False
     assert [row["lost"] for row in told.to_json(spec)["per_queue"]] == [None, None], "nobody knows"
+
+
+@pytest.mark.parametrize("all_gone", [False, True])
+def test_the_queues_of_a_run_have_lost_and_acknowledged_what_the_run_has(all_gone: bool) -> None:
+    """What is only at another offset is lost; what a client that ignores routes was told counts, too."""
+    one, other = Queue("t", "g", 0), Queue("t", "g", 1)
+    events: list[Any] = []
+    for at, (process, queue) in enumerate(
+        [("p", one), ("stubborn0", one), ("stubborn1", other), ("p", other)]
+    ):
+        events += [Invoke(at, process, f"k{at}", queue, 1), Ok(at + 1.0, process, f"k{at}", queue, at, at)]
+    if not all_gone:
+        events += [Read(9.0, "c", "k0", one, 5, 1, final=True), Read(9.0, "c", "k3", other, 3, 1, final=True)]
+    drill = Drill(full_again_ms=1.0)
+    judge(drill, History(events))
+    told = DrillResult(drill, Outcome(), History(events), {}, 9.0)
+    found = told.to_json(DrillSpec(scenario="x", seed=1, plan=Plan([])))
+    rows = [(row["acked"], row["lost"]) for row in found["per_queue"]]
+    assert rows == [(2, 2), (2, 2 if all_gone else 1)]
+    assert (found["acked_total"], found["lost_total"]) == tuple(map(sum, zip(*rows, strict=True)))
 
 
 def test_two_results_stand_beside_each_other_and_a_folder_is_one_side(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ from chaos.drills.measure import (
     VIOLATIONS_SHOWN,
     Drill,
     by_queue,
-    gone,
     judge,
     longest_gap,
     outages,
@@ -179,8 +178,7 @@ class DrillResult:
         drill, clients = self.drill, stubborn.routed(self.history)
         seen = timeline(clients, self.until_ms)
         times = outages(clients, strikes_ms(seen), self.until_ms)
-        known = drill.full_again_ms is not None and drill.read_back and not lied(self.history.events)
-        lost = gone(self.history) if known else None
+        judged = drill.judged and not lied(self.history.events)
         return {
             **spec.to_json(),
             "drills": [asdict(drill)],
@@ -201,7 +199,7 @@ class DrillResult:
             "rto_p50_ms": percentile(sorted(times), 50),
             "rto_p99_ms": percentile(sorted(times), 99),
             "rto_max_ms": max(times, default=None),
-            "per_queue": by_queue(clients, strikes_ms(seen), self.until_ms, lost),
+            "per_queue": by_queue(clients, self.history, strikes_ms(seen), self.until_ms, judged=judged),
             **{f"{name}_total": getattr(drill, name) for name in COUNTS},
             "violations": drill.violations,
             "broken": dict(self.broken),
