@@ -15,7 +15,7 @@ from typing import Final
 
 from chaos.checks.violation import Violation
 from chaos.faults import kind_of
-from chaos.history import Happened, Observed, Send
+from chaos.history import ENDED_FAULT, Happened, Observed, Send
 
 SERVES_MS: Final = 5000.0
 """A majority that is well for so long answers a write."""
@@ -119,9 +119,9 @@ def _spans(
             yield begun_ms, event.at_ms if until_ms is None else until_ms, last
             harm, begun_ms, until_ms = _Harm(set(wiped)), event.at_ms, None
             last = harm.majorities(group)
-        elif kind_of(event.name) is not None:
+        elif kind_of(event.name) is not None or _leaves_a_ghost(event):
             harm.add(event)
-            if event.name == "wipe" and group.counts_all:
+            if group.counts_all and (event.name == "wipe" or _leaves_a_ghost(event)):
                 wiped.add(event.node)
             now = harm.majorities(group)
             if now:
@@ -129,6 +129,12 @@ def _spans(
             elif until_ms is None:
                 until_ms = event.at_ms
     yield begun_ms, group.until_ms if until_ms is None else until_ms, last
+
+
+def _leaves_a_ghost(event: Happened) -> bool:
+    """A broker that was to be replaced lost its disk, and nobody forgot whom it was before."""
+    fields = event.fields
+    return event.name == ENDED_FAULT and fields.get("fault") == "replace" and bool(fields.get("refused"))
 
 
 def _heard(observed: Sequence[Observed], group: Group) -> Mapping[str, list[float]]:

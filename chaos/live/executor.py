@@ -21,7 +21,7 @@ from admin.local.layout import Node
 from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import FAULTS, Fault, OwnFault, Step
-from chaos.history import ENDED_FAULT, Happened, History
+from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History
 from chaos.live.ground import Ground, flip_bit, is_mended
 from chaos.live.means import needs_of, refusal
 from chaos.live.network import CLIENTS, Network
@@ -39,6 +39,8 @@ from runtime.tasks import Tasks
 
 GONE_S: Final = 20.0
 """After so long a process that was told to end is killed, as supervisors do."""
+KILLED_S: Final = 60.0
+"""After so long nothing ends it any more: a disk that hangs keeps a process."""
 ENDED: Final = ("stopping", "ending", "off")
 """States in which a process may still be there for a moment."""
 ENDED_ALONE: Final = "ended by itself"
@@ -75,6 +77,8 @@ class Executor:
         self._starting: dict[str, asyncio.Lock] = {node.name: asyncio.Lock() for node in cluster.layout.nodes}
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
+        self._step_ms = 0
+        """Of the step that is carried out, in the plan."""
         self.outcome = Outcome()
         # A fault without a method of its name ends the drill before it began.
         kinds: list[type[Fault]] = [*FAULTS.values(), Leave, Join, Replace]
@@ -122,7 +126,7 @@ class Executor:
 
     async def act(self, step: Step) -> None:
         """Carry out one step now."""
-        fault, node = step.fault, None
+        fault, node, self._step_ms = step.fault, None, step.at_ms
         if not isinstance(fault, faults.Heal):
             node = self.resolve(fault.target)
             if node is None:
@@ -159,7 +163,14 @@ class Executor:
         await self._operator.wait()
         for node in self._cluster.layout.nodes:
             await self._resume(node, faults.Resume(node.name))
-        await asyncio.gather(*(self._start(node) for node in self._cluster.layout.nodes))
+        await asyncio.gather(*map(self._start_again, self._cluster.layout.nodes))
+
+    async def _start_again(self, node: Node) -> None:
+        """As ``_start``; one that cannot be started is told, and is no reason to leave the others."""
+        try:
+            await self._start(node)
+        except (MqError, OSError) as error:
+            self.outcome.refuse(self._step_ms, faults.Restart(node.name), error)
 
     def full_again(self) -> None:
         """All replicas are members again: no fault of before explains what a server does from now on."""
@@ -259,12 +270,13 @@ class Executor:
         """As under any supervisor, the new process waits for the end of the old one, if that was told to."""
         if self._cluster.is_running(node) and self._state.get(node.name) not in ENDED:
             return False
+        step_ms = self._step_ms
 
         async def start() -> None:
             try:
                 await self._start(node)
             except (MqError, OSError) as error:
-                self.outcome.refuse(0, fault, error)
+                self.outcome.refuse(step_ms, fault, error)
 
         self._tasks.spawn(start(), name=f"start-{node.name}")
         return True
@@ -276,18 +288,29 @@ class Executor:
             await self._start_alone(node)
 
     async def _start_alone(self, node: Node) -> None:
-        until_ms = self._clock() + GONE_S * 1000
-        while self._cluster.is_running(node):
-            if self._state.get(node.name) not in ENDED:
-                return
-            if self._clock() > until_ms:
-                self._hangs(node)
-            await asyncio.sleep(POLL_S / 4)
+        if self._cluster.is_running(node) and self._state.get(node.name) not in ENDED:
+            return
+        await self._see_it_end(node)
         if node.pid is not None and self._state.get(node.name) is None:
             self._unexplained(node, ENDED_ALONE)
         await self._power_on(node)
-        self._state.pop(node.name, None)
         self._cluster.start(node)
+        self._state.pop(node.name, None)
+        self._note(node, LAUNCHED)
+
+    async def _see_it_end(self, node: Node) -> None:
+        """Wait until a process that was told to end has; it is killed if it takes long. Raises Refused."""
+        begun_ms = self._clock()
+        while self._cluster.is_running(node):
+            waited_ms = self._clock() - begun_ms
+            if waited_ms > KILLED_S * 1000:
+                raise Refused(f"{node.name} did not end within {KILLED_S - GONE_S:.0f} s of SIGKILL")
+            if waited_ms > GONE_S * 1000:
+                self._hangs(node)
+            await asyncio.sleep(POLL_S / 4)
+
+    def _note(self, node: Node, name: str, **fields: Any) -> None:
+        self._history.add(Happened(round(self._clock(), 1), node.name, name, fields))
 
     def _hangs(self, node: Node) -> None:
         """It was told to end, and had the time for it."""
@@ -423,7 +446,7 @@ class Executor:
 
     def _ended(self, name: str, fault: str) -> None:
         """Note that a fault is over which no step ends."""
-        self._history.add(Happened(round(self._clock(), 1), name, ENDED_FAULT, {"fault": fault}))
+        self._note(self._cluster.layout.node(name), ENDED_FAULT, fault=fault)
 
     def _note_tracers(self) -> None:
         self._ground.tracers = {name: tracer.pid for name, tracer in self._tracers.items()}
@@ -494,7 +517,7 @@ class Executor:
     async def _rolling_change(self, node: Node, fault: faults.RollingChange) -> bool:
         async def restart(one: Node) -> None:
             if self._end(one, signal.SIGTERM):
-                self._history.add(Happened(round(self._clock(), 1), one.name, "stop"))
+                self._note(one, "stop", by=fault.name)
                 await self._start(one)
 
         return self._operator.change(
@@ -510,9 +533,7 @@ class Executor:
         async def replace(one: Node) -> None:
             if one.code != code and self._end(one, signal.SIGTERM):
                 release = previous.name if fault.back else this()
-                self._history.add(
-                    Happened(round(self._clock(), 1), one.name, "stop", {"next_release": release})
-                )
+                self._note(one, "stop", next_release=release, by=fault.name)
                 one.code = code
                 await self._start(one)
 
@@ -520,13 +541,13 @@ class Executor:
 
     async def _leave(self, node: Node, fault: Fault) -> bool:
         async def stop() -> None:
-            await self._gone(node, signal.SIGTERM)
+            await self._gone(node, signal.SIGTERM, fault)
 
         async def empty() -> None:
-            await self._wipe(node, fault)
+            await self._emptied(node, fault)
 
-        ended = self._operated(node, fault)
-        return node.role == "broker" and self._operator.leave(node.address, stop, empty, ended)
+        ended, alone = self._operated(node, fault), self._starting[node.name]
+        return node.role == "broker" and self._operator.leave(node.address, stop, empty, alone, ended)
 
     async def _join(self, node: Node, fault: Fault) -> bool:
         await self._operator.wait()
@@ -534,32 +555,35 @@ class Executor:
 
     async def _replace(self, node: Node, fault: Fault) -> bool:
         async def begin_anew() -> None:
-            await self._gone(node, signal.SIGKILL)
-            await self._wipe(node, fault)
-            await self._start(node)
+            async with self._starting[node.name]:
+                await self._gone(node, signal.SIGKILL, fault)
+                await self._emptied(node, fault)
+                await self._start_alone(node)
 
         ended = self._operated(node, fault)
         return node.role == "broker" and self._operator.replace(node.address, begin_anew, ended)
 
-    async def _gone(self, node: Node, number: int) -> None:
-        """Have a process end, and see it end."""
+    async def _gone(self, node: Node, number: int, fault: Fault) -> None:
+        """Have a process end, as a part of a fault, and see it end. Raises Refused."""
         if self._end(node, number):
-            name = "stop" if number == signal.SIGTERM else "kill"
-            self._history.add(Happened(round(self._clock(), 1), node.name, name))
-        until_ms = self._clock() + GONE_S * 1000
-        while self._cluster.is_running(node):
-            if self._clock() > until_ms:
-                self._hangs(node)
-            await asyncio.sleep(POLL_S / 4)
+            self._note(node, "stop" if number == signal.SIGTERM else "kill", by=fault.name)
+        await self._see_it_end(node)
+
+    async def _emptied(self, node: Node, fault: Fault) -> None:
+        if not await self._wipe(node, fault):
+            raise Refused(f"{node.name} was started meanwhile: its disk is as it was")
 
     def _operated(self, node: Node, fault: Fault) -> Ended:
         """What an operator began counts as done until the cluster refuses it, or it comes to no end."""
+        step_ms = self._step_ms
 
         def ended(why: Exception | None) -> None:
-            self._ended(node.name, fault.name)
-            if why is not None:
-                self.outcome.done[fault.name] -= 1
-                self.outcome.refuse(0, fault, why)
+            if why is None:
+                self._ended(node.name, fault.name)
+                return
+            self._note(node, ENDED_FAULT, fault=fault.name, refused=True)
+            self.outcome.done[fault.name] -= 1
+            self.outcome.refuse(step_ms, fault, why)
 
         return ended
 

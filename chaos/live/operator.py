@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from admin import credentials
@@ -24,6 +25,9 @@ MEMBERS_S: Final = 10.0
 
 WHOLE_S: Final = 60.0
 """How long an upgrade waits before the next server."""
+
+WORK_S: Final = 600.0
+"""How long one thing that an operator does may take."""
 
 
 class Operator:
@@ -90,15 +94,18 @@ class Operator:
         address: str,
         stop: Callable[[], Awaitable[None]],
         empty: Callable[[], Awaitable[None]],
+        alone: AbstractAsyncContextManager[object],
         ended: Ended,
     ) -> bool:
-        """Take the broker there out of the group: ``stop`` it, have it forgotten, ``empty`` its disk."""
+        """Take the broker there out of the group: ``stop`` it, have it forgotten, ``empty`` its disk.
+        ``alone``: nobody starts it meanwhile."""
 
         async def leave() -> None:
             number = await self._id_of(address)
-            await stop()
-            await self.forget(number)
-            await empty()
+            async with alone:
+                await stop()
+                await self.forget(number)
+                await empty()
 
         return self._work(leave, ended)
 
@@ -172,7 +179,7 @@ class Operator:
             raise ClusterNotReady(f"not whole after {WHOLE_S:.0f} s: {lacking}") from None
 
     async def wait(self) -> None:
-        """Until nothing is under way."""
+        """Until nothing is under way: WORK_S at most."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -184,10 +191,14 @@ class Operator:
             return False
 
         async def work() -> None:
+            limit = asyncio.timeout(WORK_S)
             try:
-                await ask()
-            except (MqError, OSError) as error:
-                self._refused(str(error))  # the cluster said no, or could not be asked: nothing was promised
+                async with limit:
+                    await ask()
+            except Exception as raised:  # noqa: BLE001 - else the fault would count as done
+                error = ClusterNotReady(f"no end after {WORK_S:.0f} s") if limit.expired() else raised
+                # The cluster said no, or could not be asked: nothing was promised.
+                self._refused(str(error) if isinstance(error, MqError | OSError) else repr(error))
                 ended(error)
             else:
                 ended(None)

@@ -22,7 +22,7 @@ import pytest
 from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import Step
-from chaos.history import ENDED_FAULT, Happened, History
+from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History
 from chaos.live import executor as executors
 from chaos.live import ground as grounds
 from chaos.live import means
@@ -74,7 +74,7 @@ class World:
 
     @property
     def struck(self) -> list[tuple[str, str]]:
-        return [(event.node, event.name) for event in self.history.happened()]
+        return [(event.node, event.name) for event in self.history.happened() if event.name != LAUNCHED]
 
 
 async def test_roles_and_names_of_the_simulated_world_are_those_of_this_one(tmp_path: Path) -> None:
@@ -762,10 +762,97 @@ async def test_a_broker_that_is_to_leave_and_never_ends_is_told(
 
     world.cluster.running[node.name] = 10**9
     monkeypatch.setattr(world.cluster, "send_signal", obeys_the_second)
-    await world.executor._gone(node, signal.SIGTERM)
+    await world.executor._gone(node, signal.SIGTERM, Leave("b1"))
     assert sent == [signal.SIGTERM, signal.SIGKILL]
     (error,) = world.executor.outcome.errors
     assert "did not end" in error
+
+
+async def test_a_process_that_no_signal_ends_is_refused_and_nobody_waits_for_it_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs keeps it."""
+    monkeypatch.setattr(executors, "GONE_S", 0.02)
+    monkeypatch.setattr(executors, "KILLED_S", 0.1)
+    world = World(tmp_path, stops_after=10**9)
+    address = world.cluster.layout.node("broker-a-1").address
+    monkeypatch.setattr(operators, "AdminClient", Controllers(address, ({1: address}, {1: True})))
+    await world.do(Replace("master"))
+    await world.executor._operator.wait()
+    await world.do(faults.Kill("b1"))
+    await world.executor.revive()
+    reasons = {one["fault"]: one["reason"] for one in world.executor.outcome.refused}
+    assert reasons.keys() == {"replace", "restart"}
+    assert all("of SIGKILL" in reason for reason in reasons.values())
+    assert world.cluster.started == []
+    await world.executor.stop()
+
+
+async def test_whatever_ends_an_operator_is_told_with_the_steps_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that came to nothing is not done, of whatever kind the error is; nor one without an end."""
+    world = World(tmp_path)
+    monkeypatch.setattr(operators, "hand_over", lambda *_, **__: {}["no answer"])
+    await world.executor.act(Step(70, faults.HandOver("master")))
+    await world.executor._operator.wait()
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(operators, "hand_over", never)
+    monkeypatch.setattr(operators, "WORK_S", 0.02)
+    await world.executor.act(Step(90, faults.HandOver("master")))
+    await world.executor._operator.wait()
+    outcome = world.executor.outcome
+    assert outcome.to_json()["done"] == {}
+    assert [one["at_ms"] for one in outcome.refused] == [70, 90]
+    assert "KeyError" in outcome.refused[0]["reason"]
+    assert "no end" in outcome.refused[1]["reason"]
+    assert [e.fields.get("refused") for e in world.history.happened(ENDED_FAULT)] == [True, True]
+    await world.executor.stop()
+
+
+async def test_nobody_starts_a_broker_that_is_taken_out_until_its_disk_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    node = world.cluster.layout.node("broker-a-1")
+    (store := world.cluster.store_path(node)).mkdir(parents=True)
+    (store / "checkpoint").write_text("x")
+    looks = [({1: node.address}, {1: True}), ({1: node.address}, {1: False})]
+    monkeypatch.setattr(operators, "AdminClient", controllers := Controllers(node.address, *looks))
+    await world.do(Leave("master"), "hit")
+    await until(lambda: not world.cluster.running[node.name])
+    await world.do(faults.Restart("=hit"))
+    await asyncio.sleep(0.05)
+    assert world.cluster.started == []
+    controllers.looks.append(({2: "m"}, {2: True}))
+    await world.executor._operator.wait()
+    await until(lambda: world.cluster.started)
+    assert not any(store.iterdir())
+    assert world.executor.outcome.refused == []
+    await world.executor.stop()
+
+
+@pytest.mark.parametrize("fault", [Leave("master"), Replace("master")])
+async def test_a_disk_that_could_not_be_emptied_is_no_broker_that_left(
+    fault: faults.Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    node = world.cluster.layout.node("broker-a-1")
+    looks = [({1: node.address}, {1: True}), ({2: "m"}, {2: True})]
+    monkeypatch.setattr(operators, "AdminClient", Controllers(node.address, *looks))
+
+    async def runs(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(world.executor, "_wipe", runs)
+    await world.do(fault)
+    await world.executor._operator.wait()
+    assert world.executor.outcome.to_json()["done"] == {}
+    assert "disk is as it was" in world.executor.outcome.refused[0]["reason"]
+    await world.executor.stop()
 
 
 async def test_a_disk_that_is_full_is_not_filled_again(

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.checks import Evidence, check_all
 from chaos.checks.liveness import FULL, Group
-from chaos.history import Happened, History, HistoryEvent, Invoke, Observed, Ok
+from chaos.history import ENDED_FAULT, Happened, History, HistoryEvent, Invoke, Observed, Ok
 from client.message import Queue
 
 BROKERS, CONTROLLERS = ["b0", "b1", "b2"], ["n0", "n1", "n2"]
@@ -108,6 +108,15 @@ def test_a_wiped_broker_is_well_again_where_no_former_identity_counts() -> None:
     faults = [Happened(500.0, "b1", "wipe"), Happened(1500.0, "", FULL), Happened(2000.0, "b0", "kill")]
     group = replace(GROUP, counts_all=False)
     assert (len(found(*faults, answered=SILENT, group=group)), len(found(*faults, answered=SILENT))) == (1, 0)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_replaced_broker_is_well_again_only_once_its_former_identity_is_forgotten(refused: bool) -> None:
+    end = Happened(900.0, "b1", ENDED_FAULT, {"fault": "replace"} | ({"refused": True} if refused else {}))
+    full, kill = Happened(1500.0, "", FULL), Happened(2000.0, "b0", "kill")
+    faults = [Happened(500.0, "b1", "replace"), end, full, kill]
+    assert len(found(*faults, answered=SILENT)) == (0 if refused else 1)
+    assert len(found(*faults, answered=SILENT, group=replace(GROUP, counts_all=False))) == 1
 
 
 def test_the_end_of_a_load_counts_and_what_comes_after_does_not() -> None:
