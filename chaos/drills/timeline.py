@@ -6,13 +6,13 @@ All times are ms of the history's clock, which begins with the load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from chaos.drills.measure import percentile
 from chaos.faults import kind_of
-from chaos.history import ENDED_FAULT, Happened, History, Observed
+from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History, Observed
 
 BIN_MS: Final = 20.0
 GAP_MS: Final = 50.0
@@ -20,7 +20,12 @@ GAP_MS: Final = 50.0
 WINDOW_MS: Final = 100.0
 SILENT_MS: Final = 1500.0
 """A server that said nothing for so long has no role that anybody knows."""
-AGAIN: Final = ("restart",)
+AGAIN: Final = ("restart", LAUNCHED)
+RENEWS: Final = ("leave", "replace")
+"""An operator has a server begin anew: that it is ended for it is no strike of its own, and it is back when
+it is started."""
+ONE_BY_ONE: Final = ("rolling_change", "upgrade")
+"""An operator restarts one server after the other: each of them is a strike, that it begins is none."""
 CLOCK_JUMP: Final = "clock_jump"
 CLOCK_DRIFT: Final = "clock_drift"
 ENDS: Final[Mapping[str, Sequence[str]]] = {
@@ -39,12 +44,12 @@ ENDS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("wipe", "lost_log", "torn_write"), AGAIN),
     "memory_limit": ("memory_limit", "kill", "stop", "power_fail"),
     **{name: (name,) for name in ("read_only_disk", CLOCK_DRIFT)},
-    "leave": ("join", "restart"),
+    **dict.fromkeys(RENEWS, AGAIN),
     CLOCK_JUMP: (CLOCK_JUMP,),
 }
 """What ends a fault, besides ``fault_ended``; ``heal`` does so wherever it struck, all else on the same
 server."""
-REPAIRS: Final = frozenset({"restart", "resume", "heal", "look", "join", ENDED_FAULT})
+REPAIRS: Final = frozenset({"restart", LAUNCHED, "resume", "heal", "look", "join", ENDED_FAULT})
 AFTER_MS: Final = 5000.0
 """So long after its end a fault is held responsible."""
 
@@ -99,26 +104,59 @@ def availability(told: Mapping[str, Any]) -> float | None:
 
 def strikes_ms(told: Mapping[str, Any]) -> list[float]:
     """When faults began, each moment once. ``told``: a ``timeline``."""
-    return sorted({fault["from_ms"] for fault in told["faults"]})
+    shown = told["faults"]
+    parts = {fault.get("by") for fault in shown}
+    return sorted({fault["from_ms"] for fault in shown if fault["fault"] not in parts})
 
 
 def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
-    """Spans of what was broken. One that lasts until it is mended and was not, lasts to the load's end."""
-    told = (e for e in history.happened() if kind_of(e.name) is not None or e.name == ENDED_FAULT)
-    struck = sorted(told, key=lambda event: event.at_ms)
+    """Spans of what was broken. One that lasts until it is mended and was not, lasts to the load's end. What
+    an operator did to a server on the way has ``by``: in the course of which fault."""
+    struck = _struck(history)
     clocks_ms: Counter[str] = Counter()
     found = []
     for at, event in enumerate(struck):
         if event.name == CLOCK_JUMP:
             clocks_ms[event.node] += int(event.fields.get("by_ms", 0))
         right_again = event.name == CLOCK_JUMP and not clocks_ms[event.node]
-        if event.name in REPAIRS or right_again or _is_an_end(event):
+        by = event.fields.get("by")
+        if event.name in REPAIRS or right_again or by in RENEWS or _is_an_end(event):
             continue
-        until = next((later.at_ms for later in struck[at + 1 :] if _ends(event, later)), None)
+        until = next((later.at_ms for later in _enders(event, struck[at + 1 :])), None)
         if until is None:
             until = until_ms if event.name in ENDS else event.at_ms
-        found.append({"fault": event.name, "node": event.node, "from_ms": event.at_ms, "to_ms": until})
+        until = max(event.at_ms, min(until, until_ms))  # what is mended in the end may be started later
+        span = {
+            "fault": event.name,
+            "node": event.node,
+            "from_ms": event.at_ms,
+            "to_ms": min(until, until_ms),
+        }
+        found.append(span | ({"by": by} if by in ONE_BY_ONE else {}))
     return found
+
+
+def _struck(history: History) -> list[Happened]:
+    """Faults and what ends them, by time. Where launches are noted, a restart that was only asked for ends
+    nothing."""
+    launches = any(event.name == LAUNCHED for event in history.happened())
+    told = [
+        event
+        for event in history.happened()
+        if event.name in (ENDED_FAULT, LAUNCHED) or kind_of(event.name) is not None
+    ]
+    return sorted((e for e in told if not launches or e.name != "restart"), key=lambda event: event.at_ms)
+
+
+def _enders(fault: Happened, later: Sequence[Happened]) -> Iterator[Happened]:
+    """What ends a fault. A server that begins anew, and that was ended for it, is back when it is started:
+    that the operator is done says less."""
+    begun = fault.name not in RENEWS
+    for event in later:
+        begun |= event.node == fault.node and event.fields.get("by") == fault.name
+        unsaid = (event.name == LAUNCHED and not begun) or (event.name == ENDED_FAULT and begun)
+        if _ends(fault, event) and not (fault.name in RENEWS and unsaid):
+            yield event
 
 
 def _is_an_end(event: Happened) -> bool:

@@ -13,9 +13,9 @@ from chaos.drills.drill import summary
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, by_queue, judge, outages
-from chaos.drills.timeline import timeline
+from chaos.drills.timeline import strikes_ms, timeline
 from chaos.faults import Isolate, Step
-from chaos.history import ENDED_FAULT, Happened, History, Invoke, Observed, Ok, Read, Unknown
+from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History, Invoke, Observed, Ok, Read, Unknown
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import _beside, overview, page
@@ -94,6 +94,67 @@ def test_a_fault_that_no_step_ends_lasts_until_it_ended_and_a_clock_until_it_is_
     ]
     spans = [(one["fault"], one["to_ms"]) for one in timeline(History(struck), 100.0)["faults"]]
     assert spans == [("rolling_change", 24.0), ("sync_error", 21.0), ("clock_jump", 22.0), ("wipe", 23.0)]
+
+
+def ended(fault: str, at_ms: float, **more: Any) -> Happened:
+    return Happened(at_ms, "b1", ENDED_FAULT, {"fault": fault, **more})
+
+
+BACK = Happened(6000.0, "b1", LAUNCHED)
+
+
+@pytest.mark.parametrize(
+    ("struck", "spans"),
+    [
+        (
+            [Happened(25.0, "b1", "kill", {"by": "replace"}), BACK, ended("replace", 9000.0)],
+            [("replace", 0.0, 6000.0)],
+        ),
+        (
+            [
+                Happened(25.0, "b1", "stop", {"by": "leave"}),
+                ended("leave", 4000.0),
+                Happened(4500.0, "b1", "join"),
+                BACK,
+            ],
+            [("leave", 0.0, 6000.0)],
+        ),
+        (
+            [Happened(25.0, "b1", "stop", {"by": "leave"}), ended("leave", 4000.0, refused=True)],
+            [("leave", 0.0, 10_000.0)],
+        ),
+        ([ended("leave", 4000.0, refused=True), BACK], [("leave", 0.0, 4000.0)]),
+        ([Happened(5500.0, "b1", "restart"), BACK], [("kill", 0.0, 6000.0)]),
+        ([Happened(5500.0, "b1", "restart")], [("kill", 0.0, 5500.0)]),
+        ([Happened(12_000.0, "b1", LAUNCHED)], [("kill", 0.0, 10_000.0)]),
+    ],
+)
+def test_a_server_that_an_operator_ends_is_one_strike_and_is_away_until_it_is_started(
+    struck: list[Happened], spans: list[tuple[str, float, float]]
+) -> None:
+    first = Happened(0.0, "b1", spans[0][0])
+    found = timeline(History([first, *struck]), 10_000.0)
+    assert [(one["fault"], one["from_ms"], one["to_ms"]) for one in found["faults"]] == spans
+    assert strikes_ms(found) == [0.0]
+
+
+@pytest.mark.parametrize("fault", ["rolling_change", "upgrade"])
+def test_each_server_that_is_restarted_in_turn_is_a_strike_and_is_away_until_it_is_started(
+    fault: str,
+) -> None:
+    events = [Happened(0.0, "b1", fault, {"values": {}}), ended(fault, 5000.0)]
+    for at_ms, node in ((100.0, "b2"), (2100.0, "b1")):
+        events += [Happened(at_ms, node, "stop", {"by": fault}), Happened(at_ms + 900, node, LAUNCHED)]
+    found = timeline(History(events), 9000.0)
+    spans = [(one["fault"], one["node"], one["from_ms"], one["to_ms"]) for one in found["faults"]]
+    assert spans == [
+        (fault, "b1", 0.0, 5000.0),
+        ("stop", "b2", 100.0, 1000.0),
+        ("stop", "b1", 2100.0, 3000.0),
+    ]
+    assert strikes_ms(found) == [100.0, 2100.0]
+    alone = timeline(History(events[:2]), 9000.0)
+    assert strikes_ms(alone) == [0.0], "no server's stop is known"
 
 
 def test_what_struck_one_start_ends_with_the_next_and_not_with_what_is_mended_after_the_load() -> None:
