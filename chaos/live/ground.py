@@ -8,7 +8,6 @@ it is done: ``heal`` needs nothing else.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import resource
@@ -19,7 +18,7 @@ import subprocess
 import uuid
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
@@ -29,15 +28,12 @@ from chaos.links import detours
 from chaos.links.detours import Detours
 from chaos.live import clocks, loop_disk, network
 from chaos.live.clocks import Clock
-from chaos.live.leftovers import began
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
+from chaos.live.noted import BOOT_ID, LEDGER, Noted, began, boot, runs
 from chaos.live.releases import NoRelease, Release, previous
 from chaos.scenarios.live_only import LiveOnly
-from model.errors import ConfigError
 
-LEDGER: Final = layouts.DRILL_FILE
-BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 NAMED_BOOT: Final = 'mount --bind "$0" ' + BOOT_ID + ' && exec "$@"'
 OWN_DISK: Final = "for one in {others}; do umount -l $one 2>/dev/null; done; "
 """Else the server would hold the others' file systems: they could not be mounted anew."""
@@ -68,6 +64,8 @@ class Ground:
         self.own: list[tuple[Node, OwnFault]] = []
         """Faults of other packages that struck, and whom: to be mended."""
         self.previous: Release | None = None
+        self.unkept: list[str] = []
+        """Disks that were to stay and could not be copied: why, and where their images are."""
 
     @property
     def cluster(self) -> LocalCluster:
@@ -165,18 +163,17 @@ class Ground:
 
     def note(self) -> None:
         """Write down what there is to undo."""
-        found: dict[str, Any] = {
-            "pid": os.getpid(),
-            "began": began(os.getpid()),
-            "keep": self._keep,
-            "switch": self.network.switch_pid if self.network else None,
-            "namespaces": self.network.namespaces() if self.network else [],
-            "tracers": sorted(self.tracers.values()),
-            "proxies": self.network.detours.pid if self.network and self.network.detours else None,
-        }
-        draft = self._cluster.directory / (LEDGER + ".new")
-        draft.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        draft.replace(self._cluster.directory / LEDGER)
+        noted = Noted(
+            pid=os.getpid(),
+            began=began(os.getpid()),
+            boot=boot(),
+            keep=self._keep,
+            switch=self.network.switch_pid if self.network else None,
+            namespaces=self.network.namespaces() if self.network else [],
+            tracers=sorted(self.tracers.values()),
+            proxies=self.network.detours.pid if self.network and self.network.detours else None,
+        )
+        noted.write(self._cluster.directory)
 
     async def clear(self) -> None:
         """Take everything away again. What lies on the disks and is kept is on the machine's own then."""
@@ -184,12 +181,10 @@ class Ground:
             _end_tracer(pid)
         self.tracers.clear()
         for disk in self.disks.values():
-            if self._keep:
-                await asyncio.to_thread(shutil.copytree, disk.mount, _kept(disk))
-            disk.__exit__(None, None, None)
-            if self._keep:
-                disk.mount.rmdir()
-                _kept(disk).rename(disk.mount)
+            if not self._keep:
+                disk.__exit__(None, None, None)
+            elif (why := await asyncio.to_thread(disk.keep)) is not None:
+                self.unkept.append(why)
         self.disks.clear()
         if self.network is not None:
             await self.network.stop()
@@ -262,22 +257,17 @@ def is_mended(fault: OwnFault) -> bool:
     return type(fault).mend is not OwnFault.mend
 
 
-def _kept(disk: LoopDisk) -> Path:
-    return disk.mount.with_name(disk.mount.name + ".kept")
-
-
 def heal(directory: Path) -> list[str]:
     """Undo what a drill that died left in ``directory``: what was done, in words. A drill that still runs
     is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster, or what the
     drill noted cannot be read."""
-    path = directory / LEDGER
-    found = _noted(path)
+    found = Noted.read(directory)
     if found is None:
         return []
-    if _works(found):
-        raise RuntimeError(f"the drill of {directory} still runs (pid {found['pid']}): end it instead")
+    if found.works:
+        raise RuntimeError(f"the drill of {directory} still runs (pid {found.pid}): end it instead")
     done = []
-    for pid in found["tracers"]:
+    for pid in found.tracers if found.of_this_boot else ():
         _end_tracer(pid)
     cluster = LocalCluster.open(directory)
     running = [node for node in cluster.layout.nodes if cluster.is_running(node)]
@@ -287,49 +277,17 @@ def heal(directory: Path) -> list[str]:
     if running:
         cluster.end(running)
         done.append(f"ended {', '.join(node.name for node in running)}")
-    done += _take_disks(directory, keep=bool(found.get("keep")))
+    done += _take_disks(directory, keep=found.keep)
     clocks.sweep()
-    if found.get("proxies") is not None:
-        _end_proxies(found["proxies"])
-    if found["switch"] is not None:
-        network.remove(found["switch"], found["namespaces"])
-        done.append(f"removed {len(found['namespaces'])} namespaces")
+    if found.proxies is not None and found.of_this_boot:
+        _end_proxies(found.proxies)
+    if found.switch is not None and found.of_this_boot:
+        network.remove(found.switch, found.namespaces)
+        done.append(f"removed {len(found.namespaces)} namespaces")
     if not any((directory / "disks").glob("*.img")):
         shutil.rmtree(directory / "disks", ignore_errors=True)
-    path.unlink()
+    (directory / LEDGER).unlink()
     return done
-
-
-def keeps(directory: Path) -> bool:
-    """Whether what a drill left in ``directory`` is to stay, as its ledger says."""
-    try:
-        found = _noted(directory / LEDGER)
-    except ConfigError:
-        return True  # nobody knows: nothing of it is taken away
-    return found is not None and bool(found.get("keep"))
-
-
-def _noted(path: Path) -> dict[str, Any] | None:
-    """What a drill noted of itself; None: nothing. Raises ConfigError where that cannot be a drill's."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not whole: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
-        raise ConfigError(f"{path} is no drill's: it names no pid")
-    lists = [found.get("tracers"), found.get("namespaces") or []]
-    if not all(isinstance(told, list) for told in lists) or "switch" not in found:
-        raise ConfigError(f"{path} is no drill's: tracers, switch or namespaces are missing")
-    return found
-
-
-def _works(found: dict[str, Any]) -> bool:
-    """Whether the process that wrote a ledger is there: it, and none that has its number since."""
-    if found.get("began") is None:  # an earlier release wrote it
-        return _runs(found["pid"], b"drill")
-    return began(int(found["pid"])) == int(found["began"])
 
 
 def _take_disks(directory: Path, *, keep: bool) -> list[str]:
@@ -337,44 +295,41 @@ def _take_disks(directory: Path, *, keep: bool) -> list[str]:
     them stays there; only a disk that was copied out now has its image taken away."""
     done = []
     copied: set[str] = set()
+    failed: set[str] = set()
     for device, mount in loop_disk.mounts():
         if mount.is_relative_to(directory.resolve()):
             subprocess.run(["umount", "-l", str(mount)], capture_output=True)
             done.append(f"unmounted {mount}")
             if keep:
                 why = loop_disk.copy_out(device, mount)
-                copied |= set() if why else {mount.name}
+                (failed if why else copied).add(mount.name)
                 done.append(f"could not copy it: {why}" if why else f"kept {mount}")
     for image in sorted((directory / "disks").glob("*.img")):
-        listed = subprocess.run(["losetup", "-j", str(image)], capture_output=True, text=True)
-        for line in listed.stdout.splitlines():
-            subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
+        loop_disk.detach(image)
         if keep and image.stem not in copied:
             done.append(f"left {image}, which may hold the only copy of {image.stem}")
         else:
             image.unlink(missing_ok=True)
+    for draft in sorted(directory.glob(f"*/*{loop_disk.KEPT}")) if keep else ():
+        name = draft.name.removesuffix(loop_disk.KEPT)
+        image = directory / "disks" / f"{name}.img"
+        if name not in failed and not image.exists():  # it went when the copy was whole
+            done.append(loop_disk.finish(draft))
     return done
 
 
 def _end_tracer(pid: int) -> None:
     """strace lets go of the process when it ends."""
-    if _runs(pid, b"strace"):
+    if runs(pid, b"strace"):
         os.kill(pid, signal.SIGTERM)
 
 
 def _end_proxies(pid: int) -> None:
-    if _runs(pid, b"toxiproxy") or _runs(pid, b"chaos.links.relay"):
+    if runs(pid, b"toxiproxy") or runs(pid, b"chaos.links.relay"):
         os.kill(pid, signal.SIGKILL)
 
 
-def _runs(pid: int, word: bytes) -> bool:
-    try:
-        return word in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-__all__ = ["Ground", "heal", "keeps", "loop_disk"]
+__all__ = ["Ground", "heal", "loop_disk"]
 
 
 def flip_bit(where: Path, chance: random.Random) -> tuple[Path, int] | None:

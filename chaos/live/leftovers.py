@@ -15,7 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-PROC: Final = Path("/proc")
+from chaos.live.noted import PROC, Noted, began, is_ours
+from model.errors import ConfigError
+
 REAPERS: Final = frozenset({"systemd", "init", "tini", "dumb-init", "docker-init"})
 """Names of processes that take in those whose parent ended, besides the first of all."""
 CONF: Final = b"-c"
@@ -26,26 +28,39 @@ POLL_S: Final = 0.05
 
 
 def found(prefix: Path) -> dict[int, Path]:
-    """The directory of each forgotten server, by its pid. ``prefix``: how the paths of drills' directories
-    begin."""
+    """The directory of each forgotten server of this user, by its pid. ``prefix``: how the paths of drills'
+    directories begin."""
     servers = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             words = _words(int(entry.name))
             directory = _directory(words, os.fsencode(prefix))
-            if directory is not None and _is_orphan(int(entry.name)):
+            if directory is None or not _is_orphan(int(entry.name)) or not _is_of(os.geteuid(), entry):
+                continue
+            if not is_looked_after(directory):
                 servers[int(entry.name)] = directory
     return servers
 
 
-def began(pid: int) -> int | None:
-    """When a process began, in ticks since the machine's start: another one of its number began later. None:
-    there is none, or it has ended and nobody asked how."""
+def is_looked_after(directory: Path) -> bool:
+    """Whether a drill works there, or its folder is another user's. A drill that is the first of all
+    processes, as in a container, is the parent of its servers as it is of all orphans: its ledger tells."""
+    if not os.path.lexists(directory):
+        return False
+    if not is_ours(directory):
+        return True
     try:
-        words = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        return None if words[0] in (b"Z", b"X") else int(words[19])
-    except (OSError, ValueError, IndexError):
-        return None
+        noted = Noted.read(directory)
+    except ConfigError:
+        return True  # nobody knows
+    return noted is not None and noted.works
+
+
+def _is_of(uid: int, process: Path) -> bool:
+    try:
+        return process.stat().st_uid == uid
+    except OSError:
+        return False
 
 
 def end(pids: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.live.leftovers import began
+from chaos.live.noted import began, is_our_file, is_ours
 
 IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32) of Linux: EXT4_IOC_SHUTDOWN, first of XFS, now of several file systems."""
@@ -28,6 +28,7 @@ UMOUNT_S: Final = 10.0
 PROBE: Final = "probe"
 TRIAL: Final = "keelmq-probe-"
 """How directories in which the machine is tried begin; the pid follows."""
+KEPT: Final = ".kept"
 FILLER: Final = "filler"
 """A file at its root that takes what is left."""
 
@@ -37,7 +38,7 @@ class LoopDisk:
 
     def __init__(self, mount: Path, image: Path, *, megabytes: int = 512) -> None:
         self.mount = mount
-        self._image = image
+        self.image = image
         self._megabytes = megabytes
         self.device = ""
 
@@ -45,10 +46,10 @@ class LoopDisk:
         self.mount.mkdir(parents=True, exist_ok=True)
         if any(self.mount.iterdir()):
             raise OSError(f"{self.mount} is not empty")
-        with self._image.open("wb") as file:
+        with self.image.open("wb") as file:
             file.truncate(self._megabytes << 20)
-        _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", str(self._image))
-        self.device = _run("losetup", "-f", "--show", str(self._image)).strip()
+        _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", str(self.image))
+        self.device = _run("losetup", "-f", "--show", str(self.image)).strip()
         try:
             self._mount()
             (self.mount / "lost+found").rmdir()
@@ -60,9 +61,29 @@ class LoopDisk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.unplug()
+        self.image.unlink()
+
+    def unplug(self) -> None:
+        """What lies on it stays in its image."""
         subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
         subprocess.run(["losetup", "-d", self.device], capture_output=True)
-        self._image.unlink()
+
+    def keep(self) -> str | None:
+        """As leaving it, but what lies on it is in the directory where it was mounted then; why that failed:
+        the image stays."""
+        draft = kept(self.mount)
+        try:
+            try:
+                shutil.copytree(self.mount, draft)
+            finally:
+                self.unplug()
+            self.mount.rmdir()
+            draft.rename(self.mount)
+        except (OSError, shutil.Error) as error:
+            return f"{self.mount} could not be copied, its image {self.image} stays: {error}"
+        self.image.unlink()
+        return None
 
     @property
     def full(self) -> bool:
@@ -139,11 +160,28 @@ def mounts() -> Iterator[tuple[str, Path]]:
         yield os.fsdecode(device), Path(os.fsdecode(mount))
 
 
+def kept(mount: Path) -> Path:
+    """Where what lies on a disk is copied to, before it stands in the place where that is mounted."""
+    return mount.with_name(mount.name + KEPT)
+
+
+def finish(draft: Path) -> str:
+    """Bring a whole copy, whose image is gone, to its place: what was done, in words."""
+    mount = draft.with_name(draft.name.removesuffix(KEPT))
+    try:
+        if mount.exists():
+            mount.rmdir()
+        draft.rename(mount)
+    except OSError as error:
+        return f"left {draft}, the only copy of {mount.name}: {error}"
+    return f"kept {mount}"
+
+
 def copy_out(device: str, mount: Path) -> str | None:
     """Bring what lies on a loop device into the directory where it was mounted, which is empty; why that
     failed, or None. It is mounted anew: it may have lost its power. What an attempt that was cut short has
     copied is taken away first."""
-    draft = mount.with_name(mount.name + ".kept")
+    draft = kept(mount)
     try:
         if draft.exists():
             shutil.rmtree(draft)
@@ -160,18 +198,26 @@ def copy_out(device: str, mount: Path) -> str | None:
 
 
 def sweep(directory: Path) -> list[str]:
-    """Take away the disks on which processes that are gone tried the machine, in ``directory``."""
+    """Take away the disks on which processes that are gone tried the machine, in ``directory``: of this user,
+    and none that a link leads to."""
     done = []
     for place in sorted(directory.glob(f"{TRIAL}*")):
         pid = place.name.removeprefix(TRIAL).partition("-")[0]
-        if pid.isdigit() and began(int(pid)) is None:
-            subprocess.run(["umount", "-l", str(place / "disk")], capture_output=True)
-            listed = subprocess.run(["losetup", "-j", str(place / "image")], capture_output=True, text=True)
-            for line in listed.stdout.splitlines():
-                subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
+        if pid.isdigit() and began(int(pid)) is None and is_ours(place):
+            if is_ours(place / "disk"):
+                subprocess.run(["umount", "-l", str(place / "disk")], capture_output=True)
+            if is_our_file(place / "image"):
+                detach(place / "image")
             shutil.rmtree(place, ignore_errors=True)
             done.append(str(place))
     return done
+
+
+def detach(image: Path) -> None:
+    """Every loop device of a file."""
+    listed = subprocess.run(["losetup", "-j", str(image)], capture_output=True, text=True)
+    for line in listed.stdout.splitlines():
+        subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
 
 
 def _run(*command: str) -> str:

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.live.leftovers import began
+from chaos.live.noted import began
 from chaos.live.switch import TUN, Rule
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name

@@ -793,7 +793,11 @@ async def test_whatever_ends_an_operator_is_told_with_the_steps_time(
 ) -> None:
     """A fault that came to nothing is not done, of whatever kind the error is; nor one without an end."""
     world = World(tmp_path)
-    monkeypatch.setattr(operators, "hand_over", lambda *_, **__: {}["no answer"])
+
+    async def fails(*_: object, **__: object) -> None:
+        raise KeyError("no answer")
+
+    monkeypatch.setattr(operators, "hand_over", fails)
     await world.executor.act(Step(70, faults.HandOver("master")))
     await world.executor._operator.wait()
 

@@ -18,11 +18,13 @@ import pytest
 
 from admin.exits import UNFINISHED, USAGE
 from admin.local import layout as layouts
+from admin.local.cluster import LocalCluster
 from admin.local.layout import Layout
 from chaos.drills.live import commands
 from chaos.drills.live.commands import KEPT_AT, PREFIX, _findable, _places
-from chaos.live import leftovers, loop_disk, network
-from chaos.live.ground import LEDGER, heal, keeps
+from chaos.live import leftovers, loop_disk, network, noted
+from chaos.live.ground import Ground, heal
+from chaos.live.noted import LEDGER, keeps
 from model.errors import ConfigError
 from tests.live.commands import Shell
 
@@ -76,24 +78,76 @@ def test_a_server_whose_starter_lives_is_looked_after(tmp_path: Path) -> None:
         assert leftovers.found(tmp_path / "keelmq-drill-") == {}
 
 
+def test_servers_of_a_drill_that_is_the_first_of_all_processes_are_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container their parent is who takes orphans in, too. What is not whole is nobody's to end."""
+    monkeypatch.setattr(leftovers, "REAPERS", {Path("/proc/self/comm").read_text().strip()})
+    place = tmp_path / "keelmq-drill-x1"
+    place.mkdir()
+    with process("-c", f"{place}/conf/broker-a-0.conf") as server:
+        drill: dict[str, Any] = {
+            "pid": os.getpid(),
+            "began": noted.began(os.getpid()),
+            "switch": None,
+            "tracers": [],
+        }
+        (place / LEDGER).write_text(json.dumps(drill))
+        assert leftovers.found(tmp_path / "keelmq-drill-") == {}
+        (place / LEDGER).write_text(json.dumps({**drill, "boot": "another run of the machine"}))
+        assert leftovers.found(tmp_path / "keelmq-drill-") == {server.pid: place}
+        (place / LEDGER).write_text("{")
+        assert leftovers.found(tmp_path / "keelmq-drill-") == {}
+        (place / LEDGER).unlink()
+        assert leftovers.found(tmp_path / "keelmq-drill-") == {server.pid: place}
+
+
+def test_servers_and_folders_of_another_user_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "REAPERS", {Path("/proc/self/comm").read_text().strip()})
+    prefix, place = tmp_path / "keelmq-drill-", tmp_path / "keelmq-drill-x1"
+    with process("-c", f"{place}/conf/broker-a-0.conf") as server:
+        assert leftovers.found(prefix) == {server.pid: place}
+        (tmp_path / "elsewhere").mkdir()
+        place.symlink_to(tmp_path / "elsewhere")
+        assert leftovers.found(prefix) == {}
+        place.unlink()
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+        assert leftovers.found(prefix) == {}
+
+
+def test_a_kept_folder_whose_servers_are_ended_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for module, name in ((network, "sweep"), (loop_disk, "sweep"), (leftovers, "end")):
+        monkeypatch.setattr(module, name, lambda *_: [])
+    kept, other = (tmp_path / f"{PREFIX}{name}" for name in ("kept", "other"))
+    for place in (kept, other):
+        place.mkdir()
+    (kept / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL))
+    monkeypatch.setattr(leftovers, "found", lambda prefix: {1: kept, 2: other})
+    commands._end_leftovers()
+    assert (kept.exists(), other.exists()) == (True, False)
+
+
 def test_a_process_is_known_by_when_it_began_too() -> None:
     with process("one") as one:
-        assert leftovers.began(one.pid) == leftovers.began(one.pid)
-        assert leftovers.began(one.pid) != leftovers.began(os.getpid())
-    assert leftovers.began(one.pid) is None
+        assert noted.began(one.pid) == noted.began(one.pid)
+        assert noted.began(one.pid) != noted.began(os.getpid())
+    assert noted.began(one.pid) is None
 
 
 def test_a_drill_that_ended_and_that_nobody_asked_how_does_not_run(tmp_path: Path) -> None:
     layouts.save(Layout.make(base_port=20_000), tmp_path)
     with process("one") as one:
-        told = {"pid": one.pid, "began": leftovers.began(one.pid), "keep": True}
+        told = {"pid": one.pid, "began": noted.began(one.pid), "keep": True}
         nothing: dict[str, Any] = {"switch": None, "namespaces": [], "tracers": []}
         (tmp_path / LEDGER).write_text(json.dumps(told | nothing))
         place = tmp_path / f"{loop_disk.TRIAL}{one.pid}-x"
         place.mkdir()
         one.kill()
         os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
-        assert leftovers.began(one.pid) is None
+        assert noted.began(one.pid) is None
         heal(tmp_path)
         assert loop_disk.sweep(tmp_path) == [str(place)]
     assert not (tmp_path / LEDGER).exists()
@@ -109,6 +163,105 @@ def test_trial_disks_of_processes_that_are_gone_are_taken_away(tmp_path: Path) -
     assert [gone.exists(), here.exists()] == [False, True]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
+@pytest.mark.parametrize("whose", ["another user's", "links"])
+def test_a_trial_disk_of_another_user_or_behind_a_link_is_not_unmounted(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make a folder of that name, and put links to mount points and images into it."""
+    with process("one") as one:
+        pass
+    place, mount, image = tmp_path / f"{loop_disk.TRIAL}{one.pid}-x", tmp_path / "mount", tmp_path / "image"
+    place.mkdir()
+    mount.mkdir()
+    image.write_bytes(b"")
+    (place / "disk").symlink_to(mount)
+    (place / "image").symlink_to(image)
+    if whose != "links":
+        os.chown(place, 12_345, 12_345)
+    ran: list[Any] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: ran.append(command))
+    loop_disk.sweep(tmp_path)
+    assert ran == []
+    assert (place.exists(), mount.exists(), image.exists()) == (whose != "links", True, True)
+
+
+def test_a_copy_of_a_disk_that_was_whole_when_its_drill_was_killed_is_brought_to_its_place(
+    tmp_path: Path,
+) -> None:
+    """Its image is gone: it is the only one."""
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    (tmp_path / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL))
+    store, raft = tmp_path / "store", tmp_path / "raft"
+    for place in (store / "broker-a-0.kept", store / "broker-a-0", store / "broker-a-1.kept"):
+        place.mkdir(parents=True)
+    for place in (store / "broker-a-2.kept", store / "broker-a-2", raft / "namesrv-0.kept"):
+        place.mkdir(parents=True)
+    (store / "broker-a-0.kept" / "log").write_bytes(b"x")
+    (store / "broker-a-2" / "other").write_bytes(b"x")
+    (image := tmp_path / "disks" / "broker-a-1.img").parent.mkdir()
+    image.write_bytes(b"x")
+    told = "; ".join(heal(tmp_path))
+    assert (store / "broker-a-0" / "log").read_bytes() == b"x"
+    assert f"kept {store / 'broker-a-0'}" in told
+    assert f"left {image}" in told, "its copy may not be whole"
+    assert (store / "broker-a-1.kept").exists()
+    assert f"left {store / 'broker-a-2.kept'}" in told, "something else is there"
+    assert (raft / "namesrv-0").is_dir()
+
+
+def test_a_ledger_of_another_run_of_the_machine_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pids and the numbers of networks have been given to others since."""
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    removed: list[Any] = []
+    monkeypatch.setattr(network, "remove", lambda *told: removed.append(told))
+    monkeypatch.setattr("chaos.live.ground._end_tracer", removed.append)
+    monkeypatch.setattr("chaos.live.ground._end_proxies", removed.append)
+    left = {**OF_A_DEAD_DRILL, "switch": 7, "namespaces": ["keelmq-7-b"], "tracers": [8], "proxies": 9}
+    own = noted.began(os.getpid())
+    for boot, count in (("before", 0), (noted.boot(), 3)):
+        (tmp_path / LEDGER).write_text(json.dumps({**left, "boot": boot}))
+        heal(tmp_path)
+        assert len(removed) == count
+    (tmp_path / LEDGER).write_text(json.dumps({**left, "boot": "before", "pid": os.getpid(), "began": own}))
+    heal(tmp_path)  # who has its pid since is not that drill
+    assert not (tmp_path / LEDGER).exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_cannot_be_copied_of_one_disk_keeps_nothing_else_from_being_cleared(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, Layout.make(base_port=20_000))
+    ground, stopped = Ground(cluster, keep=True), list[str]()
+
+    async def stop() -> None:
+        stopped.append("network")
+
+    ground.network = cast(Any, SimpleNamespace(stop=stop))
+    mount, image = tmp_path / "store" / "broker-a-0", tmp_path / "broker-a-0.img"
+    mount.mkdir(parents=True)
+    image.write_bytes(b"x")
+    disk = loop_disk.LoopDisk(mount, image)
+    monkeypatch.setattr(disk, "unplug", lambda: (mount / "log").unlink())
+    (mount / "log").write_bytes(b"what lies on it")
+    ground.disks["broker-a-0"] = disk
+    if fails:
+        monkeypatch.setattr(
+            loop_disk.shutil, "copytree", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        )
+    asyncio.run(ground.clear())
+    assert stopped == ["network"]
+    assert image.exists() == fails == bool(ground.unkept)
+    if fails:
+        assert str(image) in ground.unkept[0]
+    else:
+        assert (mount / "log").read_bytes() == b"what lies on it"
+    assert not (tmp_path / LEDGER).exists()
+
+
 def test_a_drill_with_another_ones_pid_is_over_and_what_it_keeps_stays(tmp_path: Path) -> None:
     layouts.save(Layout.make(base_port=20_000), tmp_path)
     found: dict[str, Any] = {
@@ -121,7 +274,7 @@ def test_a_drill_with_another_ones_pid_is_over_and_what_it_keeps_stays(tmp_path:
     image = tmp_path / "disks" / "broker-a-0.img"
     image.parent.mkdir()
     image.write_bytes(b"x")
-    now = leftovers.began(os.getpid())
+    now = noted.began(os.getpid())
     assert now is not None
     (tmp_path / LEDGER).write_text(json.dumps(found | {"began": now}))
     with pytest.raises(RuntimeError, match="still runs"):
@@ -193,7 +346,13 @@ def test_one_place_that_cannot_be_healed_and_odd_notes_keep_no_other_from_it(
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "null", '{"pid": 1}', '{"pid": 1, "tracers": 3, "switch": null}']
+    "text",
+    [
+        *("{}", "[]", "null", '{"pid": 1}', '{"pid": 1, "tracers": 3, "switch": null}'),
+        '{"pid": 1, "tracers": [], "switch": null, "began": "x"}',
+        '{"pid": 1, "tracers": ["x"], "switch": null}',
+        '{"pid": 1, "tracers": [], "switch": 5, "namespaces": ["eth0"]}',
+    ],
 )
 def test_a_note_that_is_no_drills_says_so_and_nothing_is_taken_away(tmp_path: Path, text: str) -> None:
     layouts.save(Layout.make(base_port=20_000), tmp_path)
@@ -201,6 +360,48 @@ def test_a_note_that_is_no_drills_says_so_and_nothing_is_taken_away(tmp_path: Pa
     assert keeps(tmp_path)
     with pytest.raises(ConfigError, match="is no drill's"):
         heal(tmp_path)
+
+
+def test_a_ledger_without_namespaces_ends_no_sweep(tmp_path: Path) -> None:
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    (tmp_path / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL | {"namespaces": None, "switch": 4_000_000}))
+    assert "removed 0 namespaces" in heal(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
+def test_a_kept_place_of_another_user_is_not_healed_and_one_that_is_not_there_now_stays_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on a disk that is not mounted now."""
+    own = tmp_path / "tmp"
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    monkeypatch.setattr(commands, "_end_leftovers", lambda: None)
+    theirs, away = tmp_path / "theirs", tmp_path / "away"
+    theirs.mkdir()
+    layouts.save(Layout.make(base_port=20_000), theirs)
+    (theirs / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL))
+    os.chown(theirs, 12_345, 12_345)
+    notes = [own / f"{PREFIX}{place.name}{KEPT_AT}" for place in (theirs, away)]
+    for note, place in zip(notes, (theirs, away), strict=True):
+        note.write_text(f"1 -1 {place}")
+    said = Shell()("drill", "heal")
+    assert (theirs / LEDGER).exists()
+    assert [note.exists() for note in notes] == [True, True]
+    assert f"{theirs} is another user's" in said
+    assert str(notes[1]) in said
+
+
+def test_where_a_drill_keeps_its_folder_is_noted_behind_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pid is no secret: whoever foretold the name of a file would have it written elsewhere."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in (f"{PREFIX}{os.getpid()}.new", f"{PREFIX}{os.getpid()}{KEPT_AT}"):
+        (tmp_path / name).symlink_to(tmp_path / f"{name} elsewhere")
+    with _findable(tmp_path / "kept"):
+        assert list(_places()) == [tmp_path / "kept"]
+    assert not list(tmp_path.glob("* elsewhere"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")

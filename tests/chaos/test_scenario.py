@@ -28,8 +28,9 @@ from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
 from chaos.faults import Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
-from chaos.live.ground import LEDGER, heal
+from chaos.live.ground import heal
 from chaos.live.logs import Held
+from chaos.live.noted import LEDGER
 from chaos.live.outcome import Outcome
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.worlds.live import CannotDrill
@@ -239,10 +240,10 @@ def test_heal_ends_nothing_of_a_drill_that_runs_and_all_of_one_that_is_gone(
     assert heal(tmp_path) == []
     left: dict[str, Any] = {"pid": os.getpid(), "switch": None, "namespaces": [], "tracers": []}
     (tmp_path / LEDGER).write_text(json.dumps(left))
-    monkeypatch.setattr("chaos.live.ground._runs", lambda pid, word: True)
+    monkeypatch.setattr("chaos.live.noted.runs", lambda pid, word: True)
     with pytest.raises(RuntimeError, match="still runs"):
         heal(tmp_path)
-    monkeypatch.setattr("chaos.live.ground._runs", lambda pid, word: False)
+    monkeypatch.setattr("chaos.live.noted.runs", lambda pid, word: False)
     heal(tmp_path)
     assert not (tmp_path / LEDGER).exists()
 

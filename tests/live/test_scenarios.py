@@ -18,9 +18,9 @@ import pytest
 from admin.local.layout import STATE_FILE
 from chaos.drills.live.commands import PREFIX
 from chaos.live import loop_disk
-from chaos.live.ground import LEDGER
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import CLIENTS, Network, unavailable
+from chaos.live.noted import LEDGER
 from tests import ROOT
 from tests.live.commands import keelmq
 

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,8 +35,9 @@ from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillRes
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
 from chaos.history import History
 from chaos.live import leftovers, loop_disk, network
-from chaos.live.ground import LEDGER, heal, keeps
+from chaos.live.ground import heal
 from chaos.live.means import refusal
+from chaos.live.noted import LEDGER, began, is_our_file, is_ours, keeps
 from chaos.remote import hosts as remote
 from chaos.remote.cluster import RemoteCluster
 from chaos.scenarios import find, known
@@ -276,10 +276,15 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
     code = DONE
     for place, notes in _places().items():
         try:
-            if (place / STATE_FILE).exists():
+            if place.exists() and not is_ours(place):
+                click.echo(f"{place} is another user's: left alone", err=True)
+            elif (place / STATE_FILE).exists():
                 _heal_place(place)
-            for note in notes:
-                note.unlink(missing_ok=True)
+                for note in notes:
+                    note.unlink(missing_ok=True)
+            else:
+                for note in notes:
+                    click.echo(f"{place} holds no cluster now: {note} stays until it does", err=True)
         except RuntimeError as error:
             click.echo(str(error), err=True)
         except (MqError, OSError) as error:
@@ -303,32 +308,22 @@ def _places() -> dict[Path, list[Path]]:
     """Where drills of this machine may have left something: the folders that they made, and those that they
     were told to keep. With each: the notes of drills that ended, which say so."""
     own = Path(tempfile.gettempdir())
-    found: dict[Path, list[Path]] = {place: [] for place in sorted(own.glob(f"{PREFIX}*")) if _is_ours(place)}
+    found: dict[Path, list[Path]] = {place: [] for place in sorted(own.glob(f"{PREFIX}*")) if is_ours(place)}
     for note in sorted(own.glob(f"{PREFIX}*{KEPT_AT}")):
         if (told := _noted(note)) is not None:
-            pid, began, place = told
-            found.setdefault(place, []).extend([note] if leftovers.began(pid) != began else [])
+            pid, since, place = told
+            found.setdefault(place, []).extend([note] if began(pid) != since else [])
     return found
-
-
-def _is_ours(place: Path) -> bool:
-    """Anybody may make a folder of that name: what it says is not to be done by another user."""
-    try:
-        info = place.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
 
 
 def _noted(note: Path) -> tuple[int, int, Path] | None:
     """What a drill noted of itself: its pid, when it began, and where it works. None: that is somebody
     else's, or no such note."""
     try:
-        info = note.lstat()
-        if info.st_uid != os.geteuid() or not stat.S_ISREG(info.st_mode):
+        if not is_our_file(note):
             return None
-        pid, began, at = note.read_text(encoding="utf-8").split(" ", 2)
-        return int(pid), int(began), Path(at)
+        pid, since, at = note.read_text(encoding="utf-8").split(" ", 2)
+        return int(pid), int(since), Path(at)
     except (OSError, ValueError):
         return None
 
@@ -336,10 +331,11 @@ def _noted(note: Path) -> tuple[int, int, Path] | None:
 @contextmanager
 def _findable(keep: Path) -> Iterator[None]:
     """Note where a drill works that keeps its folder: who heals looks there, too."""
-    note = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}{KEPT_AT}"
-    draft = note.with_suffix(".new")
-    draft.write_text(f"{os.getpid()} {leftovers.began(os.getpid())} {keep.resolve()}", encoding="utf-8")
-    draft.replace(note)
+    # A name that nobody can foretell, and put a link there.
+    file, name = tempfile.mkstemp(prefix=PREFIX, suffix=KEPT_AT)
+    note = Path(name)
+    with os.fdopen(file, "w", encoding="utf-8") as out:
+        out.write(f"{os.getpid()} {began(os.getpid())} {keep.resolve()}")
     try:
         yield
     finally:
@@ -365,8 +361,11 @@ def _end_leftovers() -> None:
     forgotten = leftovers.found(Path(tempfile.gettempdir()) / PREFIX)
     leftovers.end(forgotten)
     for place, count in Counter(forgotten.values()).items():
-        shutil.rmtree(place, ignore_errors=True)
-        click.echo(f"{place}: ended {count} servers that no drill looked after, removed its directory")
+        text = f"{place}: ended {count} servers that no drill looked after"
+        if not keeps(place):
+            shutil.rmtree(place, ignore_errors=True)
+            text += ", removed its directory"
+        click.echo(text)
 
 
 def _outs(*, history: Path | None, ledger: Path | None, keep: Path | None, out: Path | None) -> Outs:

@@ -240,7 +240,9 @@ async def run_scenario(
             _add(told, _not_ended(cluster, told.history, cluster.down()))
             full = told.drill.full_again_ms is not None
             _add(told, await env.offload(lambda: stores.damaged(cluster, told.history, full=full)))
-        return told
+    if ground.unkept:
+        told.drill.unfinished = told.drill.unfinished or "; ".join(ground.unkept)
+    return told
 
 
 def _not_ended(cluster: LocalCluster, history: History, killed: Sequence[str]) -> list[dict[str, Any]]:
