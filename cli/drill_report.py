@@ -58,7 +58,10 @@ def report(files: Sequence[Path], out: Path | None, xml: Path | None) -> int:
             result = _read(files[0])
             text, checks = page(result, str(files[0])), junit([result])
         else:
-            sides = [(path.name, load(path)) for path in files]
+            sides = [(name, load(path)) for name, path in zip(_names(files), files, strict=True)]
+            for path, (_, found) in zip(files, sides, strict=True):
+                if not found:
+                    raise click.UsageError(f"{path} holds no result of a drill")
             text = overview(sides)
             checks = junit(one for _, found in sides for own in found.values() for one in own)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
@@ -73,6 +76,12 @@ def report(files: Sequence[Path], out: Path | None, xml: Path | None) -> int:
         return UNFINISHED
     click.echo(str(out), err=on_stdout(out, xml))
     return DONE
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """What the sides are called: their paths, where two have one name."""
+    names = [path.name or str(path) for path in files]
+    return names if len(set(names)) == len(names) else [str(path) for path in files]
 
 
 def _read(file: Path) -> Any:
@@ -169,7 +178,8 @@ def page(result: Mapping[str, Any], file: str) -> str:
 
 
 def _word(result: Mapping[str, Any]) -> str:
-    if any(result[f"{name}_total"] for name in PROMISES) or result.get("violations"):
+    # A run that never began has counted nothing.
+    if any(result.get(f"{name}_total") for name in PROMISES) or result.get("violations"):
         return "broken"
     if result["unfinished_total"]:
         return "unfinished"

@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -26,6 +27,11 @@ class CannotAsk(MqError):
     """The Controllers did not do or say what they were asked; the text says why."""
 
 
+MEMBER: Final = (
+    "broker {number} is a member of the SyncStateSet of {name}: it may have what no other broker has. Start "
+    "it again; or wait until the master has dropped it (keelmq group show: not in sync). If it is gone for "
+    "good and there is no master: --give-up, and what only it had is lost"
+)
 _name = click.option("--group", "name", metavar="NAME", help="[the only group of --dir]")
 _cluster_name = click.option("--cluster-name", default=CLUSTER, show_default=True)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -98,6 +104,9 @@ async def _state(at: list[str], name: str, key: Signer | None = None) -> SyncSta
     help="May be given more than once.",
 )
 @click.option("--all", "whole", is_flag=True, help="Every broker: the group begins anew.")
+@click.option(
+    "--give-up", is_flag=True, help="Also a member of the SyncStateSet: what only it has is lost for good."
+)
 @which_cluster("Any other cluster: its Controllers.")
 @_cluster_name
 @credentials.option
@@ -106,6 +115,7 @@ def forget(
     name: str | None,
     ids: tuple[int, ...],
     whole: bool,
+    give_up: bool,
     directory: Path,
     controllers: str | None,
     cluster_name: str,
@@ -113,20 +123,29 @@ def forget(
 ) -> None:
     """Take brokers that are gone for good out of a group: elections wait for them no longer.
 
-    What only they had is lost. A broker that is alive, or a whole group that has a master, is not forgotten:
-    exit code 3.
+    What only they had is lost. A broker that is alive, a whole group that has a master, and without --give-up
+    a member of the SyncStateSet, is not forgotten: exit code 3.
 
     Example: keelmq group forget --group broker-a --broker 3
     """
     if bool(ids) == whole:
         raise click.UsageError("say which: --broker ID, or --all")
     at, name = _where(directory, controllers, name)
-    asyncio.run(_forget(at, cluster_name, name, ids, credentials.read(credentials_file)))
+    key = credentials.read(credentials_file)
+    asyncio.run(_forget(at, cluster_name, name, ids, key, give_up=give_up))
     what = "all of it" if whole else " ".join(f"broker {number}" for number in ids)
     say(f"{name}: the Controllers have forgotten {what}")
 
 
-async def _forget(at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Signer | None) -> None:
+async def _forget(
+    at: list[str],
+    cluster: str,
+    name: str,
+    ids: tuple[int, ...],
+    key: Signer | None,
+    *,
+    give_up: bool = False,
+) -> None:
     async with AdminClient(tls.client_env(), at, credentials=key) as admin:
         state = (await admin.sync_state(at, [name])).get(name)
         known = {*state.in_sync, *state.not_in_sync} if state is not None else set()
@@ -134,6 +153,9 @@ async def _forget(at: list[str], cluster: str, name: str, ids: tuple[int, ...], 
             if number not in known:
                 registered = ", ".join(map(str, sorted(known))) or "none"
                 raise CannotAsk(f"{name} has no broker {number}: registered are {registered}")
+            # Of a living one the Controllers say so themselves.
+            if state is not None and number in state.in_sync and not state.alive[number] and not give_up:
+                raise CannotAsk(MEMBER.format(name=name, number=number))
         try:
             await admin.forget(at, cluster, name, ids)
         except Refused as error:

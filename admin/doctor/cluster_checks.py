@@ -185,6 +185,8 @@ def _replicas(state: State) -> list[Finding]:
         where = f"{state.group}: broker {number} at {address}"
         if not state.alive.get(number):
             todo = f"start it; gone for good: keelmq group forget --group {state.group} --broker {number}"
+            if number in state.in_sync and state.master is None:  # nobody drops it from the set
+                todo += " --give-up"
             found.append(failed("replicas", where, "dead, as the Controllers hear", todo))
         elif number not in state.in_sync:
             todo = "look again in a minute; its /healthz says what keeps it (docs/operations.md)"

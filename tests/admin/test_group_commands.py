@@ -66,7 +66,10 @@ def test_a_group_is_shown_and_a_dead_broker_forgotten_but_no_living_one(
             {1: True, 2: True, 3: False},
         )
         group_commands._print(state)
-        await group_commands._forget(at, "c", G, (3,), None)
+        with pytest.raises(group_commands.CannotAsk, match=r"member of the SyncStateSet.*--give-up"):
+            await group_commands._forget(at, "c", G, (3,), None)
+        assert sorted(world.group()["brokers"]) == ["1", "2", "3"]
+        await group_commands._forget(at, "c", G, (3,), None, give_up=True)
         assert sorted(world.group()["brokers"]) == ["1", "2"]
 
     run(tmp_path, main)

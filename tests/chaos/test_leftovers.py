@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -249,9 +250,7 @@ def test_what_cannot_be_copied_of_one_disk_keeps_nothing_else_from_being_cleared
     (mount / "log").write_bytes(b"what lies on it")
     ground.disks["broker-a-0"] = disk
     if fails:
-        monkeypatch.setattr(
-            loop_disk.shutil, "copytree", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
-        )
+        monkeypatch.setattr(shutil, "copytree", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     asyncio.run(ground.clear())
     assert stopped == ["network"]
     assert image.exists() == fails == bool(ground.unkept)

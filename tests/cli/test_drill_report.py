@@ -10,6 +10,7 @@ import pytest
 
 from chaos.drills.compare import load
 from chaos.drills.drill import summary
+from chaos.drills.live.matrix import _never_began
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, by_queue, judge, outages
@@ -20,6 +21,7 @@ from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import _beside, overview, page
 from client.message import Queue
+from model.errors import MqError
 from tests.browser import CONTRAST, WIDTHS, browser
 from tests.live.commands import Shell
 
@@ -283,6 +285,33 @@ def test_two_results_stand_beside_each_other_and_a_folder_is_one_side(tmp_path: 
     assert "There are no results." in overview([("empty", {})])
 
 
+def test_a_run_that_never_began_has_its_place_on_a_page(tmp_path: Path) -> None:
+    spec = DrillSpec(scenario="matrix/kill/default", seed=2, plan=Plan([]))
+    never = _never_began(spec, MqError("no port is free"))
+    former = {**spec.to_json(), "drills": [{"unfinished": "no port is free"}], "unfinished_total": 1}
+    for name, one in (("former", former), ("never", never), ("began", result())):
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+    out = str(tmp_path / "all.html")
+    Shell()("drill", "report", str(tmp_path), "--out", out)
+    assert Path(out).read_text(encoding="utf-8").count("no port is free") == 2
+    assert "The drill did not come to its end." in page(never, "never.json")
+
+
+def test_a_side_without_a_result_is_wrong_and_two_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a", "b", "empty"):
+        (tmp_path / name).mkdir()
+        if name != "empty":
+            (tmp_path / name / "run.json").write_text(json.dumps(result()))
+    one, other = (str(tmp_path / name / "run.json") for name in "ab")
+    out = tmp_path / "both.html"
+    said = Shell()("drill", "report", one, str(tmp_path / "empty"), "--out", str(out), code=64)
+    assert "empty holds no result" in " ".join(said.split())
+    assert not out.exists()
+    Shell()("drill", "report", one, other, "--out", str(out))
+    text = out.read_text(encoding="utf-8")
+    assert f"{one} (keelmq) beside {other} (keelmq)" in text
+
+
 def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
     text = page(result(), "run.json")
     assert "Nothing acknowledged is missing." in text
@@ -365,8 +394,8 @@ def test_the_page_of_a_folder_lies_beside_it_whatever_its_name(tmp_path: Path) -
     [
         (b"", "line 1 column 1"),
         (b"[]", "of another kind"),
-        (b"{}", "it has no lost_total"),
-        (b'{"drills": 3}', "it has no lost_total"),
+        (b"{}", "it has no unfinished_total"),
+        (b'{"drills": 3}', "it has no unfinished_total"),
         (b"\xff\xfe" * 5000, "it is not text"),
     ],
 )

@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
-from chaos.drills.measure import PROMISES, why_no_result
+from chaos.drills.measure import COUNTS, PROMISES, Drill, why_no_result
 from chaos.drills.screen import cannot_go_on
 from chaos.scenarios.matrix import FAULT_OF, FLAPS, KINDS, MODES, MODES_OF, THEIR_MODES, plan
 from model.errors import ConfigError, MqError
@@ -155,7 +155,15 @@ def kept_code(result: Mapping[str, Any]) -> int:
 
 
 def _never_began(spec: DrillSpec, error: MqError) -> dict[str, Any]:
-    return {**spec.to_json(), "drills": [{"unfinished": str(error)}], "unfinished_total": 1}
+    drill = Drill(unfinished=str(error))
+    times = dict.fromkeys(("rto_p50_ms", "rto_p99_ms", "rto_max_ms"))
+    return {
+        **spec.to_json(),
+        "drills": [asdict(drill)],
+        **times,
+        **{f"{name}_total": 0 for name in COUNTS},
+        "unfinished_total": 1,
+    }
 
 
 def _keep_history(told: DrillResult, path: Path) -> None:
