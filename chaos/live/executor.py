@@ -77,8 +77,6 @@ class Executor:
         self._starting: dict[str, asyncio.Lock] = {node.name: asyncio.Lock() for node in cluster.layout.nodes}
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
-        self._step_ms = 0
-        """Of the step that is carried out, in the plan."""
         self.outcome = Outcome()
         # A fault without a method of its name ends the drill before it began.
         kinds: list[type[Fault]] = [*FAULTS.values(), Leave, Join, Replace]
@@ -126,7 +124,7 @@ class Executor:
 
     async def act(self, step: Step) -> None:
         """Carry out one step now."""
-        fault, node, self._step_ms = step.fault, None, step.at_ms
+        fault, node, self.outcome.step_ms = step.fault, None, step.at_ms
         if not isinstance(fault, faults.Heal):
             node = self.resolve(fault.target)
             if node is None:
@@ -170,7 +168,7 @@ class Executor:
         try:
             await self._start(node)
         except (MqError, OSError) as error:
-            self.outcome.refuse(self._step_ms, faults.Restart(node.name), error)
+            self.outcome.refuse(self.outcome.step_ms, faults.Restart(node.name), error)
 
     def full_again(self) -> None:
         """All replicas are members again: no fault of before explains what a server does from now on."""
@@ -270,7 +268,7 @@ class Executor:
         """As under any supervisor, the new process waits for the end of the old one, if that was told to."""
         if self._cluster.is_running(node) and self._state.get(node.name) not in ENDED:
             return False
-        step_ms = self._step_ms
+        step_ms = self.outcome.step_ms
 
         async def start() -> None:
             try:
@@ -575,7 +573,7 @@ class Executor:
 
     def _operated(self, node: Node, fault: Fault) -> Ended:
         """What an operator began counts as done until the cluster refuses it, or it comes to no end."""
-        step_ms = self._step_ms
+        step_ms = self.outcome.step_ms
 
         def ended(why: Exception | None) -> None:
             if why is None:

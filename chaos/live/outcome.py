@@ -28,6 +28,8 @@ class Outcome:
     refused: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     injected: Counter[str] = field(default_factory=Counter)
+    step_ms: int = 0
+    """Of the step that is carried out now, in the plan."""
 
     def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
         known = isinstance(why, MqError | OSError | NotImplementedError)

@@ -145,6 +145,21 @@ def broker(**changes: object) -> Cluster:
     return replace(WELL, brokers=[WELL.brokers[0], replace(WELL.brokers[1], **changes)])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("master", "members", "gives_up"), [(1, {1}, False), (1, {1, 2}, False), (None, {2}, True)]
+)
+def test_of_a_dead_member_that_no_master_drops_it_is_said_how_to_give_it_up(
+    master: int | None, members: set[int], gives_up: bool
+) -> None:
+    both = {1: "h:10", 2: "h:20"}
+    inside = {number: both[number] for number in members}
+    outside = {number: address for number, address in both.items() if number not in members}
+    state = replace(STATE, master=master, in_sync=inside, not_in_sync=outside, alive={1: True, 2: False})
+    found = cluster_checks.judge(replace(WELL, states={"a": state}))
+    (todo,) = [one.todo for one in found if one.check == "replicas" and "group forget" in one.todo]
+    assert todo.endswith("--broker 2" + " --give-up" * gives_up)
+
+
 def test_a_sound_cluster_is_in_order() -> None:
     found = cluster_checks.judge(WELL)
     assert wrong(found) == []

@@ -301,10 +301,7 @@ async def strike(
         drill.unfinished, stopped = await unless_broken(work, _watch(env, cluster, spec, load))
         until_ms = load.clock()
         tell("healing")
-        await executor.revive()
-        not_full = await _settled(cluster, spec)
-        if not_full is None:
-            executor.full_again()
+        not_full = await _healed(executor, cluster, spec)
         drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
         group = _group(cluster, spec, load.clock())
@@ -403,12 +400,14 @@ def _wait_full(cluster: LocalCluster, spec: DrillSpec) -> Callable[[], Awaitable
     return lambda: cluster.wait_ready(timeout_s=READY_S[spec.target])
 
 
-async def _settled(cluster: LocalCluster, spec: DrillSpec) -> str | None:
-    """None once every replica is in the SyncStateSet again; else what is missing."""
+async def _healed(executor: Executor, cluster: LocalCluster, spec: DrillSpec) -> str | None:
+    """None once every server runs and every replica is in the SyncStateSet again; else what is missing."""
+    await executor.revive()
     try:
         await cluster.wait_ready(timeout_s=max(READY_S[spec.target], spec.plan.quiet_ms * spec.scale / 1000))
     except ClusterNotReady as error:
         return f"the healed cluster is not full again: {error}"
+    executor.full_again()
     return None
 
 
