@@ -462,8 +462,9 @@ async def test_a_second_tracer_ends_the_first_ones_fault(tmp_path: Path, strace:
     world = World(tmp_path)
     world.cluster.layout.broker_nodes[0].pid = os.getpid()
     strace.setenv("CHANGED", "one")
-    await world.do(faults.SlowDisk("b1"))
-    await world.do(faults.LyingSync("b1"))
+    for fault in (faults.SlowDisk("b1"), faults.LyingSync("b1")):
+        await world.do(fault)
+        await until(lambda: all(tracer.injected for tracer in world.executor._tracers.values()))
     assert [e.fields["fault"] for e in world.history.happened(ENDED_FAULT)] == ["slow_disk"]
     await world.do(faults.LyingSync("b1", lying=False))
     assert world.executor.outcome.done == {"slow_disk": 1, "lying_sync": 2}
