@@ -96,6 +96,7 @@ class RoleChanges:
         # What one of these says beyond the end was of messages that are lost: others get their offsets.
         self._tables.delays.clamp(self._context.store.next_offset)
         self._tables.timed.clamp(self._context.store.next_offset)
+        self._context.topics.clamp_ends(self._context.store.next_offset)
         if self._ends:
             return
         if not again:
@@ -128,7 +129,8 @@ class RoleChanges:
 
     async def _before_expiry(self, log_start: PhysicalOffset) -> None:
         if self._leads:
-            await note_expired(self._context, log_start, Slice(self._context.env.monotonic_ms))
+            slice_ = Slice(self._context.env.monotonic_ms)
+            await note_expired(self._context, log_start, slice_, lambda: self._leads)
 
     async def take_tables(self, broker_id: BrokerId, epoch: Epoch, sources: Sequence[TableSource]) -> None:
         """See ``RoleHost``."""

@@ -45,6 +45,8 @@ _SYSTEM: Final = frozenset(
 )
 """The original's besides those of the start, whether they are there or not: nobody makes or deletes them."""
 DELETED_MAX: Final = 10_000
+EXPIRED_MAX: Final = 100_000
+"""Names. Beyond, those that were noted first are forgotten: they give offsets again if nobody has a file."""
 
 
 def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
@@ -159,10 +161,30 @@ class Topics:
             known = self.starts.get(name, {})
             news = {queue_id: end for queue_id, end in found.items() if end > known.get(queue_id, 0)}
             if news:
-                self._expired.table[name] = {**self._expired.table.get(name, {}), **news}
+                self._expired.table[name] = {**self._expired.table.pop(name, {}), **news}
                 self._expired.text.changed(name, True)
                 self._set_starts(name)
                 changed.append(name)
+        while len(self._expired.table) > EXPIRED_MAX:
+            oldest = next(iter(self._expired.table))
+            self._set_ends(self._expired, oldest, {})
+            changed.append(oldest)
+        if changed:
+            self._changed(changed)
+
+    def clamp_ends(self, end: Callable[[str, int], int]) -> None:
+        """Cut where queues ended that go on before that back to ``end(topic, queue)``: it was noted, and the
+        log was lost. See ``OffsetTable.clamp``."""
+        changed = []
+        for name, starts in list(self.starts.items()):
+            cut = {queue_id: end(name, queue_id) for queue_id in starts}
+            if all(cut[queue_id] >= start for queue_id, start in starts.items()):
+                continue
+            for known in (self._deleted, self._expired):
+                ends = known.table.get(name)
+                if ends is not None:
+                    self._set_ends(known, name, {q: min(last, cut[q]) for q, last in ends.items()})
+            changed.append(name)
         if changed:
             self._changed(changed)
 
@@ -280,8 +302,8 @@ class Topics:
         if version.order() == self.version.order() and table == self.table:
             return False
         deleted, expired = _parse_ends(wrapper, DELETED), _parse_ends(wrapper, EXPIRED)
-        if EXPIRED not in wrapper:  # a RocketMQ master knows no such thing: what one of ours knew stays true
-            expired = {name: ends for name, ends in self._expired.table.items() if name in table}
+        if EXPIRED not in wrapper:  # that master knows no such thing: what one that does told stays true
+            expired = {name: dict(starts) for name, starts in self.starts.items()}
         names = (
             differing(self.table, table)
             | differing(self._deleted.table, deleted)
@@ -310,11 +332,12 @@ class Topics:
                 self.table.pop(name, None)
             self.text.changed(name, name in table)
         self._moved.add(names)
-        expired = _parse_ends(wrapper, EXPIRED)
-        for name in names:
-            self._expired.table.pop(name, None)
-            self._expired.text.changed(name, name in expired)
-        self._expired.table |= expired
+        if EXPIRED in wrapper:
+            expired = _parse_ends(wrapper, EXPIRED)
+            for name in names:
+                self._expired.table.pop(name, None)
+                self._expired.text.changed(name, name in expired)
+            self._expired.table |= expired
         deleted = _parse_ends(wrapper, DELETED)
         others = differing(self._deleted.table, deleted)
         self._deleted.table, self._unconfirmed = deleted, {}
@@ -359,9 +382,9 @@ class Topics:
         names = self._moved.since(mark)
         deleted = self._deleted.text.whole()
         expired = self._expired.text.whole() if names is None else self._expired_part(names)
-        return changed_since(
-            mark, self._moved, self.text, self.table, lambda table: self._wrapped(table, deleted, expired)
-        )
+        # That one too that has no entry: without the member a slave keeps what it knew.
+        wrapped = lambda table: {**self._wrapped(table, deleted, expired), EXPIRED: expired}  # noqa: E731
+        return changed_since(mark, self._moved, self.text, self.table, wrapped)
 
     async def prepare_since(self, mark: int, slice_: Slice) -> None:
         """Write in slices what ``since`` would have to. Raises as ``slice_``."""
@@ -408,6 +431,14 @@ class Topics:
 
     def _expired_part(self, names: Iterable[str]) -> Entries:
         return self._expired.text.part(name for name in names if name in self._expired.table)
+
+    def _set_ends(self, known: _Ends, name: str, ends: dict[int, int]) -> None:
+        if ends:
+            known.table[name] = ends
+        else:
+            del known.table[name]
+        known.text.changed(name, bool(ends))
+        self._set_starts(name)
 
     def _set_starts(self, name: str) -> None:
         starts = dict(self._deleted.table.get(name, {}))

@@ -51,7 +51,7 @@ BATCH_BYTES: Final = 1 << 20
 DEQUEUED: Final = "TIMER_DEQUEUE_NUMS"
 """The counter of what left the wheel for a topic, by the timer topic."""
 UNCONFIRMED_MAX: Final = 64  # batches that wait for confirmation
-_MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED)
+_MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
 class TimerService:

@@ -61,7 +61,8 @@ class FormerCopies:
             if got.status is GetStatus.FOUND:
                 first = next(records_of(got.chunks))
                 return cls(store, noted, queue_end, log_end, PhysicalOffset(first.physical_offset))
-            if got.status not in _MOVED_ON or got.next_offset <= offset:
+            emptied = got.status is GetStatus.NO_MESSAGE_IN_QUEUE  # all have expired
+            if not (emptied or got.status in _MOVED_ON) or got.next_offset <= offset:
                 raise OSError(f"the timer topic gives {got.status.name} at {offset}")
             offset = got.next_offset  # what cannot be read cannot be delivered either
             await asyncio.sleep(0)

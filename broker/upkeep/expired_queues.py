@@ -8,16 +8,22 @@ So whoever leads gives no offset again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.context import BrokerContext
 from runtime.turns import Slice
 
 
-async def note_expired(context: BrokerContext, log_start: int, slice_: Slice) -> None:
-    """Note the queues without a message at or behind ``log_start`` (bytes). Raises as ``slice_``."""
+async def note_expired(
+    context: BrokerContext, log_start: int, slice_: Slice, leads: Callable[[], bool] = lambda: True
+) -> None:
+    """Note the queues without a message at or behind ``log_start`` (bytes), if this broker still ``leads``
+    then. Raises as ``slice_``."""
     ends: dict[str, dict[int, int]] = {}
     for topic, queue_id in list(context.store.queues()):
         end = context.store.end_below(topic, queue_id, log_start)
         if end:
             ends.setdefault(topic, {})[queue_id] = end
         await slice_.breathe()
-    context.topics.note_expired(ends)
+    if leads():
+        context.topics.note_expired(ends)

@@ -95,7 +95,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "adopt",
     ),
     "broker.tables.topics.Topics": (
-        *("boot", "put", "delete", "was_deleted", "note_expired", "set_epoch"),
+        *("boot", "put", "delete", "was_deleted", "note_expired", "clamp_ends", "set_epoch"),
         *("taken_over", "adopt", "apply"),
     ),
     "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "taken_over", "adopt"),

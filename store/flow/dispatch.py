@@ -55,6 +55,8 @@ WRITING_QUEUES = "writing a ConsumeQueue"
 Arrival = tuple[str, int, int, int]
 """Topic, queue id, the offset behind the queue's last message, a tags code."""
 OnArrive = Callable[[Sequence[Arrival]], None]
+_FarEntry = tuple[int, int, int, int]
+"""Queue offset, where the record lies, its size, its tags code: as ``ConsumeQueue.put`` takes them."""
 QueueEntries = tuple[str, int, int, int, int, int, bytes, dict[int, int]]
 """See Block.queue_entries."""
 
@@ -98,7 +100,7 @@ class Dispatcher:
         self._indexer = indexer
         self._parser = parser
         self._on_arrive = on_arrive
-        self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
+        self._far: dict[ConsumeQueue, _FarEntry] = {}  # what no queue could go on with, the newest of each
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._copied_until = -1  # where the bytes end that a master sent last
@@ -435,7 +437,7 @@ class Dispatcher:
                 queue.max_physical = offset + size
                 if len(buffer) >= BUFFER_BYTES_MAX and self._files.health.why_not_writable is None:
                     self._flush(queue)
-            elif self._is_far(queue, queue_offset, offset) or not queue.put(
+            elif self._is_far(queue, (queue_offset, offset, size, tags_code)) or not queue.put(
                 queue_offset, offset, size, tags_code
             ):
                 continue
@@ -445,13 +447,18 @@ class Dispatcher:
             arrived[topic, queue_id, tags_code] = queue.max_offset
         return arrived
 
-    def _is_far(self, queue: ConsumeQueue, queue_offset: int, offset: int) -> bool:
+    def _is_far(self, queue: ConsumeQueue, entry: _FarEntry) -> bool:
         """Is this no offset the queue can go on at? Then the record's head rotted, and nothing is entered:
-        a scrub, or who compares replicas, sees it. A second record that goes on there is believed."""
+        a scrub, or who compares replicas, sees it. When a second record goes on there, both are believed."""
+        queue_offset, offset, _, _ = entry
         near = queue.max_offset + FAR_ENTRIES if queue.max_offset else offset // RECORD_BYTES_MIN
-        if queue_offset <= max(near, FAR_ENTRIES):
+        start = self._files.queues.start_of(queue.topic, queue.queue_id)
+        if queue_offset <= max(near, FAR_ENTRIES, start):
             return False
-        before, self._far[queue] = self._far.get(queue), queue_offset
+        before, self._far[queue] = self._far.get(queue), entry
+        if before is not None and before[0] == queue_offset - 1:
+            queue.put(*before)
+            return False
         log.error(
             "record at %d: offset %d is too far behind the end of %s/%d, not entered",
             offset,
@@ -459,7 +466,7 @@ class Dispatcher:
             queue.topic,
             queue.queue_id,
         )
-        return before != queue_offset - 1
+        return True
 
     def _flush(self, queue: ConsumeQueue) -> None:
         try:

@@ -5,7 +5,7 @@ The queues say how far dispatch is; records behind that, and what is known of lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -70,6 +70,7 @@ class QueueOffsets:
         Raises as ``check_none_given_twice``.
         """
         newest_ms, table = 0, dict[tuple[str, int], QueueOffset]()
+        undispatched = set[tuple[str, int]]()
         for queues in _batches(self._queues):
             table.update(((q.topic, q.queue_id), QueueOffset(q.max_offset)) for q in queues)
             yield
@@ -78,6 +79,7 @@ class QueueOffsets:
                 newest_ms = max(newest_ms, item.store_timestamp_ms)
                 if not item.sys_flag & TRANSACTION_PREPARED:
                     key = (item.topic, item.queue_id)
+                    undispatched.add(key)
                     inner = item.sys_flag & INNER_BATCH
                     count = messages_at(self._log, item.offset, item.size) if inner else 1
                     table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
@@ -85,8 +87,7 @@ class QueueOffsets:
         self._step_over_lost(table)
         for known in _batches(self._queues.starts.items()):
             for topic, starts in known:
-                for queue_id, start in starts.items():
-                    table[topic, queue_id] = QueueOffset(max(table.get((topic, queue_id), 0), start))
+                self._begin_at(topic, starts, table, undispatched)
             yield
         light_queues = 0
         for keys in _batches(table):
@@ -97,6 +98,21 @@ class QueueOffsets:
                 _check(queue, table)
             yield
         self.table, self.light_queues, self.newest_ms = table, light_queues, newest_ms
+
+    def _begin_at(
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        table: dict[tuple[str, int], QueueOffset],
+        undispatched: Container[tuple[str, int]],
+    ) -> None:
+        """Queues of which the log has nothing go on where they are known to have ended. One it has messages
+        of goes on behind those: what is known of it was ahead of the log, and the log was lost."""
+        for queue_id, start in starts.items():
+            key = (topic, queue_id)
+            queue = self._queues.get(topic, queue_id)
+            if key not in undispatched and (queue is None or queue.max_physical <= self._log.min_offset):
+                table[key] = QueueOffset(max(table.get(key, 0), start))
 
     def _step_over_lost(self, table: dict[tuple[str, int], QueueOffset]) -> None:
         """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue

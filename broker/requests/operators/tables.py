@@ -138,7 +138,7 @@ class TableProcessor:
                 await turn.breathe()
         self._need_change()
         store.append_waiting()
-        queues |= set(store.queues_of(name))
+        queues |= set(store.queues_of(name)) | self._context.topics.starts.get(name, {}).keys()
         ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
         self._context.topics.delete(
             name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}

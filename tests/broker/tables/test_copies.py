@@ -14,6 +14,7 @@ import pytest
 
 from broker.service import Broker
 from broker.tables import copies
+from broker.tables.topics import EXPIRED
 from broker.tables.modes import RequestMode
 from broker.upkeep.table_sync import MetadataSync
 from model.acl.policies import User
@@ -523,7 +524,7 @@ def told_of(broker: Broker) -> dict[str, Any]:
     """All tables as a slave reads them."""
     context = broker.context
     tables = {
-        "topics": context.topics.to_json(),
+        "topics": {EXPIRED: {}, **context.topics.to_json()},
         "groups": context.groups.to_json(),
         "offsets": context.offsets.to_json(),
         "modes": context.groups.modes.to_json(),

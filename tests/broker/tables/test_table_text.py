@@ -296,15 +296,42 @@ def test_where_expired_queues_ended_is_told_with_each_change() -> None:
     assert booted.starts == theirs.starts
 
 
-def test_what_a_rocketmq_master_does_not_know_stays_true() -> None:
-    ours = Topics(BrokerConfig(), lambda: 1)
-    ours.put(TopicConfig("T"), TopicConfig("Other"))
-    ours.note_expired({"T": {0: 5}, "Other": {0: 2}})
-    theirs = Topics(BrokerConfig(), lambda: 1)
-    theirs.put(TopicConfig("T"))
+def test_what_a_master_does_not_know_stays_true() -> None:
+    ours, theirs = Topics(BrokerConfig(), lambda: 1), Topics(BrokerConfig(), lambda: 1)
+    for table in (ours, theirs):
+        table.put(TopicConfig("T"), TopicConfig("Gone"))
+    ours.note_expired({"T": {0: 5}, "Light": {0: 2}})
+    ours.delete("Gone", {0: 3}, {})
+    known = {"T": {0: 5}, "Light": {0: 2}, "Gone": {0: 3}}
     theirs.set_epoch(3)
-    assert ours.adopt(sent(theirs.to_text()))
-    assert ours.starts == {"T": {0: 5}}
+    mark = theirs.mark
+    real = sent(theirs.to_text())
+    assert "keelmqExpiredQueues" not in real
+    assert ours.adopt(real)
+    assert ours.starts == known
+    theirs.put(TopicConfig("T", 9, 9))
+    part = sent(theirs.changed_since(mark)[0])
+    older = {name: value for name, value in part.items() if name != "keelmqExpiredQueues"}
+    assert ours.adopt(older)
+    assert ours.starts == known
+    assert ours.adopt(part), "this one knows, and says that there is nothing"
+    assert ours.starts == {name: known[name] for name in ("Light", "Gone")}
+    assert ours.adopt(sent(theirs.changed_since(None)[0])) is False
+    ours.check_invariants()
+
+
+def test_ends_beyond_where_a_queue_goes_on_are_cut_to_it() -> None:
+    topics = Topics(BrokerConfig(), lambda: 1)
+    topics.put(TopicConfig("Gone"))
+    topics.delete("Gone", {0: 43, 1: 2}, {})
+    topics.note_expired({"T": {0: 9}})
+    version = topics.version
+    topics.clamp_ends(lambda name, queue_id: 43)
+    assert topics.version == version
+    topics.clamp_ends(lambda name, queue_id: 7)
+    assert topics.starts == {"Gone": {0: 7, 1: 2}, "T": {0: 7}}
+    assert topics.first_offset("Gone", 0) == 7
+    topics.check_invariants()
 
 
 def test_groups_that_are_replaced_by_equal_ones_are_not_told_anew() -> None:

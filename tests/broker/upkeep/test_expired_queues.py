@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
+from broker.tables.topics import Topics
+from broker.timers.core import Note
 from model.codes import Request
 from model.ids import BrokerId, Epoch
+from model.message import TIMER_TOPIC
+from store.files.damage import DamagedRange
 from store.flow import retention
-from tests.broker.helpers import client_of, commit, elected, eventually, running, topic
+from tests.broker.helpers import client_of, commit, config_for, elected, eventually, running, topic
 from tests.plain import broker_ids
 
 SENT = 3
@@ -141,3 +145,100 @@ async def test_a_successor_notes_what_expired_at_itself_alone(tmp_path: Path) ->
         await one.fence()
         await one.lead(elected(1, 2, {1}, 2))
         assert one.topics.starts["Idle"] == {0: 1}
+
+
+async def test_a_queue_that_has_messages_goes_on_behind_them_whatever_was_noted(tmp_path: Path) -> None:
+    """The note was ahead of a log that was lost, or a RocketMQ master that knew nothing led meanwhile."""
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        live = [b"live%d" % number for number in range(SENT)]
+        for body in live:
+            assert (await client.send("Idle", body)).code == 0
+        await client.pull_until("Idle", 0, SENT)
+        await one.fence()
+        one.topics.note_expired({"Idle": {0: 5000}})  # files have 1000 entries
+        await one.lead(elected(1, 2, {1}, 2))
+        assert one.topics.starts["Idle"] == {0: SENT}
+        assert (await client.send("Idle", b"next")).ext["queueOffset"] == str(SENT)
+        found = await client.pull_until("Idle", 0, SENT + 1)
+        assert [record.body for record in found] == [*live, b"next"]
+
+
+async def test_the_first_message_far_behind_nothing_is_read(tmp_path: Path) -> None:
+    """A queue of which this short log has nothing, and that is known to have ended far away."""
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        await one.fence()
+        one.topics.note_expired({"Idle": {0: 20_000}})
+        await one.lead(elected(1, 2, {1}, 2))
+        assert (await client.send("Idle", b"first")).ext["queueOffset"] == "20000"
+        assert [record.body for record in await client.pull_until("Idle", 20_000, 1)] == [b"first"]
+
+
+async def test_a_replica_that_has_no_note_yet_enters_both_as_soon_as_a_second_one_comes(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        await one.fence()
+        one.topics.note_expired({"Idle": {0: 20_000}})
+        await one.lead(elected(1, 2, {1}, 2))
+        one.store.begin_queues({})
+        for body in (b"first", b"second"):
+            assert (await client.send("Idle", body)).code == 0
+        found = await client.pull_until("Idle", 20_000, 2)
+        assert [record.body for record in found] == [b"first", b"second"]
+
+
+async def test_the_ends_of_queues_that_a_topic_has_no_more_are_kept_with_its_deletion(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Idle", 8))).code == 0
+        assert (await client.send("Idle", queue_id=7)).code == 0
+        await expire(one)
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Idle", 4))).code == 0
+        async with joined_late(tmp_path, one) as two, client_of(two) as other:
+            await one.fence()
+            await two.lead(elected(2, 2, {2}, 3))
+            assert (await other.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Idle"})).code == 0
+            assert two.topics.starts["Idle"] == {7: 1}
+
+
+async def test_offsets_that_a_damaged_range_may_have_held_are_noted_with_the_rest(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        for _ in range(SENT):
+            assert (await client.send("Idle")).code == 0
+        begin = one.store.log.end
+        assert (await client.send("Lost", bytes(1200))).code == 0
+        await one.fence()
+        until = one.store.log.end
+        one.store.damage.note([DamagedRange(begin, until, "unreadable", 0, ())])
+        await one.lead(elected(1, 2, {1}, 2))
+        following = one.store.next_offset("Idle", 0)
+        assert following > SENT
+        await expire(one)
+        assert not one.store.damage.ranges
+        await one.fence()
+        await one.lead(elected(1, 3, {1}, 3))
+        assert one.store.next_offset("Idle", 0) == following
+
+
+async def test_a_timer_topic_that_expired_as_a_whole_holds_nothing_up(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one:
+        await one.lead(elected(1, 1, {1}, 1))
+        await one.fence()
+        one.topics.note_expired({TIMER_TOPIC: {0: 100}})
+        one.tables.timed.set(Note(1, 100, 50))
+        await one.lead(elected(1, 2, {1}, 2))
+        await eventually(lambda: one.processors.timers.begun, "the wheel has what waited")
+
+
+def test_names_of_expired_queues_are_remembered_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.tables.topics.EXPIRED_MAX", 3)
+    topics = Topics(config_for(tmp_path), lambda: 1)
+    topics.note_expired({f"T{number}": {0: 1} for number in range(5)})
+    assert list(topics.starts) == ["T2", "T3", "T4"]
+    topics.check_invariants()
