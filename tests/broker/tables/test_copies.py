@@ -14,8 +14,8 @@ import pytest
 
 from broker.service import Broker
 from broker.tables import copies
-from broker.tables.topics import EXPIRED
 from broker.tables.modes import RequestMode
+from broker.tables.topics import EXPIRED
 from broker.upkeep.table_sync import MetadataSync
 from model.acl.policies import User
 from model.codes import Request, Response
