@@ -26,10 +26,10 @@ def read_plain(queue, log, int64_t at, int64_t looked_at, int count_max, int64_t
     tags codes wanted, None for all. None: something is not plain, and Python's way has to look.
     """
     cdef uint8_t[ENTRY_BYTES * GATHER_MAX] room
-    cdef const uint8_t *entries = room
     cdef int64_t end = queue.max_offset, written = queue.written, count = looked_at, start, size, physical, low
     cdef int32_t queue_id = queue.queue_id
     cdef int descriptor
+    cdef bint right
     if count > end - at:
         count = end - at
     if at < 0 or not 0 < count <= GATHER_MAX:
@@ -38,19 +38,22 @@ def read_plain(queue, log, int64_t at, int64_t looked_at, int count_max, int64_t
         buffer = queue.buffer
         if not isinstance(buffer, bytearray) or at - written + count > len(buffer) // ENTRY_BYTES:
             return None
-        entries = <const uint8_t *>PyByteArray_AS_STRING(buffer) + (at - written) * ENTRY_BYTES
+        # A copy: what follows runs Python, and lets go of the GIL; the buffer may move, and must not be held.
+        memcpy(room, PyByteArray_AS_STRING(buffer) + (at - written) * ENTRY_BYTES, <size_t>count * ENTRY_BYTES)
     else:
         descriptor = place(queue._dir, at * ENTRY_BYTES, &start, &size, &low)
         if descriptor < 0 or count > written - at or at * ENTRY_BYTES - start + count * ENTRY_BYTES > size:
             return None  # they go on in the next file, or in memory
-        if not _read(descriptor, room, at * ENTRY_BYTES - start, count * ENTRY_BYTES):
+        with nogil:  # a page that is not in memory stops this thread alone
+            right = _read(descriptor, room, at * ENTRY_BYTES - start, count * ENTRY_BYTES)
+        if not right:
             return None
-    physical = <int64_t>ld64(entries)
+    physical = <int64_t>ld64(room)
     descriptor = place(log._dir, physical, &start, &size, &low)
     if descriptor < 0:
         return None
     end, size = log.end, start + size
-    return _gather(descriptor, entries, <Py_ssize_t>count, at, codes is None or at + count == <int64_t>queue.max_offset,
+    return _gather(descriptor, room, <Py_ssize_t>count, at, codes is None or at + count == <int64_t>queue.max_offset,
                    queue_id, start, low if low > start else start, size if size < end else end,
                    count_max, bytes_max, codes)
 

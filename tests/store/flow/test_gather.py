@@ -7,7 +7,11 @@ import mmap
 import os
 import random
 import struct
+import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,3 +224,69 @@ def test_what_lies_between_two_records_need_not_be_readable() -> None:
         assert module.gather(descriptor, *asked) == (b"".join(records), 2, 2)
     finally:
         os.close(descriptor)
+
+
+class _Moving:
+    """A file whose descriptor is asked for: ``buffer`` goes elsewhere then, and its old place to others."""
+
+    def __init__(self, descriptor: int, buffer: bytearray) -> None:
+        self._descriptor = descriptor
+        self._buffer = buffer
+
+    @property
+    def descriptor(self) -> int:
+        self._buffer[:] = b"\xff" * (len(self._buffer) + (1 << 20))
+        return self._descriptor
+
+
+def _directory(file: object, segment_bytes: int) -> SimpleNamespace:
+    return SimpleNamespace(segments=[SimpleNamespace(start=0, _file=file)], segment_bytes=segment_bytes)
+
+
+def _queue(buffer: bytearray, written: int, max_offset: int, directory: object = None) -> SimpleNamespace:
+    return SimpleNamespace(max_offset=max_offset, written=written, queue_id=3, buffer=buffer, _dir=directory)
+
+
+def test_the_buffer_of_a_queue_may_change_while_its_entries_are_gathered(tmp_path: Path) -> None:
+    module = compiled()
+    assert module is not None
+    records = [_record(index * 120, index) for index in range(30)]
+    (tmp_path / "log").write_bytes(b"".join(records))
+    buffer = bytearray(b"".join(ENTRY.pack(index * 120, 120, 0) for index in range(30)))
+    descriptor = os.open(tmp_path / "log", os.O_RDONLY)
+    log = SimpleNamespace(_dir=_directory(_Moving(descriptor, buffer), 4096), end=30 * 120)
+    try:
+        found = module.read_plain(_queue(buffer, 0, 30), log, 0, 32, 32, 1 << 20, None)
+    finally:
+        os.close(descriptor)
+    assert found == (b"".join(records), 30, 30)
+    assert len(buffer) > 1 << 20, "it changed"
+
+
+def test_other_threads_run_while_entries_are_read(tmp_path: Path) -> None:
+    """A read that waits for the disk must not stop the syncs of other threads.
+
+    No thread is made to give up the GIL here: another one runs when it is given up for a read.
+    """
+    module = compiled()
+    assert module is not None
+    (tmp_path / "queue").write_bytes(ENTRY.pack(-1, 120, 0) * 512)  # no record: the log is not read
+    descriptor = os.open(tmp_path / "queue", os.O_RDONLY)
+    queue = _queue(bytearray(), 512, 512, _directory(SimpleNamespace(descriptor=descriptor), 512 * 20))
+    log = SimpleNamespace(_dir=_directory(None, 4096), end=4096)
+    gate, ran = threading.Lock(), list[bool]()
+    gate.acquire()
+    other = threading.Thread(target=lambda: ran.extend([gate.acquire()]))
+    other.start()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(600)
+    try:
+        gate.release()
+        until_s = time.monotonic() + 20
+        while not ran and time.monotonic() < until_s:
+            assert module.read_plain(queue, log, 0, 512, 512, 1 << 20, None) is None
+        assert ran, "the GIL was held"
+    finally:
+        sys.setswitchinterval(interval_s)
+        os.close(descriptor)
+        other.join()
