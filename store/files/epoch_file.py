@@ -75,7 +75,7 @@ class EpochFile:
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
         self.classic_from: PhysicalOffset | None = None
         """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
-        self._classic_left = False  # ``.classic`` could not be removed
+        self._classic_left: Epoch | None = None  # ``.classic``, which could not be removed, names it
         self._disk = disk
         self._path = path
         self._classic_path = path + ".classic"
@@ -116,7 +116,8 @@ class EpochFile:
         noted = decode(found)[-1:] if found is not None else []
         if noted and last is not None and noted[0].epoch == last.epoch:
             return noted[0].start
-        self._classic_left = found is not None  # of a former epoch, which may be the last again
+        if found is not None:
+            self._classic_left = noted[0].epoch if noted else Epoch(0)  # it may be the last again
         return None
 
     def leave(self, end: PhysicalOffset) -> None:
@@ -132,11 +133,11 @@ class EpochFile:
             write_copies(self._disk, self._classic_path, encode([EpochEntry(last.epoch, start)]))
         except OSError as error:
             raise DiskError(f"writing {self._classic_path} failed: {error.strerror or error}") from error
-        self.classic_from = start
+        self.classic_from, self._classic_left = start, None
 
     def labelled(self) -> None:
         """All of the log belongs to the epochs now. Raises DiskError."""
-        if self.classic_from is None and not self._classic_left:
+        if self.classic_from is None and self._classic_left is None:
             return
         try:
             for path in (self._classic_path, self._classic_path + ".bak"):
@@ -145,7 +146,7 @@ class EpochFile:
             self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
         except OSError as error:
             raise DiskError(f"removing {self._classic_path} failed: {error.strerror or error}") from error
-        self.classic_from, self._classic_left = None, False
+        self.classic_from, self._classic_left = None, None
 
     def trust(self, entries: list[EpochEntry]) -> None:
         """End ``unreadable``: these are the epochs."""
@@ -184,18 +185,21 @@ class EpochFile:
         if entries == self.entries:
             return
         before = self.last
+        if entries and entries[-1].epoch == self._classic_left:
+            self.labelled()  # it would count again
         self._write(entries)
         self.entries = entries
         if before is not None and (not entries or entries[-1].epoch != before.epoch):
-            self._forget_classic()
+            self._forget_classic(before.epoch)
 
-    def _forget_classic(self) -> None:
-        """The last epoch is another: what ``.classic`` says of the former one counts no more."""
+    def _forget_classic(self, former: Epoch) -> None:
+        """The last epoch is another: what ``.classic`` says of the ``former`` one counts no more."""
         try:
             self.labelled()
         except DiskError as error:
             log.warning("%s; it says nothing any more, and goes later", error)
-            self.classic_from, self._classic_left = None, True
+            if self.classic_from is not None:
+                self.classic_from, self._classic_left = None, former
 
     def _write(self, entries: list[EpochEntry]) -> None:
         data = encode(entries)

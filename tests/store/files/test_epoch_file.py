@@ -249,3 +249,21 @@ def test_a_new_epoch_counts_also_when_the_note_on_the_time_before_cannot_be_remo
     file = _file(disk) if restarted else file
     file.append(Epoch(3), PhysicalOffset(900))
     assert not disk.exists(PATH + ".classic"), "it goes with the next"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_note_that_was_left_goes_before_its_epoch_is_the_last_again(restarted: bool) -> None:
+    """A kill behind the list of epochs would have it count again."""
+    disk = FaultyDisk()
+    file = _file(disk)
+    file.append(Epoch(1), PhysicalOffset(0))
+    file.leave(PhysicalOffset(500))
+    disk.fail = lambda what, path: errno.EIO if path.endswith(".classic") and what == "remove" else None
+    file.append(Epoch(2), PhysicalOffset(500))
+    file = _file(disk) if restarted else file
+    with pytest.raises(DiskError, match="removing"):
+        file.truncate_suffix(PhysicalOffset(500))
+    assert (file.last, _file(disk).last) == (_entry(2, 500), _entry(2, 500)), "nothing changed"
+    disk.fail = lambda what, path: None
+    file.truncate_suffix(PhysicalOffset(500))
+    assert (file.last, file.classic_from, _file(disk).classic_from) == (_entry(1, 0), None, None)
