@@ -229,6 +229,10 @@ class RoleMachine:
         """The Controllers were asked with what this log holds."""
         self._examined, self.cannot_begin = True, False
 
+    def on_lost(self) -> None:
+        """What the Controllers know of this log is about to be put aside."""
+        self._examined = False
+
     def on_cannot_begin(self) -> None:
         """This broker fails to lead, and that lasts: it asks for another election. Until that is answered it
         leads no epoch: the request may be on its way, and another broker be elected by it."""

@@ -121,7 +121,7 @@ class RoleManager:
             self._parts, self.machine, self._host, self._controllers, self.lease, self._wake.set
         )
         conditions = self._parts.ha.conditions
-        conditions.before_reseed = self._membership.before_reseed
+        conditions.before_reseed = self._before_reseed
         conditions.holds_lease = self.lease.holds
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
         conditions.acks_replace_lease = lambda: not self.lease.required
@@ -281,6 +281,10 @@ class RoleManager:
             on_error=lambda error: self._note(str(error) or type(error).__name__),
             ended=lambda: self.machine.over,
         )
+
+    async def _before_reseed(self) -> None:
+        self.machine.on_lost()
+        await self._membership.before_reseed()
 
     def _note(self, reason: str) -> None:
         if reason != self.reason:

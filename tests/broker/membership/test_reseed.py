@@ -44,8 +44,10 @@ async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: P
         before = second.ha.conditions.before_reseed
         assert before is not None
 
+        assert second.role.machine._examined
         await before()
 
+        assert not second.role.machine._examined, "it asks again before it leads"
         assert second.role._membership.suspect
         noted = msgspec.json.decode((Path(second.config.store_path) / "bootId.json").read_bytes())
         assert noted["doubtful"] is True, "a restart in the middle of the copy leaves it suspect"

@@ -271,6 +271,17 @@ def test_a_master_that_was_elected_before_this_start_asks_as_well() -> None:
     assert isinstance(machine.decide(view(3), facts), Lead), "elected for what it says now"
 
 
+def test_one_whose_log_was_put_aside_asks_although_it_followed_a_master() -> None:
+    """It may have been elected for the log that it had before the Controllers heard."""
+    machine = RoleMachine(CurrentRole())
+    machine.on(Event.REGISTERED)
+    machine.on_follow(BrokerId(2), Epoch(1), "10.0.0.2:10911", None)
+    machine.on_lost()
+    assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1), suspect=True)), AskAnew)
+    machine.on_examined()
+    assert isinstance(machine.decide(view(3), Facts(ME, Epoch(1), suspect=True)), Lead)
+
+
 def test_one_that_cannot_begin_asks_and_leads_no_epoch_before_it_is_answered() -> None:
     machine, facts = RoleMachine(CurrentRole()), Facts(ME, Epoch(1))
     machine.on(Event.REGISTERED)
