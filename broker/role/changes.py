@@ -23,14 +23,13 @@ from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
 from ha.slave.own_log import forget_epochs
 from model.ids import BrokerId, Epoch, PhysicalOffset
-from runtime.disk_probe import DiskProbe
 from runtime.tasks import Tasks
 from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
 DRAIN_STEP_S: Final = 0.002
-PROBE_S: Final = 1.0  # a disk that takes no write for so long begins no epoch
+PROBE_S: Final = 1.0  # a disk that takes no write for so long, and is not known to be slow, begins no epoch
 
 
 class RoleChanges:
@@ -55,7 +54,6 @@ class RoleChanges:
         self._tables = tables
         self._group_address = group_address
         self._topic_repair = TopicRepair(context)
-        self._probe = DiskProbe(context.env, context.config.store_path)
         self._tasks = Tasks(f"broker {context.config.broker_name} master")
         context.store.on_arrive.append(self._topic_repair.arrived)
         context.store.begin_queues(context.topics.starts)
@@ -72,12 +70,12 @@ class RoleChanges:
         """Become master of its epoch, or learn that we stay master in a new one. Raises DiskError, and
         TimeoutError where the disk hangs."""
         broker_id, epoch = elected.broker_id, elected.epoch
-        if epoch > 0:
+        again = self._context.role_state.is_master
+        if epoch > 0 and not again:
             # Files are written on the loop below: on a disk that hangs that would end the heartbeats, too.
-            await self._probe.answers(PROBE_S)
+            await self._upkeep.table_sources.probe.answers(PROBE_S)
         if self._ends:
             return
-        again = self._context.role_state.is_master
         self._leads = True
         slice_ = Slice(self._context.env.monotonic_ms)
         if not again:

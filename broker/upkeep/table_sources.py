@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 GIVE_S: Final = CALL_S + HOLD_MS_MAX / 1000
 """All tables at their bounds take long to be written and read."""
 DISK_S: Final = 1.0
-"""A write that takes longer is given up unless the disk takes another one within the same time."""
+"""A write that takes longer is given up unless the disk answers a probe within the same time."""
 NOTHING: Final = "nothing"
 _VERSIONED: Final = ("topics", "groups")
 
@@ -66,7 +66,7 @@ class TableSources:
         self._files = tables
         self._client = client
         self._sync = sync
-        self._probe = DiskProbe(context.env, context.config.store_path)
+        self.probe = _probe(context)
         self._unmarked = False
         """What was taken is on the disk, and perhaps not that it was."""
 
@@ -125,7 +125,7 @@ class TableSources:
                 if not within.expired():
                     raise
             # What was begun goes on, and is waited for again.
-            await self._probe.answers(DISK_S)
+            await self.probe.answers(DISK_S)
 
     def _named(self, broker_id: BrokerId) -> dict[str, str]:
         config = self._context.config
@@ -180,6 +180,13 @@ class TableSources:
             sorted(source.brokers),
         )
         return "", {}
+
+
+def _probe(context: BrokerContext) -> DiskProbe:
+    """Of all that an epoch is begun in."""
+    config = context.config
+    elsewhere = {config.commit_log_path, config.epoch_file_path.rpartition("/")[0]} - {"", config.store_path}
+    return DiskProbe(context.env, config.store_path, sorted(elsewhere))
 
 
 def _is_meant(said: Mapping[str, str], meant: Mapping[str, str]) -> bool:

@@ -191,6 +191,28 @@ async def test_a_topic_whose_first_message_is_dispatched_during_a_promotion_is_m
         assert topics.get("Later") is None, "this broker is no master, and is not about to be one"
 
 
+async def test_a_master_that_serves_begins_its_next_epoch_also_on_a_disk_that_answers_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was fenced, and nothing hung."""
+    async with running(tmp_path) as broker:
+        roles, probe = broker.roles, broker.upkeep.table_sources.probe
+
+        async def hangs(within_s: float) -> None:
+            raise TimeoutError("the disk hangs")
+
+        await roles.fence()
+        with monkeypatch.context() as patched:
+            patched.setattr(probe, "answers", hangs)
+            with pytest.raises(TimeoutError, match="hangs"):
+                await roles.lead(elected(1, 1, [1], 1))
+            assert not broker.role_state.is_master
+        await roles.lead(elected(1, 1, [1], 1))
+        monkeypatch.setattr(probe, "answers", hangs)
+        await roles.lead(elected(1, 2, [1], 1))
+        assert (broker.role_state.is_master, broker.role_state.epoch) == (True, 2)
+
+
 async def test_no_send_is_taken_before_the_queue_offsets_of_a_promotion_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

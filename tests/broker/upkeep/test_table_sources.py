@@ -17,6 +17,7 @@ from broker.service import Broker
 from broker.upkeep import table_sources
 from broker.upkeep.table_sources import TableSources
 from model.codes import Request, Response
+from model.config import BrokerConfig
 from model.errors import MqError, PeerError
 from model.ids import BrokerId, Epoch
 from model.topic import DataVersion, SubscriptionGroupConfig
@@ -55,7 +56,7 @@ def source(epoch: int, *ids: int, life: str = "") -> TableSource:
 
 async def taken(mine: int, client: Asked, *sources: TableSource) -> str | None:
     """Whose tables broker 9 takes, which has served last in epoch ``mine``."""
-    config = SimpleNamespace(cluster_name="c", broker_name="broker-a", store_path="store")
+    config = BrokerConfig(cluster_name="c", broker_name="broker-a", store_path="store")
     nothing = cast(Any, SimpleNamespace(config=config, env=OsEnv()))
     found = await TableSources(nothing, nothing, cast(Any, client), nothing)._newest(
         BrokerId(9), mine, sources
@@ -149,7 +150,7 @@ async def test_a_disk_that_is_slow_to_take_them_is_waited_for_and_one_that_hangs
     """Nobody else led as long as it waited for its disk."""
     monkeypatch.setattr(table_sources, "DISK_S", 0.05)
     async with giving(tmp_path / "1") as (_, sources), running(tmp_path / "2") as other:
-        groups, probe = other.tables.files["groups"], other.upkeep.table_sources._probe
+        groups, probe = other.tables.files["groups"], other.upkeep.table_sources.probe
         write, goes_on = groups.write_now, asyncio.Event()
 
         async def slow() -> None:
