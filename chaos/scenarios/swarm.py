@@ -38,6 +38,7 @@ from chaos.faults import (
     Step,
     Stop,
     SyncError,
+    Upgrade,
     Wipe,
     WriteError,
     ordered,
@@ -518,6 +519,7 @@ def _neighbour_rule(plan: Plan, rng: random.Random) -> None:
         plan.neighbour_broker = next(dict(mode.values) for mode in MODES if mode.name == name)
 
 
+UPGRADE_SHARE: Final = 0.03
 EPOCHS_ROT_SHARE: Final = 0.1
 EPOCHS_FLIPS_MAX: Final = 3
 """So many are turned back: the epochs stand in two files, and each mends one bit."""
@@ -589,6 +591,9 @@ def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     if lot.random() < NEIGHBOUR_SHARE and not unclean:
         _with_a_neighbour(plan, draw, lot)
     _neighbour_rule(plan, random.Random(f"neighbour's rule {rest}"))
+    upgrade = random.Random(f"upgrade {rest}")
+    if upgrade.random() < UPGRADE_SHARE and not plan.set_kept:
+        plan.steps = ordered([*plan.steps, Step(upgrade.randint(300, plan.load_ms), Upgrade("b1"))])
     rots = random.Random(f"rotten epochs {rest}")
     if rots.random() < EPOCHS_ROT_SHARE:
         _with_rotten_epochs(plan, steps, rots)
