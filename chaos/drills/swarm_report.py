@@ -4,7 +4,8 @@
         --out docs/results
 
 writes ``swarm.md`` and ``swarm.json`` of the parts, each with the commit it ran on. ``swarm-bugs.json``: the
-seed that found each planted bug, and how many schedules were run for it.
+seed that found each planted bug, and how many schedules were run for it. ``--former
+docs/results/swarm.json``: after those that are told there already.
 """
 
 from __future__ import annotations
@@ -131,6 +132,21 @@ Part = tuple[str, SwarmReport]
 """A commit, and what ran on it."""
 
 
+def told_before(path: Path) -> tuple[list[Part], dict[int, str]]:
+    """The parts of a former ``swarm.json``, and what came of violations. It has one coverage for all of
+    them: the first part bears it."""
+    former = json.loads(path.read_text())
+    parts = []
+    for told in former["parts"]:
+        report = SwarmReport()
+        report.ranges = [(begin, end) for begin, end in told["ranges"]]
+        report.violations = told["violations"]
+        report.wall_s, report.cpu_s, report.virtual_s = told["wall_s"], told["cpu_s"], told["virtual_s"]
+        parts.append((told["commit"], report))
+    parts[0][1].coverage.update(former["coverage"])
+    return parts, {int(seed): text for seed, text in former.get("notes", {}).items()}
+
+
 def merged(parts: Sequence[Part]) -> dict[str, Any]:
     """The JSON of all parts together, and of each."""
     whole = SwarmReport()
@@ -248,14 +264,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bugs", type=Path)
     parser.add_argument("--note", action="append", default=[], metavar="SEED=TEXT")
     parser.add_argument("--out", type=Path, required=True, metavar="DIRECTORY")
+    parser.add_argument("--former", type=Path)
     given = parser.parse_args(arguments)
-    parts = []
+    parts, notes = told_before(given.former) if given.former else ([], {})
     for text in given.parts:
         commit, _, path = text.partition("=")
         parts.append((commit, SwarmReport.load(Path(path))))
-    notes = {int(seed): text for seed, _, text in (note.partition("=") for note in given.note)}
+    notes |= {int(seed): text for seed, _, text in (note.partition("=") for note in given.note)}
     bugs = {} if given.bugs is None else json.loads(given.bugs.read_text())
-    (given.out / "swarm.json").write_text(json.dumps(merged(parts) | {"bugs": bugs}, indent=2) + "\n")
+    whole = merged(parts) | {"bugs": bugs, "notes": {str(seed): notes[seed] for seed in sorted(notes)}}
+    (given.out / "swarm.json").write_text(json.dumps(whole, indent=2) + "\n")
     (given.out / "swarm.md").write_text("\n".join(markdown(parts, notes, bugs)) + "\n")
 
 

@@ -442,6 +442,16 @@ def test_the_page_of_a_long_run_names_parts_violations_and_planted_bugs(tmp_path
     found = json.loads((tmp_path / "swarm.json").read_text())
     assert found["seeds"] == 10
     assert found["bugs"]["skip_sync"]["seed"] == 4
+    (tmp_path / "swarm.json").rename(tmp_path / "former.json")
+    part.violations = []
+    part.write(tmp_path / "b.json")
+    former = ["--former", str(tmp_path / "former.json"), "--bugs", str(tmp_path / "bugs.json")]
+    write_page([f"def={tmp_path / 'b.json'}", *former, "--out", str(tmp_path)])
+    page = (tmp_path / "swarm.md").read_text()
+    assert "| abc | 10 | 0..9 | 2.0 | 2.5 |" in page
+    assert "| def | 10 | 0..9 | 2.0 | 2.5 |" in page
+    assert "| 7 | lost | gone / for good | the checker's fault |" in page
+    assert "| kill | 6 |" in page
 
 
 def test_a_file_that_is_no_report_is_left_alone(tmp_path: Path) -> None:
