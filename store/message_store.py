@@ -367,7 +367,9 @@ class MessageStore:
         """Which offset a queue gives next that holds no message at or behind ``physical_offset`` of the log;
         else 0."""
         queue = self.files.queues.get(topic, queue_id)
-        if queue is None or queue.max_physical > physical_offset:
+        if queue is None:
+            return self.next_offset(topic, queue_id)
+        if queue.max_physical > physical_offset:
             return 0
         return max(queue.max_offset, self.next_offset(topic, queue_id))
 

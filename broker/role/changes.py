@@ -94,7 +94,8 @@ class RoleChanges:
         # What one of these says beyond the end was of messages that are lost: others get their offsets.
         self._tables.delays.clamp(self._context.store.next_offset)
         self._tables.timed.clamp(self._context.store.next_offset)
-        self._context.topics.clamp_ends(self._context.store.next_offset)
+        if not again:
+            await self._context.topics.clamp_ends(self._context.store.next_offset, slice_)
         if self._ends:
             return
         if not again:

@@ -46,7 +46,7 @@ _SYSTEM: Final = frozenset(
 """The original's besides those of the start, whether they are there or not: nobody makes or deletes them."""
 DELETED_MAX: Final = 10_000
 EXPIRED_MAX: Final = 100_000
-"""Names. Beyond, those that were noted first are forgotten: they give offsets again if nobody has a file."""
+"""Names. Beyond, none is noted: such a queue gives offsets again where nobody has a file of it."""
 
 
 def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
@@ -158,33 +158,27 @@ class Topics:
         """Messages of these queues are, or will be in a moment, all gone; they ended there."""
         changed = []
         for name, found in ends.items():
-            known = self.starts.get(name, {})
+            known, noted = self.starts.get(name, {}), self._expired.table
             news = {queue_id: end for queue_id, end in found.items() if end > known.get(queue_id, 0)}
-            if news:
-                self._expired.table[name] = {**self._expired.table.pop(name, {}), **news}
-                self._expired.text.changed(name, True)
-                self._set_starts(name)
+            if news and (name in noted or len(noted) < EXPIRED_MAX):
+                self._set_ends(self._expired, name, {**noted.get(name, {}), **news})
                 changed.append(name)
-        while len(self._expired.table) > EXPIRED_MAX:
-            oldest = next(iter(self._expired.table))
-            self._set_ends(self._expired, oldest, {})
-            changed.append(oldest)
         if changed:
             self._changed(changed)
 
-    def clamp_ends(self, end: Callable[[str, int], int]) -> None:
+    async def clamp_ends(self, end: Callable[[str, int], int], slice_: Slice) -> None:
         """Cut where queues ended that go on before that back to ``end(topic, queue)``: it was noted, and the
-        log was lost. See ``OffsetTable.clamp``."""
+        log was lost. See ``OffsetTable.clamp``. Raises as ``slice_``."""
         changed = []
         for name, starts in list(self.starts.items()):
             cut = {queue_id: end(name, queue_id) for queue_id in starts}
-            if all(cut[queue_id] >= start for queue_id, start in starts.items()):
-                continue
-            for known in (self._deleted, self._expired):
-                ends = known.table.get(name)
-                if ends is not None:
-                    self._set_ends(known, name, {q: min(last, cut[q]) for q, last in ends.items()})
-            changed.append(name)
+            if any(cut[queue_id] < start for queue_id, start in starts.items()):
+                for known in (self._deleted, self._expired):
+                    ends = known.table.get(name)
+                    if ends is not None:
+                        self._set_ends(known, name, {q: min(last, cut[q]) for q, last in ends.items()})
+                changed.append(name)
+            await slice_.breathe()
         if changed:
             self._changed(changed)
 
@@ -303,7 +297,9 @@ class Topics:
             return False
         deleted, expired = _parse_ends(wrapper, DELETED), _parse_ends(wrapper, EXPIRED)
         if EXPIRED not in wrapper:  # that master knows no such thing: what one that does told stays true
-            expired = {name: dict(starts) for name, starts in self.starts.items()}
+            expired = self._expired.table
+            if DELETED not in wrapper:  # a RocketMQ broker's
+                deleted = self._deleted.table
         names = (
             differing(self.table, table)
             | differing(self._deleted.table, deleted)

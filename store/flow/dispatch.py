@@ -100,7 +100,7 @@ class Dispatcher:
         self._indexer = indexer
         self._parser = parser
         self._on_arrive = on_arrive
-        self._far: dict[ConsumeQueue, _FarEntry] = {}  # what no queue could go on with, the newest of each
+        self._far: dict[tuple[str, int], _FarEntry] = {}  # what a queue could not go on with, the newest
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._copied_until = -1  # where the bytes end that a master sent last
@@ -162,6 +162,7 @@ class Dispatcher:
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
         self._remembered.clear()
+        self._far.clear()
         self._copied_until = min(self._copied_until, offset)
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
         self.dispatched = min(self.dispatched, PhysicalOffset(offset))
@@ -171,6 +172,7 @@ class Dispatcher:
     def start_at(self, dispatched: int, confirmed: int) -> None:
         """Where recovery found things."""
         self._remembered.clear()
+        self._far.clear()
         self._copied_until = -1
         self.dispatched = PhysicalOffset(dispatched)
         self.confirmed = PhysicalOffset(confirmed)
@@ -426,10 +428,9 @@ class Dispatcher:
                 continue
             queue = table.get((topic, queue_id))
             if queue is None:
-                if not is_queue_name(topic, queue_id):
-                    log.error("record at %d: no queue can be named %r %d", offset, topic, queue_id)
+                queue = self._opened(topic, queue_id, (queue_offset, offset, size, tags_code))
+                if queue is None:
                     continue
-                queue = queues.open(topic, queue_id)
             if queue_offset == queue.max_offset and offset >= queue.max_physical:
                 buffer = queue.buffer
                 buffer += pack(offset, size, tags_code)
@@ -437,9 +438,9 @@ class Dispatcher:
                 queue.max_physical = offset + size
                 if len(buffer) >= BUFFER_BYTES_MAX and self._files.health.why_not_writable is None:
                     self._flush(queue)
-            elif self._is_far(queue, (queue_offset, offset, size, tags_code)) or not queue.put(
-                queue_offset, offset, size, tags_code
-            ):
+            elif self._is_far(
+                (topic, queue_id), queue.max_offset, (queue_offset, offset, size, tags_code)
+            ) or not self._put_one(queue, (queue_offset, offset, size, tags_code)):
                 continue
             if sys_flag & INNER_BATCH:  # the other messages of the record have its offset plus 1, 2, ...
                 queue.skip_to(queue_offset + messages_at(self._files.log, offset, size))
@@ -447,24 +448,40 @@ class Dispatcher:
             arrived[topic, queue_id, tags_code] = queue.max_offset
         return arrived
 
-    def _is_far(self, queue: ConsumeQueue, entry: _FarEntry) -> bool:
-        """Is this no offset the queue can go on at? Then the record's head rotted, and nothing is entered:
-        a scrub, or who compares replicas, sees it. When a second record goes on there, both are believed."""
-        queue_offset, offset, _, _ = entry
-        near = queue.max_offset + FAR_ENTRIES if queue.max_offset else offset // RECORD_BYTES_MIN
-        start = self._files.queues.start_of(queue.topic, queue.queue_id)
-        if queue_offset <= max(near, FAR_ENTRIES, start):
-            return False
-        before, self._far[queue] = self._far.get(queue), entry
-        if before is not None and before[0] == queue_offset - 1:
+    def _opened(self, topic: str, queue_id: int, entry: _FarEntry) -> ConsumeQueue | None:
+        """The queue, made for its first record; None where that is not believed."""
+        if not is_queue_name(topic, queue_id):
+            log.error("record at %d: no queue can be named %r %d", entry[1], topic, queue_id)
+            return None
+        if self._is_far((topic, queue_id), 0, entry):
+            return None
+        return self._files.queues.open(topic, queue_id)
+
+    def _put_one(self, queue: ConsumeQueue, entry: _FarEntry) -> bool:
+        """With the one before it, where that was not believed alone. False: it is there already."""
+        before = self._far.pop((queue.topic, queue.queue_id), None)
+        if before is not None and before[0] == entry[0] - 1:
             queue.put(*before)
+        return queue.put(*entry)
+
+    def _is_far(self, key: tuple[str, int], end: int, entry: _FarEntry) -> bool:
+        """Is this no offset the queue, which ends at ``end``, can go on at? Then the record's head rotted,
+        and nothing is entered: a scrub, or who compares replicas, sees it. When a second record goes on
+        there, both are believed."""
+        queue_offset, offset, _, _ = entry
+        near = end + FAR_ENTRIES if end else offset // RECORD_BYTES_MIN
+        start = self._files.queues.start_of(*key)
+        if queue_offset <= max(near, FAR_ENTRIES, start + FAR_ENTRIES):
             return False
+        before = self._far.get(key)
+        if before is not None and before[0] == queue_offset - 1:
+            return False
+        self._far[key] = entry
         log.error(
             "record at %d: offset %d is too far behind the end of %s/%d, not entered",
             offset,
             queue_offset,
-            queue.topic,
-            queue.queue_id,
+            *key,
         )
         return True
 

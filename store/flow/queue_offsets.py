@@ -5,6 +5,7 @@ The queues say how far dispatch is; records behind that, and what is known of lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, TypeVar
@@ -15,7 +16,7 @@ from store.files.compiled import PACKED
 from store.files.consume_queue import ConsumeQueue
 from store.files.record import RECORD_BYTES_MIN, Dispatch
 from store.files.store_files import StoreFiles
-from store.flow.dispatch import messages_at
+from store.flow.dispatch import FAR_ENTRIES, messages_at
 from store.flow.walker import Walker
 
 T = TypeVar("T")
@@ -84,11 +85,11 @@ class QueueOffsets:
                     count = messages_at(self._log, item.offset, item.size) if inner else 1
                     table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
             yield
-        self._step_over_lost(table)
         for known in _batches(self._queues.starts.items()):
             for topic, starts in known:
                 self._begin_at(topic, starts, table, undispatched)
             yield
+        self._step_over_lost(table)
         light_queues = 0
         for keys in _batches(table):
             light_queues += sum(topic.startswith(LMQ_PREFIX) for topic, _ in keys)
@@ -116,18 +117,20 @@ class QueueOffsets:
 
     def _step_over_lost(self, table: dict[tuple[str, int], QueueOffset]) -> None:
         """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue
-        that nothing was appended to since may have held as many as there was room for."""
+        that nothing was appended to since may have held as many as there was room for. No further than who
+        dispatches the next record believes, here and at every replica."""
+        steps = Counter[tuple[str, int]]()
+        ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
         for item in self._damage.ranges:
             for one in item.lost:
                 key = (one.topic, one.queue_id)
                 table[key] = QueueOffset(max(table.get(key, 0), one.queue_offset + 1))
             unknown = item.until - item.begin - sum(one.size for one in item.lost)
-            if unknown < RECORD_BYTES_MIN:
-                continue
-            ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
-            for key in table:
-                if ends.get(key, 0) <= item.begin:
-                    table[key] = QueueOffset(table[key] + unknown // RECORD_BYTES_MIN)
+            if unknown >= RECORD_BYTES_MIN:
+                room = unknown // RECORD_BYTES_MIN
+                steps.update({key: room for key in table if ends.get(key, 0) <= item.begin})
+        for key, step in steps.items():
+            table[key] = QueueOffset(table[key] + min(step, FAR_ENTRIES))
 
 
 def _check(queue: ConsumeQueue, table: dict[tuple[str, int], QueueOffset]) -> None:

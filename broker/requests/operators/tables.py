@@ -139,7 +139,8 @@ class TableProcessor:
         self._need_change()
         store.append_waiting()
         queues |= set(store.queues_of(name)) | self._context.topics.starts.get(name, {}).keys()
-        ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
+        noted = self._context.topics.starts.get(name, {})
+        ends = {q: max(store.max_queue_offset(name, q), noted.get(q, 0)) for q in sorted(queues)}
         self._context.topics.delete(
             name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
         )

@@ -16,6 +16,7 @@ from model.ids import BrokerId, Epoch
 from model.message import TIMER_TOPIC
 from store.files.damage import DamagedRange
 from store.flow import retention
+from store.flow.dispatch import FAR_ENTRIES
 from tests.broker.helpers import client_of, commit, config_for, elected, eventually, running, topic
 from tests.plain import broker_ids
 
@@ -224,6 +225,30 @@ async def test_offsets_that_a_damaged_range_may_have_held_are_noted_with_the_res
         assert one.store.next_offset("Idle", 0) == following
 
 
+async def test_after_much_damage_the_next_message_is_read(tmp_path: Path) -> None:
+    """No queue steps over more offsets than who dispatches the next record believes."""
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        for _ in range(SENT):
+            assert (await client.send("Idle")).code == 0
+        await client.pull_until("Idle", 0, SENT)
+        await one.fence()
+        one.topics.note_expired({"Elsewhere": {0: 10}})
+        begin = one.store.log.end
+        async with client_of(one):
+            await one.lead(elected(1, 2, {1}, 2))
+        for _ in range(10):
+            assert (await client.send("Lost", bytes(60_000))).code == 0
+        await one.fence()
+        one.store.damage.note([DamagedRange(begin, one.store.log.end, "unreadable", 0, ())])
+        await one.lead(elected(1, 3, {1}, 3))
+        for name, end in (("Idle", SENT), ("Elsewhere", 10)):
+            sent = await client.send(name, b"next")
+            offset = int(sent.ext["queueOffset"])
+            assert offset == end + FAR_ENTRIES
+            assert [r.body for r in await client.pull_until(name, offset, 1)] == [b"next"]
+
+
 async def test_a_timer_topic_that_expired_as_a_whole_holds_nothing_up(tmp_path: Path) -> None:
     async with running(tmp_path / "one", **KEYS) as one:
         await one.lead(elected(1, 1, {1}, 1))
@@ -240,5 +265,7 @@ def test_names_of_expired_queues_are_remembered_up_to_a_bound(
     monkeypatch.setattr("broker.tables.topics.EXPIRED_MAX", 3)
     topics = Topics(config_for(tmp_path), lambda: 1)
     topics.note_expired({f"T{number}": {0: 1} for number in range(5)})
-    assert list(topics.starts) == ["T2", "T3", "T4"]
+    assert list(topics.starts) == ["T0", "T1", "T2"]
+    topics.note_expired({"T4": {0: 1}, "T1": {0: 2}})
+    assert topics.starts == {"T0": {0: 1}, "T1": {0: 2}, "T2": {0: 1}}
     topics.check_invariants()
