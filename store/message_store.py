@@ -125,6 +125,10 @@ class MessageStore:
         self.log.check_invariants()
         self.flow.dispatcher.check_invariants()
         self.damage.check_invariants()
+        if self._opened:  # before, the checkpoint may have been read, and the log not yet
+            self._check_checkpoint()
+
+    def _check_checkpoint(self) -> None:
         settled = self.checkpoint.now.settled_offset
         assert settled <= self.log.flushed, (
             f"the checkpoint covers bytes up to {settled}, flushed are {self.log.flushed}"
@@ -149,6 +153,7 @@ class MessageStore:
         self.epochs.truncate_suffix(PhysicalOffset(self.log.end + 1))
         self.rebuild_queue_offsets()
         self.check_invariants()
+        self._check_checkpoint()
 
     def start_failed(self) -> None:
         """The server whose store this is did not come to serve: see ``Opening.start_failed``."""

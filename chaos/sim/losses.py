@@ -77,7 +77,7 @@ class Losses:
         self._cluster = cluster
         self._synced = synced
         self._powerless = self._wiped = False
-        self._dropped = 0  # as ``DiskCounts`` has it, of all brokers
+        self._dropped: dict[str, int] = {}  # as ``DiskCounts`` has it, of each broker
         self._tolerates = tolerates
         self._unclean = unclean
         self._unclean_seen = 0
@@ -97,23 +97,32 @@ class Losses:
             self._hit |= {node.name for node in cluster.of("broker")}
         elif fault.name in COSTS_A_COPY and name in cluster.nodes and cluster.nodes[name].kind == "broker":
             self._hit.add(name)
-        powerless = self._lost_memory(fault)
-        self._powerless |= powerless
         other_disk = isinstance(fault, Wipe | PutBack)
         self._wiped |= other_disk
-        if other_disk or powerless:
+        powerless = self._dropping()
+        if isinstance(fault, PowerFail):
+            powerless.add(name)
+        self._lost(powerless, {name} if other_disk else set())
+
+    def _dropping(self) -> set[str]:
+        """Brokers whose machines dropped since the last look what a failed sync left in memory alone."""
+        now = {one.name: one.machine.counts.dropped for one in self._cluster.of("broker")}
+        before, self._dropped = self._dropped, now
+        return {name for name, count in now.items() if count > before.get(name, 0)}
+
+    def _lost(self, powerless: set[str], other_disks: set[str]) -> None:
+        """Something is gone that was in the memory of ``powerless`` alone, or on ``other_disks``."""
+        cluster = self._cluster
+        self._powerless |= bool(powerless)
+        for name in sorted(powerless | other_disks):
             self._bytes_gone.append((cluster.clock(), cluster.nodes[name].host))
-        if other_disk or (powerless and not self._synced):
+        if other_disks or (powerless and not self._synced):
             self._note(cluster.of_group(), left_behind=False)
 
-    def _lost_memory(self, fault: Fault) -> bool:
-        """Whether something is gone that was in memory alone."""
-        before = self._dropped
-        self._dropped = sum(one.machine.counts.dropped for one in self._cluster.of("broker"))
-        return isinstance(fault, PowerFail) or self._dropped > before
-
     def happened(self, event: Happened) -> None:
-        """A broker became master: what its log lacks stays behind, where the mode allows it."""
+        """A broker became master: what its log lacks stays behind, where the mode allows it. Or a process
+        ended that no fault struck: the operator restarts one whose disk refused."""
+        self._lost(self._dropping(), set())
         if event.name not in ("promoted", "master_elected"):
             return
         if self._unclean():

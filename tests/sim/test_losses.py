@@ -91,6 +91,21 @@ def test_a_power_failure_costs_what_was_answered_before_it(who: str, ended_ms: f
     assert accounts.promised_away(sent(ended_ms), ["consumer"]).gone == ({"k"} if gone else set())
 
 
+@pytest.mark.parametrize("synced", [False, True])
+def test_what_a_failed_sync_left_in_memory_goes_with_a_process_that_no_fault_ended(synced: bool) -> None:
+    """The operator restarts a broker whose disk refused (seed 6204 of the swarm)."""
+    brokers = Brokers()
+    accounts = Losses(cast(SimCluster, brokers), tolerates=None, synced=synced, unclean=lambda: False)
+    brokers.now_ms = 150.0
+    brokers.nodes["b2"].machine.dropped = 1
+    accounts.happened(Happened(150.0, "b2", "restarted"))
+    assert accounts.promised_away(sent(140.0), ["consumer"]).gone == (set() if synced else {"k"})
+    assert accounts.bytes_may_be_missing
+    brokers.now_ms = 300.0
+    accounts.happened(Happened(300.0, "b2", "restarted"))
+    assert accounts.promised_away(sent(290.0), ["consumer"]).gone == set(), "it lost nothing more"
+
+
 @pytest.mark.parametrize(("read_ms", "gone"), [(900.0, False), (160.0, True)])
 def test_what_was_read_long_after_a_power_failure_was_stored_after_it(read_ms: float, gone: bool) -> None:
     brokers = Brokers()

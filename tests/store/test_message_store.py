@@ -28,6 +28,18 @@ from tests.store.support import SEGMENT, config, fill, message, opened, records_
 from tests.waiting import until
 
 
+async def test_a_checkpoint_is_held_against_a_log_that_was_read() -> None:
+    """A start that a full disk ends has read the checkpoint alone (seed 7249 of the swarm)."""
+    async with opened(FaultyEnv()) as store:
+        store.check_invariants()
+        store.checkpoint.now.settled_offset = PhysicalOffset(store.log.flushed + 1)
+        with pytest.raises(AssertionError, match="the checkpoint covers bytes up to"):
+            store.check_invariants()
+        store.checkpoint.now.settled_offset = store.log.flushed
+    store.checkpoint.now.settled_offset = PhysicalOffset(store.log.flushed + 1)
+    store.check_invariants()
+
+
 async def test_what_is_put_is_served_in_order_after_it_is_confirmed() -> None:
     async with opened(FaultyEnv()) as store:
         puts = [store.put(message(f"m{n}"))[0] for n in range(5)]
