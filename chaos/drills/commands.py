@@ -34,6 +34,7 @@ from chaos.drills.measure import Drill
 from chaos.drills.screen import cannot_go_on, show_campaign, show_drill, show_summary
 from chaos.history import History
 from chaos.links.cluster_links import LINK_FAULTS, ClusterLinks
+from chaos.live.noted import DRILL, Noted
 from chaos.worlds.live import FAULTS, LiveWorld, World
 from chaos.worlds.rocketmq_live import RocketMQWorld
 from model.errors import ConfigError, MqError
@@ -73,8 +74,9 @@ class Site:
             await cluster.up(tell=tell)
             yield LiveWorld(env, cluster)
             return
-        own = Path(tempfile.mkdtemp(prefix="keelmq-drill-"))
+        own = Path(tempfile.mkdtemp(prefix=DRILL))
         try:
+            Noted.of_this_process().write(own)  # before any server: who heals is to know whose they are
             if self.target == "rocketmq":
                 theirs = RocketMQWorld(env, own, settings=self.settings)
                 try:

@@ -26,11 +26,11 @@ from admin.local.layout import Node
 from chaos.faults import OwnFault
 from chaos.links import detours
 from chaos.links.detours import Detours
-from chaos.live import clocks, loop_disk, network
+from chaos.live import clocks, leftovers, loop_disk, network
 from chaos.live.clocks import Clock
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
-from chaos.live.noted import BOOT_ID, LEDGER, Noted, began, boot, runs
+from chaos.live.noted import BOOT_ID, LEDGER, Noted, runs
 from chaos.live.releases import NoRelease, Release, previous
 from chaos.scenarios.live_only import LiveOnly
 
@@ -163,10 +163,7 @@ class Ground:
 
     def note(self) -> None:
         """Write down what there is to undo."""
-        noted = Noted(
-            pid=os.getpid(),
-            began=began(os.getpid()),
-            boot=boot(),
+        noted = Noted.of_this_process(
             keep=self._keep,
             switch=self.network.switch_pid if self.network else None,
             namespaces=self.network.namespaces() if self.network else [],
@@ -259,24 +256,22 @@ def is_mended(fault: OwnFault) -> bool:
 
 def heal(directory: Path) -> list[str]:
     """Undo what a drill that died left in ``directory``: what was done, in words. A drill that still runs
-    is left alone: raises RuntimeError. Raises ConfigError when the directory holds no cluster, or what the
-    drill noted cannot be read."""
+    is left alone, and one of another container, which nobody sees from here: raises RuntimeError. Raises
+    ConfigError when what the drill noted, or its cluster, cannot be read."""
     found = Noted.read(directory)
     if found is None:
         return []
+    if found.works and not found.is_seen:
+        raise RuntimeError(
+            f"the drill of {directory} began in another container: heal it there, or remove "
+            f"{directory / LEDGER} when that container is gone"
+        )
     if found.works:
         raise RuntimeError(f"the drill of {directory} still runs (pid {found.pid}): end it instead")
     done = []
     for pid in found.tracers if found.of_this_boot else ():
         _end_tracer(pid)
-    cluster = LocalCluster.open(directory)
-    running = [node for node in cluster.layout.nodes if cluster.is_running(node)]
-    for node in running:
-        # Its network and its disk end with this command: nobody may find it half alive.
-        cluster.send_signal(node, signal.SIGKILL)
-    if running:
-        cluster.end(running)
-        done.append(f"ended {', '.join(node.name for node in running)}")
+    done += _end_servers(directory)
     done += _take_disks(directory, keep=found.keep)
     clocks.sweep()
     if found.proxies is not None and found.of_this_boot:
@@ -287,6 +282,25 @@ def heal(directory: Path) -> list[str]:
     if not any((directory / "disks").glob("*.img")):
         shutil.rmtree(directory / "disks", ignore_errors=True)
     (directory / LEDGER).unlink()
+    return done
+
+
+def _end_servers(directory: Path) -> list[str]:
+    """Those of its cluster, if it has come to one, and those that no state file names: of RocketMQ, and one
+    that was started in the moment in which the drill was killed."""
+    done = []
+    if (directory / layouts.STATE_FILE).exists():
+        cluster = LocalCluster.open(directory)
+        running = [node for node in cluster.layout.nodes if cluster.is_running(node)]
+        for node in running:
+            # Its network and its disk end with this command: nobody may find it half alive.
+            cluster.send_signal(node, signal.SIGKILL)
+        if running:
+            cluster.end(running)
+            done.append(f"ended {', '.join(node.name for node in running)}")
+    if others := leftovers.of(directory):
+        leftovers.end(others)
+        done.append(f"ended {len(others)} servers that no drill looked after")
     return done
 
 

@@ -1,7 +1,8 @@
 """Servers of drills that nobody looks after: the drill ended, or was killed, and they go on.
 
-They are known by their command line, which names a drill's directory, and by their parent: whoever started
-them ended, so it is the system's.
+They are known by their command line, which names a drill's directory, by their parent: whoever started them
+ended, so it is the system's; and by the directory, which says that a drill made it and is gone, or is gone
+itself. A directory without a ledger is no drill's, or was kept: whoever runs servers there looks after them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from chaos.live.noted import PROC, Noted, began, is_ours
+from chaos.live.noted import PROC, Noted, began, is_ours, pid_namespace
 from model.errors import ConfigError
 
 REAPERS: Final = frozenset({"systemd", "init", "tini", "dumb-init", "docker-init"})
@@ -27,24 +28,43 @@ END_S: Final = 10.0
 POLL_S: Final = 0.05
 
 
-def found(prefix: Path) -> dict[int, Path]:
-    """The directory of each forgotten server of this user, by its pid. ``prefix``: how the paths of drills'
-    directories begin."""
-    servers = {}
+class Server(NamedTuple):
+    """A process, and none that has its number since."""
+
+    pid: int
+    began: int
+
+
+def found(prefix: Path) -> dict[Server, Path]:
+    """The directory of each forgotten server of this user. ``prefix``: how the paths of drills' directories
+    begin."""
+    servers = _orphans(os.fsencode(prefix))
+    return {server: place for server, place in servers.items() if not is_looked_after(place)}
+
+
+def of(directory: Path) -> list[Server]:
+    """The servers of one directory that nobody's process started, also those that no state file names."""
+    place = directory.resolve()
+    return [server for server, at in _orphans(os.fsencode(place)).items() if at == place]
+
+
+def _orphans(prefix: bytes) -> dict[Server, Path]:
+    servers, own = {}, pid_namespace()
     for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            words = _words(int(entry.name))
-            directory = _directory(words, os.fsencode(prefix))
-            if directory is None or not _is_orphan(int(entry.name)) or not _is_of(os.geteuid(), entry):
-                continue
-            if not is_looked_after(directory):
-                servers[int(entry.name)] = directory
+        if not entry.name.isdigit() or (since := began(pid := int(entry.name))) is None:
+            continue
+        directory = _directory(_words(pid), prefix)
+        if directory is None or not _is_orphan(pid) or not _is_of(os.geteuid(), entry):
+            continue
+        if pid_namespace(pid) == own:  # else it is a container's, which has other folders
+            servers[Server(pid, since)] = directory
     return servers
 
 
 def is_looked_after(directory: Path) -> bool:
-    """Whether a drill works there, or its folder is another user's. A drill that is the first of all
-    processes, as in a container, is the parent of its servers as it is of all orphans: its ledger tells."""
+    """Whether a drill works there, or none made it, or it was kept, or it is another user's. A drill that is
+    the first of all processes, as in a container, is the parent of its servers as it is of all orphans: its
+    ledger tells."""
     if not os.path.lexists(directory):
         return False
     if not is_ours(directory):
@@ -53,7 +73,7 @@ def is_looked_after(directory: Path) -> bool:
         noted = Noted.read(directory)
     except ConfigError:
         return True  # nobody knows
-    return noted is not None and noted.works
+    return noted is None or noted.works
 
 
 def _is_of(uid: int, process: Path) -> bool:
@@ -63,22 +83,22 @@ def _is_of(uid: int, process: Path) -> bool:
         return False
 
 
-def end(pids: Iterable[int]) -> None:
+def end(servers: Iterable[Server]) -> None:
     """SIGTERM, also to those that stand still; SIGKILL after ``END_S``."""
-    left = set(pids)
+    left = set(servers)
     for number in (signal.SIGTERM, signal.SIGCONT):
         _signal(left, number)
     until = time.monotonic() + END_S
     while left and time.monotonic() < until:
-        left = {pid for pid in left if _runs(pid)}
+        left = set(filter(_runs, left))
         time.sleep(POLL_S)
     _signal(left, signal.SIGKILL)
 
 
-def _signal(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
+def _signal(servers: Iterable[Server], number: int) -> None:
+    for server in filter(_runs, servers):
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(server.pid, number)
 
 
 def _words(pid: int) -> list[bytes]:
@@ -117,6 +137,6 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _runs(pid: int) -> bool:
-    """A zombie does not."""
-    return began(pid) is not None
+def _runs(server: Server) -> bool:
+    """A zombie does not, nor does one that has its number since."""
+    return began(server.pid) == server.began

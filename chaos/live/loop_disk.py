@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.live.noted import began, is_our_file, is_ours
+from chaos.live.noted import began, is_our_file, is_ours, is_seen, pid_namespace
 
 IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32) of Linux: EXT4_IOC_SHUTDOWN, first of XFS, now of several file systems."""
@@ -27,7 +27,7 @@ TOOLS: Final = ("losetup", "mkfs.ext4", "mount", "umount")
 UMOUNT_S: Final = 10.0
 PROBE: Final = "probe"
 TRIAL: Final = "keelmq-probe-"
-"""How directories in which the machine is tried begin; the pid follows."""
+"""How directories in which the machine is tried begin; a pid follows, and the PID namespace it is of."""
 KEPT: Final = ".kept"
 FILLER: Final = "filler"
 """A file at its root that takes what is left."""
@@ -202,8 +202,9 @@ def sweep(directory: Path) -> list[str]:
     and none that a link leads to."""
     done = []
     for place in sorted(directory.glob(f"{TRIAL}*")):
-        pid = place.name.removeprefix(TRIAL).partition("-")[0]
-        if pid.isdigit() and began(int(pid)) is None and is_ours(place):
+        pid, *more = place.name.removeprefix(TRIAL).split("-")
+        of = int(more[0]) if len(more) > 1 and more[0].isdigit() else None
+        if pid.isdigit() and is_seen(of) and began(int(pid)) is None and is_ours(place):
             if is_ours(place / "disk"):
                 subprocess.run(["umount", "-l", str(place / "disk")], capture_output=True)
             if is_our_file(place / "image"):
@@ -235,7 +236,7 @@ def unavailable() -> str | None:
         return f"needs {', '.join(missing)}"
     if os.geteuid() != 0:
         return "needs root, for a loop device"
-    with TemporaryDirectory(prefix=f"{TRIAL}{os.getpid()}-") as name:
+    with TemporaryDirectory(prefix=f"{TRIAL}{os.getpid()}-{pid_namespace()}-") as name:
         base = Path(name)
         try:
             with LoopDisk(base / "disk", base / "image", megabytes=16) as disk:

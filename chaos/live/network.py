@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.live.noted import began
+from chaos.live.noted import began, is_seen, pid_namespace
 from chaos.live.switch import TUN, Rule
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
@@ -286,9 +286,13 @@ def sweep(netns: Path = NETNS) -> list[str]:
     """Take away the namespaces in which a process that is gone tried the machine: names of those that are
     gone now."""
     names = [path.name for path in sorted(netns.glob(f"{PROBE}*"))]
-    pids = {name: name.removeprefix(PROBE) for name in names}
-    left = [name for name, pid in pids.items() if pid.isdigit() and began(int(pid)) is None]
-    return [name for name in left if _deleted(name)]
+    return [name for name in names if _is_left(name) and _deleted(name)]
+
+
+def _is_left(name: str) -> bool:
+    """Whether who made it is gone: it has its pid, and the PID namespace that this is of."""
+    pid, _, of = name.removeprefix(PROBE).partition("-")
+    return pid.isdigit() and is_seen(int(of) if of.isdigit() else None) and began(int(pid)) is None
 
 
 def _deleted(namespace: str) -> bool:
@@ -305,7 +309,7 @@ def unavailable() -> str | None:
         return "needs root, for network namespaces"
     if not Path(TUN).exists():
         return f"needs {TUN}"
-    tried = f"{PROBE}{os.getpid()}"
+    tried = f"{PROBE}{os.getpid()}-{pid_namespace()}"
     made = subprocess.run(["ip", "netns", "add", tried], capture_output=True, text=True)
     subprocess.run(["ip", "netns", "del", tried], capture_output=True)
     return f"no network namespace here: {made.stderr.strip()}" if made.returncode else None

@@ -15,25 +15,35 @@ from model.errors import ConfigError
 
 LEDGER: Final = layouts.DRILL_FILE
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+PID_NAMESPACE: Final = "/proc/{}/ns/pid"
 PROC: Final = Path("/proc")
 OURS: Final = "keelmq-"
 """How the names of all that drills make begin."""
+DRILL: Final = f"{OURS}drill-"
+"""How the names of the folders begin that drills make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
     """What one drill has to undo, as its ``chaos.json`` says. ``began``, ``boot``: when its process began,
-    and in which run of the machine, which an earlier release does not say. ``proxies``, ``switch``,
-    ``tracers``: pids."""
+    and in which run of the machine, which an earlier release does not say. ``pid_namespace``: whose pids
+    these are. ``proxies``, ``switch``, ``tracers``: pids."""
 
     pid: int
     began: int | None = None
     boot: str | None = None
+    pid_namespace: int | None = None
     keep: bool = False
     switch: int | None = None
     namespaces: Sequence[str] = ()
     tracers: Sequence[int] = ()
     proxies: int | None = None
+
+    @classmethod
+    def of_this_process(cls, **more: Any) -> Self:
+        """``more``: what there is to undo."""
+        pid = os.getpid()
+        return cls(pid=pid, began=began(pid), boot=boot(), pid_namespace=pid_namespace(), **more)
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
@@ -63,9 +73,12 @@ class Noted:
 
     @property
     def works(self) -> bool:
-        """Whether the process that wrote it is there: it, and none that has its number since."""
+        """Whether the process that wrote it is there: it, and none that has its number since. One of another
+        container cannot be seen from here: it counts as there."""
         if not self.of_this_boot:
             return False
+        if not self.is_seen:
+            return True
         if self.began is None:  # an earlier release wrote it
             return runs(self.pid, b"drill")
         return began(self.pid) == self.began
@@ -74,6 +87,11 @@ class Noted:
     def of_this_boot(self) -> bool:
         """Else what it names by number is another drill's, or nobody's."""
         return self.boot is None or self.boot == boot()
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether its process would be among those of /proc, if it were there."""
+        return is_seen(self.pid_namespace)
 
 
 def _is_number(value: Any) -> bool:
@@ -89,7 +107,7 @@ def _are_names(value: Any) -> bool:
 
 
 _FITS: Final = {
-    **dict.fromkeys(("pid", "began", "switch", "proxies"), _is_number),
+    **dict.fromkeys(("pid", "began", "pid_namespace", "switch", "proxies"), _is_number),
     "boot": lambda value: isinstance(value, str),
     "keep": lambda value: isinstance(value, bool),
     "namespaces": _are_names,
@@ -129,6 +147,20 @@ def boot() -> str | None:
         return Path(BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:
         return None
+
+
+def pid_namespace(pid: int | str = "self") -> int | None:
+    """Of which PID namespace a process is: containers that share a folder, and the machine's run, do not
+    share their pids. None: it cannot be told."""
+    try:
+        return os.stat(PID_NAMESPACE.format(pid)).st_ino
+    except OSError:
+        return None
+
+
+def is_seen(namespace: int | None) -> bool:
+    """Whether pids of ``namespace`` mean the same here. None: an earlier release noted them."""
+    return namespace is None or namespace == pid_namespace()
 
 
 def began(pid: int) -> int | None:

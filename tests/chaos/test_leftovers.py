@@ -21,12 +21,14 @@ from admin.exits import UNFINISHED, USAGE
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Layout
+from chaos.drills.commands import Site
 from chaos.drills.live import commands
 from chaos.drills.live.commands import KEPT_AT, PREFIX, _findable, _places
 from chaos.live import leftovers, loop_disk, network, noted
 from chaos.live.ground import Ground, heal
 from chaos.live.noted import LEDGER, keeps
 from model.errors import ConfigError
+from runtime.os_env import OsEnv
 from tests.live.commands import Shell
 
 WAITS = "import signal, sys; signal.signal(signal.SIGCONT, lambda *_: 0); print(flush=True); sys.stdin.read()"
@@ -54,6 +56,12 @@ def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
+def server(child: subprocess.Popen[bytes]) -> leftovers.Server:
+    since = noted.began(child.pid)
+    assert since is not None
+    return leftovers.Server(child.pid, since)
+
+
 def test_a_forgotten_server_ends_and_one_that_only_names_its_directory_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,8 +74,9 @@ def test_a_forgotten_server_ends_and_one_that_only_names_its_directory_does_not(
         process(f"{place}/log/broker-a-0.log") as reader,
         process("-c", f"{tmp_path}/cluster/conf/broker-a-0.conf") as other,
     ):
-        assert leftovers.found(prefix) == {ours.pid: place, theirs.pid: place}
-        leftovers.end([ours.pid, theirs.pid])
+        found = [server(ours), server(theirs)]
+        assert leftovers.found(prefix) == dict.fromkeys(found, place)
+        leftovers.end([*found, leftovers.Server(other.pid, 1)])  # another one has its number since
         assert ours.wait(10) < 0
         assert theirs.wait(10) < 0
         assert (reader.poll(), other.poll()) == (None, None)
@@ -86,21 +95,105 @@ def test_servers_of_a_drill_that_is_the_first_of_all_processes_are_looked_after(
     monkeypatch.setattr(leftovers, "REAPERS", {Path("/proc/self/comm").read_text().strip()})
     place = tmp_path / "keelmq-drill-x1"
     place.mkdir()
-    with process("-c", f"{place}/conf/broker-a-0.conf") as server:
+    with process("-c", f"{place}/conf/broker-a-0.conf") as child:
         drill: dict[str, Any] = {
             "pid": os.getpid(),
             "began": noted.began(os.getpid()),
             "switch": None,
             "tracers": [],
         }
+        prefix, gone = tmp_path / "keelmq-drill-", {**drill, "boot": "another run of the machine"}
         (place / LEDGER).write_text(json.dumps(drill))
-        assert leftovers.found(tmp_path / "keelmq-drill-") == {}
-        (place / LEDGER).write_text(json.dumps({**drill, "boot": "another run of the machine"}))
-        assert leftovers.found(tmp_path / "keelmq-drill-") == {server.pid: place}
+        assert leftovers.found(prefix) == {}
+        (place / LEDGER).write_text(json.dumps(gone))
+        assert leftovers.found(prefix) == {server(child): place}
+        (place / LEDGER).write_text(json.dumps({**drill, "pid": 4_000_000, "pid_namespace": 1}))
+        assert leftovers.found(prefix) == {}, "a container's, whose pids are others"
         (place / LEDGER).write_text("{")
-        assert leftovers.found(tmp_path / "keelmq-drill-") == {}
-        (place / LEDGER).unlink()
-        assert leftovers.found(tmp_path / "keelmq-drill-") == {server.pid: place}
+        assert leftovers.found(prefix) == {}
+        (place / LEDGER).write_text(json.dumps(gone))
+        monkeypatch.setattr(leftovers, "pid_namespace", lambda *of: len(of))
+        assert leftovers.found(prefix) == {}, "the server is a container's"
+
+
+def test_servers_where_no_drill_left_a_ledger_are_nobodys_leftovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster may run in a folder that a drill was told to keep, or in any other of such a name."""
+    monkeypatch.setattr(leftovers, "REAPERS", {Path("/proc/self/comm").read_text().strip()})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for module in (network, loop_disk):
+        monkeypatch.setattr(module, "sweep", lambda *_: [])
+    place = tmp_path / f"{PREFIX}a"
+    place.mkdir()
+    layouts.save(Layout.make(base_port=20_000), place)
+    with process("-c", f"{place}/conf/broker-a-0.conf") as child:
+        Shell()("drill", "heal")
+        assert (child.poll(), place.exists()) == (None, True)
+        shutil.rmtree(place)
+        Shell()("drill", "heal")
+        assert child.wait(10) < 0, "whoever made its folder has taken it away"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_servers_that_no_state_file_names_end_with_what_else_a_drill_left(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "REAPERS", {Path("/proc/self/comm").read_text().strip()})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(commands, "_end_leftovers", lambda: None)
+    place = tmp_path / f"{PREFIX}a"
+    place.mkdir()
+    (place / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL | {"keep": keep}))
+    with process(f"-Duser.home={place}/namesrv-0") as child:
+        said = Shell()("drill", "heal")
+        assert child.wait(10) < 0
+    assert "ended 1 servers" in said
+    assert (place.exists(), (place / LEDGER).exists()) == (keep, False)
+
+
+async def test_a_drill_without_a_plan_says_that_it_works_there_before_it_starts_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container it is the parent of all orphans: its own servers would be taken for forgotten ones."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen: list[bool] = []
+
+    async def up(cluster: LocalCluster, **_: Any) -> dict[str, Any]:
+        seen.append(leftovers.is_looked_after(cluster.directory))
+        with pytest.raises(RuntimeError, match="still runs"):
+            heal(cluster.directory)
+        return {}
+
+    monkeypatch.setattr(LocalCluster, "up", up)
+    monkeypatch.setattr(layouts, "free_base_port", lambda span: 20_000)
+    async with Site("keelmq", None, ()).world(OsEnv(seed=1), lambda _: None):
+        assert seen == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drill_of_another_container_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pid is nobody's here: so is that of a drill that is gone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(commands, "_end_leftovers", lambda: None)
+    layouts.save(Layout.make(base_port=20_000), tmp_path)
+    theirs = OF_A_DEAD_DRILL | {"pid": 4_000_000, "pid_namespace": 1}
+    (tmp_path / LEDGER).write_text(json.dumps(theirs))
+    with pytest.raises(RuntimeError, match="another container"):
+        heal(tmp_path)
+    (note := tmp_path / f"{PREFIX}0{KEPT_AT}").write_text(f"4000000 1 1 0 {tmp_path}")
+    assert _places() == {tmp_path: []}
+    (disks := tmp_path / "disks").mkdir()
+    trials = [disks / f"{loop_disk.TRIAL}4000000-{of}-x" for of in (1, noted.pid_namespace())]
+    names = [tmp_path / f"{network.PROBE}4000000-{of}" for of in (1, noted.pid_namespace())]
+    for path in (*trials, *names):
+        path.mkdir()
+    monkeypatch.setattr(network, "_deleted", lambda name: True)
+    assert loop_disk.sweep(disks) == [str(trials[1])]
+    assert network.sweep(tmp_path) == [names[1].name]
+    (tmp_path / LEDGER).write_text(json.dumps(theirs | {"pid_namespace": noted.pid_namespace()}))
+    heal(tmp_path)
+    assert note.exists()
 
 
 def test_servers_and_folders_of_another_user_are_left_alone(
@@ -108,27 +201,14 @@ def test_servers_and_folders_of_another_user_are_left_alone(
 ) -> None:
     monkeypatch.setattr(leftovers, "REAPERS", {Path("/proc/self/comm").read_text().strip()})
     prefix, place = tmp_path / "keelmq-drill-", tmp_path / "keelmq-drill-x1"
-    with process("-c", f"{place}/conf/broker-a-0.conf") as server:
-        assert leftovers.found(prefix) == {server.pid: place}
+    with process("-c", f"{place}/conf/broker-a-0.conf") as child:
+        assert leftovers.found(prefix) == {server(child): place}
         (tmp_path / "elsewhere").mkdir()
         place.symlink_to(tmp_path / "elsewhere")
         assert leftovers.found(prefix) == {}
         place.unlink()
         monkeypatch.setattr(os, "geteuid", lambda: 12_345)
         assert leftovers.found(prefix) == {}
-
-
-def test_a_kept_folder_whose_servers_are_ended_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for module, name in ((network, "sweep"), (loop_disk, "sweep"), (leftovers, "end")):
-        monkeypatch.setattr(module, name, lambda *_: [])
-    kept, other = (tmp_path / f"{PREFIX}{name}" for name in ("kept", "other"))
-    for place in (kept, other):
-        place.mkdir()
-    (kept / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL))
-    monkeypatch.setattr(leftovers, "found", lambda prefix: {1: kept, 2: other})
-    commands._end_leftovers()
-    assert (kept.exists(), other.exists()) == (True, False)
 
 
 def test_a_process_is_known_by_when_it_began_too() -> None:
@@ -334,7 +414,7 @@ def test_one_place_that_cannot_be_healed_and_odd_notes_keep_no_other_from_it(
         layouts.save(Layout.make(base_port=20_000), place)
         (place / LEDGER).write_text("{" if place == broken else json.dumps(OF_A_DEAD_DRILL))
         notes.append(tmp_path / f"{PREFIX}{place.name}{KEPT_AT}")
-        notes[-1].write_text(f"1 -1 {place}")
+        notes[-1].write_text(f"1 -1 {noted.pid_namespace()} 0 {place}")
     for number, text in enumerate(("", "one two three", "7")):
         (tmp_path / f"{PREFIX}0{number}{KEPT_AT}").write_text(text)
     os.mkfifo(tmp_path / f"{PREFIX}1{KEPT_AT}")
@@ -383,12 +463,27 @@ def test_a_kept_place_of_another_user_is_not_healed_and_one_that_is_not_there_no
     os.chown(theirs, 12_345, 12_345)
     notes = [own / f"{PREFIX}{place.name}{KEPT_AT}" for place in (theirs, away)]
     for note, place in zip(notes, (theirs, away), strict=True):
-        note.write_text(f"1 -1 {place}")
+        note.write_text(f"1 -1 {noted.pid_namespace()} 0 {place}")
     said = Shell()("drill", "heal")
     assert (theirs / LEDGER).exists()
     assert [note.exists() for note in notes] == [True, True]
     assert f"{theirs} is another user's" in said
     assert str(notes[1]) in said
+
+
+def test_a_note_of_a_kept_folder_that_was_removed_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file system is there, so it is not merely away."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(commands, "_end_leftovers", lambda: None)
+    with _findable(tmp_path / "kept" / "a"):
+        note = next(tmp_path.glob(f"*{KEPT_AT}"))
+        text = note.read_text()
+    note.write_text(text.replace(str(noted.began(os.getpid())), "-1", 1))
+    said = Shell()("drill", "heal")
+    assert "was removed" in said
+    assert not note.exists()
 
 
 def test_where_a_drill_keeps_its_folder_is_noted_behind_no_link(
@@ -428,7 +523,7 @@ def test_heal_looks_where_a_drill_keeps_its_folder_and_takes_nothing_of_it(
         note = next(own.glob(f"*{KEPT_AT}"))
         assert _places() == {evidence: [], kept: []}
         assert note.exists(), "its drill runs"
-        note.write_text(f"{os.getpid()} -1 {kept}")
+        note.write_text(f"{os.getpid()} -1 {noted.pid_namespace()} 0 {kept}")
         Shell()("drill", "heal")
     assert not note.exists()
     for place in (kept, evidence):

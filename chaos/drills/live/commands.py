@@ -8,12 +8,12 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.console import Console
@@ -37,7 +37,7 @@ from chaos.history import History
 from chaos.live import leftovers, loop_disk, network
 from chaos.live.ground import heal
 from chaos.live.means import refusal
-from chaos.live.noted import LEDGER, began, is_our_file, is_ours, keeps
+from chaos.live.noted import DRILL, LEDGER, began, is_our_file, is_ours, is_seen, keeps, pid_namespace
 from chaos.remote import hosts as remote
 from chaos.remote.cluster import RemoteCluster
 from chaos.scenarios import find, known
@@ -45,7 +45,7 @@ from chaos.worlds.live import FAULTS, CannotDrill
 from model.errors import ConfigError, MqError
 from runtime.os_env import OsEnv
 
-PREFIX: Final = "keelmq-drill-"
+PREFIX: Final = DRILL
 KEPT_AT: Final = ".at"
 """How files end that say where a drill works whose folder is kept."""
 SEEDS_LOOKED_AT: Final = 50
@@ -278,10 +278,14 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
         try:
             if place.exists() and not is_ours(place):
                 click.echo(f"{place} is another user's: left alone", err=True)
-            elif (place / STATE_FILE).exists():
+            elif any((place / name).exists() for name in (STATE_FILE, LEDGER)):
                 _heal_place(place)
                 for note in notes:
                     note.unlink(missing_ok=True)
+            elif notes and _was_removed(place, notes):
+                for note in notes:
+                    note.unlink(missing_ok=True)
+                click.echo(f"{place} was removed: nothing to do")
             else:
                 for note in notes:
                     click.echo(f"{place} holds no cluster now: {note} stays until it does", err=True)
@@ -311,21 +315,42 @@ def _places() -> dict[Path, list[Path]]:
     found: dict[Path, list[Path]] = {place: [] for place in sorted(own.glob(f"{PREFIX}*")) if is_ours(place)}
     for note in sorted(own.glob(f"{PREFIX}*{KEPT_AT}")):
         if (told := _noted(note)) is not None:
-            pid, since, place = told
-            found.setdefault(place, []).extend([note] if began(pid) != since else [])
+            gone = is_seen(told.pid_namespace) and began(told.pid) != told.began
+            found.setdefault(told.place, []).extend([note] if gone else [])
     return found
 
 
-def _noted(note: Path) -> tuple[int, int, Path] | None:
-    """What a drill noted of itself: its pid, when it began, and where it works. None: that is somebody
-    else's, or no such note."""
+class Kept(NamedTuple):
+    """What a drill noted of itself whose folder is kept. ``device``: of the file system that it lies on."""
+
+    pid: int
+    began: int
+    pid_namespace: int
+    device: int
+    place: Path
+
+
+def _noted(note: Path) -> Kept | None:
+    """None: that is somebody else's, or no such note."""
     try:
         if not is_our_file(note):
             return None
-        pid, since, at = note.read_text(encoding="utf-8").split(" ", 2)
-        return int(pid), int(since), Path(at)
+        *numbers, at = note.read_text(encoding="utf-8").split(" ", 4)
+        pid, since, namespace, device = map(int, numbers)
+        return Kept(pid, since, namespace, device, Path(at))
     except (OSError, ValueError):
         return None
+
+
+def _was_removed(place: Path, notes: Iterable[Path]) -> bool:
+    """Whether a folder is not there, and the file system that it lay on is: else that may come back."""
+    kept = filter(None, map(_noted, notes))
+    return not os.path.lexists(place) and any(one.device == _device(place) for one in kept)
+
+
+def _device(place: Path) -> int:
+    """Of the file system that a folder lies on, or would if it were made."""
+    return next(at for at in (place, *place.parents) if at.exists()).stat().st_dev
 
 
 @contextmanager
@@ -335,7 +360,8 @@ def _findable(keep: Path) -> Iterator[None]:
     file, name = tempfile.mkstemp(prefix=PREFIX, suffix=KEPT_AT)
     note = Path(name)
     with os.fdopen(file, "w", encoding="utf-8") as out:
-        out.write(f"{os.getpid()} {began(os.getpid())} {keep.resolve()}")
+        pid, at = os.getpid(), keep.resolve()
+        out.write(f"{pid} {began(pid)} {pid_namespace()} {_device(at)} {at}")
     try:
         yield
     finally:
@@ -353,7 +379,7 @@ def _heal_staging(path: Path) -> int:
 
 
 def _end_leftovers() -> None:
-    """Servers whose drill ended without them, and their directories."""
+    """Trials of processes that are gone, and servers whose drill ended, and its directory, without them."""
     for name in network.sweep():
         click.echo(f"removed namespace {name}")
     for name in loop_disk.sweep(Path(tempfile.gettempdir())):
@@ -361,11 +387,7 @@ def _end_leftovers() -> None:
     forgotten = leftovers.found(Path(tempfile.gettempdir()) / PREFIX)
     leftovers.end(forgotten)
     for place, count in Counter(forgotten.values()).items():
-        text = f"{place}: ended {count} servers that no drill looked after"
-        if not keeps(place):
-            shutil.rmtree(place, ignore_errors=True)
-            text += ", removed its directory"
-        click.echo(text)
+        click.echo(f"{place}: ended {count} servers that no drill looked after")
 
 
 def _outs(*, history: Path | None, ledger: Path | None, keep: Path | None, out: Path | None) -> Outs:
