@@ -15,7 +15,7 @@ from audit.pages import html
 from audit.pages.html import ms, number
 from chaos.drills.compare import COLUMNS, cell, load, measured
 from chaos.drills.junit import junit
-from chaos.drills.measure import COUNTS, why_no_result
+from chaos.drills.measure import COUNTS, judged_count, unjudged, why_no_result, why_unjudged
 from cli import chart
 from cli.chart import Axis
 
@@ -27,6 +27,7 @@ PROMISES: Final = tuple(name for name in COUNTS if name not in OUTCOMES)
 VERDICTS: Final = {
     "broken": ("diverged", "A promise was broken."),
     "unfinished": ("unfinished", "The drill did not come to its end."),
+    "not judged": ("warnings", "Not judged for losses."),
     "held, in part": ("warnings", "Nothing acknowledged is missing; some faults could not be carried out."),
     "held": ("clean", "Nothing acknowledged is missing."),
 }
@@ -148,13 +149,14 @@ def _trouble(result: Mapping[str, Any], word: str) -> tuple[str, Any, str, str]:
     told = [str(one["text"]) for one in result.get("violations") or ()]
     told += [str(one["unfinished"]) for one in result["drills"] if one.get("unfinished")]
     told += [f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())]
+    told += [why] if not told and (why := why_unjudged(result)) else []
     return str(result["scenario"]), result["seed"], word, next(iter(told), "")
 
 
 def page(result: Mapping[str, Any], file: str) -> str:
     """The page of one result. Raises KeyError or TypeError for what is none."""
     word = _word(result)
-    tone, headline = VERDICTS[word]
+    tone, _ = VERDICTS[word]
     drills: Sequence[Mapping[str, Any]] = result["drills"]
     timeline = result.get("timeline")
     story = f"{result['scenario']} on {result['target']}, seed {result['seed']}: {len(drills)} drills"
@@ -162,13 +164,13 @@ def page(result: Mapping[str, Any], file: str) -> str:
     values = {
         "word": word,
         "tone": tone,
-        "headline": headline,
+        "headline": _headline(result, word),
         "story": story if len(drills) != 1 else story[:-1],
         "numbers": _numbers(result, timeline),
         "plots": [_plot(timeline)] if timeline else [],
         "spans": timeline["faults"] if timeline else [],
         "queues": result.get("per_queue") or [],
-        "drills": drills,
+        "drills": [drill | _lost(result, drill) for drill in map(dict, drills)],
         "checks": _checks(result),
         "stopped": result.get("stopped"),
         "refused": (result.get("faults") or {}).get("refused", []),
@@ -181,17 +183,31 @@ def _word(result: Mapping[str, Any]) -> str:
     # A run that never began has counted nothing.
     if any(result.get(f"{name}_total") for name in PROMISES) or result.get("violations"):
         return "broken"
-    if result["unfinished_total"]:
+    if result["unfinished_total"] or not result["drills"]:
         return "unfinished"
+    if unjudged(result):
+        return "not judged"
     return "held, in part" if result.get("refused_total") else "held"
 
 
+def _headline(result: Mapping[str, Any], word: str) -> str:
+    why = why_unjudged(result) if word == "not judged" else None
+    return f"{why[0].upper()}{why[1:]}." if why else VERDICTS[word][1]
+
+
+def _lost(result: Mapping[str, Any], drill: Mapping[str, Any]) -> dict[str, Any]:
+    """What a drill lost; None: nobody knows."""
+    alone = {**result, "drills": [drill]}
+    return {} if judged_count(alone) or drill.get("lost") else {"lost": None}
+
+
 def _numbers(result: Mapping[str, Any], timeline: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    known = "lost" not in unjudged(result) or result["lost_total"]
     found = [
         (ms(result["rto_p50_ms"]), "RTO p50, worst queue"),
         (ms(result["rto_p99_ms"]), "RTO p99"),
         (ms(result["rto_max_ms"]), "RTO max"),
-        (number(result["lost_total"]), "RPO: acknowledged, then gone"),
+        (number(result["lost_total"]) if known else "unknown", "RPO: acknowledged, then gone"),
         (number(result["acked_total"]), "acknowledged"),
         (number(result["unknown_total"] + result["failed_total"]), "unknown or refused"),
     ]
@@ -200,15 +216,20 @@ def _numbers(result: Mapping[str, Any], timeline: Mapping[str, Any] | None) -> l
     return found
 
 
-def _checks(result: Mapping[str, Any]) -> list[tuple[str, int, list[str]]]:
-    """Every promise with how often it was broken, and what shows it."""
+def _checks(result: Mapping[str, Any]) -> list[tuple[str, int | None, list[str]]]:
+    """Every promise with how often it was broken, and what shows it; None: that was not judged."""
     violations = [*(result.get("violations") or ())]
     for drill in result["drills"] if not violations else ():
         violations += drill.get("violations") or ()
     texts: dict[str, list[str]] = {}
     for one in violations:
         texts.setdefault(str(one["checker"]), []).append(str(one["text"]))
-    counted = [(name, int(result[f"{name}_total"]), texts.pop(name, [])) for name in PROMISES]
+    silent = unjudged(result)
+    counted: list[tuple[str, int | None, list[str]]] = [
+        (name, None if not count and name in silent else count, texts.pop(name, []))
+        for name in PROMISES
+        for count in (int(result[f"{name}_total"]),)
+    ]
     return counted + [(name, len(found), found) for name, found in sorted(texts.items())]
 
 

@@ -56,6 +56,7 @@ class Campaign:
             "campaign": True,
             "seconds": round(self.seconds, 1),
             "read_back": self.total.read_back,
+            "judged": self.total.judged,
             "unfinished": self.total.unfinished,
             "violations": self.total.violations,
         }

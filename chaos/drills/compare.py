@@ -20,7 +20,7 @@ from rich.table import Table
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
-from chaos.drills.measure import PROMISES, percentile, why_no_result
+from chaos.drills.measure import PROMISES, judged_count, percentile, why_no_result
 from model.errors import ConfigError
 
 NOTICED_MS: Final = 50.0
@@ -33,6 +33,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "lost": "lost",
     "broken": "other violations",
     "unfinished": "not finished",
+    "unjudged": "not judged",
     "availability": "available",
     "rto_p50_ms": "RTO p50, ms",
     "rto_max_ms": "RTO max, ms",
@@ -48,13 +49,17 @@ alone in its own (results older than 2026-11-29 name it so)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one side measured of one fault; None: not measured. ``runs``: drills, those not finished too."""
+    """What one side measured of one fault; None: not measured. ``runs``: drills, those not finished too.
+    ``judged``: of how many it is known whether they lost anything; ``unjudged``: of how many that finished it
+    is not."""
 
     target: str = OURS
 
     runs: int
+    judged: int | None = None
+    unjudged: int = 0
     acked: int
-    lost: int
+    lost: int | None
     broken: int
     unfinished: int
     availability: float | None
@@ -107,10 +112,12 @@ def compare(before: Path, after: Path, tolerance: float, out: Path | None, markd
 
 def regressions(before: Side, after: Side, tolerance: float) -> Iterable[tuple[int, str]]:
     """What became worse: an exit code and words. Counts are held against the number of runs."""
-    for name, code in (("lost", FAILED), ("broken", FAILED), ("unfinished", UNFINISHED)):
-        a, b = getattr(before, name), getattr(after, name)
-        if b * max(1, before.runs) > a * max(1, after.runs):
-            yield code, f"{COLUMNS[name]}: {a} in {before.runs} runs, now {b} in {after.runs}"
+    counts = (("lost", FAILED), ("broken", FAILED), ("unfinished", UNFINISHED), ("unjudged", UNFINISHED))
+    for name, code in counts:
+        a, b = getattr(before, name) or 0, getattr(after, name) or 0
+        runs, now = _runs(before, name), _runs(after, name)
+        if b * max(1, runs) > a * max(1, now):
+            yield code, f"{COLUMNS[name]}: {a} in {runs} runs, now {b} in {now}"
     a, b = before.availability, after.availability
     if a is not None and b is not None and b < a - NOTICED_SHARE:
         yield WARNINGS, f"available: {a:.1%}, now {b:.1%}"
@@ -119,6 +126,11 @@ def regressions(before: Side, after: Side, tolerance: float) -> Iterable[tuple[i
         a, b = getattr(before, name), getattr(after, name)
         if a is not None and b is not None and b > max(a * (1 + tolerance), a + NOTICED_MS):
             yield WARNINGS, f"{COLUMNS[name]}: {a:,.0f}, now {b:,.0f}"
+
+
+def _runs(side: Side, name: str) -> int:
+    """How many runs could have been counted for it."""
+    return side.judged if name == "lost" and side.judged is not None else side.runs
 
 
 def load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
@@ -157,11 +169,15 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         for result in results
         if (value := (result.get("timeline") or {}).get("latency_p99_ms")) is not None
     )
+    judged = sum(map(judged_count, results))
+    lost = _total(results, "lost")
     return Side(
         target=str(results[0].get("target", OURS)),
         runs=len(drills),
         acked=_total(results, "acked"),
-        lost=_total(results, "lost"),
+        judged=judged,
+        unjudged=sum(len(one["drills"]) - judged_count(one) for one in results if _finished(one)),
+        lost=lost if judged or lost else None,
         broken=sum(_broken(result) for result in results),
         unfinished=sum(int(result.get("unfinished_total", 0)) for result in results),
         availability=sum(served) / len(served) if served else None,
@@ -169,6 +185,10 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         rto_max_ms=times[-1] if times else None,
         latency_p99_ms=percentile(slow, 50),
     )
+
+
+def _finished(result: Mapping[str, Any]) -> bool:
+    return not result.get("unfinished_total") and not any(one.get("unfinished") for one in result["drills"])
 
 
 def _total(results: Iterable[Mapping[str, Any]], name: str) -> int:

@@ -1,7 +1,7 @@
 """Results of drills as JUnit XML, which every CI server shows: a test case for each run, with its checks.
 
 Broken promises are a failure, a run that came to no end an error, one whose faults could not be carried out
-is skipped.
+or that says nothing of losses, is skipped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from chaos.drills.measure import PROMISES
+from chaos.drills.measure import PROMISES, why_unjudged
 
 
 def junit(results: Iterable[Mapping[str, Any]]) -> str:
@@ -55,6 +55,8 @@ def _troubles(result: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
         f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())
     ]:
         yield "skipped", "skipped", "\n".join(refused)
+    elif why := why_unjudged(result):
+        yield "skipped", "skipped", why
 
 
 def _broken(result: Mapping[str, Any]) -> Iterable[str]:

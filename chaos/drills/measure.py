@@ -38,6 +38,8 @@ PROMISES: Final[Mapping[str, str]] = {
     "read_then_gone": "read, then gone",
 }
 """What counts as a broken promise, and how it is told."""
+OF_READING: Final = frozenset({"lost", "read_then_gone"})
+"""Promises that are judged only where everything could be read back."""
 COUNTS: Final = ("acked", "unknown", "failed", *PROMISES)
 
 
@@ -106,6 +108,31 @@ def why_no_result(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError | OSError):
         return str(error)
     return f"a part of it is of another kind ({type(error).__name__})"
+
+
+def judged_count(result: Mapping[str, Any]) -> int:
+    """Of how many of its drills a result says whether anything was lost."""
+    drills: Sequence[Mapping[str, Any]] = result["drills"]
+    if result.get("lied"):
+        return 0
+    if result.get("campaign"):  # judged once, over everything
+        return len(drills) if result.get("judged", result.get("unfinished") is None) else 0
+    return sum(bool(one.get("judged", one.get("unfinished") is None)) for one in drills)
+
+
+def unjudged(result: Mapping[str, Any]) -> frozenset[str]:
+    """The promises of which a result says nothing: its zeros are no zeros."""
+    if result.get("lied"):
+        return frozenset(PROMISES) - {"phantom"}
+    drills = result["drills"]
+    return frozenset() if drills and judged_count(result) == len(drills) else OF_READING
+
+
+def why_unjudged(result: Mapping[str, Any]) -> str | None:
+    """None: nothing else speaks for it than what its drills say."""
+    if liars := result.get("lied"):
+        return f"not judged for losses, as the disk of {', '.join(map(str, liars))} lied and lost power"
+    return "not judged for losses" if unjudged(result) else None
 
 
 def measure(drill: Drill, history: History, queues: Sequence[Queue], strike: Strike) -> None:

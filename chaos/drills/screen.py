@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from chaos.drills.measure import MOVES_MASTER, PROMISES, Drill
+from chaos.drills.measure import MOVES_MASTER, PROMISES, Drill, unjudged
 
 STEPS = (
     ("noticed", "noticed_ms", "the Controller knows"),
@@ -100,8 +100,9 @@ def show_summary(console: Console, result: Mapping[str, Any]) -> None:
     if (asked := result["since_request_p50_ms"]) is not None:
         times += f"; since the fault or request p50 {asked:,.0f} ms, "
         times += f"p99 {result['since_request_p99_ms']:,.0f} ms"
+    lost = result["lost_total"] if result["lost_total"] or not unjudged(result) else "not known of all"
     console.print(
-        f"{count} drills: RTO {times or 'never'}; lost {result['lost_total']}, "
+        f"{count} drills: RTO {times or 'never'}; lost {lost}, "
         f"order violations {result['order_violations_total']}",
         highlight=False,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.drills.compare import Side, load, regressions
+from chaos.drills.compare import Side, load, measured, regressions
 from model.errors import ConfigError
 from tests.live.commands import Shell
 
@@ -65,6 +65,30 @@ def kept(path: Path, scenario: str, **more: Any) -> Path:
     }
     path.write_text(json.dumps(result | more))
     return path
+
+
+def test_runs_that_were_not_judged_are_no_runs_without_a_loss(tmp_path: Path) -> None:
+    liar = {"drills": [{"rto_ms": 100.0, "unfinished": None, "judged": True}], "lied": ["broker-a-0"]}
+    a, b = kept(tmp_path / "a.json", "lying_sync"), kept(tmp_path / "b.json", "lying_sync", **liar)
+    out = tmp_path / "out.json"
+    said = Shell()("drill", "compare", str(a), str(b), "--json", str(out), code=3)
+    assert "not judged: 0 in 1 runs, now 1 in 1" in said
+    after = json.loads(out.read_text())["faults"][0]["after"]
+    assert (after["lost"], after["judged"], after["unjudged"], after["runs"]) == (None, 0, 1, 1)
+    unfinished = [{"unfinished": "not full", "judged": False}]
+    kept(b, "lying_sync", drills=unfinished, unfinished_total=1)
+    assert measured([json.loads(b.read_text())]) == Side(**NEVER)
+    before, later = Side(**GOOD | {"lost": 2}), Side(**GOOD | {"lost": 1, "judged": 1})
+    assert [code for code, _ in regressions(before, later, 0.5)] == [2], "one of one, not of four"
+
+
+NEVER: dict[str, Any] = dict.fromkeys(GOOD) | {
+    "runs": 1,
+    "judged": 0,
+    "acked": 500,
+    "broken": 0,
+    "unfinished": 1,
+}
 
 
 def test_two_directories_are_compared_fault_by_fault(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chaos.drills.campaign import Campaign
 from chaos.drills.compare import load
 from chaos.drills.drill import summary
+from chaos.drills.junit import junit
 from chaos.drills.live.matrix import _never_began
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
@@ -19,7 +22,7 @@ from chaos.faults import Isolate, Step
 from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History, Invoke, Observed, Ok, Read, Unknown
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
-from cli.drill_report import _beside, overview, page
+from cli.drill_report import VERDICTS, _beside, overview, page
 from client.message import Queue
 from model.errors import MqError
 from tests.browser import CONTRAST, WIDTHS, browser
@@ -47,7 +50,8 @@ def history() -> History:
 
 def result(**drill: Any) -> dict[str, Any]:
     plan = Plan([Step(500, Isolate("master"))])
-    found = DrillResult(Drill(acked=92, rto_ms=90.0, **drill), Outcome(), history(), {}, 1000.0)
+    judged = Drill(**{"acked": 92, "rto_ms": 90.0, "judged": True} | drill)
+    found = DrillResult(judged, Outcome(), history(), {}, 1000.0)
     return found.to_json(DrillSpec(scenario="isolated", seed=4, plan=plan))
 
 
@@ -359,6 +363,39 @@ def test_a_broken_promise_and_what_was_refused_are_told() -> None:
     }
     assert "needs root" in page(refused, "run.json")
     assert "some faults could not be carried out" in page(refused, "run.json")
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ({"lied": ["broker-a-0"]}, "Not judged for losses, as the disk of broker-a-0 lied and lost power."),
+        ({"drills": [{**asdict(Drill(acked=92))}]}, "Not judged for losses."),
+        ({"drills": [], "acked_total": 0}, "The drill did not come to its end."),
+        ({"campaign": True, "unfinished": None, "judged": False}, "Not judged for losses."),
+    ],
+)
+def test_a_run_that_was_not_judged_for_losses_lost_nobody_knows_what(
+    told: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    text = page(result() | told, "run.json")
+    assert word in text
+    assert "Nothing acknowledged is missing." not in text
+    assert ">unknown</b>" in text, "RPO"
+    assert "<td>lost</td><td class=n>not judged</td>" in text
+    assert ("<td>phantom</td><td class=n>0</td>") in text
+    (tmp_path / "1.json").write_text(json.dumps(result() | told))
+    both = overview([("one", load(tmp_path))])
+    assert "<td class=n>-</td>" in both
+    assert VERDICTS["not judged" if told.get("drills") != [] else "unfinished"][1] in both
+    assert 'skipped="1"' in junit([result() | told])
+
+
+def test_a_campaign_is_judged_over_all_its_drills() -> None:
+    campaign = Campaign([Drill(acked=5), Drill(acked=6)], Drill(acked=11, judged=True))
+    told = campaign.to_json(DrillPlan(scenario="kill-master"), "keelmq")
+    assert "Nothing acknowledged is missing." in page(told, "run.json")
+    campaign.total.judged = False
+    assert "Not judged for losses." in page(campaign.to_json(DrillPlan(scenario="x"), "keelmq"), "run.json")
 
 
 def test_the_checks_are_written_as_junit_xml_beside_the_page(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
-from chaos.drills.measure import COUNTS, PROMISES, Drill, why_no_result
+from chaos.drills.measure import COUNTS, PROMISES, Drill, judged_count, why_no_result
 from chaos.drills.screen import cannot_go_on
 from chaos.scenarios.matrix import FAULT_OF, FLAPS, KINDS, MODES, MODES_OF, THEIR_MODES, plan
 from model.errors import ConfigError, MqError
@@ -234,7 +234,7 @@ def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]]) -> str:
         skipped,
         sum(int(result.get("unfinished_total", 0)) for result in results),
         f"{sum(int(result.get('acked_total', 0)) for result in results):,}",
-        broken["lost"],
+        broken["lost"] if broken["lost"] or any(map(judged_count, results)) else "-",
         sum(broken[name] for name in ORDER),
         sum(broken[name] for name in TWICE),
         broken["one_master_per_epoch"] if _asked_who_leads(results) else "-",
