@@ -20,7 +20,7 @@ from client.message import Queue
 Outcome = Literal["ok", "fail", "unknown"]
 ENDED_FAULT: Final = "fault_ended"
 """The name of what happens when a fault is over that no step ends; ``fault`` says which; ``refused``: what an
-operator was to do came to no good end."""
+operator was to do came to no good end; ``emptied``: he had begun to empty a disk for it."""
 LAUNCHED: Final = "launched"
 """The name of what happens when a server is started again. A ``restart`` is only asked for: it waits for the
 end of the former process."""

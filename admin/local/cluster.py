@@ -164,18 +164,19 @@ class LocalCluster:
         """Signal one server; False when it does not run."""
         return processes.send_signal(node.pid, self.conf_path(node), number)
 
-    def down(self) -> list[str]:
-        """End the servers that are ours, brokers first; names of those that had to be killed."""
+    def down(self, grace_s: float = processes.GRACE_S) -> list[str]:
+        """End the servers that are ours, brokers first; names of those that had to be killed, ``grace_s``
+        after they were told to."""
         with self.locked():
-            return self.end(self.layout.nodes)
+            return self.end(self.layout.nodes, grace_s)
 
-    def end(self, chosen: Sequence[Node]) -> list[str]:
+    def end(self, chosen: Sequence[Node], grace_s: float = processes.GRACE_S) -> list[str]:
         """End ``chosen``, brokers first; names of those that had to be killed."""
         killed = []
         with ending.uncut():
             for nodes in (self.layout.broker_nodes, self.layout.namesrvs):
                 ours = [node for node in nodes if node in chosen]
-                pids = processes.end_all([(node.pid, self.conf_path(node)) for node in ours])
+                pids = processes.end_all([(one.pid, self.conf_path(one)) for one in ours], grace_s=grace_s)
                 killed += [node.name for node in ours if node.pid in pids]
             for node in chosen:
                 node.pid = None

@@ -25,6 +25,8 @@ LOG_BYTES_MAX: Final = 20_000_000
 """Of what a server printed; at its next start a longer file is put aside, as NAME.log.1."""
 
 _children: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
+_codes: dict[int, int] = {}
+"""How children ended that were seen to."""
 
 
 def start_server(role: str, conf: Path, log: Path, wrap: Sequence[str] = (), code: str = "") -> int:
@@ -55,6 +57,7 @@ def start(command: Sequence[str], conf: Path, log: Path, more: Mapping[str, str]
             env={**os.environ, **(more or {})},
         )
     _children[child.pid] = (child, conf)
+    _codes.pop(child.pid, None)
     return child.pid
 
 
@@ -70,9 +73,15 @@ def is_ours(pid: int | None, conf: Path) -> bool:
         if child.poll() is None:
             return child_conf == conf
         del _children[pid]
+        _codes[pid] = child.returncode
         return False
     arguments, state = _look(pid)
     return state not in ("", "Z", "X") and str(conf) in arguments
+
+
+def exit_code(pid: int | None) -> int | None:
+    """How a child of ours ended, that was seen to have: as of ``Popen``. None: it runs, or is nobody's."""
+    return None if pid is None else _codes.get(pid)
 
 
 def _look(pid: int) -> tuple[list[str], str]:

@@ -132,9 +132,11 @@ def _spans(
 
 
 def _leaves_a_ghost(event: Happened) -> bool:
-    """A broker that was to be replaced lost its disk, and nobody forgot whom it was before."""
+    """A broker that was to be replaced lost its disk, and nobody forgot whom it was before. One whose disk
+    was not touched is who it was."""
     fields = event.fields
-    return event.name == ENDED_FAULT and fields.get("fault") == "replace" and bool(fields.get("refused"))
+    ended = event.name == ENDED_FAULT and fields.get("fault") == "replace"
+    return ended and bool(fields.get("refused")) and bool(fields.get("emptied"))
 
 
 def _heard(observed: Sequence[Observed], group: Group) -> Mapping[str, list[float]]:

@@ -26,13 +26,14 @@ RENEWS: Final = ("leave", "replace")
 it is started."""
 ONE_BY_ONE: Final = ("rolling_change", "upgrade")
 """An operator restarts one server after the other: each of them is a strike, that it begins is none."""
+OPERATED: Final = (*RENEWS, *ONE_BY_ONE, "hand_over")
 CLOCK_JUMP: Final = "clock_jump"
 CLOCK_DRIFT: Final = "clock_drift"
 ENDS: Final[Mapping[str, Sequence[str]]] = {
     "kill": AGAIN,
     "stop": AGAIN,
     "power_fail": AGAIN,
-    "pause": ("resume", "kill"),
+    "pause": ("resume", "kill", "stop", "power_fail", *AGAIN),
     **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
     "slow_network": ("slow_network", "heal"),
     **dict.fromkeys(
@@ -112,7 +113,7 @@ def strikes_ms(told: Mapping[str, Any]) -> list[float]:
 def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
     """Spans of what was broken. One that lasts until it is mended and was not, lasts to the load's end. What
     an operator did to a server on the way has ``by``: in the course of which fault."""
-    struck = _struck(history)
+    struck, roles = _struck(history), history.observed()
     clocks_ms: Counter[str] = Counter()
     found = []
     for at, event in enumerate(struck):
@@ -121,6 +122,8 @@ def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
         right_again = event.name == CLOCK_JUMP and not clocks_ms[event.node]
         by = event.fields.get("by")
         if event.name in REPAIRS or right_again or by in RENEWS or _is_an_end(event):
+            continue
+        if event.name in OPERATED and _came_to_nothing(event, struck[at + 1 :], roles):
             continue
         until = next((later.at_ms for later in _enders(event, struck[at + 1 :])), None)
         if until is None:
@@ -157,6 +160,20 @@ def _enders(fault: Happened, later: Sequence[Happened]) -> Iterator[Happened]:
         unsaid = (event.name == LAUNCHED and not begun) or (event.name == ENDED_FAULT and begun)
         if _ends(fault, event) and not (fault.name in RENEWS and unsaid):
             yield event
+
+
+def _came_to_nothing(fault: Happened, later: Sequence[Happened], roles: Sequence[Observed]) -> bool:
+    """Whether what an operator was to do was refused before a server was touched: no ``by`` of it, and of a
+    handover no other epoch, comes before its end."""
+    for event in later:
+        if event.fields.get("by") == fault.name:
+            return False
+        if event.name == ENDED_FAULT and _ends(fault, event):
+            epochs = [seen.epoch for seen in roles if seen.at_ms <= event.at_ms]
+            before = [seen.epoch for seen in roles if seen.at_ms <= fault.at_ms]
+            moved = fault.name == "hand_over" and max(epochs, default=0) > max(before, default=0)
+            return bool(event.fields.get("refused")) and not moved
+    return False
 
 
 def _is_an_end(event: Happened) -> bool:

@@ -74,6 +74,8 @@ class Executor:
         """``stopping``: told to end in order, and not started since; ``ending``: killed, or told while it
         stood still; ``off``: without power; ``paused``."""
         self._tracers: dict[str, Tracer] = {}
+        self._emptied_now: set[str] = set()
+        """Whose disk the operator began to empty in the course of what is under way."""
         self._starting: dict[str, asyncio.Lock] = {node.name: asyncio.Lock() for node in cluster.layout.nodes}
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
@@ -175,11 +177,14 @@ class Executor:
         self._history.add(Happened(round(self._clock(), 1), "", FULL))
 
     def note_ended(self) -> None:
-        """Note which servers have ended that nobody told to. Once: none of them is started again."""
+        """Note which servers have ended that nobody told to. Once: none of them is started again, and who
+        ends later is asked for when the cluster is taken down."""
         for node in self._cluster.layout.nodes:
-            told = self._state.get(node.name) is not None
-            if node.pid is not None and not told and not self._cluster.is_running(node):
+            if node.pid is None or self._cluster.is_running(node):
+                continue
+            if self._state.get(node.name) is None:
                 self._unexplained(node, ENDED_ALONE)
+            node.pid = None
 
     async def _mend(self) -> None:
         for name in list(self._tracers):
@@ -568,6 +573,8 @@ class Executor:
         await self._see_it_end(node)
 
     async def _emptied(self, node: Node, fault: Fault) -> None:
+        if not self._cluster.is_running(node):
+            self._emptied_now.add(node.name)
         if not await self._wipe(node, fault):
             raise Refused(f"{node.name} was started meanwhile: its disk is as it was")
 
@@ -576,10 +583,12 @@ class Executor:
         step_ms = self.outcome.step_ms
 
         def ended(why: Exception | None) -> None:
+            emptied = node.name in self._emptied_now
+            self._emptied_now.clear()
             if why is None:
                 self._ended(node.name, fault.name)
                 return
-            self._note(node, ENDED_FAULT, fault=fault.name, refused=True)
+            self._note(node, ENDED_FAULT, fault=fault.name, refused=True, emptied=emptied)
             self.outcome.done[fault.name] -= 1
             self.outcome.refuse(step_ms, fault, why)
 

@@ -106,7 +106,7 @@ class RemoteCluster(LocalCluster):
         self._ended.clear()
         return wrong
 
-    def down(self) -> list[str]:
+    def down(self, grace_s: float = 0) -> list[str]:
         """It is others' cluster: it is left running."""
         return self.mend()
 

@@ -33,7 +33,7 @@ class PretendCluster(LocalCluster):
     def is_running(self, node: Node) -> bool:
         return True
 
-    def end(self, chosen: Sequence[Node]) -> list[str]:
+    def end(self, chosen: Sequence[Node], grace_s: float = 0) -> list[str]:
         assert not self.away, f"{self.away} are away already"
         self.away |= {node.name for node in chosen}
         self.acts += [f"stop {node.name}" for node in chosen]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from admin.local.cluster import ClusterNotReady
+from admin.local import processes
+from admin.local.cluster import ClusterNotReady, LocalCluster
+from admin.local.layout import Layout
+from admin.local.processes import GRACE_S
 from chaos import faults
 from chaos.drills.live import scenario, stores
 from chaos.drills.live.commands import exit_code
@@ -18,11 +22,13 @@ from chaos.drills.load import DrillLoad
 from chaos.drills.measure import VIOLATIONS_SHOWN, Drill
 from chaos.faults import Step
 from chaos.history import Happened, History
+from chaos.live.executor import GONE_S
 from chaos.live.ground import Ground
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
+from tests.waiting import until
 
 HIT = "broker-a-1"
 
@@ -32,7 +38,7 @@ class Cluster(FakeCluster):
 
     def __init__(self, directory: Path, *, ends: str = "", kills: tuple[str, ...] = ()) -> None:
         super().__init__(directory)
-        self._ends, self._kills = ends, kills
+        self._ends, self._kills, self.graces_s = ends, kills, list[float]()
         self.log_path(self.layout.node(HIT)).parent.mkdir(parents=True)
         self.log_path(self.layout.node(HIT)).write_text("its last words\n")
         for node in self.layout.nodes:
@@ -47,7 +53,8 @@ class Cluster(FakeCluster):
             raise ClusterNotReady(f"{self._ends} ended")
         return {}
 
-    def down(self) -> list[str]:
+    def down(self, grace_s: float = GRACE_S) -> list[str]:
+        self.graces_s.append(grace_s)
         killed, self._kills = list(self._kills), ()
         return killed
 
@@ -150,9 +157,50 @@ async def test_a_server_that_has_to_be_killed_when_the_cluster_is_taken_down_is_
     assert found.drill.violations[-1] == damage
     if not explained:
         error = found.drill.violations[0]["text"]
-        assert error.startswith(f"{HIT} did not end within 15 s of SIGTERM")
+        assert error.startswith(f"{HIT} did not end within 20 s of SIGTERM")
         assert "its last words" in error
+    assert cluster.graces_s[0] == GONE_S, "as long as is said"
     assert exit_code(found) == 2
+
+
+@pytest.mark.parametrize(("code", "count"), [(0, 0), (-15, 0), (1, 1), (-11, 1)])
+async def test_a_server_that_ends_by_itself_between_the_last_look_and_the_end_is_an_error(
+    code: int, count: int, tmp_path: Path
+) -> None:
+    cluster = LocalCluster(tmp_path, Layout.make(base_port=20_000))
+    node = cluster.layout.node(HIT)
+    for path in (cluster.conf_path(node), cluster.log_path(node)):
+        path.parent.mkdir()
+    ends = f"import os; os.kill(os.getpid(), {-code})" if code < 0 else f"raise SystemExit({code})"
+    node.pid = processes.start([sys.executable, "-c", ends], cluster.conf_path(node), cluster.log_path(node))
+    await until(lambda: not cluster.is_running(node))
+    found = scenario._taken_down(cluster, History())
+    assert [one["text"].partition(";")[0] for one in found] == [f"{HIT} ended with exit code {code}"] * count
+
+
+async def test_a_server_that_was_told_of_is_not_told_of_again_when_the_cluster_is_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, ends=HIT)
+    await told(cluster, monkeypatch)
+    assert cluster.layout.node(HIT).pid is None
+
+
+async def test_an_outage_that_only_the_healing_ends_lasts_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path)
+
+    async def slow(**_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.2)
+        return {}
+
+    monkeypatch.setattr(cluster, "wait_ready", slow)
+    found = await told(cluster, monkeypatch, Happened(1.0, HIT, "kill"))
+    assert found.drill.full_again_ms is not None
+    assert found.drill.full_again_ms >= 200
+    assert found.until_ms >= 200
+    assert found.drill.stall_ms == pytest.approx(found.until_ms - 1.0, abs=0.1)
 
 
 def test_no_more_violations_are_shown_than_a_page_holds() -> None:

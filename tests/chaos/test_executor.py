@@ -589,6 +589,7 @@ async def test_a_broker_that_cannot_be_forgotten_did_not_leave(
     outcome = world.executor.outcome
     assert (controllers.forgot, outcome.to_json()["done"]) == ([], {})
     assert "member of the SyncStateSet" in outcome.refused[0]["reason"]
+    assert [event.fields["emptied"] for event in ends(world)] == [fault.name == "replace"]
     await world.executor.stop()
 
 
@@ -786,7 +787,12 @@ async def test_a_process_that_no_signal_ends_is_refused_and_nobody_waits_for_it_
     assert reasons.keys() == {"replace", "restart"}
     assert all("of SIGKILL" in reason for reason in reasons.values())
     assert world.cluster.started == []
+    assert [event.fields["emptied"] for event in ends(world)] == [False], "it was there to the end"
     await world.executor.stop()
+
+
+def ends(world: World) -> list[Happened]:
+    return [event for event in world.history.happened() if event.name == ENDED_FAULT]
 
 
 async def test_whatever_ends_an_operator_is_told_with_the_steps_time(

@@ -110,12 +110,16 @@ def test_a_wiped_broker_is_well_again_where_no_former_identity_counts() -> None:
     assert (len(found(*faults, answered=SILENT, group=group)), len(found(*faults, answered=SILENT))) == (1, 0)
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_a_replaced_broker_is_well_again_only_once_its_former_identity_is_forgotten(refused: bool) -> None:
-    end = Happened(900.0, "b1", ENDED_FAULT, {"fault": "replace"} | ({"refused": True} if refused else {}))
+@pytest.mark.parametrize(("refused", "emptied"), [(False, True), (True, False), (True, True)])
+def test_a_replaced_broker_is_well_again_only_once_its_former_identity_is_forgotten(
+    refused: bool, emptied: bool
+) -> None:
+    """One whose disk nobody touched is who it was."""
+    fields = {"fault": "replace"} | ({"refused": True, "emptied": emptied} if refused else {})
+    end = Happened(900.0, "b1", ENDED_FAULT, fields)
     full, kill = Happened(1500.0, "", FULL), Happened(2000.0, "b0", "kill")
     faults = [Happened(500.0, "b1", "replace"), end, full, kill]
-    assert len(found(*faults, answered=SILENT)) == (0 if refused else 1)
+    assert len(found(*faults, answered=SILENT)) == (0 if refused and emptied else 1)
     assert len(found(*faults, answered=SILENT, group=replace(GROUP, counts_all=False))) == 1
 
 

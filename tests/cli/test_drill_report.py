@@ -129,7 +129,6 @@ BACK = Happened(6000.0, "b1", LAUNCHED)
             [Happened(25.0, "b1", "stop", {"by": "leave"}), ended("leave", 4000.0, refused=True)],
             [("leave", 0.0, 10_000.0)],
         ),
-        ([ended("leave", 4000.0, refused=True), BACK], [("leave", 0.0, 4000.0)]),
         ([Happened(5500.0, "b1", "restart"), BACK], [("kill", 0.0, 6000.0)]),
         ([Happened(5500.0, "b1", "restart")], [("kill", 0.0, 5500.0)]),
         ([Happened(12_000.0, "b1", LAUNCHED)], [("kill", 0.0, 10_000.0)]),
@@ -142,6 +141,34 @@ def test_a_server_that_an_operator_ends_is_one_strike_and_is_away_until_it_is_st
     found = timeline(History([first, *struck]), 10_000.0)
     assert [(one["fault"], one["from_ms"], one["to_ms"]) for one in found["faults"]] == spans
     assert strikes_ms(found) == [0.0]
+
+
+@pytest.mark.parametrize("fault", ["leave", "replace", "rolling_change", "upgrade", "hand_over"])
+def test_what_an_operator_was_refused_before_he_touched_a_server_is_no_strike(fault: str) -> None:
+    events = [Happened(10.0, "b1", fault), ended(fault, 4000.0, refused=True), BACK]
+    assert strikes_ms(timeline(History(events), 9000.0)) == []
+    done = [Happened(10.0, "b1", fault), ended(fault, 4000.0), BACK]
+    assert strikes_ms(timeline(History(done), 9000.0)) == [10.0]
+    seen: list[Any]
+    if fault == "hand_over":  # it was not told in time, and came about
+        seen = [Observed(at, "b2", 1, "master", epoch, 0, 0) for at, epoch in ((5.0, 3), (3000.0, 4))]
+    else:
+        seen = [Happened(500.0, "b2", "stop", {"by": fault})]
+    assert strikes_ms(timeline(History([*events, *seen]), 9000.0)) != []
+
+
+@pytest.mark.parametrize("by", [{}, {"by": "leave"}])
+def test_a_server_that_stood_still_and_was_told_to_stop_is_away_by_that_until_it_is_started(
+    by: dict[str, str],
+) -> None:
+    paused = Happened(10.0, "b1", "pause")
+    stop = Happened(4000.0, "b1", "stop", by)
+    spans = timeline(History([paused, stop, BACK]), 9000.0)["faults"]
+    assert [(one["fault"], one["to_ms"]) for one in spans] == [("pause", 4000.0), ("stop", 6000.0)][
+        : 2 - len(by)
+    ]
+    alone = timeline(History([paused, BACK]), 9000.0)["faults"]
+    assert [one["to_ms"] for one in alone] == [6000.0]
 
 
 @pytest.mark.parametrize("fault", ["rolling_change", "upgrade"])

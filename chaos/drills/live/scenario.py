@@ -10,6 +10,7 @@ import asyncio
 import os
 import platform
 import random
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -18,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from admin.local import processes
 from admin.local.cluster import ClusterNotReady, LocalCluster
-from admin.local.processes import GRACE_S
 from chaos import faults
 from chaos.checks import Evidence, Promised, check_all
 from chaos.checks.liveness import Group
@@ -43,7 +44,7 @@ from chaos.drills.measure import (
 from chaos.drills.timeline import availability, strikes_ms, timeline
 from chaos.history import Happened, History, Ok
 from chaos.live import logs, planted
-from chaos.live.executor import Executor
+from chaos.live.executor import GONE_S, Executor
 from chaos.live.ground import Ground
 from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
@@ -237,7 +238,7 @@ async def run_scenario(
         await cluster.up(timeout_s=READY_S[spec.target])
         told = await strike(env, spec, cluster, ground, env_of, tell)
         if spec.target == OURS:
-            _add(told, _not_ended(cluster, told.history, cluster.down()))
+            _add(told, _taken_down(cluster, told.history))
             full = told.drill.full_again_ms is not None
             _add(told, await env.offload(lambda: stores.damaged(cluster, told.history, full=full)))
     if ground.unkept:
@@ -245,10 +246,18 @@ async def run_scenario(
     return told
 
 
-def _not_ended(cluster: LocalCluster, history: History, killed: Sequence[str]) -> list[dict[str, Any]]:
-    """Of the servers that had to be killed when the cluster was taken down: whom no fault explains."""
-    what = f"did not end within {GRACE_S:.0f} s of SIGTERM"
-    told = (unexplained(cluster, history.happened(), cluster.layout.node(name), what) for name in killed)
+def _taken_down(cluster: LocalCluster, history: History) -> list[dict[str, Any]]:
+    """End the servers: those that had to be killed, and those that ended otherwise than in order, before or
+    then, and whom no fault explains."""
+    pids = {node.name: node.pid for node in cluster.layout.nodes}
+    killed = cluster.down(grace_s=GONE_S)
+    wrong = dict.fromkeys(killed, f"did not end within {GONE_S:.0f} s of SIGTERM")
+    for name, pid in pids.items():
+        code = None if name in wrong else processes.exit_code(pid)
+        if code not in (None, 0, -signal.SIGTERM):  # who has just begun does not hear it in order
+            wrong[name] = f"ended with exit code {code}"
+    nodes = {name: cluster.layout.node(name) for name in wrong}
+    told = (unexplained(cluster, history.happened(), nodes[name], what) for name, what in wrong.items())
     return _told("no_errors", [error for error in told if error is not None])
 
 
@@ -299,12 +308,13 @@ async def strike(
         tell("load runs, faults strike")
         work = _carry_out(executor, cluster, spec, load.clock)
         drill.unfinished, stopped = await unless_broken(work, _watch(env, cluster, spec, load))
-        until_ms = load.clock()
+        plan_ended_ms = load.clock()
         tell("healing")
         not_full = await _healed(executor, cluster, spec)
-        drill.full_again_ms = round(load.clock() - until_ms, 1) if not_full is None else None
+        until_ms = load.clock()  # an outage that only the healing ends is as long as that took
+        drill.full_again_ms = round(until_ms - plan_ended_ms, 1) if not_full is None else None
         drill.unfinished = drill.unfinished or not_full
-        group = _group(cluster, spec, load.clock())
+        group = _group(cluster, spec, until_ms)
         await load.stop(shape.recover_s)
         tell("reading everything back")
         beside = await _clients_saw(load, extras, full=not_full is None)
