@@ -162,13 +162,9 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
     if results is None:
         return None
     drills = [drill for result in results for drill in result["drills"]]
-    times = sorted(drill["rto_ms"] for drill in drills if drill.get("rto_ms") is not None)
-    served = [result["availability"] for result in results if result.get("availability") is not None]
-    slow = sorted(
-        value
-        for result in results
-        if (value := (result.get("timeline") or {}).get("latency_p99_ms")) is not None
-    )
+    times = sorted(_known(drill.get("rto_ms") for drill in drills))
+    served = _known(result.get("availability") for result in results)
+    slow = sorted(_known((result.get("timeline") or {}).get("latency_p99_ms") for result in results))
     judged = sum(map(judged_count, results))
     lost = _total(results, "lost")
     return Side(
@@ -182,9 +178,13 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         unfinished=sum(int(result.get("unfinished_total", 0)) for result in results),
         availability=sum(served) / len(served) if served else None,
         rto_p50_ms=percentile(times, 50),
-        rto_max_ms=times[-1] if times else None,
+        rto_max_ms=max(times, default=None),
         latency_p99_ms=percentile(slow, 50),
     )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _finished(result: Mapping[str, Any]) -> bool:

@@ -74,8 +74,6 @@ class Executor:
         """``stopping``: told to end in order, and not started since; ``ending``: killed, or told while it
         stood still; ``off``: without power; ``paused``."""
         self._tracers: dict[str, Tracer] = {}
-        self._emptied_now: set[str] = set()
-        """Whose disk the operator began to empty in the course of what is under way."""
         self._starting: dict[str, asyncio.Lock] = {node.name: asyncio.Lock() for node in cluster.layout.nodes}
         self._tasks = Tasks("executor")
         self._operator = Operator(env, cluster, self._operator_refused)
@@ -574,7 +572,7 @@ class Executor:
 
     async def _emptied(self, node: Node, fault: Fault) -> None:
         if not self._cluster.is_running(node):
-            self._emptied_now.add(node.name)
+            self.outcome.emptied_now.add(node.name)
         if not await self._wipe(node, fault):
             raise Refused(f"{node.name} was started meanwhile: its disk is as it was")
 
@@ -583,8 +581,8 @@ class Executor:
         step_ms = self.outcome.step_ms
 
         def ended(why: Exception | None) -> None:
-            emptied = node.name in self._emptied_now
-            self._emptied_now.clear()
+            emptied = node.name in self.outcome.emptied_now
+            self.outcome.emptied_now.clear()
             if why is None:
                 self._ended(node.name, fault.name)
                 return

@@ -30,6 +30,8 @@ class Outcome:
     injected: Counter[str] = field(default_factory=Counter)
     step_ms: int = 0
     """Of the step that is carried out now, in the plan."""
+    emptied_now: set[str] = field(default_factory=set)
+    """Whose disk the operator began to empty in the course of what is under way."""
 
     def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
         known = isinstance(why, MqError | OSError | NotImplementedError)

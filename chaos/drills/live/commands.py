@@ -276,19 +276,7 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
     code = DONE
     for place, notes in _places().items():
         try:
-            if place.exists() and not is_ours(place):
-                click.echo(f"{place} is another user's: left alone", err=True)
-            elif any((place / name).exists() for name in (STATE_FILE, LEDGER)):
-                _heal_place(place)
-                for note in notes:
-                    note.unlink(missing_ok=True)
-            elif notes and _was_removed(place, notes):
-                for note in notes:
-                    note.unlink(missing_ok=True)
-                click.echo(f"{place} was removed: nothing to do")
-            else:
-                for note in notes:
-                    click.echo(f"{place} holds no cluster now: {note} stays until it does", err=True)
+            _heal_known(place, notes)
         except RuntimeError as error:
             click.echo(str(error), err=True)
         except (MqError, OSError) as error:
@@ -296,6 +284,23 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
             code = UNFINISHED
     _end_leftovers()
     return code
+
+
+def _heal_known(place: Path, notes: list[Path]) -> None:
+    """A folder that a drill made, or that ``notes`` name. Raises as ``_heal_place``, and MqError."""
+    if place.exists() and not is_ours(place):
+        click.echo(f"{place} is another user's: left alone", err=True)
+        return
+    if any((place / name).exists() for name in (STATE_FILE, LEDGER)):
+        _heal_place(place)
+    elif notes and _was_removed(place, notes):
+        click.echo(f"{place} was removed: nothing to do")
+    else:
+        for note in notes:
+            click.echo(f"{place} holds no cluster now: {note} stays until it does", err=True)
+        return
+    for note in notes:
+        note.unlink(missing_ok=True)
 
 
 def _heal_place(place: Path) -> None:
