@@ -369,14 +369,12 @@ class MessageStore:
         return QueueOffset(queue.max_offset if queue is not None else queues.start_of(topic, queue_id))
 
     def end_below(self, topic: str, queue_id: int, physical_offset: int) -> int:
-        """Which offset a queue gives next that holds no message at or behind ``physical_offset`` of the log;
-        else 0."""
+        """Where a queue ends that holds no message at or behind ``physical_offset`` of the log; else 0. With
+        what it stepped over, where the log is damaged."""
         queue = self.files.queues.get(topic, queue_id)
-        if queue is None:
-            return self.next_offset(topic, queue_id)
-        if queue.max_physical > physical_offset:
+        if queue is None or queue.max_physical > physical_offset:
             return 0
-        return max(queue.max_offset, self.next_offset(topic, queue_id))
+        return max(queue.max_offset, self.next_offset(topic, queue_id) if self.damage.ranges else 0)
 
     def place_of(self, topic: str, queue_id: int, queue_offset: int) -> PhysicalOffset | None:
         """Where in the log the record of a queue offset lies, as its queue says; None: it does not."""

@@ -82,11 +82,14 @@ _ODD_SEND: Final = SendHead(SEND)
 _SEND_CODE: Final = re.compile(rb'"code"\s*:\s*"?(10|310|320)\b')
 
 
+_NUMBER: Final = re.compile(rb'"?(-?[0-9]{1,10})"?')
+
+
 class _Code(msgspec.Struct, gc=False):
-    code: _I32
+    code: msgspec.Raw  # 5.0 is no number to the codec, and one to msgspec
 
 
-_decode_code: Final = msgspec.json.Decoder(_Code, strict=False).decode
+_decode_code: Final = msgspec.json.Decoder(_Code).decode
 
 
 def _by_full_names() -> Any:
@@ -115,9 +118,11 @@ def odd_json(header: memoryview) -> SendHead:
         # Without a code of its own (one may be among its fields) the ordinary way ends the connection, before
         # what is behind this frame.
         try:
-            return _ODD_SEND if _decode_code(header).code in SENDS else _NO_SEND
+            number = _NUMBER.fullmatch(bytes(_decode_code(header).code))
         except ODD:
             return _ODD_SEND
+        known = number is not None and -(2**31) <= int(number[1]) < 2**31 and int(number[1]) not in SENDS
+        return _NO_SEND if known else _ODD_SEND
     if int(found[1]) == SEND_V1:
         try:
             head = _decode_v1(header)

@@ -25,9 +25,8 @@ async def note_expired(
     """Note the queues without a message at or behind ``log_start`` (bytes), if this broker still ``leads``
     then. Raises as ``slice_``."""
     store, topics = context.store, context.topics
-    elsewhere = [(name, queue_id) for name, starts in topics.starts.items() for queue_id in starts]
     ends: dict[str, dict[int, int]] = {}
-    for topic, queue_id in dict.fromkeys([*store.queues(), *elsewhere]):
+    for topic, queue_id in list(store.queues()):
         end = store.end_below(topic, queue_id, log_start)
         if end:
             ends.setdefault(topic, {})[queue_id] = end

@@ -269,7 +269,8 @@ cdef int json_head(const uint8_t *p, Py_ssize_t n, Head *h, Names names, uint8_t
         elif same(key, b"code", 4):
             bit = 2
             at = json_number(p, at, n, &h.code)
-            if at >= 0 and not seen & 2 and not is_send(h.code):
+            # Of 5.0, which is none, the number ends before something else.
+            if 0 <= at < n and (p[at] == 44 or p[at] == 125) and not seen & 2 and not is_send(h.code):
                 return OTHER
         elif same(key, b"opaque", 6):
             bit = 4

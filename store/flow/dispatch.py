@@ -162,7 +162,7 @@ class Dispatcher:
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
         self._remembered.clear()
-        self._far.clear()
+        self._far = {key: entry for key, entry in self._far.items() if entry[1] + entry[2] <= offset}
         self._copied_until = min(self._copied_until, offset)
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
         self.dispatched = min(self.dispatched, PhysicalOffset(offset))

@@ -6,7 +6,7 @@ The queues say how far dispatch is; records behind that, and what is known of lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -85,11 +85,9 @@ class QueueOffsets:
                     count = messages_at(self._log, item.offset, item.size) if inner else 1
                     table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
             yield
-        for known in _batches(self._queues.starts.items()):
-            for topic, starts in known:
-                self._begin_at(topic, starts, table, undispatched)
-            yield
+        yield from self._begin_at(table, undispatched, here=False)
         self._step_over_lost(table)
+        yield from self._begin_at(table, undispatched, here=True)
         light_queues = 0
         for keys in _batches(table):
             light_queues += sum(topic.startswith(LMQ_PREFIX) for topic, _ in keys)
@@ -102,18 +100,24 @@ class QueueOffsets:
 
     def _begin_at(
         self,
-        topic: str,
-        starts: Mapping[int, int],
         table: dict[tuple[str, int], QueueOffset],
         undispatched: Container[tuple[str, int]],
-    ) -> None:
+        *,
+        here: bool,
+    ) -> Iterator[None]:
         """Queues of which the log has nothing go on where they are known to have ended. One it has messages
-        of goes on behind those: what is known of it was ahead of the log, and the log was lost."""
-        for queue_id, start in starts.items():
-            key = (topic, queue_id)
-            queue = self._queues.get(topic, queue_id)
-            if key not in undispatched and (queue is None or queue.max_physical <= self._log.min_offset):
-                table[key] = QueueOffset(max(table.get(key, 0), start))
+        of goes on behind those: what is known of it was ahead of the log, and the log was lost.
+
+        Those that are not ``here`` come before damage is stepped over, the others after it: what is known of
+        them may hold that step."""
+        for known in _batches(self._queues.starts.items()):
+            for topic, starts in known:
+                for queue_id, start in starts.items():
+                    key, queue = (topic, queue_id), self._queues.get(topic, queue_id)
+                    gone = queue is None or queue.max_physical <= self._log.min_offset
+                    if here is (queue is not None) and gone and key not in undispatched:
+                        table[key] = QueueOffset(max(table.get(key, 0), start))
+            yield
 
     def _step_over_lost(self, table: dict[tuple[str, int], QueueOffset]) -> None:
         """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue

@@ -130,7 +130,8 @@ def test_who_has_the_lock_knows_what_others_did_before(
         up.start(up.layout.nodes[0])
     ended: list[int | None] = []
 
-    def end_all(found: list[tuple[int | None, Path]]) -> list[int]:
+    def end_all(found: list[tuple[int | None, Path]], *, grace_s: float) -> list[int]:
+        assert grace_s == processes.GRACE_S
         ended.extend(pid for pid, _ in found)
         return []
 

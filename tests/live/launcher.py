@@ -29,13 +29,14 @@ class Forked:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.returncode: int | None = None
 
     def poll(self) -> int | None:
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            return 0
-        return None
+            self.returncode = 0  # its parent knows better, and nobody asks it
+        return self.returncode
 
 
 class Launcher:

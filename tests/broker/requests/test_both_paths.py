@@ -69,7 +69,19 @@ def test_all_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int, 
 
 
 @pytest.mark.parametrize(
-    "code", [b"true", b"null", b"10.5", b'"ten"', b'true,"extFields":{"code":"5"}', b'{"code":5}', None]
+    "code",
+    [
+        b"true",
+        b"null",
+        b"10.5",
+        b"5.0",
+        b"5e0",
+        b"4294967296",
+        b'"ten"',
+        b'true,"extFields":{"code":"5"}',
+        b'{"code":5}',
+        None,
+    ],
 )
 def test_a_frame_without_a_code_ends_the_connection_before_what_is_behind_it(code: bytes | None) -> None:
     """The sends behind it were stored before. ``None``: a ROCKETMQ header that is too short."""

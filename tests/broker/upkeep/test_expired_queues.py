@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from broker.service import Broker
 from broker.tables.topics import Topics
 from broker.timers.core import Note
+from broker.upkeep.expired_queues import note_expired
 from model.codes import Request
 from model.ids import BrokerId, Epoch
 from model.message import TIMER_TOPIC
+from runtime.turns import Slice
 from store.files.damage import DamagedRange
 from store.flow import retention
 from store.flow.dispatch import FAR_ENTRIES
@@ -247,6 +250,39 @@ async def test_after_much_damage_the_next_message_is_read(tmp_path: Path) -> Non
             offset = int(sent.ext["queueOffset"])
             assert offset == end + FAR_ENTRIES
             assert [r.body for r in await client.pull_until(name, offset, 1)] == [b"next"]
+
+
+async def test_damage_is_stepped_over_once_however_often_a_broker_is_elected(tmp_path: Path) -> None:
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        for _ in range(SENT):
+            assert (await client.send("Idle")).code == 0
+        begin = one.store.log.end
+        for _ in range(10):
+            assert (await client.send("Lost", bytes(60_000))).code == 0
+        await one.fence()
+        one.store.damage.note([DamagedRange(begin, one.store.log.end, "unreadable", 0, ())])
+        one.topics.note_expired({"Elsewhere": {0: 10}})
+        for epoch in (2, 3, 4):
+            await one.lead(elected(1, epoch, {1}, epoch))
+            assert one.store.next_offset("Idle", 0) == SENT + FAR_ENTRIES
+            assert one.store.next_offset("Elsewhere", 0) == 10 + FAR_ENTRIES
+            await one.fence()
+
+
+async def test_a_first_message_that_is_not_confirmed_yet_is_before_no_end(tmp_path: Path) -> None:
+    """What was acknowledged by the former master, and is not dispatched here."""
+    async with running(tmp_path / "one", **KEYS) as one, client_of(one) as client:
+        await one.lead(elected(1, 1, {1}, 1))
+        await one.fence()
+        one.topics.note_expired({"Idle": {0: SENT}})
+        await one.lead(elected(1, 2, {1}, 2))
+        one.ha.adopt(broker_ids({1, 2}), 2)  # nothing is confirmed without the other one
+        pending = asyncio.ensure_future(client.send("Idle", b"first"))
+        await eventually(lambda: one.store.next_offset("Idle", 0) == SENT + 1, "it is in the log")
+        await note_expired(one.context, one.store.log.min_offset, Slice(one.env.monotonic_ms))
+        assert one.topics.starts["Idle"] == {0: SENT}
+        pending.cancel()
 
 
 async def test_a_timer_topic_that_expired_as_a_whole_holds_nothing_up(tmp_path: Path) -> None:

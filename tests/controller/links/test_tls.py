@@ -183,7 +183,7 @@ def test_an_expired_certificate_is_refused_and_one_that_ends_soon_is_complained_
     assert (network.status()["notAfterMs"], network.error, network.trouble()) == (end_ms, None, [])
     network.look()
     assert "the certificate of this Controller expires at" in caplog.text, "it has three days"
-    at[0] = end_ms + 1
+    at[0] = end_ms + 3_600_000  # the next one is issued a moment later
     assert network.trouble() == [f"its raftTlsCert expired at {network.own.not_after}"]
     with pytest.raises(ConfigError, match=r"raftTlsCert=.*it expired at .*renew it"):
         TlsNetwork(used, lambda: at[0])
