@@ -43,8 +43,14 @@ async def test_without_descriptors_writes_are_refused_and_taken_again(
         for at in range(20):
             await client.send(f"new-{at}", b"x" * 8000)  # new queues, and more than a segment
         await eventually(lambda: broker.store.why_not_writable is not None, "refuses")
-        assert broker.health() is not None
-        assert (await client.send("T", b"x")).code == Response.SERVICE_NOT_AVAILABLE
+        # On a machine that stands still a round may write one queue that can be written, and end.
+        for _ in range(500):
+            if (await client.send("T", b"x")).code == Response.SERVICE_NOT_AVAILABLE:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            pytest.fail("writes are taken")
+        await eventually(lambda: broker.health() is not None, "says so")
         await asyncio.sleep(0.5)
         assert broker.store.files.health.broken is None
         out.now = False

@@ -43,7 +43,7 @@ class Sink:
         self.attributes: dict[str, object] = {"reads": True}
         self.handling = self.untaken = 0
         self.remote = "x:1"
-        self.closed = False
+        self.closed = self.goes_first = False
         self.written = b""
 
     def write(self, data: bytes) -> None:
