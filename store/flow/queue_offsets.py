@@ -123,6 +123,8 @@ class QueueOffsets:
         """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue
         that nothing was appended to since may have held as many as there was room for. No further than who
         dispatches the next record believes, here and at every replica."""
+        if not self._damage.ranges:
+            return
         steps = Counter[tuple[str, int]]()
         ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
         for item in self._damage.ranges:
