@@ -163,6 +163,8 @@ class RoleMachine:
         self._announced = False
         self.beginning = Beginning()
         self.cannot_begin = False  # it asked for that, and was not answered yet
+        self.losses = 0
+        """How often what the Controllers know of this log was put aside, or was about to be."""
         self._examined = False  # the Controllers know what this log holds, or it was copied since
         self._known_at: Epoch | None = None  # the group's epoch when the Controllers heard of this start
         self._help_if_lost = help_if_lost
@@ -225,13 +227,14 @@ class RoleMachine:
         if self._known_at is None:
             self._known_at = epoch
 
-    def on_examined(self) -> None:
-        """The Controllers were asked with what this log holds."""
-        self._examined, self.cannot_begin = True, False
+    def on_examined(self, losses: int) -> None:
+        """The Controllers were asked with what this log held after so many ``losses``."""
+        self._examined, self.cannot_begin = losses == self.losses, False
 
     def on_lost(self) -> None:
         """What the Controllers know of this log is about to be put aside."""
         self._examined = False
+        self.losses += 1
 
     def on_cannot_begin(self) -> None:
         """This broker fails to lead, and that lasts: it asks for another election. Until that is answered it

@@ -145,14 +145,25 @@ class Topics:
         self._expired.table.pop(name, None)
         self._expired.text.changed(name, False)
         self._set_starts(name)
-        for known in (self._deleted.table, self._unconfirmed):
-            while len(known) > DELETED_MAX:
-                oldest = next(iter(known))
-                del known[oldest]
-                self._deleted.text.changed(oldest, oldest in self._deleted.table)
-                self._set_starts(oldest)
-        self._changed([name])
+        while len(self._unconfirmed) > DELETED_MAX:
+            del self._unconfirmed[next(iter(self._unconfirmed))]
+        changed = [name]
+        while len(self._deleted.table) > DELETED_MAX:
+            changed.append(next(iter(self._deleted.table)))
+            self._forget_deleted(changed[-1])
+        self._changed(changed)
         return True
+
+    def _forget_deleted(self, name: str) -> None:
+        """That it was deleted; where its queues ended stays known, as of those that expired."""
+        ends = self._deleted.table.pop(name)
+        self._deleted.text.changed(name, False)
+        known = self._expired.table.get(name, {})
+        if known or (ends and len(self._expired.table) < EXPIRED_MAX // 2):
+            ends = {queue_id: max(end, known.get(queue_id, 0)) for queue_id, end in ends.items()}
+            self._set_ends(self._expired, name, {**known, **ends})
+        else:
+            self._set_starts(name)
 
     def note_expired(self, ends: Mapping[str, Mapping[int, int]]) -> None:
         """Messages of these queues are, or will be in a moment, all gone; they ended there."""

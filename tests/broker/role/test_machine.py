@@ -110,7 +110,7 @@ class Broker:
         machine = self.machine
         action = machine.decide(seen, facts)
         if isinstance(action, AskAnew):
-            machine.on_examined()
+            machine.on_examined(machine.losses)
             action = machine.decide(seen, facts)
             assert not isinstance(action, AskAnew), "asked once"
         if isinstance(action, Lead):
@@ -250,7 +250,7 @@ def test_what_is_lost_here_is_copied_before_it_leads() -> None:
 def test_a_master_that_may_lack_something_asks_once() -> None:
     machine = RoleMachine(CurrentRole())
     assert isinstance(machine.decide(view(1), Facts(ME, Epoch(1))), AskAnew)
-    machine.on_examined()
+    machine.on_examined(machine.losses)
     assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1))), Lead)
 
 
@@ -258,7 +258,7 @@ def test_a_master_of_a_new_epoch_asks_too_when_the_end_of_its_log_may_be_missing
     machine = RoleMachine(CurrentRole())
     assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1))), Lead), "nothing is missing"
     assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1), suspect=True)), AskAnew)
-    machine.on_examined()
+    machine.on_examined(machine.losses)
     assert isinstance(machine.decide(view(3), Facts(ME, Epoch(1), suspect=True)), Lead)
 
 
@@ -278,18 +278,28 @@ def test_one_whose_log_was_put_aside_asks_although_it_followed_a_master() -> Non
     machine.on_follow(BrokerId(2), Epoch(1), "10.0.0.2:10911", None)
     machine.on_lost()
     assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1), suspect=True)), AskAnew)
-    machine.on_examined()
+    machine.on_examined(machine.losses)
     assert isinstance(machine.decide(view(3), Facts(ME, Epoch(1), suspect=True)), Lead)
+
+
+def test_an_answer_about_a_log_that_was_put_aside_since_counts_for_nothing() -> None:
+    machine, facts = RoleMachine(CurrentRole()), Facts(ME, Epoch(1), suspect=True)
+    asked_after = machine.losses
+    machine.on_lost()
+    machine.on_examined(asked_after)
+    assert isinstance(machine.decide(view(2), facts), AskAnew)
+    machine.on_examined(machine.losses)
+    assert isinstance(machine.decide(view(3), facts), Lead)
 
 
 def test_one_that_cannot_begin_asks_and_leads_no_epoch_before_it_is_answered() -> None:
     machine, facts = RoleMachine(CurrentRole()), Facts(ME, Epoch(1))
     machine.on(Event.REGISTERED)
-    machine.on_examined()
+    machine.on_examined(machine.losses)
     machine.on_cannot_begin()
     for _ in range(2):
         assert isinstance(machine.decide(view(2), facts), AskAnew)
-    machine.on_examined()
+    machine.on_examined(machine.losses)
     assert isinstance(machine.decide(view(3), facts), Lead), "nobody else can: it tries on"
 
 

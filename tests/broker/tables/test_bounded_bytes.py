@@ -28,6 +28,7 @@ from model.sql92 import compile_filter
 from model.sql92.compile import CHARS_MAX, Compiled
 from model.topic import TopicConfig
 from remoting import bodies
+from remoting.bodies import believed_object, dumps_dialect
 from remoting.codec import Command, encode
 from remoting.guard import Standing
 from remoting.headers import PULL_SUSPEND, PullHeader
@@ -229,6 +230,30 @@ def test_topics_deleted_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch
         topics.put(TopicConfig(f"T{number}", 1, 1))
         topics.delete(f"T{number}", {0: 1}, {0: 2})
     assert list(topics._unconfirmed) == list(topics._deleted.table) == [f"T{n}" for n in range(15, 20)]
+
+
+def test_where_a_deleted_topic_ended_outlives_the_note_of_its_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that began empty since has nothing of it, and would give its offsets again."""
+    monkeypatch.setattr("broker.tables.topics.DELETED_MAX", 2)
+    topics, slave = (Topics(config_for(tmp_path), lambda: 0) for _ in range(2))
+    topics.put(TopicConfig("T", 1, 1))
+    mark = topics.mark
+    topics.delete("T", {0: 5000}, {0: 5000})
+    for number in range(3):
+        topics.put(TopicConfig(f"x{number}", 1, 1))
+        topics.delete(f"x{number}", {0: 7}, {0: 7})
+    assert "T" not in topics._deleted.table
+    again = Topics(config_for(tmp_path), lambda: 0)
+    again.boot(topics.to_json())
+    change = topics.since(mark)
+    assert change is not None
+    slave.apply(believed_object(dumps_dialect(change)))
+    for table in (topics, again, slave):
+        table.check_invariants()
+        assert table.starts["T"] == {0: 5000}
+        assert table.starts["x0"] == {0: 7}
 
 
 def test_what_clients_say_of_themselves_is_counted() -> None:
