@@ -42,8 +42,15 @@ PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 BUFFER_BYTES_MAX: Final = 64 * 1024
 OPEN_FILES_MAX: Final = 256
 _SCAN_ENTRIES: Final = 4096
+_FILL_ENTRIES_MAX: Final = 1 << 14
+"""So many empty entries are written where a queue goes on later, however small its files are."""
 _LOOK_AHEAD_ENTRIES: Final = 256
 """More than a block of 4 KiB holds: what rots, or is lost, goes by blocks."""
+
+
+OffsetsTaken = Callable[[str, int, int], int | None]
+"""(topic of a queue, physical offset, size) -> how many of its offsets that record takes; None: nobody can
+tell."""
 
 
 def is_queue_name(topic: str, queue_id: int) -> bool:
@@ -134,7 +141,7 @@ class ConsumeQueue:
                 queue_offset,
                 self.max_offset,
             )
-        fresh = not self.max_offset or queue_offset - self.max_offset > per_file
+        fresh = not self.max_offset or queue_offset - self.max_offset > max(per_file, _FILL_ENTRIES_MAX)
         if fresh:
             self.destroy()
             self.written = self.max_offset = queue_offset - queue_offset % per_file
@@ -256,28 +263,30 @@ class ConsumeQueue:
 
     # -- loading, cutting ------------------------------------------------------------------------------
 
-    def load(self, settled: int = 0) -> None:
-        """Find the entries on disk.
+    def find(self) -> None:
+        """Find the files. Raises DiskError, OSError where one is of another size than the configured one;
+        nothing was changed then."""
+        self._dir.load()
+        for segment in self._dir.segments:
+            size = segment.file.size()
+            if size > self._file_bytes or segment.start % self._file_bytes:
+                raise DiskError(
+                    f"{segment.path} has {size} bytes, mappedFileSizeConsumeQueue says {self._file_bytes}:"
+                    " the files were made with another size; set that again"
+                )
+
+    def load(self, settled: int = 0, log_min: int = 0) -> None:
+        """Find the entries on disk, behind ``find``. ``log_min``: where the log begins.
 
         Those of messages that end at or below ``settled`` are known to be there: the last of them is looked
         for by halves. Without one the scan begins with the third-last file. It goes on to the first entry
-        that cannot be one; what lies behind that is zeroed. Raises DiskError, OSError.
+        that cannot be one; what lies behind that is zeroed. Where a file lacks, those behind it go: they are
+        made again. Raises DiskError, OSError.
         """
-        self._dir.load()
-        while (gap := self._dir.gap()) is not None:
-            log.warning(
-                "%s: no file before %d, the older ones go", self._dir.path, self._dir.segments[gap].start
-            )
-            for segment in self._dir.segments[:gap]:
-                self._dir.remove(segment)
         for segment in self._dir.segments:
-            size = segment.file.size()
-            if size < self._file_bytes:
+            if segment.file.size() < self._file_bytes:
                 segment.file.truncate(self._file_bytes)
-            elif size > self._file_bytes:
-                raise DiskError(
-                    f"{segment.path} has {size} bytes; mappedFileSizeConsumeQueue says {self._file_bytes}"
-                )
+        lacks_file = self._drop_at_gap(log_min)
         if not self._dir.segments:
             return
         self.written = self.max_offset = (self._dir.segments[-1].start + self._file_bytes) // ENTRY_BYTES
@@ -290,10 +299,31 @@ class ConsumeQueue:
             index, physical = self._dir.segments[first].start // ENTRY_BYTES, 0
         end, physical = self._scan(index, physical)
         # What follows a settled end may be what a crash left of entries that were on their way.
-        self.cut_short = self._missed(end, settled) if known else self._holds_more(end)
+        cut_short = self._missed(end, settled) if known else self._holds_more(end)
+        self.cut_short = cut_short or lacks_file
         self._cut_to(end)
         self.max_physical = physical
         self.min_offset = min(self._dir.segments[0].start // ENTRY_BYTES, end) if self._dir.segments else end
+
+    def _drop_at_gap(self, log_min: int) -> bool:
+        """Where a file lacks, remove those behind it; or those before it, if their messages have expired. Are
+        there entries to be made again?"""
+        lacks = False
+        while (gap := self._dir.gap()) is not None:
+            before, behind = self._dir.segments[:gap], self._dir.segments[gap:]
+            offset, size, _ = ENTRY.unpack(before[-1].read(ENTRY_BYTES, self._file_bytes - ENTRY_BYTES))
+            expired = size != PRE_BLANK_SIZE and offset < log_min
+            log.error(
+                "%s: a file lacks before %d; %s",
+                self._dir.path,
+                behind[0].start,
+                "older ones go" if expired else "it and those behind it are made again",
+            )
+            for segment in before if expired else reversed(behind):
+                self._dir.remove(segment)
+            self._dir.names_dirty = True
+            lacks = lacks or not expired
+        return lacks
 
     def _valid_at(self, segment: Segment) -> bool:
         offset, size, _ = ENTRY.unpack(segment.read(ENTRY_BYTES, 0))
@@ -384,25 +414,49 @@ class ConsumeQueue:
         if not self._dir.segments:
             self.min_offset = end
 
-    def truncate(self, physical: int) -> bool:
+    def truncate(self, physical: int, taken: OffsetsTaken) -> bool:
         """Forget the entries of messages that end above ``physical``; was there one? Raises OSError."""
         if self.max_physical <= physical:
             return False
-        end, last = self.min_offset, 0
-        begin = self.max_offset
-        while begin > self.min_offset and not last:
-            stop, begin = begin, max(self.min_offset, begin - _SCAN_ENTRIES)
-            kept = [e for e in self.entries(begin, stop) if e[2] != PRE_BLANK_SIZE]
-            for index, offset, size, _ in reversed(kept):
-                if offset + size <= physical:
-                    end, last = index + 1, offset + size
-                    break
-        # The offsets of an inner batch stay with its record: they are never given out again.
-        while end > self.min_offset and (found := self.entry(end)) and found[1] == PRE_BLANK_SIZE:
-            end += 1
-        self._cut_to(end)
-        self.max_physical = last
+        found = self._last_below(physical)
+        if found is None:
+            self._cut_to(self.min_offset)
+            self.max_physical = 0
+        else:
+            self._end_behind(found, taken)
+            self.max_physical = found[1] + found[2]
         return True
+
+    def drop_empty_end(self, taken: OffsetsTaken) -> None:
+        """Forget empty entries at the end that no record accounts for: the message that followed them is not
+        in the log, and whoever leads next may give their offsets. Raises OSError."""
+        last = self.entry(self.max_offset - 1) if self.max_offset > self.min_offset else None
+        if last is not None and last[1] == PRE_BLANK_SIZE:
+            found = self._last_below(sys.maxsize)
+            if found is not None:
+                self._end_behind(found, taken)
+
+    def _last_below(self, physical: int) -> tuple[int, int, int] | None:
+        """(index, physical offset, size) of the last entry whose message ends at or below ``physical``."""
+        begin = self.max_offset
+        while begin > self.min_offset:
+            stop, begin = begin, max(self.min_offset, begin - _SCAN_ENTRIES)
+            for index, offset, size, _ in reversed(list(self.entries(begin, stop))):
+                if size != PRE_BLANK_SIZE and offset + size <= physical:
+                    return index, offset, size
+        return None
+
+    def _end_behind(self, last: tuple[int, int, int], taken: OffsetsTaken) -> None:
+        """Let the queue end behind an entry and the empty ones that belong to its record, an inner batch:
+        those are never given out again."""
+        index, offset, size = last
+        end = empty = index + 1
+        while empty < self.max_offset and (found := self.entry(empty)) and found[1] == PRE_BLANK_SIZE:
+            empty += 1
+        if empty > end:
+            count = taken(self.topic, offset, size)
+            end = empty if count is None else min(empty, index + count)
+        self._cut_to(end)
 
     def first_at(self, physical: int) -> int:
         """The index of the first entry kept whose message lies at or above log offset ``physical``."""
@@ -480,20 +534,21 @@ class ConsumeQueues:
         self._ids: dict[str, set[int]] = {}
         self._making = Lock()  # a file is made off the loop, or queues go
 
-    def load(self, settled: int = 0, *, clean: bool = True) -> None:
-        """Find the queues on disk, and their entries (see ConsumeQueue.load).
+    def load(self, settled: int = 0, log_min: int = 0, *, clean: bool = True) -> None:
+        """Find the queues on disk, and their entries (see ConsumeQueue.load). Raises DiskError, OSError.
 
         After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
         """
         for topic in self._disk.listdir(self.path):
             for name in self._disk.listdir(f"{self.path}/{topic}"):
                 if name.isdigit():
-                    queue = self.open(topic, int(name))
-                    queue.load(settled)
-                    if queue.is_unsynced:
-                        self._unsynced[queue] = 0
-                    if not clean:
-                        queue.doubt_names()
+                    self.open(topic, int(name)).find()
+        for queue in self:  # once the files of all were seen to be of the right size
+            queue.load(settled, log_min)
+            if queue.is_unsynced:
+                self._unsynced[queue] = 0
+            if not clean:
+                queue.doubt_names()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
@@ -593,7 +648,7 @@ class ConsumeQueues:
             queue.synced()
         self._unsynced.clear()
 
-    def truncate(self, physical: int) -> list[ConsumeQueue]:
+    def truncate(self, physical: int, taken: OffsetsTaken) -> list[ConsumeQueue]:
         """Forget the entries of messages that end above ``physical``; returns the queues that had some.
 
         Durable with the next syncs: until then ``synced_until`` stays below. Raises OSError."""
@@ -601,7 +656,7 @@ class ConsumeQueues:
         self._unsynced = {queue: min(until, physical) for queue, until in self._unsynced.items()}
         changed = [queue for queue in self if queue.max_physical > physical]
         for queue in changed:
-            queue.truncate(physical)
+            queue.truncate(physical, taken)
             self._unsynced.setdefault(queue, self._written_until)
         return changed
 

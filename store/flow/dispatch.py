@@ -17,11 +17,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
-from model.message import INNER_BATCH, INNER_NUM, SCHEDULE_TOPIC, TRANSACTION_PREPARED, property_of
+from model.message import (
+    INNER_BATCH,
+    INNER_NUM,
+    LMQ_PREFIX,
+    SCHEDULE_TOPIC,
+    TRANSACTION_PREPARED,
+    property_of,
+)
 from runtime.env import Buffer
 from store.files.commit_log import CommitLog
 from store.files.compiled import PACKED, compiled
-from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, is_queue_name
+from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, OffsetsTaken, is_queue_name
 from store.files.damage import RECORD_BYTES_MAX, may_have
 from store.files.partial import claimed_end
 from store.files.record import (
@@ -497,6 +504,25 @@ def messages_at(commit_log: CommitLog, offset: int, size: int) -> int:
     record = decode(commit_log.read(offset, size), check_crc=False)
     count = property_of(record.properties, INNER_NUM) or ""
     return max(int(count), 1) if count.isascii() and count.isdigit() and len(count) < 6 else 1
+
+
+def offsets_taken(commit_log: CommitLog) -> OffsetsTaken:
+    """See ``OffsetsTaken``, by the records of this log."""
+
+    def taken(topic: str, offset: int, size: int) -> int | None:
+        if topic.startswith(LMQ_PREFIX):
+            return 1  # of a light queue, whatever its record holds
+        if not (
+            commit_log.min_offset <= offset <= offset + size <= commit_log.end and size <= RECORD_BYTES_MAX
+        ):
+            return None
+        try:
+            record = decode(commit_log.read(offset, size), check_crc=False)
+        except (BadRecord, DiskError):
+            return None
+        return messages_at(commit_log, offset, size) if record.sys_flag & INNER_BATCH else 1
+
+    return taken
 
 
 def _whole_until(data: bytes, offset: int) -> int:

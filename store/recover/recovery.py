@@ -37,6 +37,7 @@ from store.files.index import Index
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
+from store.flow.dispatch import offsets_taken
 from store.flow.multi_dispatch import places as light_places
 from store.flow.store_flow import StoreFlow
 from store.recover.lost import note_damage, note_what_belongs_together
@@ -147,7 +148,7 @@ class _Recovery:
         commit_log, checkpoint = self.files.log, self.files.checkpoint.now
         if checkpoint.trusted:
             self.settled = min(max(checkpoint.settled_offset, commit_log.min_offset), commit_log.end)
-        self.files.queues.load(self.settled, clean=self.clean)
+        self.files.queues.load(self.settled, commit_log.min_offset, clean=self.clean)
         self.proven = self.files.queues.max_physical
         if not self.proven:
             self.settled = 0  # somebody removed the queues: they are made again
@@ -207,7 +208,7 @@ class _Recovery:
         """Erase what lies behind, and make durable what lies before."""
         commit_log = self.files.log
         if not self.clean:
-            self.files.queues.truncate(self.believed)
+            self.files.queues.truncate(self.believed, offsets_taken(commit_log))
         # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real
         # broker cut its log, what it cut.
         commit_log.cut(end, to_first_zeros=self.clean, zeros_too=not self.clean)
@@ -220,7 +221,10 @@ class _Recovery:
         """Cut queues and index to the log; returns the log offset from which on records are dispatched."""
         files = self.files
         log_min = files.log.min_offset
-        again = files.queues.truncate(end)
+        taken = offsets_taken(files.log)
+        again = files.queues.truncate(end, taken)
+        for queue in files.queues:
+            queue.drop_empty_end(taken)
         again += [q for q in files.queues if _drop_stale(files.log, q, files.damage) or q.cut_short]
         for queue in files.queues:
             queue.correct_min(log_min)
@@ -341,7 +345,7 @@ def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger
             elif (physical_offset, size, queue_id, queue_offset) == (*entry[:2], queue.queue_id, index):
                 return dropped
         log.warning("%s/%d: entry %d points to another message, dropped", queue.topic, queue.queue_id, index)
-        queue.truncate(entry[0])
+        queue.truncate(entry[0], offsets_taken(commit_log))
         dropped = True
     return dropped
 

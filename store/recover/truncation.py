@@ -18,6 +18,7 @@ from store.files.epoch_file import encode as encode_epochs
 from store.files.partial import claimed_end, damaged_end
 from store.files.record import RECORD_BYTES_MIN, BadRecord, measure
 from store.files.store_files import StoreFiles
+from store.flow.dispatch import offsets_taken
 from store.flow.queue_offsets import QueueOffsets
 from store.flow.reading import Reader
 from store.flow.store_flow import StoreFlow
@@ -76,7 +77,7 @@ class Truncator:
             self.invalidate(offset)  # first: after a crash it must not speak for what comes next
             self._log.cut(offset)
             self._files.damage.truncate(offset)
-            self._queues.truncate(offset)
+            self._queues.truncate(offset, offsets_taken(self._log))
             if self._index is not None:
                 self._index.truncate(offset)
         except OSError as error:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.errors import DiskError
 from store.files.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, ConsumeQueues, is_queue_name
 from tests.fakes.disk.memory import FaultyDisk
 
@@ -16,9 +17,19 @@ def _queue(disk: FaultyDisk) -> ConsumeQueue:
     return ConsumeQueue(disk, "/q/T/0", "T", 0, PER_FILE * 20)
 
 
+def _found(disk: FaultyDisk) -> ConsumeQueue:
+    queue = _queue(disk)
+    queue.find()
+    return queue
+
+
 def _fill(queue: ConsumeQueue, count: int, *, first: int = 0) -> None:
     for number in range(first, first + count):
         assert queue.put(number, number * 100, 100, number)
+
+
+def _one(topic: str, offset: int, size: int) -> int:
+    return 1
 
 
 @given(
@@ -46,12 +57,12 @@ def test_a_queue_reads_as_a_list_whatever_happens_to_it(steps: list[tuple[str, i
             queue.flush()
         elif step == "cut":
             keep = max(len(model) - number, 0)
-            queue.truncate(keep * 100)
+            queue.truncate(keep * 100, _one)
             del model[keep:]
         else:
             queue.flush()
             queue.close()
-            queue = _queue(disk)
+            queue = _found(disk)
             queue.load()
         assert queue.max_offset == len(model)
         assert queue.max_physical == len(model) * 100
@@ -86,7 +97,7 @@ def test_a_queue_that_starts_late_is_filled_with_entries_without_a_message() -> 
     assert disk.listdir("/q/T/0") == [f"{200:020}"]
     assert bytes(disk.nodes[f"/q/T/0/{200:020}"].cache[:60]) == PRE_BLANK * 3
     assert (queue.min_offset, queue.max_offset) == (13, 15)
-    again = _queue(disk)
+    again = _found(disk)
     again.load()
     again.correct_min(0)
     assert (again.min_offset, again.max_offset) == (13, 15)
@@ -122,7 +133,7 @@ def test_loading_from_what_is_settled_finds_what_loading_all_finds(settled: int)
     queue = _queue(disk)
     _fill(queue, 23)
     queue.flush()
-    again, whole = _queue(disk), _queue(disk)
+    again, whole = _found(disk), _found(disk)
     again.load(settled)
     whole.load()
     assert list(again.entries()) == list(whole.entries())
@@ -138,7 +149,7 @@ def test_a_damaged_entry_among_the_settled_ones_is_never_the_silent_end_of_a_que
         queue.flush()
         path = f"/q/T/0/{wrong // PER_FILE * PER_FILE * 20:020}"
         disk.open(path).pwrite(entry, wrong % PER_FILE * 20)
-        again = _queue(disk)
+        again = _found(disk)
         again.load(2300)
         assert again.cut_short or again.max_offset == 23
 
@@ -149,21 +160,94 @@ def test_rubbish_behind_the_last_entry_is_cut() -> None:
     _fill(queue, 3)
     queue.flush()
     disk.nodes["/q/T/0/" + "0" * 20].cache[60:80] = ENTRY.pack(50, 10, 1)  # bytes that came before
-    again = _queue(disk)
+    again = _found(disk)
     again.load()
     assert again.max_offset == 3
     assert not any(disk.nodes["/q/T/0/" + "0" * 20].cache[60:])
 
 
-def test_a_missing_file_drops_what_lies_before_it() -> None:
+def test_a_missing_file_keeps_what_lies_before_it_and_has_the_rest_made_again() -> None:
     disk = FaultyDisk()
     queue = _queue(disk)
     _fill(queue, 23)
     queue.flush()
     disk.remove(f"/q/T/0/{100:020}")
-    again = _queue(disk)
+    again = _found(disk)
     again.load()
-    assert (again.min_offset, again.max_offset) == (10, 23)
+    assert (again.min_offset, again.max_offset, again.max_physical) == (0, 5, 500)
+    assert again.cut_short
+    assert disk.listdir("/q/T/0") == ["0" * 20]
+    _fill(again, 18, first=5)
+    assert [entry[3] for entry in again.entries(0)] == list(range(23))
+
+
+def test_a_missing_file_behind_expired_ones_costs_those_alone() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 23)
+    queue.flush()
+    disk.remove(f"/q/T/0/{100:020}")
+    again = _found(disk)
+    again.load(log_min=500)
+    assert (again.min_offset, again.max_offset, again.cut_short) == (10, 23, False)
+
+
+def test_no_file_is_grown_before_all_queues_were_looked_at() -> None:
+    disk = FaultyDisk()
+    queues = ConsumeQueues(disk, "/q", PER_FILE * 20)
+    for topic, count in (("A", 3), ("B", 13)):
+        queue = queues.open(topic, 0)
+        _fill(queue, count)
+        queues.dirty[queue] = None
+    queues.write_out()
+    files = {name: bytes(node.cache) for name, node in disk.nodes.items()}
+    for per_file in (2 * PER_FILE, 1):
+        with pytest.raises(DiskError, match="set that again"):
+            ConsumeQueues(disk, "/q", per_file * 20).load()
+    assert {name: bytes(node.cache) for name, node in disk.nodes.items()} == files
+    again = ConsumeQueues(disk, "/q", PER_FILE * 20)
+    again.load()
+    assert [queue.max_offset for queue in again] == [3, 13]
+
+
+@pytest.mark.parametrize("per_file", [2 * PER_FILE, 3 * PER_FILE, PER_FILE - 1, 1])
+def test_files_of_another_size_are_refused_and_all_kept(per_file: int) -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 13)
+    queue.flush()
+    files = {name: bytes(node.cache) for name, node in disk.nodes.items()}
+    with pytest.raises(DiskError, match="mappedFileSizeConsumeQueue"):
+        ConsumeQueue(disk, "/q/T/0", "T", 0, per_file * 20).find()
+    assert {name: bytes(node.cache) for name, node in disk.nodes.items()} == files
+    again = _found(disk)
+    again.load()
+    assert (again.min_offset, again.max_offset) == (0, 13)
+
+
+def test_a_step_longer_than_a_small_file_drops_no_message() -> None:
+    queue = _queue(FaultyDisk())
+    _fill(queue, 3)
+    assert queue.put(3 + 4096, 600, 100, 6)
+    assert (queue.min_offset, queue.max_offset) == (0, 4 + 4096)
+    assert queue.entry(2) == (200, 100, 2)
+
+
+@pytest.mark.parametrize(("taken", "end"), [(1, 3), (4, 6), (9, 9), (None, 9)])
+def test_empty_entries_stay_at_the_end_as_far_as_a_record_accounts_for_them(
+    taken: int | None, end: int
+) -> None:
+    """An inner batch's are never given out again; others stood for nothing but a message that is cut."""
+    for cut in (True, False):
+        queue = _queue(FaultyDisk())
+        _fill(queue, 3)
+        queue.skip_to(9)
+        if cut:
+            queue.put(9, 900, 100, 9)
+            assert queue.truncate(900, lambda topic, offset, size: taken)
+        else:
+            queue.drop_empty_end(lambda topic, offset, size: taken)
+        assert (queue.max_offset, queue.max_physical) == (end, 300)
 
 
 def test_files_below_the_logs_start_are_given_up_but_never_the_last() -> None:
