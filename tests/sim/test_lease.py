@@ -11,6 +11,7 @@ from chaos.sim.cluster import CONTROLLER_PORT
 from model.codes import Request, Response
 from remoting.codec import Command
 from remoting.service import RemotingClient
+from tests.sim.kept import MAJORITY, TWO
 from tests.sim.world import ALONE, World, simulated
 
 pytestmark = pytest.mark.sim
@@ -109,6 +110,31 @@ async def test_a_master_whose_members_answer_serves_on_while_every_controller_is
     await asyncio.sleep(8)
     assert world.codes(0) == {Response.SUCCESS}
     assert world.times("lease_ended")
+
+
+@pytest.mark.parametrize("mode", [MAJORITY, TWO, ALONE, {"brokerRole": "ASYNC_MASTER"}])
+@simulated(lambda mode: World(6, mode))
+async def test_in_other_modes_each_send_is_refused_while_every_controller_is_dead(
+    world: World, mode: dict[str, str]
+) -> None:
+    """Though all members are there: fewer than all answer for the others, so they prove nothing."""
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    world.send_to(master)
+    await asyncio.sleep(0.5)
+    assert world.codes(0) == {Response.SUCCESS}
+    for node in cluster.of("namesrv"):
+        cluster.kill(node.name)
+    killed_ms = cluster.clock()
+    await asyncio.sleep(4)
+    assert world.codes(killed_ms + LEASE_MS) == {Response.SERVICE_NOT_AVAILABLE}
+    for node in cluster.of("namesrv"):
+        cluster.start(node.name)
+    await asyncio.sleep(6)
+    begun_ms = cluster.clock()
+    await asyncio.sleep(0.5)
+    assert world.codes(begun_ms) == {Response.SUCCESS}, "it resumes by itself"
 
 
 @simulated(lambda: World(7))
