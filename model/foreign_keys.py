@@ -174,10 +174,6 @@ REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "configManagerVersion": (("v1",), "tables are JSON files, not RocksDB"),
     "messageStorePlugIn": (("",), "the store takes no plug-ins"),
     "readOnlyCommitLogStorePaths": (("",), "the log is in one directory"),
-    "cleanFileForciblyEnable": (
-        _ON,
-        "on a full disk the oldest segments go; see diskSpaceCleanForciblyRatio",
-    ),
     "enableRemoteEscape": (_OFF, "no message is put into another group"),
     "inBrokerContainer": (_OFF, "a process runs one broker"),
     "fetchNamesrvAddrByAddressServer": (_OFF, f"{_LIST} in namesrvAddr"),

@@ -75,6 +75,12 @@ class StoreConfig(ServerConfig):
         85,
         "fuller than this, %, the oldest segments are deleted whatever their age; counts as 30 to 85",
     )
+    clean_forcibly: bool = key(
+        "cleanFileForciblyEnable",
+        True,
+        "false: diskSpaceCleanForciblyRatio deletes nothing; a disk that fills refuses messages and keeps those"
+        " it has",
+    )
     disk_warning_ratio: int = key(
         "diskSpaceWarningLevelRatio", 90, "fuller than this, %, messages are refused; counts as 35 to 90"
     )

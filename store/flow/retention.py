@@ -2,11 +2,11 @@
 
 Files older than ``fileReservedTime`` go at the hours of ``deleteWhen``, or at any time while the disk is
 fuller than ``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest goes whatever its
-age, and so it does while all segments together exceed ``commitLogMegabytesMax`` (0: no bound; ours);
-above ``diskSpaceWarningLevelRatio`` writes are refused as well. A clock that steps ahead makes no segment
-older, until it has stood so for ``fileReservedTime``: whatever was there at the step is as old as that by
-then. Never the last segment, never one that
-holds records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
+age (not with ``cleanFileForciblyEnable=false``), and so it does while all segments together exceed
+``commitLogMegabytesMax`` (0: no bound; ours); above ``diskSpaceWarningLevelRatio`` writes are refused as
+well. A clock that steps ahead makes no segment older, until it has stood so for ``fileReservedTime``:
+whatever was there at the step is as old as that by then. Never the last segment, never one that holds
+records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
 """
 
 from __future__ import annotations
@@ -144,19 +144,20 @@ class Retention:
         segments = commit_log.segments
         if len(segments) < 2 or segments[1].start > min(self._dispatcher.dispatched, commit_log.flushed):
             return False
-        if percent > min(max(self._config.disk_clean_forcibly_ratio, 30), 85):
+        config = self._config
+        if config.clean_forcibly and percent > min(max(config.disk_clean_forcibly_ratio, 30), 85):
             return True
-        bytes_max = self._config.commit_log_megabytes_max << 20
+        bytes_max = config.commit_log_megabytes_max << 20
         if bytes_max and len(segments) * commit_log.segment_bytes > bytes_max:
             return True
         now_ms = self._env.now_ms()
         # Read each time: the hours can be changed while the broker runs.
-        hours = {int(hour) for hour in self._config.delete_when.split(";")}
+        hours = {int(hour) for hour in config.delete_when.split(";")}
         in_time = any_hour or datetime.fromtimestamp(now_ms / 1000).hour in hours
-        if not (in_time or percent > self._config.disk_max_used_ratio):
+        if not (in_time or percent > config.disk_max_used_ratio):
             return False
         age_ms = min(now_ms, self._steady_ms()) - self._env.disk.mtime_ms(segments[0].path)
-        return age_ms > self._config.file_reserved_hours * HOUR_MS
+        return age_ms > config.file_reserved_hours * HOUR_MS
 
     def _look_at_clock(self) -> None:
         """Was it set ahead? By that a whole log may seem old. Or was it behind before, and is right now?"""

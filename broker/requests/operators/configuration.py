@@ -16,20 +16,20 @@ from remoting.service import Connection
 _LIVE: Final = """
     accessMessageInMemoryMaxRatio allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey
     autoCreateSubscriptionGroup autoCreateTopicEnable autoReseed brokerElectionPriority brokerPermission
-    clientChannelExpiredTimeout commitLogMegabytesMax controllerAddr defaultMessageRequestMode
-    defaultPopShareQueueNum defaultTopicQueueNums deleteWhen diskMaxUsedSpaceRatio
-    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter enableRetryTopicV2
-    enableSingleTopicRegister fileReservedTime haFlowControlEnable longPollingEnable maxClientBytes
-    maxConsumerOffsetPairs maxGroupsInHeartbeat maxHaTransferByteInSecond maxHeartbeatBytes maxHeldPopBytes
-    maxHeldPopsPerConnection maxHeldPullBytes maxHeldPulls maxHeldPullsPerConnection maxInvisibleTimeMillis
-    maxLmqConsumeQueueNum maxMessageSize maxMessagesInBatch maxPopPollingSize maxQueuesInLock
-    maxQueuesInStats maxSubscriptionBytes maxSuspendTimeoutMillis maxTransferBytesOnMessageInMemory
-    maxTransferCountOnMessageInMemory minInSyncReplicas namesrvAddr popCkMaxBufferSize
-    popFromRetryProbability popPollingSize popResponseReturnActualRetryTopic recallMessageEnable
-    rejectTransactionMessage retrieveMessageFromPopRetryTopicV1 reviveInterval serverLoadBalancerEnable
-    slaveSyncMetadataPeriod slaveTimeout storeReplyMessageEnable syncFlushTimeout timerCongestNumEachSlot
-    timerMaxDelaySec timerStopDequeue timerStopEnqueue transactionCheckInterval transactionCheckMax
-    transactionTimeOut
+    cleanFileForciblyEnable clientChannelExpiredTimeout commitLogMegabytesMax controllerAddr
+    defaultMessageRequestMode defaultPopShareQueueNum defaultTopicQueueNums deleteWhen
+    diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter
+    enableRetryTopicV2 enableSingleTopicRegister fileReservedTime haFlowControlEnable longPollingEnable
+    maxClientBytes maxConsumerOffsetPairs maxGroupsInHeartbeat maxHaTransferByteInSecond maxHeartbeatBytes
+    maxHeldPopBytes maxHeldPopsPerConnection maxHeldPullBytes maxHeldPulls maxHeldPullsPerConnection
+    maxInvisibleTimeMillis maxLmqConsumeQueueNum maxMessageSize maxMessagesInBatch maxPopPollingSize
+    maxQueuesInLock maxQueuesInStats maxSubscriptionBytes maxSuspendTimeoutMillis
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory minInSyncReplicas namesrvAddr
+    popCkMaxBufferSize popFromRetryProbability popPollingSize popResponseReturnActualRetryTopic
+    recallMessageEnable rejectTransactionMessage retrieveMessageFromPopRetryTopicV1 reviveInterval
+    serverLoadBalancerEnable slaveSyncMetadataPeriod slaveTimeout storeReplyMessageEnable syncFlushTimeout
+    timerCongestNumEachSlot timerMaxDelaySec timerStopDequeue timerStopEnqueue transactionCheckInterval
+    transactionCheckMax transactionTimeOut
 """
 RULES: Final = Rules(
     "broker", frozenset(_LIVE.split()), frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})

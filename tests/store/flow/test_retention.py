@@ -137,6 +137,22 @@ async def test_a_full_disk_takes_the_oldest_whatever_its_age_and_refuses_writes_
         assert store.why_not_writable is None
 
 
+async def test_a_full_disk_takes_nothing_young_where_it_may_not_and_refuses_writes() -> None:
+    env = FaultyEnv(now_ms=_at_hour(12))
+    env.disk.mtime_ms = lambda path: env.clock_ms  # type: ignore[method-assign]
+    async with opened(env, clean_forcibly=False) as store:
+        await fill(store, 200)
+        store.log.sync()
+        kept, segments = records_of(store), len(store.log.segments)
+        for used_percent in (88, 95):
+            _set_used(env, used_percent)
+            assert await store.retention.round() == 0
+        assert "95 %" in (store.why_not_writable or "")
+        assert (records_of(store), len(store.log.segments)) == (kept, segments)
+        env.disk.mtime_ms = lambda path: env.clock_ms - 73 * HOUR_MS  # type: ignore[method-assign]
+        assert await store.retention.round() == segments - 1, "what is old goes, at this hour, too"
+
+
 async def test_a_store_on_a_disk_that_is_too_full_refuses_writes_from_its_start() -> None:
     env = FaultyEnv()
     _set_used(env, 95)
