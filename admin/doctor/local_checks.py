@@ -98,6 +98,8 @@ class Local:
     """Why the running server does not use the TLS files that are there now, as it says at adminPort."""
     health: str = ""
     """Why the running server does not serve, as its /healthz says."""
+    doubts: Sequence[str] = ()
+    """What the file says that is right in few places only, as the start warns of it: "...: set ..."."""
     risks: Sequence[str] = ()
     """What the file allows and nobody needs, as a text and what to do, with " -> " between."""
     running: bool | None = None
@@ -114,6 +116,9 @@ def judge(seen: Local) -> list[Finding]:
         todo = "mend the file; every key: docs/defaults.md"
         return [failed("configuration", seen.name, seen.error, todo)]
     found = [_configuration(seen)]
+    for doubt in seen.doubts:
+        text, _, todo = doubt.partition(": set ")
+        found.append(warning("configuration", seen.name, text, f"set {todo}"))
     if seen.running is False:
         found.append(failed("process", seen.name, "it is not running", f"start it: {seen.start_with}"))
     if seen.health:

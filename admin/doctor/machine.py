@@ -67,6 +67,7 @@ def look(name: str, role: str, values: Mapping[str, str], *, pid: int | None = N
         name,
         role,
         ignored=found.ignored,
+        doubts=found.doubts,
         secrets=[_secret(key, path) for key, path in (*_secrets(values), *keys)],
         tls=tls,
         raft_tls=_raft_tls(values),

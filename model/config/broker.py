@@ -15,6 +15,12 @@ own two are 5 s and 20 s."""
 
 NAMESERVERS_MAX: Final = 64
 
+_OWN_MAJORITY: Final = (
+    "majorityAck=true with totalReplicas=1: a broker that knows of no other is its own majority, answers OK"
+    " for what it alone has and may lead without what others have: set totalReplicas to the number of brokers"
+    " of the group, the same at each (to 1 only if there is and will be no other)"
+)
+
 
 @dataclass(kw_only=True)
 class BrokerConfig(PopConfig):
@@ -306,7 +312,9 @@ class BrokerConfig(PopConfig):
 
     def _check_copies(self) -> None:
         """No group could ever have so many copies. Without ``majorityAck`` the number is RocketMQ's default
-        where nobody sets it, and says nothing."""
+        where nobody sets it, and says nothing. With it a master that knows of no other broker would be its
+        own majority: who means that sets it."""
+        need(not self._is_its_own_majority or "totalReplicas" in self.given, _OWN_MAJORITY)
         if self.majority_ack or self.total_replicas > 1:
             for name, copies in (
                 ("minInSyncReplicas", self.min_in_sync_replicas),
@@ -338,7 +346,14 @@ class BrokerConfig(PopConfig):
 
     def doubts(self) -> list[str]:
         """What somebody set that is right in few places only."""
-        return [text for _, text in self._unreached()]
+        found = [text for _, text in self._unreached()]
+        if self._is_its_own_majority:
+            found.append(_OWN_MAJORITY)
+        return found
+
+    @property
+    def _is_its_own_majority(self) -> bool:
+        return self.majority_ack and self.total_replicas == 1
 
     def _unreached(self) -> Iterator[tuple[str, str]]:
         """Keys whose addresses mean nothing elsewhere, where others are, and what to say of each."""

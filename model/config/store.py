@@ -78,8 +78,7 @@ class StoreConfig(ServerConfig):
     clean_forcibly: bool = key(
         "cleanFileForciblyEnable",
         True,
-        "false: diskSpaceCleanForciblyRatio deletes nothing; a disk that fills refuses messages and keeps those"
-        " it has",
+        "false: diskSpaceCleanForciblyRatio deletes nothing, and a disk that fills only refuses messages",
     )
     disk_warning_ratio: int = key(
         "diskSpaceWarningLevelRatio", 90, "fuller than this, %, messages are refused; counts as 35 to 90"

@@ -60,6 +60,12 @@ JOURNAL = Space("controllerStorePath", "/raft", 100 * GIB, 1 * GIB, 900, 1000, T
     ("seen", "level", "check", "text"),
     [
         (Local("x", "broker", error="unknown key y"), Level.FAILED, "configuration", "unknown key y"),
+        (
+            replace(SOUND, doubts=["a=1: few mean that: set a to 2"]),
+            Level.WARNING,
+            "configuration",
+            "a=1: few",
+        ),
         (replace(SOUND, running=False, ports=[]), Level.FAILED, "process", "not running"),
         (replace(SOUND, health="fenced: no Controller"), Level.FAILED, "health", "serve: fenced: no Contr"),
         (
@@ -447,6 +453,17 @@ def test_what_a_file_allows_and_nobody_needs_is_a_warning(tmp_path: Path) -> Non
     assert "the secret of initAuthenticationUser" in found[1][2]
     conf.chmod(0o600)
     assert len(machine.look(str(conf), "broker", values).risks) == 1
+
+
+def test_what_a_start_warns_of_is_a_warning() -> None:
+    values = {"listenPort": "18911", "haListenPort": "18912", "majorityAck": "true"}
+    refused = machine.look("broker.conf", "broker", values)
+    assert refused.error.startswith("majorityAck=true with totalReplicas=1: ")
+    seen = machine.look("broker.conf", "broker", {**values, "totalReplicas": "1"})
+    (found,) = [
+        one for one in local_checks.judge(seen) if one.check == "configuration" and one.level > Level.OK
+    ]
+    assert found.todo.startswith("set totalReplicas to the number of brokers")
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,7 @@ async def test_a_port_that_is_taken_is_named_by_its_key_before_anything_is_on_th
             {"majorityAck": "true", "inSyncReplicas": "2", "totalReplicas": "1"},
             "inSyncReplicas=2 is more than totalReplicas=1",
         ),
+        ("broker", {"majorityAck": "true"}, "majorityAck=true with totalReplicas=1: a broker that"),
         (
             "controller",
             {"controllerDLegerPeers": "127.0.0.1:9878", "controllerDLegerSelfId": "n0"},

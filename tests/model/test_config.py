@@ -116,6 +116,15 @@ def test_who_sets_such_an_address_is_warned_of_it(values: dict[str, str], doubte
     assert [text.partition("=")[0] for text in made.doubts] == doubted
 
 
+def test_one_broker_is_its_own_majority_only_where_somebody_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"totalReplicas=1: .*: set totalReplicas to the number"):
+        plan("broker", {"majorityAck": "true"})
+    (doubt,) = plan("broker", {"majorityAck": "true", "totalReplicas": "1"}).doubts
+    assert doubt.startswith("majorityAck=true with totalReplicas=1: a broker that knows of no other")
+    assert plan("broker", {"majorityAck": "true", "totalReplicas": "3"}).doubts == ()
+    assert plan("broker", {"totalReplicas": "1"}).doubts == ()
+
+
 @pytest.mark.parametrize(
     "host", ["127.0.0.2", "localhost", "[::1]", "Localhost", "localhost.localdomain", "mq.localhost."]
 )
