@@ -1,4 +1,5 @@
-"""The promises to consumers and producers of docs/replication-modes.md, across the deaths of brokers."""
+"""The promises to consumers and producers of docs/replication-modes.md (P1, P2, P5 to P7, P9, P10), across
+the deaths of brokers and the loss of power."""
 
 from __future__ import annotations
 
@@ -218,9 +219,10 @@ async def test_a_delayed_message_comes_by_the_clock_of_a_successor_that_is_ahead
     assert len(came(world)) == 1
 
 
-@simulated(lambda: Kept(6, {}))
+@pytest.mark.parametrize("fault", ["kill", "power"])
+@simulated(lambda fault: Kept(6, SYNCED if fault == "power" else {}))
 async def test_after_the_death_of_all_brokers_the_offsets_of_the_last_flush_interval_come_again(
-    world: Kept,
+    world: Kept, fault: str
 ) -> None:
     cluster = world.cluster
     commits: list[tuple[float, int]] = []
@@ -232,8 +234,9 @@ async def test_after_the_death_of_all_brokers_the_offsets_of_the_last_flush_inte
         await asyncio.sleep(0.05)
     killed_ms = cluster.clock()
     for node in cluster.of("broker"):
-        cluster.kill(node.name)
+        cluster.kill(node.name) if fault == "kill" else cluster.power_fail(node.name)
     for node in cluster.of("broker"):
+        cluster.power_on(node.name)
         cluster.start(node.name)
     assert await cluster.until(cluster.converged, 30.0) is None
     master = cluster.master()
@@ -242,6 +245,60 @@ async def test_after_the_death_of_all_brokers_the_offsets_of_the_last_flush_inte
     earlier = max(number for at_ms, number in commits if at_ms <= killed_ms - (FLUSH_S + 0.5) * 1000)
     assert offset is not None
     assert earlier <= offset <= commits[-1][1], "repeated, never skipped"
+
+
+@pytest.mark.parametrize("fault", ["power of the master", "power of all"])
+@simulated(lambda fault: Kept(10, {"flushConsumerOffsetInterval": "60000"}))
+async def test_an_offset_that_an_operator_reset_outlives_a_power_failure_right_after(
+    world: Kept, fault: str
+) -> None:
+    cluster, first = world.cluster, world.cluster.master()
+    assert first is not None
+    await readers(world)
+    for number in range(1, 9):
+        await sent(world, b"x")
+        await ok(world, Request.UPDATE_CONSUMER_OFFSET, {**READERS, "commitOffset": str(number)})
+    await asyncio.sleep(1.5)  # the log is on the disks, and the commits are at the slaves
+    to = {"group": "readers", "topic": "TBW102", "queueId": "0", "timestamp": "0", "isForce": "true"}
+    await ok(world, Request.INVOKE_BROKER_TO_RESET_OFFSET, {**to, "offset": "3"})
+    names = [node.name for node in cluster.of("broker")]
+    for name in names if fault == "power of all" else [first]:
+        cluster.power_fail(name)
+    if fault == "power of the master":
+        assert (
+            await cluster.until(lambda: None if cluster.master() not in (None, first) else "no", 10) is None
+        )
+    for name in names:
+        cluster.power_on(name)
+        cluster.start(name)
+    assert await cluster.until(cluster.converged, 30.0) is None
+    master = cluster.master()
+    assert master is not None
+    assert world.broker(master).offsets.get("readers", "TBW102", 0) == 3
+
+
+@simulated(lambda: Kept(11, {"flushDiskType": "SYNC_FLUSH", "flushIntervalCommitLog": "60000"}))
+async def test_with_sync_flush_a_master_that_is_alone_in_the_set_loses_nothing_with_the_power(
+    world: Kept,
+) -> None:
+    cluster, master = world.cluster, world.cluster.master()
+    assert master is not None
+    slaves = [node.name for node in cluster.of("broker") if node.name != master]
+    world.send_on()
+    await asyncio.sleep(0.5)
+    for name in slaves:
+        cluster.kill(name)
+    assert await cluster.until(lambda: None if len(cluster.members()) == 1 else "not alone", 10) is None
+    before = len(world.acked)
+    await asyncio.sleep(1)
+    alone = set(world.acked[before:])
+    cluster.power_fail(master)
+    assert alone, "it answers alone"
+    for name in (master, *slaves):
+        cluster.power_on(name)
+        cluster.start(name)
+    await world.settled()
+    assert alone <= world.stored(master)
 
 
 @simulated(lambda: Kept(7, {}))

@@ -281,7 +281,11 @@ async def test_a_successor_carries_out_the_end_and_remembers_what_ended(tmp_path
         await two.lead(elected(2, 2, {2}, 3))
         assert (await end(new, open_, COMMIT)).code == 0
         await eventually(lambda: len(of_topic(two, "T")) == 2, "both are there")
-        assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"]
+        for half in (ended, open_):
+            assert (await end(new, half, COMMIT)).code == 0, "its producer had no answer, and asks again"
+            answer = await end(new, half, ROLLBACK)
+            assert (answer.code, answer.remark) == (1, "this transaction was committed")
+        assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"], "each once"
 
 
 async def test_halves_survive_a_restart(tmp_path: Path) -> None:
