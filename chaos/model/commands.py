@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,7 +50,11 @@ SETS: Final[Mapping[str, Mapping[str, Setting]]] = {"small": SMALL, "large": LAR
     help="Which groups.",
 )
 @click.option(
-    "--seconds", type=click.IntRange(min=1), default=60, show_default=True, help="At most so long for each."
+    "--seconds",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="At most so many seconds of CPU for each; beside other work that takes longer.",
 )
 @click.option(
     "--states",
@@ -65,7 +70,12 @@ SETS: Final[Mapping[str, Mapping[str, Setting]]] = {"small": SMALL, "large": LAR
     show_default=True,
     help="A row ends when the process has so much.",
 )
-@click.option("--only", multiple=True, metavar="ROW", help="Only this row of the set; may be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="ROW",
+    help="Only this row of the set; may be repeated. --list-rows shows them.",
+)
 @click.option(
     "--plant", type=click.Choice(sorted(PLANTS)), help="Plant a bug, in the group in which it must be found."
 )
@@ -88,7 +98,7 @@ def model(
     """Explore every state a small broker group can reach, by the real rules of elections, sets and leases.
 
     Exit code 0: every promise held in every state visited. 2: one was broken; the steps to it are shown. 3: a
-    planted bug was not found, or a result was not written.
+    planted bug was not found, a signal ended it before its last row, or a result was not written.
 
     \b
     Example: keelmq drill model --set large --seconds 600 --json model.json
@@ -110,32 +120,53 @@ def model(
     limits, ended = Limits(seconds, states, memory_mib), threading.Event()
     found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
     rows = found["rows"] = []
-    written = True
+    whole = written = True
     if plant is not None:
         bug = PLANTS[plant]
         with bug.planted() as rules:
             rows.append(_row(plant, bug.setting, rules, limits, ended))
         written = _write(found, out, page)
     else:
-        # A row takes minutes: what was seen until then is written.
-        before = signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
-        try:
-            for name, setting in SETS[chosen].items():
-                if (not only or name in only) and not ended.is_set():
-                    rows.append(_row(name, setting, AS_KEELMQ, limits, ended))
-                    written = _write(found, out, page)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-    _end(rows, plant, written)
+        asked = {name: of for name, of in SETS[chosen].items() if not only or name in only}
+        with _sigterm(ended):  # a row takes minutes: what was seen until then is written
+            for name, setting in asked.items():
+                rows.append(_row(name, setting, AS_KEELMQ, limits, ended))
+                written = _write(found, out, page)
+                if ended.is_set():
+                    break
+        whole = _was_whole(rows, len(asked), ended)
+    _end(rows, plant, whole and written)
 
 
-def _end(rows: list[dict[str, Any]], plant: str | None, written: bool) -> None:
-    """Leave with the verdict."""
+@contextmanager
+def _sigterm(ended: threading.Event) -> Iterator[None]:
+    """SIGTERM sets ``ended``."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _was_whole(rows: list[dict[str, Any]], asked: int, ended: threading.Event) -> bool:
+    """Whether no signal cut the run short; says so if one did."""
+    done = len(rows) - (not rows[-1]["complete"])
+    if not ended.is_set() or done == asked:
+        return True
+    text = f"keelmq drill model: ended by a signal: {done} of {asked} rows"
+    if done < len(rows):
+        text += f", and {rows[-1]['work']} up to {rows[-1]['states']:,} states"
+    click.echo(text, err=True)
+    return False
+
+
+def _end(rows: list[dict[str, Any]], plant: str | None, whole: bool) -> None:
+    """Leave with the verdict. ``whole``: every row ran to its end and is in the files."""
     if any(row["violation"] for row in rows):
         sys.exit(VIOLATED)
     if plant is not None:
         click.echo(f"keelmq drill model: the planted bug {plant} was NOT found", err=True)
-    if plant is not None or not written:
+    if plant is not None or not whole:
         sys.exit(UNFINISHED)
 
 

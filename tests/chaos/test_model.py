@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from click.testing import CliRunner
 
 from admin.exits import USAGE
 from admin.exits import run as run_command
+from chaos.model import commands
 from chaos.model.begin import STARTS, begin
 from chaos.model.commands import model
-from chaos.model.explore import explore, walk
+from chaos.model.explore import Explored, explore, walk
 from chaos.model.parts.moves import moves
 from chaos.model.plants import PLANTS
 from chaos.model.rows import LARGE, SMALL
@@ -146,6 +148,29 @@ def test_a_planted_bug_that_is_not_found_is_no_success() -> None:
     done = CliRunner().invoke(model, ["--plant", "elects_anyone", "--states", "2"])
     assert done.exit_code == 3
     assert "the planted bug elects_anyone was NOT found" in done.output
+
+
+def test_a_run_that_a_signal_ends_says_how_far_it_came_and_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [*SMALL][:3]
+    explored: list[Setting] = []
+
+    def signalled(setting: Setting, *given: object, **limits: object) -> Explored:
+        explored.append(setting)
+        if len(explored) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return explore(setting, states_max=10)
+
+    monkeypatch.setattr(commands, "explore", signalled)
+    out = tmp_path / "model.json"
+    asked = [part for name in names for part in ("--only", name)]
+    done = CliRunner().invoke(model, [*asked, "--json", str(out)])
+    assert done.exit_code == 3
+    said = f"ended by a signal: 1 of 3 rows, and {names[1]} up to "
+    assert said in done.output
+    assert [row["work"] for row in json.loads(out.read_text())["rows"]] == names[:2]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_planted_bug_has_a_group_of_its_own() -> None:
