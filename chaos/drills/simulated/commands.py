@@ -30,6 +30,8 @@ VIOLATED = 2
 UNFINISHED = 3
 WRONG_USAGE = 64
 WRITE_EVERY_S = 20
+SEEDS_FOR_A_BUG = 300
+"""Each bug was found within so many (docs/results/swarm-bugs.json)."""
 
 
 @click.command("sim")
@@ -131,14 +133,20 @@ def _run(scenarios: tuple[str, ...], numbers: range, jobs: int, plant: str | Non
         f"{found['seeds']} schedules, {broken} with violations, {found['schedules_per_second']:.2f} a second",
         err=True,
     )
-    _end(broken > 0, plant, (found, out))
+    _end(broken > 0, plant, (found, out), seeds=len(numbers))
 
 
-def _end(broken: bool, bug: str | None, *results: tuple[dict[str, Any] | str, Path | None]) -> None:
-    """Write the results and leave with the verdict, which a file that cannot be written does not hide."""
+def _end(
+    broken: bool,
+    bug: str | None,
+    *results: tuple[dict[str, Any] | str, Path | None],
+    seeds: int | None = None,
+) -> None:
+    """Write the results and leave with the verdict, which a file that cannot be written does not hide.
+    ``seeds``: how many were run; None: one schedule was repeated."""
     code = VIOLATED if broken else 0
     if bug is not None and not broken:
-        click.echo(f"keelmq drill sim: the planted bug {bug} was NOT found", err=True)
+        click.echo(f"keelmq drill sim: the planted bug {bug} was NOT found{_tried(seeds)}", err=True)
         code = UNFINISHED
     for found, path in results:
         try:
@@ -148,6 +156,13 @@ def _end(broken: bool, bug: str | None, *results: tuple[dict[str, Any] | str, Pa
             code = code or UNFINISHED
     if code:
         sys.exit(code)
+
+
+def _tried(seeds: int | None) -> str:
+    if seeds is None:
+        return ""
+    more = "" if seeds >= SEEDS_FOR_A_BUG else f"; more seeds may find it: --seeds {SEEDS_FOR_A_BUG}"
+    return f" after {seeds} seed{'s' * (seeds != 1)}{more}"
 
 
 def _wrong(text: str) -> Never:
@@ -227,7 +242,7 @@ def _ends_swarm(found: dict[str, Any], out: Path | None) -> bool:
     broken = len({violation["seed"] for violation in found["violations"]})
     speed, cpu = found["schedules_per_second"], found["schedules_per_cpu_second"]
     text = f"{found['seeds']} schedules, {broken} with violations, {speed:.2f} a second, {cpu:.2f} a CPU s"
-    click.echo(f"{text}; not met: {', '.join(found['not_met']) or 'nothing'}", err=True)
+    click.echo(f"{text}; not drawn by these seeds: {', '.join(found['not_met']) or 'nothing'}", err=True)
     try:
         _write(found, out)
     except CannotWrite as error:
