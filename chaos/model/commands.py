@@ -115,8 +115,9 @@ def model(
         raise click.UsageError("--plant has a group of its own: leave out --only")
     unknown = set(only) - set(SETS[chosen])
     if unknown:
-        there = "".join(f"\n  {name}" for name in SETS[chosen])
-        raise click.UsageError(f"the {chosen} set has no row {', '.join(sorted(unknown))}; it has{there}")
+        # What is said of wrong usage is one line, and these names have commas.
+        click.echo("\n  ".join((f"the {chosen} set:", *SETS[chosen])), err=True)
+        raise click.UsageError(f"the {chosen} set has no row {', '.join(sorted(unknown))}; see above")
     limits, ended = Limits(seconds, states, memory_mib), threading.Event()
     found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
     rows = found["rows"] = []

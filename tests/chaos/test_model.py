@@ -133,10 +133,13 @@ def test_the_rows_of_a_set_are_listed_with_what_bounds_them() -> None:
         )
 
 
-def test_a_row_that_is_not_there_is_wrong_usage_and_one_alone_is_run_alone(tmp_path: Path) -> None:
-    wrong = CliRunner().invoke(model, ["--only", "no such row"])
-    assert wrong.exit_code == 2
-    assert all(f"\n  {name}\n" in wrong.output for name in SMALL)
+def test_a_row_that_is_not_there_is_wrong_usage_and_one_alone_is_run_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(model, ["--only", "no such row"]) == USAGE
+    said = capsys.readouterr().err
+    assert "the small set has no row no such row" in said
+    assert all(f"\n  {name}\n" in said for name in SMALL)
     out = tmp_path / "model.json"
     done = CliRunner().invoke(model, ["--only", "unclean elections, a lease", "--json", str(out)])
     assert done.exit_code == 0, done.output
