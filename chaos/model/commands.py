@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,11 +113,7 @@ def model(
         return
     if plant is not None and only:
         raise click.UsageError("--plant has a group of its own: leave out --only")
-    unknown = set(only) - set(SETS[chosen])
-    if unknown:
-        # What is said of wrong usage is one line, and these names have commas.
-        click.echo("\n  ".join((f"the {chosen} set:", *SETS[chosen])), err=True)
-        raise click.UsageError(f"the {chosen} set has no row {', '.join(sorted(unknown))}; see above")
+    asked = _asked(chosen, only)
     limits, ended = Limits(seconds, states, memory_mib), threading.Event()
     found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
     rows = found["rows"] = []
@@ -128,7 +124,6 @@ def model(
             rows.append(_row(plant, bug.setting, rules, limits, ended))
         written = _write(found, out, page)
     else:
-        asked = {name: of for name, of in SETS[chosen].items() if not only or name in only}
         with _sigterm(ended):  # a row takes minutes: what was seen until then is written
             for name, setting in asked.items():
                 rows.append(_row(name, setting, AS_KEELMQ, limits, ended))
@@ -137,6 +132,16 @@ def model(
                     break
         whole = _was_whole(rows, len(asked), ended)
     _end(rows, plant, whole and written)
+
+
+def _asked(chosen: str, only: Sequence[str]) -> dict[str, Setting]:
+    """The rows to explore. Raises UsageError for one that is not there."""
+    unknown = set(only) - set(SETS[chosen])
+    if unknown:
+        # What is said of wrong usage is one line, and these names have commas.
+        click.echo("\n  ".join((f"the {chosen} set:", *SETS[chosen])), err=True)
+        raise click.UsageError(f"the {chosen} set has no row {', '.join(sorted(unknown))}; see above")
+    return {name: of for name, of in SETS[chosen].items() if not only or name in only}
 
 
 @contextmanager
