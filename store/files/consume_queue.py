@@ -267,26 +267,37 @@ class ConsumeQueue:
         """Find the files. Raises DiskError, OSError where one is of another size than the configured one;
         nothing was changed then."""
         self._dir.load()
+        says = f"mappedFileSizeConsumeQueue says {self._file_bytes}"
         for segment in self._dir.segments:
             size = segment.file.size()
-            if size > self._file_bytes or segment.start % self._file_bytes:
+            if size > self._file_bytes:
                 raise DiskError(
-                    f"{segment.path} has {size} bytes, mappedFileSizeConsumeQueue says {self._file_bytes}:"
-                    " the files were made with another size; set that again"
+                    f"{segment.path} has {size} bytes, {says}: the files were made with another size;"
+                    " set that again"
+                )
+            if segment.start % self._file_bytes:
+                raise DiskError(
+                    f"{segment.path} begins at no multiple of a file, {says}: set the size that the"
+                    " files were made with, or, where that is refused too, move the directory consumequeue"
+                    " away: it is made again from the log"
                 )
 
-    def load(self, settled: int = 0, log_min: int = 0) -> None:
-        """Find the entries on disk, behind ``find``. ``log_min``: where the log begins.
+    def load(self, settled: int = 0) -> None:
+        """Find the entries on disk, behind ``find``.
 
         Those of messages that end at or below ``settled`` are known to be there: the last of them is looked
         for by halves. Without one the scan begins with the third-last file. It goes on to the first entry
-        that cannot be one; what lies behind that is zeroed. Where a file lacks, those behind it go: they are
-        made again. Raises DiskError, OSError.
+        that cannot be one; what lies behind that is zeroed. Raises DiskError, OSError.
         """
         for segment in self._dir.segments:
             if segment.file.size() < self._file_bytes:
                 segment.file.truncate(self._file_bytes)
-        lacks_file = self._drop_at_gap(log_min)
+        while (gap := self._dir.gap()) is not None:
+            log.warning(
+                "%s: no file before %d, the older ones go", self._dir.path, self._dir.segments[gap].start
+            )
+            for segment in self._dir.segments[:gap]:
+                self._dir.remove(segment)
         if not self._dir.segments:
             return
         self.written = self.max_offset = (self._dir.segments[-1].start + self._file_bytes) // ENTRY_BYTES
@@ -299,31 +310,10 @@ class ConsumeQueue:
             index, physical = self._dir.segments[first].start // ENTRY_BYTES, 0
         end, physical = self._scan(index, physical)
         # What follows a settled end may be what a crash left of entries that were on their way.
-        cut_short = self._missed(end, settled) if known else self._holds_more(end)
-        self.cut_short = cut_short or lacks_file
+        self.cut_short = self._missed(end, settled) if known else self._holds_more(end)
         self._cut_to(end)
         self.max_physical = physical
         self.min_offset = min(self._dir.segments[0].start // ENTRY_BYTES, end) if self._dir.segments else end
-
-    def _drop_at_gap(self, log_min: int) -> bool:
-        """Where a file lacks, remove those behind it; or those before it, if their messages have expired. Are
-        there entries to be made again?"""
-        lacks = False
-        while (gap := self._dir.gap()) is not None:
-            before, behind = self._dir.segments[:gap], self._dir.segments[gap:]
-            offset, size, _ = ENTRY.unpack(before[-1].read(ENTRY_BYTES, self._file_bytes - ENTRY_BYTES))
-            expired = size != PRE_BLANK_SIZE and offset < log_min
-            log.error(
-                "%s: a file lacks before %d; %s",
-                self._dir.path,
-                behind[0].start,
-                "older ones go" if expired else "it and those behind it are made again",
-            )
-            for segment in before if expired else reversed(behind):
-                self._dir.remove(segment)
-            self._dir.names_dirty = True
-            lacks = lacks or not expired
-        return lacks
 
     def _valid_at(self, segment: Segment) -> bool:
         offset, size, _ = ENTRY.unpack(segment.read(ENTRY_BYTES, 0))
@@ -534,7 +524,7 @@ class ConsumeQueues:
         self._ids: dict[str, set[int]] = {}
         self._making = Lock()  # a file is made off the loop, or queues go
 
-    def load(self, settled: int = 0, log_min: int = 0, *, clean: bool = True) -> None:
+    def load(self, settled: int = 0, *, clean: bool = True) -> None:
         """Find the queues on disk, and their entries (see ConsumeQueue.load). Raises DiskError, OSError.
 
         After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
@@ -544,7 +534,7 @@ class ConsumeQueues:
                 if name.isdigit():
                     self.open(topic, int(name)).find()
         for queue in self:  # once the files of all were seen to be of the right size
-            queue.load(settled, log_min)
+            queue.load(settled)
             if queue.is_unsynced:
                 self._unsynced[queue] = 0
             if not clean:

@@ -520,7 +520,10 @@ def offsets_taken(commit_log: CommitLog) -> OffsetsTaken:
             record = decode(commit_log.read(offset, size), check_crc=False)
         except (BadRecord, DiskError):
             return None
-        return messages_at(commit_log, offset, size) if record.sys_flag & INNER_BATCH else 1
+        if record.sys_flag & INNER_BATCH:
+            return messages_at(commit_log, offset, size)
+        # No CRC covers the flag: it may have rotted.
+        return None if property_of(record.properties, INNER_NUM) is not None else 1
 
     return taken
 

@@ -148,7 +148,7 @@ class _Recovery:
         commit_log, checkpoint = self.files.log, self.files.checkpoint.now
         if checkpoint.trusted:
             self.settled = min(max(checkpoint.settled_offset, commit_log.min_offset), commit_log.end)
-        self.files.queues.load(self.settled, commit_log.min_offset, clean=self.clean)
+        self.files.queues.load(self.settled, clean=self.clean)
         self.proven = self.files.queues.max_physical
         if not self.proven:
             self.settled = 0  # somebody removed the queues: they are made again

@@ -61,29 +61,6 @@ async def test_offsets_of_a_step_whose_message_is_gone_are_given_by_the_next_mas
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("lost", [0, 1, 3])
-async def test_what_a_lost_queue_file_said_is_made_again_from_the_log(lost: int, clean: bool) -> None:
-    env, bodies = FaultyEnv(), [f"{number}".encode() for number in range(90)]
-    store = MessageStore(env, config())
-    await store.open()
-    for body in bodies:
-        store.put(message(body))
-    store.confirm(store.log.end)
-    await store.caught_up()
-    store.files.queues.write_out()
-    disk: FaultyDisk = env.disk
-    if clean:
-        await store.close()
-    else:
-        disk = disk.killed()
-    disk.remove(f"/store/consumequeue/T/0/{lost * 400:020}")
-    async with opened(FaultyEnv(disk)) as again:
-        found = [record.body for record in records_of(again)]
-        assert found == bodies[20 * (lost == 0) :], "a first file that lacks looks as one that expired"
-        assert again.max_queue_offset("T", 0) == 90
-
-
-@pytest.mark.parametrize("clean", [True, False])
 async def test_a_step_behind_messages_that_expired_is_no_reason_not_to_start(clean: bool) -> None:
     """Empty entries end the queue, and the record before them is gone: nobody knows what they stood for."""
     env = FaultyEnv()
