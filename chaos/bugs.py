@@ -161,6 +161,18 @@ def _full_is_fine(original: Any) -> Any:
     return append
 
 
+def _full_rolls_on(original: Any) -> Any:
+    """A master meets the lack of space here, before the record that needs the next segment."""
+
+    def roll(self: CommitLog) -> None:
+        try:
+            original(self)
+        except DiskError:
+            self.end = PhysicalOffset(self.end + self.segment_bytes - self.end % self.segment_bytes)
+
+    return roll
+
+
 def _elects_anyone(original: Any) -> Any:
     def choose(ballot: Ballot) -> Any:
         return original(msgspec.structs.replace(ballot, unclean=True))
@@ -359,7 +371,12 @@ BUGS: Final[dict[str, Bug]] = {
         _sync_again,
     ),
     "full_disk_is_ok": Bug(
-        "a write that found no space is answered OK", FULL_DISK, CommitLog, "append", _full_is_fine
+        "a write that found no space is answered OK",
+        FULL_DISK,
+        CommitLog,
+        "append",
+        _full_is_fine,
+        more=((CommitLog, "roll", _full_rolls_on),),
     ),
     "elect_outsiders": Bug(
         "any living broker may become master, in the SyncStateSet or not",

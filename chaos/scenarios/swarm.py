@@ -45,13 +45,18 @@ from chaos.faults import (
 )
 from chaos.scenarios.draws import ground
 from chaos.scenarios.kills import STALL_MAX_MS
+from chaos.scenarios.last_draws import (
+    DOWN_MS,
+    EPOCHS_ROT_SHARE,
+    FILLS_SHARE,
+    Range,
+    with_a_disk_that_fills,
+    with_rotten_epochs,
+)
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.workload import Load
 
-Range = tuple[int, int]
-
 WIDTHS_MS: Final[Sequence[Range]] = ((0, 10), (0, 60), (0, 400), (0, 1500))
-DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
 SIDE_DOWN_MS: Final[Sequence[Range]] = (*DOWN_MS, (3000, 5000))
 APART_MS: Final[Sequence[Range]] = ((300, 1500), (2000, 4000), (3000, 5000))
 """Some of them longer than a lease and an election."""
@@ -520,22 +525,6 @@ def _neighbour_rule(plan: Plan, rng: random.Random) -> None:
 
 
 UPGRADE_SHARE: Final = 0.03
-EPOCHS_ROT_SHARE: Final = 0.1
-EPOCHS_FLIPS_MAX: Final = 3
-"""So many are turned back: the epochs stand in two files, and each mends one bit."""
-EPOCHS: Final = "/store/epochFileCheckpoint"
-
-
-def _with_rotten_epochs(plan: Plan, steps: Sequence[Step], rng: random.Random) -> None:
-    """One that comes back among ``steps`` finds bits of its epochs or their copy changed."""
-    dead = {step.bind for step in steps if isinstance(step.fault, Kill | PowerFail | Stop)}
-    back = [step for step in steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
-    if plan.set_kept or not back:
-        return  # as for a neighbour
-    chosen = rng.choice(back)
-    flip = Step(max(0, chosen.at_ms - 1), FlipBit(chosen.fault.target, EPOCHS))
-    plan.steps = ordered([*plan.steps, *[flip] * rng.randint(1, EPOCHS_FLIPS_MAX)])
-    plan.errors_expected = True
 
 
 def _swarm(rng: random.Random) -> Plan:
@@ -596,7 +585,10 @@ def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
         plan.steps = ordered([*plan.steps, Step(upgrade.randint(300, plan.load_ms), Upgrade("b1"))])
     rots = random.Random(f"rotten epochs {rest}")
     if rots.random() < EPOCHS_ROT_SHARE:
-        _with_rotten_epochs(plan, steps, rots)
+        with_rotten_epochs(plan, steps, rots)
+    fills = random.Random(f"a disk that fills {rest}")
+    if fills.random() < FILLS_SHARE:
+        with_a_disk_that_fills(plan, fills)
 
 
 SWARM: Final = Scenario(

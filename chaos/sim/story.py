@@ -423,6 +423,9 @@ class Story:
         reason = await self.cluster.until(self._learners_behind, ENDS_S)
         if reason is not None:
             self._not_live("a learner does not catch up", reason)
+        reason = await self.cluster.until(self._index_behind, ENDS_S)
+        if reason is not None:
+            self._not_live("an index does not catch up", reason)
         self.evidence.logs = list(self._logs("broker"))
         for log in self._logs("learner"):
             for other in () if self.losses.lied else self.evidence.logs:
@@ -445,6 +448,16 @@ class Story:
         if len(ends) == len(learners) and all(both == (end, end) for both in ends.values()):
             return None
         return f"the master has {end} bytes, learners (end, dispatched) {ends} of {len(learners)}"
+
+    def _index_behind(self) -> str | None:
+        """None when all that run find by key what is in their queues: after a start it is made up later."""
+        behind = [
+            node.name
+            for kind in ("broker", "learner")
+            for node in self.cluster.of(kind)
+            if node.running and not cast(Broker, node.server).store.flow.indexer.caught_up
+        ]
+        return ", ".join(behind) or None
 
     def _logs(self, kind: str) -> Iterator[ReplicaLog]:
         """Each serving broker's CommitLog, through its own store, and noted in the history: all of it. No

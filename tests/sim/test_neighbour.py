@@ -13,6 +13,7 @@ from chaos.drills.simulated.run import Result, run_plan
 from chaos.faults import Fault, FlipBit, Isolate, Kill, Partition, PowerFail, Restart, SlowDisk, Step
 from chaos.history import Happened, History, Observed
 from chaos.scenarios import Plan, find, swarm
+from chaos.scenarios.last_draws import EPOCHS, EPOCHS_FLIPS_MAX
 from chaos.sim import cluster as cluster_of_the_world
 from chaos.sim.cluster import NEIGHBOUR_GROUP, SimCluster, WorldConfig
 from chaos.sim.faults import Nemesis
@@ -156,6 +157,7 @@ def plan_of(seed: int) -> Plan:
 
 
 def test_a_neighbour_is_drawn_in_some_seeds_and_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "FILLS_SHARE", 0.0)  # about when one of all steps is due, so drawn behind it
     plans = {seed: plan_of(seed) for seed in range(400)}
     monkeypatch.setattr(swarm, "NEIGHBOUR_SHARE", 0.0)
     alone = {seed: plan_of(seed) for seed in plans}
@@ -183,16 +185,16 @@ def test_a_swarm_draws_other_rules_for_it_and_epochs_that_rot() -> None:
     assert 0.3 < sum(bool(plan.neighbour_broker) for plan in beside) / len(beside) < 0.7
     assert not any(plan.neighbour_broker for plan in plans if not plan.neighbour)
     rots = [
-        [step.fault for step in plan.steps].count(FlipBit(name, swarm.EPOCHS))
+        [step.fault for step in plan.steps].count(FlipBit(name, EPOCHS))
         for plan in plans
         for name in _flipped(plan)
     ]
     assert 20 < len(rots) < 60
-    assert max(rots) == swarm.EPOCHS_FLIPS_MAX
+    assert max(rots) == EPOCHS_FLIPS_MAX
 
 
 def _flipped(plan: Plan) -> set[str]:
-    return {step.fault.target for step in plan.steps if getattr(step.fault, "prefix", "") == swarm.EPOCHS}
+    return {step.fault.target for step in plan.steps if getattr(step.fault, "prefix", "") == EPOCHS}
 
 
 def test_its_rule_is_what_its_brokers_are_configured_with() -> None:

@@ -284,6 +284,12 @@ def test_a_learners_queues_are_looked_at_when_all_of_its_log_is_in_them() -> Non
 
 
 @pytest.mark.sim
+def test_an_index_that_is_made_up_behind_a_start_is_waited_for() -> None:
+    """Seed 2036: 7 MB of log, read again in small pieces."""
+    assert run_seed(SWARM, 2036).violations == []
+
+
+@pytest.mark.sim
 def test_a_wrong_queue_entry_hides_no_message_before_the_scrub_comes_to_it() -> None:
     """Seed 7700: a bit of a queue changed while its broker was down, and it was read within a second."""
     result = run_seed(SWARM, 7700)

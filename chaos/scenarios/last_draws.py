@@ -1,0 +1,61 @@
+"""What does the swarm draw last, from sources of their own, so that what else a seed draws stays?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from chaos.faults import DiskFull, FlipBit, Kill, PowerFail, Restart, SlowDisk, Step, Stop, ordered
+from chaos.scenarios.plan import Plan
+
+Range = tuple[int, int]
+
+DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
+
+EPOCHS_ROT_SHARE: Final = 0.1
+EPOCHS_FLIPS_MAX: Final = 3
+"""So many are turned back: the epochs stand in two files, and each mends one bit."""
+EPOCHS: Final = "/store/epochFileCheckpoint"
+
+
+def with_rotten_epochs(plan: Plan, steps: Sequence[Step], rng: random.Random) -> None:
+    """One that comes back among ``steps`` finds bits of its epochs or their copy changed."""
+    dead = {step.bind for step in steps if isinstance(step.fault, Kill | PowerFail | Stop)}
+    back = [step for step in steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
+    if plan.set_kept or not back:
+        return  # what ends a life would be a reason to drop a member
+    chosen = rng.choice(back)
+    flip = Step(max(0, chosen.at_ms - 1), FlipBit(chosen.fault.target, EPOCHS))
+    plan.steps = ordered([*plan.steps, *[flip] * rng.randint(1, EPOCHS_FLIPS_MAX)])
+    plan.errors_expected = True
+
+
+FILLS_SHARE: Final = 0.08
+FILLS_BODY_BYTES: Final[Sequence[Range]] = ((2000, 6000), (12_000, 40_000))
+"""In the simulated world half a segment of the log has 32 KiB."""
+
+
+def with_a_disk_that_fills(plan: Plan, rng: random.Random) -> None:
+    """A disk gets slow as it fills, and sends are large: the log is at the end of its last segment before the
+    one ahead is found to have no room, so that a write itself meets the lack. Else a master refuses before,
+    and a slave takes no more."""
+    if plan.set_kept:
+        return  # as above
+    at = max(300, rng.choice(plan.steps).at_ms + rng.randint(-400, 400))
+    full_ms = rng.randint(*rng.choice(DOWN_MS))
+    steps: list[Step] = []
+    brokers = [f"b{number}" for number in range(1, plan.brokers + 1)]
+    targets = rng.choice((["master"], ["slave"], rng.sample(brokers, len(brokers))))
+    for number, target in enumerate(targets):
+        begins, bound = at + rng.randint(0, 60), f"fills{number}"
+        ends = begins + full_ms + rng.randint(0, 400)
+        steps.append(Step(begins, SlowDisk(target, rng.choice((200.0, 500.0, 1000.0))), bound))
+        steps.append(Step(begins + rng.randint(0, 300), DiskFull(f"={bound}")))
+        steps.append(Step(ends, DiskFull(f"={bound}", full=False)))
+        steps.append(Step(ends + rng.randint(0, 300), SlowDisk(f"={bound}", 0.0)))
+    plan.steps = ordered([*plan.steps, *steps])
+    plan.load = replace(plan.load, body_bytes=rng.choice(FILLS_BODY_BYTES))
+    plan.load_ms = max(plan.load_ms, max(step.at_ms for step in plan.steps) + 200)
+    plan.errors_expected = True
