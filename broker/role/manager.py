@@ -484,8 +484,9 @@ class RoleManager:
             current.epoch,
             current.master_address,
         )
-        if self._membership.registered and self.broker_id is not None and current.role != "fenced":
-            self._beats.send_to_all(self.broker_id)
+        told = self._heard_as() if current.role != "fenced" else None
+        if told is not None:
+            self._beats.send_to_all(told)
         self._tell_change()
 
     def _tell_change(self) -> None:
@@ -507,12 +508,16 @@ class RoleManager:
             self.machine.on_set(epoch, answer[1], self._parts.env.monotonic_ms())
         return answer
 
+    def _heard_as(self) -> BrokerId | None:
+        """By which id its heartbeats go out, or None while none may: only a living one is elected, or counted
+        as having said how far its log is, so a broker that must copy something first sends none."""
+        registered = self._membership.registered and self._host.lacks() is None
+        return self.broker_id if registered else None
+
     def _beat(self) -> None:
-        # A broker that must copy something first sends none: only a living one is elected.
-        known = self._membership.registered and self.broker_id is not None
-        if known and not self.machine.over and self._host.lacks() is None:
-            assert self.broker_id is not None, "it registered"
-            self._beats.send(self.broker_id)
+        broker_id = self._heard_as()
+        if broker_id is not None and not self.machine.over:
+            self._beats.send(broker_id)
 
     def _on_lease(self, epoch: Epoch, term: int | None) -> None:
         # A leader that does not say its term may not be the one that elects.

@@ -1,14 +1,65 @@
-"""The promise to a group when a slave comes back with its log, but without its epochs."""
+"""The promise to a group when a slave comes back with its log, but without its epochs: it is no voice in an
+election before it has copied them."""
 
 import asyncio
 
 import pytest
 
+from chaos.sim.disk import Machine
 from ha.slave.own_log import LogActions
-from tests.sim.kept import MAJORITY, Kept
+from tests.sim.kept import ALL, MAJORITY, TWO, Kept
 from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
+
+HOW = ("removed", "elsewhere", "rotten")
+
+
+def rot_epochs(machine: Machine) -> None:
+    for path in machine.paths("/store/epochFileCheckpoint"):
+        for bit in (0, 9, 18, 27, 36):
+            machine.flip(path, bit)
+
+
+def lose_epochs(world: Kept, name: str, how: str) -> None:
+    machine = world.cluster.nodes[name].machine
+    if how == "removed":
+        paths = machine.paths("/store/epochFileCheckpoint")
+        assert len(paths) == 2, "the file and its copy"
+        for path in paths:
+            machine.remove(path)
+    elif how == "elsewhere":
+        world.modes[name] = {**world.modes[name], "storePathEpochFile": "/store/otherEpochs"}
+    else:
+        rot_epochs(machine)
+
+
+async def come_back_without_epochs(world: Kept, how: str) -> tuple[str, str, str]:
+    """The master dies; of the others one lacks something, and one has all and comes back without epochs.
+    Returns the three."""
+    cluster = world.cluster
+    first = cluster.master()
+    assert first is not None
+    cluster.kill(first)  # there are two epochs
+    other = lambda: None if cluster.master() not in (None, first) else "no other leads"  # noqa: E731
+    assert await cluster.until(other, 10.0) is None
+    world.start(first)
+    assert await cluster.until(cluster.converged, 20.0) is None
+    master = cluster.master()
+    assert master is not None
+    behind, has_all = sorted(node.name for node in cluster.of("broker") if node.name != master)
+    world.send_on()
+    await asyncio.sleep(0.5)
+    for near in (master, has_all):
+        cluster.fabric.slow(cluster.nodes[near].host, cluster.nodes[behind].host, 0.6)
+    await asyncio.sleep(0.9)
+    assert world.stored_by_log(has_all) - world.stored_by_log(behind)
+    cluster.kill(has_all)
+    cluster.kill(master)
+    cluster.fabric.heal_all()
+    lose_epochs(world, has_all, how)
+    world.start(has_all)
+    return master, behind, has_all
 
 
 @simulated(lambda: Kept(0, MAJORITY))
@@ -36,10 +87,7 @@ async def test_a_slave_that_cuts_its_log_for_want_of_epochs_is_not_counted_as_on
     assert set(world.acked) - world.stored_by_log(behind)
     assert not set(world.acked) - world.stored_by_log(has_all)
     cluster.kill(has_all)
-    machine = cluster.nodes[has_all].machine
-    for path in machine.paths("/store/epochFileCheckpoint"):
-        for bit in (0, 9, 18, 27, 36):
-            machine.flip(path, bit)
+    rot_epochs(cluster.nodes[has_all].machine)
     cluster.start(has_all)
     for _ in range(30000):
         if cuts:
@@ -53,3 +101,49 @@ async def test_a_slave_that_cuts_its_log_for_want_of_epochs_is_not_counted_as_on
     world.start(master)
     cluster.fabric.heal_all()
     await world.settled()
+
+
+@pytest.mark.parametrize("how", HOW)
+@simulated(lambda: Kept(3, MAJORITY))
+async def test_in_majority_mode_no_shorter_log_leads_by_the_voice_of_one_without_epochs(
+    world: Kept, how: str
+) -> None:
+    """It was heard as one whose log is of no epoch, and so shorter than any other."""
+    master, _, has_all = await come_back_without_epochs(world, how)
+    await asyncio.sleep(4)
+    assert world.cluster.master() is None
+    reason = world.broker(has_all).role.status()["reason"]
+    assert ("does not exist" if how != "rotten" else "no readable copy") in reason
+    world.start(master)
+    await world.settled()
+
+
+@pytest.mark.parametrize("how", HOW)
+@simulated(lambda: Kept(3, ALL))
+async def test_where_all_acknowledge_one_without_epochs_copies_them_from_who_leads(
+    world: Kept, how: str
+) -> None:
+    """Without a file it took all of its log for written without Controllers, and stayed out for ever."""
+    master, behind, _ = await come_back_without_epochs(world, how)
+    other = lambda: None if world.cluster.master() == behind else "it does not lead"  # noqa: E731
+    assert await world.cluster.until(other, 10.0) is None
+    world.start(master)
+    await world.settled()
+
+
+@pytest.mark.parametrize("how", HOW)
+@simulated(lambda: Kept(1, TWO))
+async def test_in_counted_mode_one_without_epochs_counts_as_dead_and_comes_back(
+    world: Kept, how: str
+) -> None:
+    """With the master that is two of two copies, as if both had died: what only they have is given up."""
+    master, behind, has_all = await come_back_without_epochs(world, how)
+    cluster = world.cluster
+    other = lambda: None if cluster.master() == behind else "it does not lead"  # noqa: E731
+    assert await cluster.until(other, 10.0) is None
+    world.start(master)
+    assert await cluster.until(cluster.converged, 30.0) is None
+    assert {master, behind, has_all} == set(cluster.members())
+    world.quiet = True
+    await asyncio.sleep(3)
+    assert world.stored(has_all) == world.stored(behind) == world.stored(master)
