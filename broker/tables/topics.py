@@ -195,12 +195,11 @@ class Topics:
 
     def was_deleted(self, name: str, queue_id: int, end: int, *, own: bool = False) -> bool:
         """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted. ``own``:
-        this master stored the last of it itself. While it has no such topic, that is a message from before:
-        one that was delayed, or that had begun."""
+        this master stored the last of it itself, or it is known to be a copy of what was delayed. While there
+        is no such topic, that is a message from before: one that was delayed, or that had begun."""
         if end <= self._deleted.table.get(name, {}).get(queue_id, -1):
             return True
-        gone = own and name in self._deleted.table and name not in self.table
-        if not gone and end > self._unconfirmed.get(name, {}).get(queue_id, -1):
+        if not (own and self.is_gone(name)) and end > self._unconfirmed.get(name, {}).get(queue_id, -1):
             return False
         self._deleted.table.setdefault(name, {})[queue_id] = end
         self._deleted.text.changed(name, True)
@@ -208,10 +207,14 @@ class Topics:
         self._changed([name])
         return True
 
+    def is_gone(self, name: str) -> bool:
+        """Whether a topic was deleted, and not made again."""
+        return name in self._deleted.table and name not in self.table
+
     def need_kept(self, name: str) -> str:
         """The name. Raises Refused 17 for a topic that was deleted and not made again: what comes to it is
         for no reader, also later."""
-        if name in self._deleted.table and name not in self.table:
+        if self.is_gone(name):
             raise Refused(f"topic[{name}] was deleted, make it again first", TOPIC_NOT_EXIST)
         return name
 
