@@ -8,8 +8,11 @@ All methods are called on the event loop.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from model.config import StoreConfig
 from model.errors import DiskError
@@ -37,6 +40,8 @@ from store.recover.recovery import Recovered
 from store.recover.truncation import Truncator
 
 log = logging.getLogger(__name__)
+
+SYNC_LOOK_S: Final = 0.5  # so often at least who waits for a sync looks whether the log was cut, or broke
 
 
 class MessageStore:
@@ -253,6 +258,24 @@ class MessageStore:
     def sync_to(self, offset: int) -> None:
         """Ask for a sync that covers ``offset``; ``log.flushed`` reaches it soon, ``on_flush`` says when."""
         self.background.flusher.want(offset)
+
+    async def synced(self, offset: int) -> None:
+        """Return when what the log keeps below ``offset`` is on the disk; at once while the store is not
+        open. Raises DiskError when that cannot be."""
+        wake = asyncio.Event()
+        hook: Callable[[PhysicalOffset], None] = lambda flushed: wake.set()  # noqa: E731
+        self.on_flush.append(hook)
+        try:
+            while self._opened and self.log.flushed < (least := min(offset, self.log.end)):
+                if self.files.health.broken is not None:
+                    raise DiskError(self.files.health.broken)
+                wake.clear()
+                self.sync_to(least)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SYNC_LOOK_S):
+                        await wake.wait()
+        finally:
+            self.on_flush.remove(hook)
 
     # -- confirming, cutting ---------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ class Source:
     ``content`` gives the table as JSON values that do not change with it: they are written in slices. Before,
     ``prepare`` does in slices what takes long. ``mark`` counts the table's changes, and ``since`` gives those
     after a mark, None when that cannot be told; ``prepare_since`` goes before it as ``prepare`` does.
+    ``before_write`` is waited for between the content is taken and it is written; it raises OSError.
     """
 
     content: Callable[[], dict[str, Any]]
@@ -49,6 +50,7 @@ class Source:
     mark: Callable[[], int] = lambda: 0
     since: Callable[[int], dict[str, Any] | None] = lambda mark: None
     prepare_since: Callable[[int, Slice], Awaitable[None]] | None = None
+    before_write: Callable[[], Awaitable[None]] | None = None
 
 
 class _Pace(NamedTuple):
@@ -233,6 +235,8 @@ class ConfigFile:
 
     async def _offload(self, write: Callable[[], None]) -> None:
         try:
+            if self._source.before_write is not None:
+                await self._source.before_write()
             await self._writes.run(write)
         except (OSError, asyncio.CancelledError):
             self._dirty = True

@@ -37,7 +37,7 @@ class TableFiles:
         self._loaded = False
         self._users = UserTable(context.trust.directory)
         env, config = context.env, context.config
-        self.timercheck = TimerCheckFile(env, config, timed, self._tasks)
+        self.timercheck = TimerCheckFile(env, config, timed, self._tasks, self._log_first)
         topics, groups, offsets = context.topics, context.groups, context.offsets
         directory = f"{config.store_path}/config"
         writing = Turns(env.monotonic_ms)
@@ -94,7 +94,7 @@ class TableFiles:
             "delays": ConfigFile(
                 env,
                 f"{directory}/delayOffset.json",
-                Source(delays.to_json),
+                Source(delays.to_json, before_write=self._log_first),
                 self._tasks,
                 delay_s=DELAY_OFFSETS_WRITE_S,
             ),
@@ -118,6 +118,14 @@ class TableFiles:
                 self._tasks,
             ),
         }
+
+    async def _log_first(self) -> None:
+        """See ``broker.timers.files.LogFirst``. All that delivered messages are noted for is in the log."""
+        store = self._context.store
+        try:
+            await store.synced(store.log.end)
+        except DiskError as error:
+            raise OSError(f"the log cannot be synced: {error}") from error
 
     def load(self) -> None:
         """Read all tables; from here on their changes are written, and copied to slaves. Raises DiskError,

@@ -1,13 +1,14 @@
 """How does the note of timer messages get to ``config/timercheck`` and back?
 
 The file is RocketMQ's, written in place: all that is read lies in one sector. Soon after each change, one
-that fails is tried again.
+that fails is tried again. The copies that a note speaks of are on the disk before it is: see ``LogFirst``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from broker.timers.codec import FILE_BYTES, READ_BYTES, decode_check, encode_check
@@ -18,20 +19,27 @@ from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
+LogFirst = Callable[[], Awaitable[None]]
+"""Returns when all that the log holds now is on the disk; raises OSError. A note that came there before the
+copies it speaks of would hide the messages that wait, where power takes the copies from all brokers."""
 RETRY_S: Final = 1.0
 
 
 class TimerCheckFile:
     """One store's file. ``load`` once, then every change of the progress is written."""
 
-    def __init__(self, env: Env, config: BrokerConfig, progress: TimerProgress, tasks: Tasks) -> None:
+    def __init__(
+        self, env: Env, config: BrokerConfig, progress: TimerProgress, tasks: Tasks, log_first: LogFirst
+    ) -> None:
         self._env = env
         self._root = config.store_path.rstrip("/") or "/"
         self.path = f"{self._root}/config/timercheck"
         self._progress = progress
         self._tasks = tasks
+        self._log_first = log_first
         self._delay_s = config.timer_flush_interval_ms / 1000
         self._dirty = False
+        self._writing = asyncio.Lock()
         self._alone = False  # no wheel of RocketMQ lies beside it
         self._writer: asyncio.Task[None] | None = None
 
@@ -66,15 +74,17 @@ class TimerCheckFile:
 
     async def flush(self) -> None:
         """Write now what changed. Raises OSError; the change stays noted then."""
-        if not self._dirty:
-            return
-        self._dirty = False
-        data = encode_check(self._progress.note, self._progress.version)
-        try:
-            await self._env.offload(lambda: self._write(data))
-        except OSError:
-            self._dirty = True
-            raise
+        async with self._writing:
+            if not self._dirty:
+                return
+            self._dirty = False
+            data = encode_check(self._progress.note, self._progress.version)
+            try:
+                await self._log_first()
+                await self._env.offload(lambda: self._write(data))
+            except (OSError, asyncio.CancelledError):
+                self._dirty = True
+                raise
 
     def _write(self, data: bytes) -> None:
         disk = self._env.disk

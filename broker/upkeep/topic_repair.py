@@ -40,7 +40,9 @@ class TopicRepair:
             if self._is_lacking(*queue) and not topics.was_deleted(*queue, store.max_queue_offset(*queue)):
                 for _ in self._passing_copies(*queue, store.max_queue_offset(*queue)):
                     await slice_.breathe()
-                if self._is_lacking(*queue) and not topics.was_deleted(*queue, store.max_queue_offset(*queue)):
+                if self._is_lacking(*queue) and not topics.was_deleted(
+                    *queue, store.max_queue_offset(*queue)
+                ):
                     found.append(queue)
             await slice_.breathe()
         if found:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
+from broker.timers.codec import decode_check
 from broker.timers.core import Note
 from chaos.sim.cluster import BROKER_PORT, GROUP
 from client.consuming.pull import PullConsumer
@@ -24,10 +26,10 @@ LATE_FLUSH = {"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": "500"}
 class Forgetful(Kept):
     """A group whose brokers all lose power before the log is on their disks."""
 
-    def __init__(self) -> None:
-        super().__init__(1, LATE_FLUSH)
+    def __init__(self, keys: dict[str, str] | None = None) -> None:
+        super().__init__(1, {**LATE_FLUSH, **(keys or {})})
 
-    async def send(self, count: int, who: str) -> list[bytes]:
+    async def send(self, count: int, who: str, properties: str = "") -> list[bytes]:
         master = self.cluster.master()
         assert master is not None
         node, env = self.cluster.client(who)
@@ -37,7 +39,8 @@ class Forgetful(Kept):
         async def send() -> None:
             client = RemotingClient(env, who)
             for body in bodies:
-                command = Command(Request.SEND_MESSAGE, {**SEND, "topic": TOPIC}, body)
+                ext = {**SEND, "topic": TOPIC, "properties": properties}
+                command = Command(Request.SEND_MESSAGE, ext, body)
                 answer = await client.call(address, command, 5.0)
                 assert answer.code == 0, answer.remark
             await client.close()
@@ -123,3 +126,50 @@ async def test_notes_of_delivery_beyond_the_end_are_cut_to_it(world: Forgetful) 
     assert tables.delays.table.get(1, 0) == store.next_offset(SCHEDULE_TOPIC, 0) == 0
     note = tables.timed.note
     assert max(note.queue_offset, note.first) == store.next_offset(TIMER_TOPIC, 0) == 0
+
+
+WAITS = {"delay": "DELAY\x011\x02", "timer": "TIMER_DELAY_MS\x011000\x02"}
+SELDOM = {
+    "flushIntervalCommitLog": "60000",
+    "flushIntervalConsumeQueue": "60000",
+    "messageDelayLevel": "1s",
+    "timerPrecisionMs": "100",
+}
+
+
+def noted(world: Forgetful, kind: str) -> list[int]:
+    """By broker, up to where messages are delivered, as its disk says."""
+    found = []
+    for node in world.cluster.of("broker"):
+        path = "/store/config/" + ("delayOffset.json" if kind == "delay" else "timercheck")
+        data = node.machine.content(path) if node.machine.find(path) else b""
+        if kind == "delay":
+            at = re.search(rb"\b1:(\d+)", data)
+            found.append(int(at[1]) if at else 0)
+        else:
+            check = decode_check(data)
+            found.append(check.note.first if check else 0)
+    return found
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("kind", ["delay", "timer"])
+@simulated(lambda kind: Forgetful(SELDOM))
+async def test_what_waited_and_is_on_the_disks_comes_though_its_copies_were_lost_or_noted(
+    world: Forgetful, kind: str
+) -> None:
+    """The notes were on all disks before the copies that they speak of, and nobody delivered again."""
+    cluster = world.cluster
+    sent = await world.send(6, "waits", WAITS[kind])
+    stores = [world.broker(node.name).store for node in cluster.of("broker")]
+    for store in stores:
+        store.sync_to(store.log.end)
+    assert (
+        await cluster.until(
+            lambda: None if noted(world, kind) == [6, 6, 6] else f"noted {noted(world, kind)}", 10.0
+        )
+        is None
+    )
+    await world.lose_what_is_not_synced()
+    await asyncio.sleep(3)
+    assert await world.read() == sent

@@ -276,3 +276,27 @@ def test_damage_that_a_restart_knows_of_is_durable_before_it_is_believed() -> No
     begin = asyncio.run(broken())
     asyncio.run(again())
     assert [item.begin for item in load_ranges(disk.crash(), "/store/damagedRanges")] == [begin]
+
+
+def test_who_waits_for_a_sync_hears_when_it_is_done_when_the_log_is_cut_and_when_it_failed() -> None:
+    disk = FaultyDisk()
+
+    async def waits() -> None:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.synced(1 << 30)  # not open: nothing is written
+        await store.open()
+        await fill(store, 10, queues=1)
+        assert store.log.flushed < (end := store.log.end)
+        await store.synced(end)
+        assert store.log.flushed == end
+        await fill(store, 10, queues=1)
+        await store.synced(1 << 30)
+        assert store.log.flushed == store.log.end > end, "what the log has not is not waited for"
+        await fill(store, 10, queues=1)
+        disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+        with pytest.raises(DiskError):
+            await store.synced(store.log.end)
+        assert store.on_flush == []
+        disk.fail = lambda what, path: None
+
+    asyncio.run(waits())
