@@ -25,6 +25,7 @@ from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, e
 from broker.timers.figures import TimerFigures
 from broker.timers.former import FormerCopies, mark_of
 from broker.timers.progress import NotesInWaiting, TimerCounts, TimerProgress
+from model.ids import PhysicalOffset
 from model.message import (
     DELAYED_AS,
     TIMER_DEL_UNIQKEY,
@@ -65,7 +66,7 @@ class TimerService:
         self._context = context
         self._progress = progress
         self._sender = sender
-        self._begins_at = 0  # where the log ended at the promotion
+        self._begins_at = PhysicalOffset(0)  # where the log ended at the promotion
         self._former: FormerCopies | None = None  # what former masters delivered; None: not begun
         self._rolls = RollsDone()
         self._horizon_ms = 0  # slots before it may leave ...

@@ -6,12 +6,11 @@ import asyncio
 from typing import Final, Self
 
 from broker.requests.moving import records_of
-from broker.timers.core import LONG_MAX, Entry, Note
-from broker.upkeep.copies import clock_went_back, copies_begin
+from broker.timers.core import Entry, Note
+from broker.upkeep.copies import copies_begin
 from model.ids import PhysicalOffset
 from model.message import DELAYED_AS, TIMER_TOPIC, property_of
 from store.flow.reading import GetStatus
-from store.flow.writing import CLOCK_BACK_MAX_MS
 from store.message_store import MessageStore
 
 COUNT: Final = 32
@@ -38,7 +37,7 @@ class FormerCopies:
         store: MessageStore,
         noted: Note,
         queue_end: int,
-        log_end: int,
+        log_end: PhysicalOffset,
         source: PhysicalOffset | None,
     ) -> None:
         """``source``: where the first message lies that may wait; None: none does."""
@@ -47,13 +46,12 @@ class FormerCopies:
         self._noted = noted
         self._log_end = log_end
         self._source = source
-        went_back = self._source is not None and clock_went_back(store, self._source)
-        # Store times go on from those of the former master: what is due behind this it cannot have delivered.
-        self._due_before_ms = LONG_MAX if went_back else store.stamp_ms() + CLOCK_BACK_MAX_MS
-        self._marks: dict[tuple[str, int], set[str]] = {}
+        # Also of messages that are due long after the takeover: the former master's clock may have been ahead.
+        # Where it was not, a search by time passes over all that was there then.
+        self._marks: dict[tuple[str, int], frozenset[str]] = {}
 
     @classmethod
-    async def of(cls, store: MessageStore, noted: Note, queue_end: int, log_end: int) -> Self:
+    async def of(cls, store: MessageStore, noted: Note, queue_end: int, log_end: PhysicalOffset) -> Self:
         """Raises OSError when it cannot be told now which message is the first that may wait."""
         offset = noted.first
         while offset < queue_end:
@@ -70,28 +68,28 @@ class FormerCopies:
 
     async def has(self, entry: Entry, queue: tuple[str, int]) -> bool:
         """Whether the message of ``entry``, which is for ``queue``, is there."""
-        if entry.queue_offset >= self.queue_end or entry.due_ms >= self._due_before_ms:
+        if entry.queue_offset >= self.queue_end:
             return False
         marks = self._marks.get(queue)
         if marks is None:
             marks = self._marks[queue] = await self._read(queue, max(entry.due_ms, self._noted.read_ms))
         return mark_of(entry) in marks
 
-    async def _read(self, queue: tuple[str, int], since_ms: int) -> set[str]:
-        marks: set[str] = set()
+    async def _read(self, queue: tuple[str, int], since_ms: int) -> frozenset[str]:
         if self._source is None:
-            return marks
-        offset = copies_begin(self._store, queue, self._source, since_ms)
+            return frozenset()
+        marks: set[str] = set()
+        offset = copies_begin(self._store, queue, self._source, since_ms, self._log_end)
         while True:
             got = self._store.get(*queue, offset, COUNT, BYTES, None)
             if got.status is GetStatus.FOUND:
                 for record in records_of(got.chunks):
                     if record.physical_offset >= self._log_end:
-                        return marks
+                        return frozenset(marks)
                     mark = property_of(record.properties, DELAYED_AS)
                     if mark is not None:
                         marks.add(mark)
             elif got.status not in _MOVED_ON:
-                return marks
+                return frozenset(marks)
             offset = got.next_offset
             await asyncio.sleep(0)

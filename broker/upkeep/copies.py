@@ -4,8 +4,11 @@ hold them?
 A copy is stored when its message is due, so a search by store time finds where to begin, and passes over all
 that came in between. That holds only where store times do not go back: a master whose clock was ahead by more
 than ``CLOCK_BACK_MAX_MS`` leaves times that its successor's copies are behind. Clocks change with masters, so
-the first record of each epoch since, and the newest one, tell of that. Then the search is by place: a copy
-lies behind its message in the log.
+the first record of each epoch since, and the last one of the queue before it, tell of that. Then the search is
+by place: a copy lies behind its message in the log.
+
+A clock that goes ahead and back by more than that while one master leads is not seen: looking at each record
+since would take longer than an election, where a queue holds those of hours.
 """
 
 from __future__ import annotations
@@ -18,25 +21,43 @@ from store.flow.reading import GetStatus
 from store.message_store import MessageStore
 
 
-def copies_begin(store: MessageStore, queue: tuple[str, int], source: PhysicalOffset, due_ms: int) -> int:
+def copies_begin(
+    store: MessageStore,
+    queue: tuple[str, int],
+    source: PhysicalOffset,
+    due_ms: int,
+    log_end: PhysicalOffset,
+) -> int:
     """The queue offset from which on ``queue`` may hold a copy of the message at ``source``, or of one behind
-    it; ``due_ms``: when the first of them was due."""
-    if clock_went_back(store, source):
+    it, that a former master delivered; ``due_ms``: when the first of them was due; ``log_end``: where the log
+    ended when this one took over."""
+    if clock_went_back(store, queue, source, log_end):
         return store.reader.offset_behind(*queue, source)
     return store.offset_by_time(*queue, due_ms)
 
 
-def clock_went_back(store: MessageStore, source: PhysicalOffset) -> bool:
-    """Whether store times went back since the record at ``source``, as far as epochs and our clock tell."""
+def clock_went_back(
+    store: MessageStore, queue: tuple[str, int], source: PhysicalOffset, log_end: PhysicalOffset
+) -> bool:
+    """Whether store times went back since the record at ``source``, as far as the epochs, the messages of the
+    queue before each, and our clock tell."""
     newest_ms = store.reader.store_time(source) or 0
-    for entry in store.epochs.entries:
-        if entry.start <= source:
-            continue
-        begun_ms = store.reader.store_time(entry.start)
+    begins = [entry.start for entry in store.epochs.entries if source < entry.start < log_end]
+    for begin in (*begins, log_end):
+        begun_ms = store.reader.store_time(begin)
+        if begun_ms is None and begin == log_end:
+            begun_ms = store.stamp_ms()  # nothing was stored yet
+        newest_ms = max(newest_ms, _last_ms(store, queue, begin))
         if begun_ms is not None and begun_ms < newest_ms:
             return True
         newest_ms = max(newest_ms, begun_ms or 0)
-    return store.stamp_ms() < newest_ms
+    return False
+
+
+def _last_ms(store: MessageStore, queue: tuple[str, int], before: PhysicalOffset) -> int:
+    """When the last message of a queue that lies before a place was stored; 0 when there is none."""
+    last = store.reader.offset_behind(*queue, before - 1) - 1
+    return (store.queue_store_time(*queue, last) or 0) if last >= store.min_queue_offset(*queue) else 0
 
 
 def is_copy(store: MessageStore, record: Record) -> bool:

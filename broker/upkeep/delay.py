@@ -102,7 +102,7 @@ class DelayService:
         self._levels_ms = delay_levels_ms(context.config.delay_levels)
         self._next: dict[int, int] = {}
         self._begun: set[int] = set()  # levels whose copies in the log were looked for
-        self._begins_at = 0  # where the log ended at the promotion
+        self._begins_at = PhysicalOffset(0)  # where the log ended at the promotion
         self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}
 
     @lasting
@@ -201,7 +201,7 @@ class DelayService:
                 if queue is not None and queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]
                     place = PhysicalOffset(record.physical_offset)
-                    begin = copies_begin(self._context.store, queue, place, due_ms)
+                    begin = copies_begin(self._context.store, queue, place, due_ms, self._begins_at)
                     copies[queue] = {mark async for mark in self._copies_from(*queue, begin)}
                 if queue is not None and f"{level}:{record.queue_offset}" not in copies[queue]:
                     return
