@@ -288,3 +288,34 @@ class RollsDone:
         """Those that did not roll, once all of the topic was seen."""
         found, self._open = list(self._open.values()), {}
         return found
+
+
+class RolledOn:
+    """Which of the messages that wait have rolled, whatever the rules of now say of them? Told by what
+    rolled, which names the queue offset it lay at.
+
+    After a restart with another window or precision a message is due where it is, by its own time, that was
+    written to the end of the timer topic before.
+    """
+
+    def __init__(self) -> None:
+        self._base: int | None = None
+        self._waits = bytearray()  # from ``_base`` on, whether a record is in the wheel
+        self._rolled: dict[int, tuple[str, int]] = {}
+
+    def on_record(self, entry: Entry, source: int | None, *, waits: bool) -> None:
+        """In the order of the topic; ``source``: what this one is a copy of."""
+        if self._base is None:
+            self._base = entry.queue_offset
+        at = -1 if source is None else source - self._base
+        if source is not None and 0 <= at < len(self._waits) and self._waits[at]:
+            self._rolled[source] = (entry.topic, entry.out_ms)
+        self._waits.extend(bytes(entry.queue_offset - self._base - len(self._waits)))
+        self._waits.append(waits)
+
+    def close(self) -> None:
+        """All that a former master wrote was seen."""
+        self._waits = bytearray()
+
+    def has(self, entry: Entry) -> bool:
+        return self._rolled.get(entry.queue_offset) == (entry.topic, entry.out_ms)

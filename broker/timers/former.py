@@ -15,12 +15,23 @@ from store.message_store import MessageStore
 
 COUNT: Final = 32
 BYTES: Final = 1 << 20
+INT64_DIGITS: Final = 20
 _MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED)
+
+
+_KIND: Final = "timer:"
 
 
 def mark_of(entry: Entry) -> str:
     """What a copy says it is of, in its property ``DELAYED_AS``."""
-    return f"timer:{entry.queue_offset}"
+    return f"{_KIND}{entry.queue_offset}"
+
+
+def source_of(properties: str) -> int | None:
+    """The queue offset of the timer topic at which the message lay that this is a copy of."""
+    mark = property_of(properties, DELAYED_AS) or ""
+    at = mark.removeprefix(_KIND)
+    return int(at) if at != mark and at.isascii() and at.isdigit() and len(at) < INT64_DIGITS else None
 
 
 class FormerCopies:
@@ -46,8 +57,8 @@ class FormerCopies:
         self._noted = noted
         self._log_end = log_end
         self._source = source
-        # Also of messages that are due long after the takeover: the former master's clock may have been ahead.
-        # Where it was not, a search by time passes over all that was there then.
+        # Also of messages due long after the takeover: the former master's clock may have been ahead. Where
+        # it was not, a search by time passes over all that was there then.
         self._marks: dict[tuple[str, int], frozenset[str]] = {}
 
     @classmethod

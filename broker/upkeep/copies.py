@@ -4,8 +4,8 @@ hold them?
 A copy is stored when its message is due, so a search by store time finds where to begin, and passes over all
 that came in between. That holds only where store times do not go back: a master whose clock was ahead by more
 than ``CLOCK_BACK_MAX_MS`` leaves times that its successor's copies are behind. Clocks change with masters, so
-the first record of each epoch since, and the last one of the queue before it, tell of that. Then the search is
-by place: a copy lies behind its message in the log.
+the first record of each epoch since, and the last one of the queue before it, tell of that. Then the search
+is by place: a copy lies behind its message in the log.
 
 A clock that goes ahead and back by more than that while one master leads is not seen: looking at each record
 since would take longer than an election, where a queue holds those of hours.

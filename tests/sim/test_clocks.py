@@ -1,4 +1,4 @@
-"""The promise of messages that wait where the clock of a master was far ahead: what it delivered comes once."""
+"""The promise of messages that wait: what a master delivered whose clock was far ahead comes once."""
 
 from __future__ import annotations
 

@@ -362,6 +362,38 @@ async def test_a_message_rolls_on_until_its_time(tmp_path: Path) -> None:
         assert [record.body for record in delivered(broker)] == [b"far"]
 
 
+@pytest.mark.parametrize(
+    ("slots", "keys"),
+    [
+        (30, {"timerRollWindowSlot": "3000"}),
+        (30, {"timerPrecisionMs": "1000"}),
+        (3000, {"timerRollWindowSlot": "6"}),
+    ],
+)
+async def test_messages_that_wait_come_once_after_a_restart_with_another_window_or_precision(
+    tmp_path: Path, slots: int, keys: dict[str, str]
+) -> None:
+    """What had rolled was taken for waiting where it had been, too, and came twice; so did what had not, and
+    was delivered, as it should have rolled by a smaller window."""
+    quick = {**QUICK, "timerRollWindowSlot": str(slots)}
+    async with running(tmp_path, **quick) as broker, client_of(broker) as client:
+        begun_ms = broker.env.now_ms()
+        sent = {b"held": 2800, b"m0": 3300, b"m1": 3300, b"noted": 700, b"over": 1200, b"last": 1700}
+        for body, after_ms in sent.items():  # what is held keeps the note from going behind the others
+            assert (await client.send("T", body, properties=after(after_ms))).code == 0
+        rolled = 8 if slots == 30 else 6
+        end = lambda: broker.store.max_queue_offset(TIMER_TOPIC, 0)  # noqa: E731
+        await eventually(lambda: end() == rolled and len(delivered(broker)) == 3, "they rolled, if they do")
+        await eventually(lambda: broker.tables.timed.note.read_ms > begun_ms + 1100, "it is noted")
+        assert broker.tables.timed.note.first == 0
+    async with running(tmp_path, **{**quick, **keys}) as broker, client_of(broker) as client:
+        await client.pull_until("T", 0, 6)
+        await eventually(lambda: broker.processors.timers.wheel.count == 0, "nothing waits")
+        found = delivered(broker)
+        assert sorted(record.body for record in found) == sorted(sent)
+        assert all(record.store_timestamp_ms >= begun_ms + sent[record.body] for record in found)
+
+
 async def test_a_successor_delivers_once_what_the_former_master_delivered_unnoted_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,7 +286,8 @@ def test_who_waits_for_a_sync_hears_when_it_is_done_when_the_log_is_cut_and_when
         await store.synced(1 << 30)  # not open: nothing is written
         await store.open()
         await fill(store, 10, queues=1)
-        assert store.log.flushed < (end := store.log.end)
+        end = store.log.end
+        assert store.log.flushed < end
         await store.synced(end)
         assert store.log.flushed == end
         await fill(store, 10, queues=1)
