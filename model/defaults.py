@@ -14,6 +14,18 @@ from `model/config/` by `python -m model.defaults`. The keys under `tls` stand i
 the file that its `tls.config.file` names; with none of them a process has no TLS.
 """
 
+_KEPT = {
+    "mappedFileSizeConsumeQueue": "the broker does not start: queue files of another size are not read",
+    "reviveQueueNum": "with fewer, what was popped and not acknowledged does not come back from revive"
+    " queues that are gone: change it while `openCheckpoints` of `/status` is 0",
+    "messageDelayLevel": "messages that wait come after the time that their level has now; with fewer levels"
+    " those of a level that is gone do not come until it is there again (a warning of the master tells)",
+    "timerPrecisionMs": "by orderly restarts only, and not together with RocketMQ brokers: of messages that"
+    " rolled, some may come twice",
+    "timerRollWindowSlot": "as timerPrecisionMs",
+}
+"""What becomes of a store with data when a key changes. The same on every replica of a group, too."""
+
 
 def _text(value: object) -> str:
     if isinstance(value, bool):
@@ -45,7 +57,15 @@ def table() -> str:
                 was = _text(field.metadata["was"])
                 differs.append(f"| {server} | `{name}` | {_text(field.default)} | {was} | {meaning} |")
         every.append("")
-    return "\n".join([_HEAD, *differs, "", *every])
+    keys = BrokerConfig.keys()
+    kept = [
+        "## What stays as it is on a store with data",
+        "",
+        "| key | default | if it changes |",
+        "|---|---|---|",
+    ]
+    kept += [f"| `{name}` | {_text(keys[name].default)} | {why} |" for name, why in _KEPT.items()]
+    return "\n".join([_HEAD, *differs, "", *kept, "", *every])
 
 
 if __name__ == "__main__":

@@ -277,6 +277,7 @@ class RollsDone:
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], Entry] = {}
+        self.rolled_on = RolledOn()
 
     def on_record(self, entry: Entry, seems_done: bool) -> None:
         uniq_key, times = entry.roll
@@ -287,6 +288,7 @@ class RollsDone:
     def left(self) -> list[Entry]:
         """Those that did not roll, once all of the topic was seen."""
         found, self._open = list(self._open.values()), {}
+        self.rolled_on.close()
         return found
 
 

@@ -21,7 +21,7 @@ from broker.context import BrokerContext
 from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
-from broker.timers.core import LONG_MAX, Entry, Note, RolledOn, RollsDone, Rules, Wheel, entry_of
+from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, entry_of
 from broker.timers.figures import TimerFigures
 from broker.timers.former import FormerCopies, mark_of, source_of
 from broker.timers.progress import NotesInWaiting, TimerCounts, TimerProgress
@@ -69,7 +69,6 @@ class TimerService:
         self._begins_at = PhysicalOffset(0)  # where the log ended at the promotion
         self._former: FormerCopies | None = None  # what former masters delivered; None: not begun
         self._rolls = RollsDone()
-        self._rolled_on = RolledOn()
         self._horizon_ms = 0  # slots before it may leave ...
         self._must_read = 0  # ... once the wheel has all below this queue offset
         self._passed_ms = 0  # slots before it that are not in the wheel have left
@@ -122,7 +121,6 @@ class TimerService:
         self.counts.clear()
         self._former = None
         self._rolls = RollsDone()
-        self._rolled_on = RolledOn()
         self._notes = NotesInWaiting()
         self._horizon_ms = self._must_read = self._passed_ms = 0
 
@@ -166,7 +164,6 @@ class TimerService:
             self.read = got.next_offset
             await asyncio.sleep(0)  # after a promotion there may be very many, and others serve on this loop
         if not before and self.begun:
-            self._rolled_on.close()
             for entry in self._rolls.left():
                 self._wait(entry, rules, late=False)
 
@@ -179,7 +176,7 @@ class TimerService:
         if not self.begun:
             # One that rolled nowhere, and whose own time was over, was delivered by a wider window of then.
             self._rolls.on_record(entry, done and entry.out_ms >= self._noted.read_ms)
-            self._rolled_on.on_record(entry, source_of(record.properties), waits=not done)
+            self._rolls.rolled_on.on_record(entry, source_of(record.properties), waits=not done)
         if not done:
             new = entry.queue_offset >= self._noted.queue_offset
             late = new and entry.due_ms < rules.floor(self._context.env.now_ms())
@@ -278,7 +275,7 @@ class TimerService:
     async def _is_done(self, record: Record, entry: Entry, queue: tuple[str, int]) -> bool:
         """Whether a former master put a message where it belongs, by its rules or by ours."""
         assert self._former is not None, "nothing leaves before the wheel has all"
-        if self._rolled_on.has(entry) or await self._former.has(entry, queue):
+        if self._rolls.rolled_on.has(entry) or await self._former.has(entry, queue):
             return True
         own = destination_of(record) if entry.rolls else None
         return own is not None and await self._former.has(entry, own)

@@ -119,6 +119,7 @@ class DelayService:
             return  # the log that was taken over is not in the queues yet
         if not self._begun:
             self._next = dict(self._offsets.table)
+            self._tell_of_removed()
         for level in range(1, len(self._levels_ms)):
             try:
                 await self._level(level)
@@ -128,6 +129,20 @@ class DelayService:
             except Exception:
                 # A mistake of ours. A master that delivered no more would look well, and hold all of them.
                 log.exception("delay level %d: cannot deliver, trying again", level)
+
+    def _tell_of_removed(self) -> None:
+        """Messages wait at levels that the configuration had and has no more."""
+        store = self._context.store
+        for queue_id in store.queues_of(SCHEDULE_TOPIC):
+            level, end = queue_id + 1, store.max_queue_offset(SCHEDULE_TOPIC, queue_id)
+            done = max(self._offsets.table.get(level, 0), store.min_queue_offset(SCHEDULE_TOPIC, queue_id))
+            if level >= len(self._levels_ms) and end > done:
+                log.warning(
+                    "%d delayed messages of level %d do not come: messageDelayLevel has %d levels",
+                    end - done,
+                    level,
+                    len(self._levels_ms) - 1,
+                )
 
     def _is_idle(self, level: int) -> bool:
         """Whether all of a level is delivered, and confirmed: of most levels, nearly always."""

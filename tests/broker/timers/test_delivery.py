@@ -382,8 +382,9 @@ async def test_messages_that_wait_come_once_after_a_restart_with_another_window_
         for body, after_ms in sent.items():  # what is held keeps the note from going behind the others
             assert (await client.send("T", body, properties=after(after_ms))).code == 0
         rolled = 8 if slots == 30 else 6
-        end = lambda: broker.store.max_queue_offset(TIMER_TOPIC, 0)  # noqa: E731
-        await eventually(lambda: end() == rolled and len(delivered(broker)) == 3, "they rolled, if they do")
+        store = broker.store
+        await eventually(lambda: store.max_queue_offset(TIMER_TOPIC, 0) == rolled, "they rolled, if they do")
+        await eventually(lambda: len(delivered(broker)) == 3, "the others came")
         await eventually(lambda: broker.tables.timed.note.read_ms > begun_ms + 1100, "it is noted")
         assert broker.tables.timed.note.first == 0
     async with running(tmp_path, **{**quick, **keys}) as broker, client_of(broker) as client:

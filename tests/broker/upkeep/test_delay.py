@@ -239,3 +239,21 @@ async def test_a_delayed_message_that_belongs_nowhere_holds_nobody_up(
         async with asyncio.timeout(10):
             found = await client.pull_until("T", 0, 3)
         assert [record.body for record in found] == [b"first", b"after", b"later"]
+
+
+async def test_a_master_tells_of_messages_that_wait_at_a_level_that_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, messageDelayLevel="1s 1s 2s") as broker, client_of(broker) as client:
+        await client.send("T", b"gone", properties="DELAY\x013\x02")
+        await client.send("T", b"there", properties=SOON)
+        await client.pull_until("T", 0, 1)
+        await eventually(lambda: broker.delays.table.get(1) == 1, "it is noted")
+    assert "do not come" not in caplog.text
+    async with running(tmp_path, messageDelayLevel="1s 1s") as broker:
+        await eventually(lambda: "do not come" in caplog.text, "it is told")
+        assert "1 delayed messages of level 3 do not come: messageDelayLevel has 2 levels" in caplog.text
+        assert "of level 1 " not in caplog.text
+    async with running(tmp_path, messageDelayLevel="1s 1s 2s") as broker, client_of(broker) as client:
+        found = await client.pull_until("T", 0, 2)
+        assert [record.body for record in found] == [b"there", b"gone"]
