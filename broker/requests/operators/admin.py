@@ -270,8 +270,7 @@ class AdminProcessor:
         }
 
     async def clone_offsets(self, connection: Connection, request: Command) -> Command:
-        if not self._context.role_state.is_master:
-            raise Refused("this broker is not the master: clone offsets there", Response.SYSTEM_ERROR)
+        self._need_change("clone offsets")
         source, target = need(request.ext, "srcGroup"), need(request.ext, "destGroup")
         need_own_group(target)
         names = (
@@ -290,8 +289,7 @@ class AdminProcessor:
         """Move a group to a time, or to ``offset`` of one queue. Its consumers hear of it with their next
         pull, and until then what they commit is not noted (``broker/tables/resets``)."""
         context = self._context
-        if not context.role_state.is_master:
-            raise Refused("this broker is not the master: reset offsets there", Response.SYSTEM_ERROR)
+        self._need_change("reset offsets")
         name, group = need(request.ext, "topic"), need(request.ext, "group")
         need_own_group(group)
         timestamp_ms = need_int(request.ext, "timestamp")
@@ -317,6 +315,14 @@ class AdminProcessor:
         table = ((queue_key(name, self._config.broker_name, q), offset) for q, offset in moved.items())
         body = await dialect(slice_, {"offsetTable": Members(table)})
         return request.reply(body=body)
+
+    def _need_change(self, what: str) -> None:
+        """Raises Refused where a change could not be kept: nothing is changed then."""
+        if not self._context.role_state.is_master:
+            raise Refused(f"this broker is not the master: {what} there", Response.SYSTEM_ERROR)
+        refused = self._context.copies.refuse()
+        if refused is not None:
+            raise refused
 
     async def _breathe_as_master(self, slice_: Slice) -> None:
         """Raises Refused when others ran meanwhile, and this broker is master no more."""

@@ -103,6 +103,30 @@ async def test_with_fewer_copies_than_the_minimum_a_change_is_refused(tmp_path: 
         assert "T" not in one.topics.table, "as a send that is refused stores nothing"
 
 
+async def test_with_fewer_copies_than_the_minimum_no_offset_is_reset_or_cloned(tmp_path: Path) -> None:
+    async with (
+        pair(tmp_path, slaveSyncMetadataPeriod=NEVER, minInSyncReplicas="2") as (one, _),
+        client_of(one) as client,
+    ):
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        for group, offset in (("source", 1), ("target", 0)):
+            one.groups.find(group)
+            await client.send("T", b"x")
+            assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, commit(group, "T", offset))).code == 0
+        before = one.offsets.to_json()
+        one.ha.adopt(broker_ids({1}), 3)
+        reset = {"topic": "T", "group": "source", "queueId": "0", "offset": "0", "timestamp": "0"}
+        clone = {"srcGroup": "source", "destGroup": "target", "topic": "T"}
+        for code, ext in (
+            (Request.INVOKE_BROKER_TO_RESET_OFFSET, reset),
+            (Request.CLONE_GROUP_OFFSET, clone),
+        ):
+            answer = await client.call(code, ext)
+            assert answer.code != 0
+            assert "1 of 2" in (answer.remark or "")
+        assert one.offsets.to_json() == before, "as a send that is refused stores nothing"
+
+
 async def test_a_set_that_shrinks_under_a_change_does_not_make_one_copy_enough(tmp_path: Path) -> None:
     keys = {"slaveSyncMetadataPeriod": NEVER, "minInSyncReplicas": "2", "slaveTimeout": "600"}
     async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
