@@ -89,6 +89,7 @@ class RoleChanges:
             await note_expired(self._context, self._context.store.log.min_offset, slice_)
         await self._topic_repair.look(slice_)
         cut = await self._context.offsets.clamp(self._context.store.next_offset, slice_)
+        self._context.offsets.clamp_pops(self._context.store.log.end)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
         # What one of these says beyond the end was of messages that are lost: others get their offsets.

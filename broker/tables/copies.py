@@ -111,6 +111,8 @@ class Copies:
         self._slaves: dict[BrokerId, _Slave] = {}
         self.write: Callable[[Collection[str]], Awaitable[None]] = _write_nothing
         """Writes these tables to this broker's disk. Raises OSError."""
+        self.noting: Callable[[], Callable[[], bool]] = lambda: lambda: True
+        """Asks whether the offsets hold each pop that is in the log by now."""
         self._urgent = 0  # up to this revision nothing is gathered
         self._synced = 0  # up to this revision a receipt says that it is on the slave's disk
         self._receipt = asyncio.Event()
@@ -157,6 +159,10 @@ class Copies:
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
         """
+        deadline_ms = self._env.monotonic_ms() + self._config.slave_timeout_ms
+        if "offsets" in changed:
+            is_noted = self.noting()
+            await self._until(lambda: None if is_noted() else "the log before is not confirmed", deadline_ms)
         for name in changed:
             if self._tables[name].gathered:
                 # A slave may have been told of it already, and not that it is to be on its disk: who answers
@@ -164,26 +170,28 @@ class Copies:
                 self.changed(name)
         self._synced = self.revision
         wanted = self.hurry()
-        limit_ms = self._config.slave_timeout_ms
-        deadline_ms = self._env.monotonic_ms() + limit_ms
         try:
             await self.write(changed)
         except (OSError, DiskError) as error:
             text = f"done on this broker, but not written: {error}; repeat the request"
             raise Refused(text, Response.SYSTEM_ERROR) from None
+        await self._until(lambda: self._lacking(wanted), deadline_ms)
+
+    async def _until(self, lacking: Callable[[], str | None], deadline_ms: float) -> None:
+        """Wait until nothing is lacking. Raises Refused at the deadline, with what is."""
         while True:
             if not self._role_state.is_master:
                 raise Refused(
                     "this broker ceased to be master before its slaves had the change: ask the new master",
                     Response.SYSTEM_ERROR,
                 )
-            lacking = self._lacking(wanted)
-            if lacking is None:
+            what = lacking()
+            if what is None:
                 return
             left_ms = deadline_ms - self._env.monotonic_ms()
             if left_ms <= 0:
                 raise Refused(
-                    f"done on this broker, but {lacking} within {limit_ms} ms:"
+                    f"done on this broker, but {what} within {self._config.slave_timeout_ms} ms:"
                     " a failover now could undo it; repeat the request",
                     Response.SYSTEM_ERROR,
                 )

@@ -1,12 +1,14 @@
 """How far has each consumer group read each queue?
 
 ``config/consumerOffset.json``: ``{"dataVersion", "groupTopicMap", "offsetTable": {"topic@group": {queue:
-offset}}}``, and while resets stand ``"resetOffsetTable"`` of the same form, which RocketMQ passes over.
+offset}}}``, and while resets stand ``"resetOffsetTable"`` of the same form, which RocketMQ passes over, as it
+does ``"popsUpTo"``: up to which place of the log each pop is in the offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -18,8 +20,17 @@ from model.topic import DataVersion
 from runtime.turns import Slice
 
 _RESETS: Final = "resetOffsetTable"
+_POPS_TO: Final = "popsUpTo"
 PART_MAX: Final = 8192
 """More entries than these are written with the whole table, which takes slices: 20,000 took 47 ms in one."""
+
+
+@dataclass
+class _Names:
+    """Who has offsets where."""
+
+    topics: dict[str, dict[str, None]] = field(default_factory=dict)  # of each group
+    groups: dict[str, dict[str, None]] = field(default_factory=dict)  # of each topic
 
 
 class OffsetTable:
@@ -35,26 +46,32 @@ class OffsetTable:
         self._pairs = pairs or PairCount()
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
-        self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
-        self._groups: dict[str, dict[str, None]] = {}  # topic -> its groups
+        self._names = _Names()
         self.text = TableText(
             lambda: map(name_of, list(self._table)), lambda name: self._table[pair_of(name)]
         )
-        self._topics_text = TableText(lambda: list(self._topics), lambda group: list(self._topics[group]))
+        self._topics_text = TableText(
+            lambda: list(self._names.topics), lambda group: list(self._names.topics[group])
+        )
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
         self.mark = 0
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
         self._first = 0  # before this mark nothing is known of what changed
         self.version = DataVersion()
+        self.pops_to: int | None = None
+        """What was popped by checkpoints that end at or below this place of the log is in the offsets, unless
+        somebody said otherwise since; None: nobody knows."""
         self.resets = Resets()
         self.on_change: list[Callable[[], None]] = []
-        self.on_reset: list[Callable[[str, int], None]] = []
+        self.on_reset: list[Callable[[str, str, int | None], None]] = []
+        """Group, topic, queue: an operator says where it goes on; None: in all queues, or nowhere."""
 
     def load(self, stored: dict[str, Any] | None) -> None:
         if stored is not None:
             self._replace(_parse(stored.get("offsetTable") or {}))
             self._take_resets(_parse(stored.get(_RESETS) or {}), None)
             self.version = DataVersion.from_json(stored.get("dataVersion"))
+            self.pops_to = _place(stored)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         offset = self._table.get((topic, group), {}).get(queue_id)
@@ -95,8 +112,20 @@ class OffsetTable:
         self.commit(group, topic, queue_id, offset)
         self.resets.add((topic, group), queue_id, offset)
         self._changed((topic, group))
+        self._said((topic, group), queue_id)
+
+    def touch(self) -> None:
+        """``pops_to`` is to be copied and written as it is now."""
+        self._changed()
+
+    def has_changed_since(self, mark: int, group: str, topic: str) -> bool:
+        """Whether the pair's offsets changed, came or went after ``mark``, as far as that is remembered."""
+        return self._moved.get((topic, group), 0) > mark
+
+    def _said(self, pair: tuple[str, str], queue_id: int | None = None) -> None:
+        topic, group = pair
         for hook in self.on_reset:
-            hook(topic, queue_id)
+            hook(group, topic, queue_id)
 
     def reset_stands(self, group: str, topic: str, queue_id: int, now_ms: float) -> int | None:
         """Where the group is to go on by an operator's word, and does not yet."""
@@ -149,13 +178,13 @@ class OffsetTable:
 
     def read_by(self, group: str) -> list[str]:
         """As ``topics_of``, in no order: sorting 20,000 takes 5 ms."""
-        return list(self._topics.get(group, ()))
+        return list(self._names.topics.get(group, ()))
 
     def topics_of(self, group: str) -> list[str]:
-        return sorted(self._topics.get(group, ()))
+        return sorted(self._names.topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        return sorted(self._groups.get(topic, ()))
+        return sorted(self._names.groups.get(topic, ()))
 
     def entries(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue, offset) of every entry, in order of creation."""
@@ -167,15 +196,16 @@ class OffsetTable:
             self._drop([(topic, group)])
 
     def drop_group(self, group: str) -> None:
-        self._drop([(topic, group) for topic in self._topics.get(group, ())])
+        self._drop([(topic, group) for topic in self._names.topics.get(group, ())])
 
     def drop_topic(self, topic: str) -> None:
-        self._drop([(topic, group) for group in self._groups.get(topic, ())])
+        self._drop([(topic, group) for group in self._names.groups.get(topic, ())])
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             del self._table[key]
             self.resets.drop(key)
+            self._said(key)
         if keys:
             self._changed(*keys)
 
@@ -206,18 +236,25 @@ class OffsetTable:
             self._changed(*cut)
         return count
 
+    def clamp_pops(self, log_end: int) -> None:
+        """Behind ``log_end`` there will be other pops than those the offsets know of."""
+        if self.pops_to is not None:
+            self.pops_to = min(self.pops_to, log_end)
+
     def clone_group(self, source: str, target: str, topic: str) -> None:
         queues = self._table.get((topic, source))
         if queues:
             self._table.setdefault((topic, target), {}).update(queues)
             self.resets.drop((topic, target))  # the last word counts
             self._changed((topic, target))
+            self._said((topic, target))
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
         """Replace the table by a master's (answer of 43), or with ``part`` only the entries it names; True
         when that changed anything. An entry without queues was dropped at the master."""
         table = _parse(wrapper.get("offsetTable") or {})
         part = bool(wrapper.get("part"))
+        pops_to, self.pops_to = self.pops_to, _place(wrapper)
         others = self._take_resets(_parse(wrapper.get(_RESETS) or {}), table if part else None)
         if not part and table == self._table:
             table, part = {}, True
@@ -225,17 +262,11 @@ class OffsetTable:
             table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
             for key in others:  # a reset changes the table also where the offset is what it was
                 table.setdefault(key, self._table.get(key, {}))
-            if not table:
+            if not table and self.pops_to == pops_to:
                 return False
         self.mark += 1
         if part:
-            for key, queues in table.items():
-                if queues:
-                    self._table[key] = queues
-                else:
-                    self._table.pop(key, None)
-                self._note(key)
-                self._move(key)
+            self._replace_part(table)
         else:
             self._replace(table)
         self.version = DataVersion.from_json(wrapper.get("dataVersion"))
@@ -254,6 +285,7 @@ class OffsetTable:
             "offsetTable": changed,
             "part": True,
             **self._resets_of(keys),
+            **self._pops_to(),
         }
 
     def since(self, mark: int) -> dict[str, Any] | None:
@@ -272,6 +304,7 @@ class OffsetTable:
             "offsetTable": changed,
             "part": True,
             **self._resets_text(keys),
+            **self._pops_to(),
         }
 
     def _since(self, mark: int) -> Iterator[tuple[str, str]]:
@@ -307,17 +340,22 @@ class OffsetTable:
             "groupTopicMap": self._topics_text.whole(indent),
             "offsetTable": self.text.whole(indent),
             **({_RESETS: self.resets.text.whole(indent)} if self.resets.count else {}),
+            **self._pops_to(),
         }
 
     def to_json(self) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
-            "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},
+            "groupTopicMap": {group: list(topics) for group, topics in self._names.topics.items()},
             "offsetTable": {
                 f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()
             },
             **self._resets_of(self.resets.pairs()),
+            **self._pops_to(),
         }
+
+    def _pops_to(self) -> dict[str, Any]:
+        return {} if self.pops_to is None else {_POPS_TO: self.pops_to}
 
     def _resets_of(self, keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """The member of those that stand, if there are any."""
@@ -342,22 +380,31 @@ class OffsetTable:
         self._pairs.replace(table)
         self._first = self.mark
         self._moved.clear()
-        self._topics, self._groups = {}, {}
+        self._names = _Names()
         for topic, group in table:
-            self._topics.setdefault(group, {})[topic] = None
-            self._groups.setdefault(topic, {})[group] = None
+            self._names.topics.setdefault(group, {})[topic] = None
+            self._names.groups.setdefault(topic, {})[group] = None
         self.text.clear()
         self._topics_text.clear()
+
+    def _replace_part(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
+        for key, queues in table.items():
+            if queues:
+                self._table[key] = queues
+            else:
+                self._table.pop(key, None)
+            self._note(key)
+            self._move(key)
 
     def _note(self, key: tuple[str, str]) -> None:
         """An entry is new, another one, or gone: what is made of the table follows."""
         topic, group = key
         here = key in self._table
-        topics = self._topics.setdefault(group, {})
+        topics = self._names.topics.setdefault(group, {})
         if here and topic in topics:
             self.text.touched(name_of(key))
             return
-        groups = self._groups.setdefault(topic, {})
+        groups = self._names.groups.setdefault(topic, {})
         if here:
             topics[topic] = groups[group] = None
             self._pairs.add(key)
@@ -367,11 +414,11 @@ class OffsetTable:
             topics.pop(topic, None)
             groups.pop(group, None)
             if not topics:
-                del self._topics[group]
+                del self._names.topics[group]
             if not groups:
-                del self._groups[topic]
+                del self._names.groups[topic]
         self.text.changed(name_of(key), here)
-        self._topics_text.changed(group, group in self._topics)
+        self._topics_text.changed(group, group in self._names.topics)
 
     def _move(self, key: tuple[str, str]) -> None:
         self._moved.pop(key, None)  # to the end, so that the newest are found without a search
@@ -380,9 +427,9 @@ class OffsetTable:
             self._first = forget_oldest(self._moved)
 
     def check_invariants(self) -> None:
-        pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}
+        pairs = {(topic, group) for group, topics in self._names.topics.items() for topic in topics}
         assert pairs == set(self._table), "the topics of each group are those it has offsets of"
-        turned = {(topic, group) for topic, groups in self._groups.items() for group in groups}
+        turned = {(topic, group) for topic, groups in self._names.groups.items() for group in groups}
         assert turned == pairs, "the groups of each topic are those that have offsets of it"
         assert all(self._kept.values()), "a pair of which nothing is kept is forgotten"
         self._pairs.check_against(pairs)
@@ -398,6 +445,12 @@ class OffsetTable:
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()
+
+
+def _place(wrapper: dict[str, Any]) -> int | None:
+    """``pops_to`` of a table; None: an older keelmq or a RocketMQ broker wrote it."""
+    found = wrapper.get(_POPS_TO)
+    return None if found is None else int(found)
 
 
 def _parse(table: dict[str, Any]) -> dict[tuple[str, str], dict[int, int]]:

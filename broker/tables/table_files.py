@@ -77,6 +77,7 @@ class TableFiles:
                     lambda: offsets.mark,
                     offsets.since,
                     offsets.prepare_since,
+                    before_write=self._log_first,
                 ),
                 self._tasks,
                 delay_s=config.flush_offsets_ms / 1000,

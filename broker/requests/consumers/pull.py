@@ -414,9 +414,9 @@ class PullProcessor:
             if not self._waking.is_noted(queue) and self._held.wanted(queue, tags_code):
                 self._waking.note(queue)
 
-    def _was_reset(self, topic: str, queue_id: int) -> None:
+    def _was_reset(self, group: str, topic: str, queue_id: int | None) -> None:
         """A group is to go on elsewhere in a queue."""
-        if self._held.waits_for((topic, queue_id)):
+        if queue_id is not None and self._held.waits_for((topic, queue_id)):
             self._waking.note((topic, queue_id))
 
     def _steps(self, queue: Queue) -> Iterator[None]:

@@ -73,16 +73,21 @@ async def test_what_came_back_comes_once_whatever_is_open_before_it(tmp_path: Pa
 
 
 async def test_what_was_popped_last_is_in_hand_though_no_offset_came(tmp_path: Path) -> None:
-    """Of several pops, each with its checkpoint in another revive queue."""
+    """Of several pops of two queues, each with its checkpoint in another revive queue."""
     async with pair(tmp_path, reviveQueueNum="4", **KEYS) as (one, two), client_of(one) as client:
-        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 2))
         for at in range(6):
             await client.send("T", b"%d" % at)
+            await client.send("T", b"other", queue_id=1)
         for _ in range(5):
-            assert (await pop(client, "T", count_max=1)).code == 0
-        await eventually(lambda: two.offsets.get("pg", "T", 0) == 5, "the offset was copied")
+            assert (await pop(client, "T", count_max=1, queue_id=0)).code == 0
+            assert (await pop(client, "T", count_max=2, queue_id=1)).code in (0, 210)
+        for queue_id, offset in ((0, 5), (1, 6)):
+            await eventually(lambda: two.offsets.get("pg", "T", queue_id) == offset, "it was copied")  # noqa: B023
         await one.fence()
         two.offsets.commit("pg", "T", 0, 0)
+        two.offsets.commit("pg", "T", 1, 0)
+        two.offsets.pops_to = 0
         await two.lead(elected(2, 2, {2}, 3))
         await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
         async with client_of(two) as other:
@@ -101,3 +106,36 @@ async def test_the_first_pop_of_a_group_is_in_hand_though_no_offset_came(tmp_pat
     async with running(tmp_path) as broker, client_of(broker) as client:
         assert (await pop(client, "T", poll_ms=1000)).code == 210
         assert broker.offsets.get("pg", "T", 0) == 1
+
+
+async def test_a_reset_to_where_a_group_was_before_the_pop_under_way_counts(tmp_path: Path) -> None:
+    async with pair(tmp_path, **KEYS) as (one, two), client_of(one) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        await eventually(lambda: one.store.max_queue_offset("T", 0) == 1, "it is confirmed")
+        await two.ha.become_fenced()  # nothing is confirmed any more
+        waiting = asyncio.create_task(pop(client, "T"))
+        await eventually(lambda: len(one.pending_acks) == 1, "the checkpoint is on its way")
+        log = one.processors.pops.log
+        assert (one.offsets.get("pg", "T", 0), log.known("T", "pg", 0)) == (0, 1)
+        one.offsets.reset("pg", "T", 0, 0)
+        assert log.known("T", "pg", 0) == 0
+        waiting.cancel()
+
+
+async def test_an_offset_that_is_set_while_a_successor_reads_what_was_popped_stays(tmp_path: Path) -> None:
+    """Its table does not hold the last pops, and an operator is quicker than the reader."""
+    async with pair(tmp_path, **KEYS) as (one, two), client_of(one) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        for at in range(4):
+            await client.send("T", b"%d" % at)
+        assert len(await pop_until(client, "T", 4)) == 4
+        await eventually(lambda: two.offsets.get("pg", "T", 0) == 4, "the offset was copied")
+        await one.fence()
+        two.offsets.commit("pg", "T", 0, 0)
+        two.offsets.pops_to = 0
+        two.role_state.on_change.append(lambda: two.offsets.reset("pg", "T", 0, 2))
+        await two.lead(elected(2, 2, {2}, 3))
+        await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
+        await eventually(lambda: two.processors.pops.log.ready, "it read them")
+        assert two.offsets.get("pg", "T", 0) == 2

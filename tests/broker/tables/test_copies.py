@@ -491,6 +491,7 @@ async def test_all_tables_are_told_as_of_one_moment_and_written_in_slices(
             context.offsets.commit(f"g{n}", f"T{n}", 0, n)
             context.groups.modes.put(f"T{n}", "g", RequestMode("POP", 1))
             context.trust.directory.users[f"u{n}"] = User(f"u{n}", "p")
+        await eventually(lambda: context.offsets.pops_to is not None, "what was popped before is read")
         before = told_of(broker)
         slices = counted_slices(monkeypatch)
         connection = cast(Connection, FakeConnection())

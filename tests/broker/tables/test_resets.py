@@ -47,8 +47,8 @@ def table() -> OffsetTable:
 
 @pytest.mark.parametrize("what", ["group", "topic", "a clone"])
 def test_none_outlives_its_group_its_topic_or_a_later_word(what: str) -> None:
-    made, asked = table(), list[tuple[str, int]]()
-    made.on_reset.append(lambda topic, queue_id: asked.append((topic, queue_id)))
+    made, asked = table(), list[tuple[str, int | None]]()
+    made.on_reset.append(lambda group, topic, queue_id: asked.append((topic, queue_id)))
     made.reset("g", "T", 3, 5)
     assert (made.get("g", "T", 3), made.reset_stands("g", "T", 3, 0), asked) == (5, 5, [("T", 3)])
     match what:
@@ -194,3 +194,25 @@ def test_it_outlives_a_restart() -> None:
     again.load(json.loads(json.dumps(made.to_json())))
     assert again.reset_stands("g", "T", 3, 0) == 5
     again.check_invariants()
+
+
+def test_up_to_where_offsets_hold_the_pops_goes_with_them_and_is_unknown_of_an_older_version() -> None:
+    made, slave, restarted = (OffsetTable(lambda: 1) for _ in range(3))
+    assert "popsUpTo" not in made.to_json(), "RocketMQ's file, as ever"
+    made.commit("g", "T", 0, 5)
+    mark, made.pops_to = made.mark, 1000
+    assert slave.adopt(made.to_json())
+    restarted.load(json.loads(json.dumps(slave.to_json())))
+    assert (slave.pops_to, restarted.pops_to) == (1000, 1000)
+    made.pops_to = 2000
+    changed: list[int] = []
+    slave.on_change.append(lambda: changed.append(1))
+    assert slave.adopt(made.changed_since(mark)), "it alone is new, and to be written"
+    assert (slave.pops_to, len(changed)) == (2000, 1)
+    assert not slave.adopt(made.changed_since(mark))
+    slave.clamp_pops(1500)
+    assert slave.pops_to == 1500
+    slave.adopt({"offsetTable": {"T@g": {"0": 6}}})
+    slave.clamp_pops(0)
+    assert slave.get("g", "T", 0) == 6
+    assert slave.pops_to is None

@@ -187,7 +187,9 @@ class AckProcessor:
         need_pair(self._context, group, topic)
 
     def _need_revive_queue(self, queue_id: int) -> None:
-        if queue_id != ORDER_REVIVE_QUEUE and queue_id >= self._context.config.revive_queues:
+        if queue_id == ORDER_REVIVE_QUEUE or queue_id < self._context.config.revive_queues:
+            return
+        if not self._context.store.next_offset(self._log.topic, queue_id):  # of former configurations
             raise Refused(f"reviveQid[{queue_id}] is illegal", Response.INVALID_PARAMETER)
 
     def _batch_ack(self, broker: str, batch: BatchAck) -> Ack:

@@ -8,7 +8,7 @@ put it into the revive queue when the invisible time is over; here it lies there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.context import BrokerContext
@@ -40,12 +40,21 @@ class PopLog:
         self._sender = sender
         self.positions = Positions()
         self._committed: dict[Key, int | None] = {}  # of queues with a commit on its way: what the table says
+        self._led_from: int | None = None  # the mark of the offsets when this broker became master
         context.store.on_arrive.append(self._arrived)
+        context.offsets.on_reset.append(self._was_reset)
+        context.role_state.on_change.append(self._role_changed)
+        context.copies.noting = self.noting
 
     @property
     def full(self) -> bool:
         """Whether so much is not acknowledged that nothing more is to be popped."""
         return self.open_checkpoints + len(self.positions) >= self._context.config.checkpoints_max
+
+    def revive_queues(self) -> list[int]:
+        """Those that pops go to by now, and those they went to while ``reviveQueueNum`` was another."""
+        there = self._context.store.queues_of(self.topic)
+        return sorted({*range(self._context.config.revive_queues), *there})
 
     # Offsets
 
@@ -79,7 +88,8 @@ class PopLog:
         if not self._context.role_state.is_master:
             return
         # Of several for one queue the last one alone counts.
-        for key, offset in dict(self.positions.confirmed(self._context.store.confirmed)).items():
+        confirmed = self._context.store.confirmed
+        for key, offset in dict(self.positions.confirmed(confirmed)).items():
             topic, group, queue_id = key
             if self._context.offsets.get(group, topic, queue_id) != self._committed[key]:
                 self._forget(key)
@@ -88,14 +98,35 @@ class PopLog:
             self._committed[key] = offset
             if self.positions.get(key) is None:
                 del self._committed[key]
+        if self.ready:  # before, a former master's pops may be missing
+            self._context.offsets.pops_to = confirmed
+
+    def noting(self) -> Callable[[], bool]:
+        """Asks whether the offsets hold each pop that is in the log by now, for good. Then who takes over
+        with them moves none of them by such a pop: not one that an operator just set."""
+        self._context.store.append_waiting()
+        end = self._context.store.log.end
+
+        def is_noted() -> bool:
+            self.note()
+            noted = self._context.offsets.pops_to
+            if noted is None or noted < end:
+                return False
+            self._context.offsets.touch()  # up to where they hold them goes with what was set
+            return True
+
+        return is_noted
 
     def on_former_pops(self, points: Iterable[Checkpoint]) -> None:
         """A former master wrote these checkpoints lately, in this order. The offsets may not have reached
-        this broker: what was popped would be popped again."""
+        this broker: what was popped would be popped again. One that was set since this broker leads is
+        newer."""
+        led_from = self._context.offsets.mark if self._led_from is None else self._led_from
         pops: dict[Key, list[tuple[int, int]]] = {}
         for point in points:
-            key = (point.topic, point.group, point.queue_id)
-            pops.setdefault(key, []).append((point.start, point.last))
+            if not self._context.offsets.has_changed_since(led_from, point.group, point.topic):
+                key = (point.topic, point.group, point.queue_id)
+                pops.setdefault(key, []).append((point.start, point.last))
         for (topic, group, queue_id), rows in pops.items():
             known = self._context.offsets.get(group, topic, queue_id)
             offset = passed(known, rows)
@@ -110,6 +141,17 @@ class PopLog:
         self._committed.clear()
         self.open_checkpoints = 0
         self.ready = False
+        self._led_from = None
+
+    def _role_changed(self) -> None:
+        if self._context.role_state.is_master and self._led_from is None:
+            self._led_from = self._context.offsets.mark
+
+    def _was_reset(self, group: str, topic: str, queue_id: int | None) -> None:
+        """An operator says where the group goes on, may be where it was before its pops under way."""
+        for key in list(self._committed):
+            if key[:2] == (topic, group) and queue_id in (None, key[2]):
+                self._forget(key)
 
     def _forget(self, key: Key) -> None:
         self.positions.drop(key)

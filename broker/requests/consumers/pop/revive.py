@@ -56,8 +56,9 @@ BATCH_BYTES: Final = 1 << 20
 UNREADABLE_MS: Final = 10_000
 TAKE_OVER_S: Final = 0.05
 RECENT_MS: Final = 6000
-"""Offsets are copied within 200 ms and written each ``flushConsumerOffsetInterval``. What was popped longer
-before the end of the log is in the table; an offset that was reset since is not to be moved again."""
+"""Offsets are copied within 200 ms and written each ``flushConsumerOffsetInterval``. Where they do not say of
+which pops they tell (of an older version), what was popped longer before the end of the log is among them; an
+offset that was reset since is not to be moved again."""
 _GONE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_ONE,
@@ -86,7 +87,7 @@ class ReviveService:
         self._context = context
         self._sender = sender
         self._log = pop_log
-        self._queues: list[OpenCheckpoints] = []
+        self._queues: dict[int, OpenCheckpoints] = {}
         self._begins_at = 0  # where the log ended at the promotion
         self._on_ready = on_ready
         self._former: list[
@@ -97,7 +98,7 @@ class ReviveService:
     @lasting
     async def run(self) -> None:
         """Bring back what is due, for ever. Started on promotion, cancelled on demotion."""
-        self._queues = []
+        self._queues = {}
         self._former = []
         self._log.ready = False
         self._begins_at = self._context.store.log.end
@@ -110,7 +111,7 @@ class ReviveService:
         if not self._context.role_state.is_master:
             return []
         now_ms, topic, found = self._context.env.now_ms(), self._log.topic, []
-        for queue_id, queue in enumerate(self._queues):
+        for queue_id, queue in self._queues.items():
             late, since_ms = queue.late(now_ms)
             unread = max(0, self._context.store.max_queue_offset(topic, queue_id) - queue.read)
             found.append({"queueId": queue_id, "messages": unread + late, "behindMs": since_ms})
@@ -123,9 +124,9 @@ class ReviveService:
         if context.store.dispatched < self._begins_at:
             return TAKE_OVER_S  # the log that was taken over is not in the queues yet
         if not self._queues:
-            self._queues = [self._begun(queue_id) for queue_id in range(context.config.revive_queues)]
+            self._queues = {queue_id: self._begun(queue_id) for queue_id in self._log.revive_queues()}
         slice_ = Slice(context.env.monotonic_ms)
-        for queue_id, queue in enumerate(self._queues):
+        for queue_id, queue in self._queues.items():
             if not await self._read(queue, queue_id, slice_) or not self._log.ready:
                 continue
             if context.refuse_write() is None:
@@ -135,7 +136,7 @@ class ReviveService:
                     self._log.write_checkpoint(point, queue_id)
                     await slice_.breathe()
             self._commit(queue, queue_id)
-        self._log.open_checkpoints = sum(map(len, self._queues))
+        self._log.open_checkpoints = sum(map(len, self._queues.values()))
         if not self._log.ready:
             self._take_over()
             return 0.0
@@ -143,11 +144,15 @@ class ReviveService:
 
     def _take_over(self) -> None:
         """All was read once: go on where the former master was."""
-        since_ms = max((stored_ms for _, stored_ms, _ in self._former), default=0) - RECENT_MS
         self._former.sort(key=lambda row: row[0])  # the revive queues are one log, and pops go through all
+        # What the offsets tell of was left out already. Times say little: a clock may have been ahead once.
+        since_ms = -RECENT_MS
+        if self._context.offsets.pops_to is None and self._former:
+            since_ms = self._former[-1][1] - RECENT_MS
         self._log.on_former_pops(point for _, stored_ms, point in self._former if stored_ms >= since_ms)
         self._former = []
         self._log.ready = True
+        self._log.note()
         self._on_ready()
 
     def _begun(self, queue_id: int) -> OpenCheckpoints:
@@ -178,7 +183,7 @@ class ReviveService:
                 self._log.counts.read(point.topic, point.group, CHECKPOINT, queue_id)
                 point.broker = point.broker or own
                 queue.on_checkpoint(point, record.queue_offset)
-                if not self._log.ready and not point.rewritten:
+                if not self._log.ready and not point.rewritten and self._is_news(record):
                     self._former.append((record.physical_offset, record.store_timestamp_ms, point))
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = Ack.parse(record.body, batch=tag == BATCH_ACK_TAG)
@@ -187,6 +192,11 @@ class ReviveService:
                 queue.on_ack(ack)
         except PeerError as error:
             log.warning("the revive topic's record at %d is none: %s", record.physical_offset, error)
+
+    def _is_news(self, record: Record) -> bool:
+        """Whether the offsets do not tell of a checkpoint, as far as they say."""
+        pops_to = self._context.offsets.pops_to
+        return pops_to is None or record.physical_offset + record.size > pops_to
 
     async def _bring_back(self, queue: OpenCheckpoints, queue_id: int, slice_: Slice) -> None:
         now_ms = self._context.env.now_ms()
