@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from unittest.mock import patch
 
 import pytest
 
@@ -16,11 +17,16 @@ from model.codes import Request
 from model.message import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.codec import Command
 from remoting.service import RemotingClient
+from store.message_store import MessageStore
 from tests.sim.kept import Kept
 from tests.sim.world import SEND, simulated
 
 TOPIC = "Reborn"
 LATE_FLUSH = {"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": "500"}
+
+
+async def _not_first(store: MessageStore, offset: int) -> None:
+    """As of a former release: a note went to the disk ahead of the log."""
 
 
 class Forgetful(Kept):
@@ -75,6 +81,7 @@ class Forgetful(Kept):
 
 @pytest.mark.sim
 @simulated(Forgetful)
+@patch.object(MessageStore, "synced", _not_first)
 async def test_a_deleted_topic_hides_nothing_of_the_one_that_has_its_name(world: Forgetful) -> None:
     await world.send(3, "synced")
     await asyncio.sleep(2)
@@ -90,6 +97,7 @@ async def test_a_deleted_topic_hides_nothing_of_the_one_that_has_its_name(world:
 
 @pytest.mark.sim
 @simulated(Forgetful)
+@patch.object(MessageStore, "synced", _not_first)
 async def test_what_an_operator_set_beyond_the_end_is_cut_to_it(world: Forgetful) -> None:
     await world.send(3, "synced")
     await asyncio.sleep(2)

@@ -27,7 +27,10 @@ async def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
     monkeypatch.setattr(delay, "STEP_S", 0)
 
     store = SimpleNamespace(
-        log=SimpleNamespace(end=0), dispatched=0, max_queue_offset=lambda topic, queue_id: 1
+        log=SimpleNamespace(end=0),
+        dispatched=0,
+        max_queue_offset=lambda topic, queue_id: 1,
+        queues_of=lambda topic: [],
     )
     config = SimpleNamespace(delay_levels="1s 5s")
     service = DelayService(
