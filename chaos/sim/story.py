@@ -476,13 +476,23 @@ class Story:
                 except DiskError as error:
                     self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break
-                self._note_records(f"log of {node.name}", walk(data, at))
+                for first, until in self._promised_whole(store, at, at + len(data)):
+                    self._note_records(f"log of {node.name}", walk(data[first - at : until - at], first))
                 parts.append(data)
                 at += len(data)
             self._note_queues(node.name, store, sends)
             self.evidence.sources = [*self.evidence.sources, f"log of {node.name}", f"queues of {node.name}"]
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
             yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
+
+    def _promised_whole(self, store: MessageStore, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [``begin``, ``end``) of a log that must be records: all, unless a disk lied. What that
+        lost at every replica stays damaged, and is noted as such."""
+        for item in sorted(store.damage.ranges, key=lambda item: item.begin) if self.losses.lied else ():
+            if begin < item.until and item.begin < end:
+                yield begin, max(begin, item.begin)
+                begin = min(item.until, end)
+        yield begin, end
 
     def _note_records(self, source: str, records: Iterator[Record]) -> set[str]:
         """What is found in a replica's files counts as a final reading, like a consumer's. Its keys."""

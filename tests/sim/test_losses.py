@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,9 +16,12 @@ from chaos.scenarios import Plan
 from chaos.scenarios.swarm import MODES
 from chaos.sim.cluster import SimCluster
 from chaos.sim.losses import COSTS_A_COPY, COSTS_NO_COPY, Losses
+from chaos.sim.story import Story
 from chaos.workload import Load
 from client.message import Queue
+from store.files.damage import DamagedRange
 from store.files.record import encode
+from store.message_store import MessageStore
 from tests.store.support import message
 
 QUEUE = Queue("chaos", "broker-a", 0)
@@ -181,3 +185,18 @@ def test_topics_and_groups_are_judged_where_a_mode_may_cost_messages_but_no_disk
     assert not found.of_tables_allowed, "whoever leads takes them from a member"
     found.struck(Wipe("b1"), "b1")
     assert found.of_tables_allowed
+
+
+@pytest.mark.parametrize(("lied", "parts"), [(True, [(0, 10), (20, 30), (50, 60)]), (False, [(0, 60)])])
+def test_what_a_lying_disk_lost_at_every_replica_must_be_noted_and_need_not_be_a_record(
+    lied: bool, parts: list[tuple[int, int]]
+) -> None:
+    """Seed 20342: both logs lacked a page, both said so, and the check met it as a record that is none."""
+    ranges = [
+        DamagedRange(30, 50, "crc_mismatch"),
+        DamagedRange(10, 20, "zeros"),
+        DamagedRange(60, 70, "zeros"),
+    ]
+    story = cast(Story, SimpleNamespace(losses=SimpleNamespace(lied=lied)))
+    store = cast(MessageStore, SimpleNamespace(damage=SimpleNamespace(ranges=ranges)))
+    assert list(Story._promised_whole(story, store, 0, 60)) == parts
