@@ -35,8 +35,14 @@ from chaos.live.releases import NoRelease, Release, previous
 from chaos.scenarios.live_only import LiveOnly
 
 NAMED_BOOT: Final = 'mount --bind "$0" ' + BOOT_ID + ' && exec "$@"'
-OWN_DISK: Final = "for one in {others}; do umount -l $one 2>/dev/null; done; "
-"""Else the server would hold the others' file systems: they could not be mounted anew."""
+OWN_DISK: Final = (
+    "cat /proc/self/mounts | while read -r device one rest; do "
+    'case $device in /dev/loop*) one=$(printf %b "$one"); [ "$one" != {own} ] && '
+    f'{{{{ [ -e "$one/../../{LEDGER}" ] || [ "${{{{one#*/{loop_disk.TRIAL}}}}}" != "$one" ]; }}}} && '
+    'umount -l "$one" 2>/dev/null;; esac; done; '
+)
+"""Else the server would hold the file systems of the others, of a drill beside this one, too: they could not
+be mounted anew."""
 DISK_MB: Final = 512
 
 
@@ -218,8 +224,8 @@ class Ground:
             self._boot_path(node.name).parent.mkdir(exist_ok=True)
             self.new_boot(node.name)
             boot = str(self._boot_path(node.name))
-            others = (shlex.quote(str(d.mount)) for name, d in self.disks.items() if name != node.name)
-            script = OWN_DISK.format(others=" ".join(others)) + NAMED_BOOT
+            own = shlex.quote(str(self.disks[node.name].mount.resolve()))
+            script = OWN_DISK.format(own=own) + NAMED_BOOT
             node.wrap += ["unshare", "-m", "--propagation", "private", "sh", "-c", script, boot]
         if clock:
             node.wrap += self._clock(node.name).command()
