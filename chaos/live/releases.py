@@ -6,6 +6,7 @@ before this commit; without tags, the last commit that is a day older than this 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import subprocess
@@ -56,6 +57,14 @@ def this() -> str:
     return _described(PACKAGES) or PACKAGES.name
 
 
+def exact() -> str:
+    """As ``this``; of a clone with changes that are not committed also which: two results of one name are of
+    one code. Pages are none: a campaign writes its own."""
+    changed = _git(PACKAGES, "diff", "HEAD", "--", ".", ":(exclude)*.md") if _is_clone(PACKAGES) else ""
+    mark = f"-changed.{hashlib.sha256(changed.encode()).hexdigest()[:8]}" if changed else ""
+    return this() + mark
+
+
 def _of_history(clone: Path, into: Path) -> Release:
     commit = _git(clone, "describe", "--tags", "--abbrev=0", "HEAD^").strip() or _a_day_ago(clone)
     if not commit:
@@ -64,7 +73,10 @@ def _of_history(clone: Path, into: Path) -> Release:
     if made.returncode != 0:
         raise NoRelease(f"git archive {commit}: {made.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as packed:
-        packed.extractall(into, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            packed.extractall(into, filter="data")
+        else:  # Python 3.11.3 and older have none; git packed it
+            packed.extractall(into)
     return _checked(Release(_git(clone, "describe", "--tags", "--always", commit).strip(), into))
 
 
@@ -77,7 +89,11 @@ def _a_day_ago(clone: Path) -> str:
 
 def _described(tree: Path) -> str:
     """Of a clone the tag or commit; "" of anything else, also when it lies in another's clone."""
-    return _git(tree, "describe", "--tags", "--always").strip() if (tree / ".git").exists() else ""
+    return _git(tree, "describe", "--tags", "--always").strip() if _is_clone(tree) else ""
+
+
+def _is_clone(tree: Path) -> bool:
+    return (tree / ".git").exists()
 
 
 def _git(clone: Path, *arguments: str) -> str:

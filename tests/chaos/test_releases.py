@@ -185,3 +185,19 @@ def test_a_node_keeps_its_release_in_the_state_file(tmp_path: Path) -> None:
     node.code = "/previous"
     again = type(cluster.layout).from_json(cluster.layout.to_json())
     assert again.node("broker-a-1").code == "/previous"
+
+
+def test_what_is_not_committed_is_part_of_the_exact_release_but_for_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown(tmp_path)
+    monkeypatch.setattr(releases, "PACKAGES", tmp_path)
+    assert releases.exact() == releases.this() != ""
+    (tmp_path / "page.md").write_text("1")
+    git(tmp_path, "add", ".")
+    assert releases.exact() == releases.this()
+    (tmp_path / "admin" / "release.py").write_text("changed")
+    changed = releases.exact()
+    assert changed.startswith(f"{releases.this()}-changed.")
+    (tmp_path / "admin" / "release.py").write_text("changed again")
+    assert releases.exact() not in (changed, releases.this())
