@@ -149,7 +149,10 @@ class Executor:
             return
         if step.bind and node is not None:
             self._bound[step.bind] = node
-        self.outcome.done[fault.name] += 1
+        self._struck(fault, node, begun_ms)
+
+    def _struck(self, fault: Fault, node: Node | None, begun_ms: float) -> None:
+        self.outcome.struck(fault)
         values = {key: value for key, value in fault.to_json().items() if key not in ("fault", "target")}
         if isinstance(fault, LINKS_CUT):
             values["pairs"] = self._network().cut_last

@@ -10,7 +10,7 @@ from typing import Any
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
 from chaos.checks.liveness import FULL
-from chaos.faults import Fault
+from chaos.faults import Fault, Partition
 from chaos.history import Happened
 from chaos.live.means import makes_end
 from model.errors import MqError
@@ -21,17 +21,23 @@ class Outcome:
     """What became of the steps. ``done``: by kind; ``missed``: nobody held the role, or there was nothing to
     change; ``refused``: what cannot be done here, with ``at_ms``, ``fault`` and ``reason``; ``errors``:
     servers that ended by themselves, or did not end when told to, without a fault that explains it;
-    ``injected``: system calls that were changed, by kind."""
+    ``injected``: system calls that were changed, by kind; ``shapes``: of partitions that were made."""
 
     done: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     refused: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     injected: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
     step_ms: int = 0
     """Of the step that is carried out now, in the plan."""
     emptied_now: set[str] = field(default_factory=set)
     """Whose disk the operator began to empty in the course of what is under way."""
+
+    def struck(self, fault: Fault) -> None:
+        self.done[fault.name] += 1
+        if isinstance(fault, Partition):
+            self.shapes[fault.shape] += 1
 
     def refuse(self, at_ms: int, fault: Fault, why: Exception) -> None:
         known = isinstance(why, MqError | OSError | NotImplementedError)
@@ -52,6 +58,7 @@ class Outcome:
             "refused": self.refused,
             "errors": self.errors,
             "injected": dict(self.injected),
+            "shapes": dict(self.shapes),
         }
 
 

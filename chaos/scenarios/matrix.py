@@ -63,8 +63,9 @@ Draw = Callable[[random.Random, int, str], list[Step]]
 
 
 def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") -> Plan:
-    """``strikes`` faults of one kind, drawn from the seed. Raises KeyError."""
-    rng = random.Random(f"{kind}/{mode}/{seed}")
+    """``strikes`` faults of one kind, drawn from the seed: the same for RocketMQ, whatever its mode, as for
+    keelmq by default. Raises KeyError."""
+    rng = random.Random(f"{kind}/{'default' if target == 'rocketmq' else mode}/{seed}")
     steps: list[Step] = []
     at_ms = 1000
     for number in range(strikes):

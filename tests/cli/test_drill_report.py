@@ -13,7 +13,7 @@ from chaos.drills.campaign import Campaign
 from chaos.drills.compare import load
 from chaos.drills.drill import summary
 from chaos.drills.junit import junit
-from chaos.drills.live.matrix import _never_began
+from chaos.drills.live.matrix import never_began
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, by_queue, judge, outages
@@ -316,9 +316,9 @@ def test_two_results_stand_beside_each_other_and_a_folder_is_one_side(tmp_path: 
     assert "There are no results." in overview([("empty", {})])
 
 
-def test_a_run_that_never_began_has_its_place_on_a_page(tmp_path: Path) -> None:
+def test_a_run_thatnever_began_has_its_place_on_a_page(tmp_path: Path) -> None:
     spec = DrillSpec(scenario="matrix/kill/default", seed=2, plan=Plan([]))
-    never = _never_began(spec, MqError("no port is free"))
+    never = never_began(spec, MqError("no port is free"))
     former = {**spec.to_json(), "drills": [{"unfinished": "no port is free"}], "unfinished_total": 1}
     for name, one in (("former", former), ("never", never), ("began", result())):
         (tmp_path / f"{name}.json").write_text(json.dumps(one))

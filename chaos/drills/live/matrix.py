@@ -22,10 +22,11 @@ from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
-from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
-from chaos.drills.measure import COUNTS, PROMISES, Drill, judged_count, why_no_result
+from chaos.drills.live.counted import Counted, ms, pair, releases, share
+from chaos.drills.live.scenario import DrillResult, DrillSpec
+from chaos.drills.measure import COUNTS, PROMISES, Drill, why_no_result
 from chaos.drills.screen import cannot_go_on
-from chaos.scenarios.matrix import FAULT_OF, FLAPS, KINDS, MODES, MODES_OF, THEIR_MODES, plan
+from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, THEIR_MODES, plan
 from model.errors import ConfigError, MqError
 
 NAME: Final = "matrix/{}/{}"
@@ -33,18 +34,6 @@ HEAD: Final = (
     "| fault | mode | runs | strikes | without a target | skipped | not finished | acknowledged | lost "
     "| order violations | offsets twice | two masters | other violations | available | worst stall, ms |"
 )
-TWICE: Final = ("offset_reuse", "acknowledged_twice")
-ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
-SWITCHED: Final = (
-    "disk_full",
-    "no_descriptors",
-    "slow_disk",
-    "clock_jump",
-    "upgrade",
-    "clock_drift",
-    "read_only_disk",
-)
-KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
 
 
 @click.command("matrix")
@@ -98,7 +87,7 @@ def matrix(
         if path.exists():
             continue
         if limit_s is not None and time.monotonic() - begun_s > limit_s:
-            code = _worse(code, UNFINISHED)
+            code = worse(code, UNFINISHED)
             break
         name = NAME.format(kind, mode)
         spec = DrillSpec(
@@ -111,10 +100,10 @@ def matrix(
             target=target,
             go_on=go_on,
         )
-        code = _worse(code, _one(spec, path, console, histories))
+        code = worse(code, _one(spec, path, console, histories))
     results = read(directory)
     for result in results:
-        code = _worse(code, kept_code(result))
+        code = worse(code, kept_code(result))
     if xml is not None:
         write_whole(xml, junit(results))
     text = table(results) + "\n"
@@ -133,7 +122,7 @@ def _one(spec: DrillSpec, path: Path, console: Console, histories: bool) -> int:
         raise
     except MqError as error:
         cannot_go_on(console, error, f"{spec.scenario}, seed {spec.seed}: ")
-        write_whole(path, json.dumps(_never_began(spec, error)) + "\n")
+        write_whole(path, json.dumps(never_began(spec, error)) + "\n")
         return UNFINISHED
     show(console, spec, told)
     write_whole(path, json.dumps(told.to_json(spec)) + "\n")
@@ -154,7 +143,7 @@ def kept_code(result: Mapping[str, Any]) -> int:
     return WARNINGS if result.get("refused_total") else DONE
 
 
-def _never_began(spec: DrillSpec, error: MqError) -> dict[str, Any]:
+def never_began(spec: DrillSpec, error: MqError) -> dict[str, Any]:
     drill = Drill(unfinished=str(error))
     times = dict.fromkeys(("rto_p50_ms", "rto_p99_ms", "rto_max_ms"))
     return {
@@ -186,7 +175,7 @@ def _cells(
     return ((kind, mode, seed) for seed in seeds for kind in kinds for mode in modes)
 
 
-def _worse(one: int, other: int) -> int:
+def worse(one: int, other: int) -> int:
     order = (DONE, WARNINGS, UNFINISHED, FAILED)
     return max(one, other, key=order.index)
 
@@ -207,69 +196,42 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
     """One row for each fault and mode, in the order of the kinds; a last one for all."""
     cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
-        _, _, pair = result["scenario"].partition("/")
-        kind, _, mode = pair.partition("/")
-        cells.setdefault((kind, mode), []).append(result)
+        cells.setdefault(pair(result), []).append(result)
     places = {name: at for at, name in enumerate((*KINDS, *MODES, *THEIR_MODES))}
     rows = sorted(cells, key=lambda pair: (places.get(pair[0], len(places)), places.get(pair[1], 0)))
     lines = [HEAD, "|" + "---|" * HEAD.count(" | ") + "---|"]
     lines += [_row(kind, mode, cells[kind, mode]) for kind, mode in rows]
     everything = [result for results in cells.values() for result in results]
     lines.append(_row("all", "", everything))
-    return "\n".join([*lines, *_reasons(everything)])
+    told = reasons(everything)
+    return "\n".join([*lines, "", *told] if told else lines)
 
 
 def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]]) -> str:
-    done, missed = (sum(_part(result, what) for result in results) for what in ("done", "missed"))
-    skipped = sum(int(result.get("refused_total", 0)) for result in results)
-    broken: Counter[str] = Counter()
-    for result in results:
-        broken.update(result.get("broken") or {})
+    found = Counted.of(results)
     values = [
         kind,
         mode,
-        len(results),
-        done,
-        missed,
-        skipped,
-        sum(int(result.get("unfinished_total", 0)) for result in results),
-        f"{sum(int(result.get('acked_total', 0)) for result in results):,}",
-        broken["lost"] if broken["lost"] or any(map(judged_count, results)) else "-",
-        sum(broken[name] for name in ORDER),
-        sum(broken[name] for name in TWICE),
-        broken["one_master_per_epoch"] if _asked_who_leads(results) else "-",
-        sum(count for name, count in broken.items() if name not in KNOWN),
-        *_served(results),
+        found.runs,
+        found.strikes,
+        found.missed,
+        found.refused,
+        found.unfinished,
+        f"{found.acked:,}",
+        "-" if found.lost is None else found.lost,
+        found.order,
+        found.twice,
+        "-" if found.two_masters is None else found.two_masters,
+        found.others,
+        share(found.availability),
+        ms(found.stall_ms),
     ]
     return f"| {' | '.join(map(str, values))} |"
 
 
-def _asked_who_leads(results: Iterable[Mapping[str, Any]]) -> bool:
-    """Of RocketMQ only its Controllers are asked, who name one."""
-    return any(result.get("target", OURS) == OURS for result in results)
-
-
-def _served(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """The mean availability, and the longest time without an acknowledgement, ms."""
-    served = [result["availability"] for result in results if result.get("availability") is not None]
-    stalls = [drill.get("stall_ms") for result in results for drill in result["drills"]]
-    worst = max((stall for stall in stalls if stall is not None), default=None)
-    return f"{sum(served) / len(served):.1%}" if served else "-", "-" if worst is None else f"{worst:,.0f}"
-
-
-def _part(result: Mapping[str, Any], what: str) -> int:
-    """How often a run's own kind of fault struck. One that ends by a step of its own name is
-    counted at its end, too, and an upgrade on the way back before the next."""
-    kind = result["scenario"].split("/")[1]
-    fault = FAULT_OF.get(kind, kind)
-    count = int(((result.get("faults") or {}).get(what) or {}).get(fault, 0))
-    if kind == "flapping":
-        return -(-count // FLAPS)
-    return (count + 1) // 2 if fault in SWITCHED else count
-
-
-def _reasons(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Between which releases upgrades were, why faults were skipped, and runs did not finish."""
+def reasons(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of which releases runs are, if of several; between which releases upgrades were, why faults were
+    skipped, and runs did not finish."""
     skipped: Counter[str] = Counter()
     upgraded: Counter[str] = Counter()
     lines: list[str] = []
@@ -284,4 +246,8 @@ def _reasons(results: Iterable[Mapping[str, Any]]) -> list[str]:
                 lines.append(f"- not finished, {result['scenario']} seed {result['seed']}: {why}")
     lines = [f"- skipped {count} times, {reason}" for reason, count in sorted(skipped.items())] + lines
     lines = [f"- {count} runs upgraded {way}" for way, count in sorted(upgraded.items())] + lines
-    return ["", *lines] if lines else []
+    of = releases(results)
+    if len(of) > 1:
+        told = ", ".join(f"{release} ({count})" for release, count in sorted(of.items()))
+        lines = [f"- the runs are of several releases: {told}", *lines]
+    return lines

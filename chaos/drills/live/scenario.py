@@ -11,11 +11,13 @@ import os
 import platform
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +51,7 @@ from chaos.live.ground import Ground
 from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
 from chaos.live.outcome import Outcome, unexplained
-from chaos.live.releases import this
+from chaos.live.releases import exact, this
 from chaos.scenarios import Plan
 from chaos.scenarios.live_only import Join
 from chaos.worlds import rocketmq
@@ -148,6 +150,26 @@ class DrillSpec:
             raise ValueError(f"no plan of a drill: {error!r}") from None
 
 
+class Phases:
+    """Tells what begins, and notes how long it took until the next began."""
+
+    def __init__(self, clock_s: Callable[[], float], tell: Callable[[str], object]) -> None:
+        self._clock_s, self._tell = clock_s, tell
+        self._begun: list[tuple[str, float]] = []
+
+    def __call__(self, text: str) -> None:
+        self._begun.append((text, self._clock_s()))
+        self._tell(text)
+
+    def spent_s(self) -> dict[str, float]:
+        """By what was told, each once, until now."""
+        marks = [*self._begun, ("", self._clock_s())]
+        spent: Counter[str] = Counter()
+        for (text, at_s), (_, end_s) in pairwise(marks):
+            spent[text] += end_s - at_s  # type: ignore[assignment]
+        return {text: round(float(took_s), 1) for text, took_s in spent.items()}
+
+
 @dataclass(slots=True)
 class DrillResult:
     """What one run left: counts and times, what became of the faults, and all that was seen."""
@@ -173,6 +195,8 @@ class DrillResult:
     """When, on which machine, and what: ``at``, ``machine``, ``release``, ``peer``."""
     reads_failed: int = 0
     """Of the consumer that follows the load."""
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    """How long each part of the run took."""
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -192,6 +216,7 @@ class DrillResult:
             "stubborn_sends": stubborn.counted(self.history),
             **self.where,
             "reads_failed": self.reads_failed,
+            "spent_s": dict(self.spent_s),
             "lied": lied(self.history.events),
             "stopped": None if self.stopped is None else self.stopped.to_json(),
             "timeline": seen,
@@ -220,6 +245,8 @@ async def run_scenario(
     """Carry out ``spec`` on a cluster made in ``directory``; its processes, mounts and namespaces are gone
     when this returns. ``keep``: what its disks held stays. Raises ConfigError, ClusterNotReady. Faults that
     cannot be carried out here are counted as refused."""
+    phases = Phases(time.monotonic, tell)
+    phases("laying the ground")
     cluster = _laid_out(env, spec, directory)
     ground = Ground(cluster, keep=keep)
     async with AsyncExitStack() as stack:
@@ -234,15 +261,17 @@ async def run_scenario(
             node.wrap += planted.wrap(spec.bug)
         if any(isinstance(step.fault, faults.Upgrade) for step in spec.plan.steps):
             await env.offload(lambda: ground.begin_with(spec.previous))
-        tell("starting the cluster")
+        phases("starting the cluster")
         await cluster.up(timeout_s=READY_S[spec.target])
-        told = await strike(env, spec, cluster, ground, env_of, tell)
+        told = await strike(env, spec, cluster, ground, env_of, phases)
+        phases("taking it down")
         if spec.target == OURS:
             _add(told, _taken_down(cluster, told.history))
             full = told.drill.full_again_ms is not None
             _add(told, await env.offload(lambda: stores.damaged(cluster, told.history, full=full)))
     if ground.unkept:
         told.drill.unfinished = told.drill.unfinished or "; ".join(ground.unkept)
+    told.spent_s = phases.spent_s()
     return told
 
 
@@ -353,8 +382,12 @@ def described(spec: DrillSpec, now_ms: int) -> dict[str, Any]:
     """What a result is read with later: when, on what machine, which release and which peer."""
     return {
         "at": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds"),
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform()},
-        "release": this(),
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": platform.platform(),
+            "load_1_min": round(os.getloadavg()[0], 1),
+        },
+        "release": exact(),
         "peer": {**rocketmq.described(), "options": QUICK} if spec.target == THEIRS else None,
     }
 
