@@ -21,7 +21,7 @@ PROMTOOL := github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 
-.PHONY: setup docs demo test interop jitter quick check checked format bench facts lock sbom release fuzz hostile toxiproxy promtool helm secrets clean
+.PHONY: setup docs demo test interop jitter quick check checked format bench facts lock sbom release fuzz hostile campaign toxiproxy promtool helm secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -108,6 +108,10 @@ fuzz: setup
 # A live group beside a hostile client.
 hostile: setup
 	$(BIN)/python -m tests.fuzz.hostile --seconds $(SECONDS) --json hostile.json
+
+# Every fault on real processes as often as its plan asks, beside RocketMQ; goes on where it was interrupted.
+campaign: setup toxiproxy
+	$(BIN)/keelmq drill campaign build/campaign --page docs/results/live.md
 
 # The real proxy for faults on links; without it drills and tests use the relay (chaos/links). Not optimized:
 # Go compiles it, and the drivers of tests/interop beside it, in 40 s of CPU instead of 63.

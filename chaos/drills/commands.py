@@ -346,6 +346,10 @@ drill = LazyGroup(
             "chaos.drills.live.matrix:matrix",
             "Carry out kinds of faults in each mode, many times; one table.",
         ),
+        "campaign": (
+            "chaos.drills.live.campaign.commands:campaign",
+            "Strike so often as the campaign's plan asks, resumable; one page.",
+        ),
         "staging": (
             "chaos.drills.live.staging:staging",
             "Strike a cluster that runs elsewhere, by ssh.",

@@ -1,0 +1,155 @@
+"""``keelmq drill campaign``: every fault so often as asked, in every mode, resumable; one page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from admin import ending
+from admin.exits import DONE, UNFINISHED
+from admin.numbers import Number
+from admin.outfile import OutFile, on_stdout, write_whole
+from chaos.drills.live.campaign import goals
+from chaos.drills.live.campaign.goals import Row
+from chaos.drills.live.campaign.page import page
+from chaos.drills.live.campaign.runs import Runs, Say, alone
+from chaos.drills.live.campaign.state import Campaign
+from chaos.drills.live.commands import PREVIOUS, heal_
+from chaos.drills.live.matrix import kept_code, worse
+from chaos.drills.live.scenario import OURS, THEIRS, TOXIPROXY
+from chaos.links.server import find_toxiproxy
+from chaos.live.means import refusal
+from chaos.live.releases import exact
+from chaos.scenarios.matrix import plan
+from chaos.worlds import rocketmq
+
+COMMAND: Final = "keelmq drill campaign DIR"
+
+
+@click.command("campaign")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--jobs", type=click.IntRange(1, 8), default=2, show_default=True, help="Runs side by side.")
+@click.option(
+    "--their-jobs",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="Of RocketMQ's runs, six JVMs each.",
+)
+@click.option("--only", help="Carry out only these kinds, or systems, by commas [all].")
+@click.option("--at-most", type=click.IntRange(1), help="A rehearsal: so many strikes of each row at most.")
+@click.option("--limit", "limit_s", type=Number(0), help="Begin no run after so many seconds; 0: none.")
+@PREVIOUS
+@click.option("--page", "out", type=OutFile(), help="Write the page here [DIR/campaign.md].")
+def campaign(
+    directory: Path,
+    jobs: int,
+    their_jobs: int,
+    only: str | None,
+    at_most: int | None,
+    limit_s: float | None,
+    previous: Path | None,
+    out: Path | None,
+) -> int:
+    """Strike keelmq, and RocketMQ beside it, as often as its plan asks for, and write one page.
+
+    DIRECTORY keeps the result of each run; the same command once more carries out what is missing, of the
+    same commit. Exit code: the worst of keelmq's runs; 3 when strikes are missing.
+
+    \b
+    Example: keelmq drill campaign campaign --page docs/results/live.md
+    """
+    rows = [*goals.ours(), *goals.theirs()]
+    rows = rows if at_most is None else goals.at_most(rows, at_most)
+    chosen = _chosen(rows, only)
+    console = Console(stderr=on_stdout(out))
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    found = Campaign.open(directory, rows)
+    works = limit_s != 0 and any(map(found.missing, chosen))
+    if works:
+        _ready(chosen)
+    try:
+        if works:
+            with alone(directory) as lock, ending.in_order():
+                found = Campaign.open(directory, rows)  # as it is now that nobody else works there
+                found.begin(exact())
+                _heal()
+                until_s = None if limit_s is None else time.monotonic() + limit_s
+                for target, count in ((OURS, jobs), (THEIRS, their_jobs)):
+                    runs = Runs(found, count, lock, say, previous, until_s)
+                    runs.carry_out([row for row in chosen if row.target == target])
+    finally:
+        _write(found, directory, out)
+        _told(found, say)
+    code = DONE
+    for result in found.results([row for row in rows if row.target == OURS]):
+        code = worse(code, kept_code(result))
+    return worse(code, UNFINISHED if any(map(found.missing, rows)) else DONE)
+
+
+def _chosen(rows: Sequence[Row], only: str | None) -> list[Row]:
+    if only is None:
+        return list(rows)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    known = dict.fromkeys(name for row in rows for name in (row.kind, row.target))
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"nothing is called {name}; there are {', '.join(known)}")
+    kinds, targets = {row.kind for row in rows} & {*names}, {OURS, THEIRS} & {*names}
+    return [
+        row for row in rows if (not kinds or row.kind in kinds) and (not targets or row.target in targets)
+    ]
+
+
+def _ready(rows: Sequence[Row]) -> None:
+    """What this machine lacks is said before hours are spent. Raises UsageError."""
+    lacks: dict[str, str] = {}
+    for row in rows:
+        for step in plan(row.kind, row.mode, row.seed, 1, row.target).steps:
+            if (why := refusal(type(step.fault))) is not None:
+                lacks[step.fault.name] = why
+    if any(row.links == TOXIPROXY for row in rows) and find_toxiproxy() is None:
+        lacks["partitions by Toxiproxy"] = "needs toxiproxy-server: make toxiproxy"
+    if any(row.target == THEIRS for row in rows) and (why := rocketmq.unavailable()) is not None:
+        lacks["RocketMQ"] = why
+    if lacks:
+        told = "; ".join(f"{what}: {why}" for what, why in lacks.items())
+        raise click.UsageError(f"not on this machine: {told} (--only chooses the others)")
+
+
+def _heal() -> None:
+    """What runs of an interrupted campaign left would take time from these."""
+    with redirect_stdout(sys.stderr):  # stdout may be the page's
+        click.get_current_context().invoke(heal_, directory=None, hosts=None)
+
+
+def _write(found: Campaign, directory: Path, out: Path | None) -> None:
+    if out is None and not directory.is_dir():
+        return
+    path = out or directory / "campaign.md"
+    beside = [] if on_stdout(path) else [one.name for one in path.parent.glob(f"{path.stem}-*.md")]
+    text = page(found, COMMAND, beside)
+    if on_stdout(path):
+        click.echo(text, nl=False)
+    else:
+        write_whole(path, text)
+
+
+def _told(found: Campaign, say: Say) -> None:
+    """What is done, and what is missing."""
+    done, asked = sum(map(found.counted, found.rows)), sum(row.strikes for row in found.rows)
+    for row in found.rows:
+        if missing := found.missing(row):
+            given_up = ", given up" if found.given_up(row) else ""
+            say(f"missing: {row.name}: {missing} of {row.strikes}{given_up}")
+    say(f"{done:,} of {asked:,} strikes are done, of {found.release or 'no commit yet'}")
