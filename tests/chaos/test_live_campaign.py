@@ -276,7 +276,7 @@ def test_the_command_says_what_is_missing_and_what_the_machine_lacks(
     where = tmp_path / "c"
     said = Shell()("drill", "campaign", str(where), "--limit", "0", code=3)
     assert "missing: keelmq-kill-default: 67 of 67" in said
-    assert "0 of 730 strikes are done" in said
+    assert "0 of 766 strikes are done" in said
     assert not where.exists()
     monkeypatch.setattr(commands, "find_toxiproxy", lambda: None)
     monkeypatch.setattr(commands, "refusal", lambda kind: None)

@@ -171,6 +171,16 @@ def test_a_table_counts_what_each_fault_cost() -> None:
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
 
 
+def test_runs_of_several_releases_and_of_another_system_are_told() -> None:
+    late = asdict(Drill(unfinished="not full"))
+    theirs = result("kill", "all-ack", target="rocketmq", release="v2", drills=[late], unfinished_total=1)
+    lines = drills.table([result("kill", "default", release="v1"), theirs]).splitlines()
+    assert lines[-2:] == [
+        "- the runs are of several releases: v1 (1), v2 (1)",
+        "- not finished, rocketmq matrix/kill/all-ack seed 1: not full",
+    ]
+
+
 def test_what_nobody_asked_is_no_zero() -> None:
     theirs = result("kill", "all-ack", target="rocketmq")
     ours = result("kill", "default")

@@ -23,7 +23,7 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
 from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
 from chaos.drills.live.counted import Counted, ms, pair, releases, share
-from chaos.drills.live.scenario import DrillResult, DrillSpec
+from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
 from chaos.drills.measure import COUNTS, PROMISES, Drill, why_no_result
 from chaos.drills.screen import cannot_go_on
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, THEIR_MODES, plan
@@ -243,11 +243,12 @@ def reasons(results: Sequence[Mapping[str, Any]]) -> list[str]:
         for drill in result["drills"]:
             if drill.get("unfinished"):
                 why = str(drill["unfinished"]).partition("\n")[0]
-                lines.append(f"- not finished, {result['scenario']} seed {result['seed']}: {why}")
+                of = "" if result.get("target", OURS) == OURS else f"{result['target']} "
+                lines.append(f"- not finished, {of}{result['scenario']} seed {result['seed']}: {why}")
     lines = [f"- skipped {count} times, {reason}" for reason, count in sorted(skipped.items())] + lines
     lines = [f"- {count} runs upgraded {way}" for way, count in sorted(upgraded.items())] + lines
-    of = releases(results)
-    if len(of) > 1:
-        told = ", ".join(f"{release} ({count})" for release, count in sorted(of.items()))
+    mixed = releases(results)
+    if len(mixed) > 1:
+        told = ", ".join(f"{release} ({count})" for release, count in sorted(mixed.items()))
         lines = [f"- the runs are of several releases: {told}", *lines]
     return lines

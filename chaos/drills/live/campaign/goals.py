@@ -61,8 +61,8 @@ OUR_GOALS: Final = (
 )
 PARTITIONS: Final = 100
 PARTITIONS_PER_RUN: Final = 9
-THEIR_GOALS: Final = (("kills", "kill", 24), ("freezes", "pause", 12), ("wipes", "wipe", 12))
-THEIR_PARTITIONS: Final = 12
+THEIR_GOALS: Final = (("kills", "kill", 40), ("freezes", "pause", 20), ("wipes", "wipe", 16))
+THEIR_PARTITIONS: Final = 20
 THEIR_PER_RUN: Final = 6
 
 

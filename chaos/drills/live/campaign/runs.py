@@ -135,7 +135,7 @@ class Runs:
 
     def _last(self, cell: Cell) -> str:
         text = self._path("log", cell, "log").read_text(encoding="utf-8", errors="replace")
-        return " ".join(text.split("\n")[-LOG_LINES - 1 :]).strip()
+        return " ".join(" ".join(text.splitlines()[-LOG_LINES:]).split())
 
     def _left(self, rows: Sequence[Row]) -> str:
         left_s = self.campaign.left_s(rows)
