@@ -174,12 +174,13 @@ def test_the_page_counts_and_says_what_is_missing(tmp_path: Path) -> None:
     found.add(result(KILLS, 2, 2, availability=0.8, rto_strikes_ms=[4000.0]))
     shapes = {"done": {"partition": 2}, "shapes": {"ring": 2}}
     found.add(result(CUTS, 101, 2, faults=shapes, proxies="relay"))
-    peer = {"version": "5.5.0", "java": "openjdk 17"}
+    peer = {"version": "5.5.0", "java": "openjdk 17", "options": "-Dx"}
     found.add(result(THEIR_KILLS, 1, 2, peer=peer))
     text = page(found, "keelmq drill campaign DIR", ["live-2026-11.md"])
     assert "All runs are of commit v1" in text
-    assert "of 2 cores: 4 runs" in text
-    assert "load average at their ends: median 2.5, at most 2.5" in text
+    assert "of commit v1: 4 runs, 1 min in all" in text
+    assert "2 cores; its load average at the runs' ends: median 2.5, at most 2.5" in text
+    assert "RocketMQ 5.5.0, openjdk 17, -Dx." in text
     assert "| keelmq | kills | 5 | 4 | 1 | 4 default | 3 |" in text
     numbers = "| 2 | 4 | 0 | 3,000 | 3 | 1 | 0 | 0 | 0 | 85.0% | 80 | 20 | 4,000 | 4,000 |"
     assert f"| kill | default {numbers}" in text

@@ -19,6 +19,7 @@ from chaos.partitions import SHAPES
 
 NAMES: Final = {OURS: "keelmq", THEIRS: "RocketMQ"}
 MEANS: Final = {SWITCH: "namespaces", "toxiproxy": "Toxiproxy"}
+PEER: Final = ("version", "java", "options")
 COLUMNS: Final[Mapping[str, Callable[[Counted], str]]] = {
     "runs": lambda found: shown(found.runs),
     "strikes": lambda found: shown(found.strikes),
@@ -80,24 +81,16 @@ def _when(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _about(campaign: Campaign, results: Sequence[Mapping[str, Any]], command: str) -> str:
-    machines = [one["machine"] for one in results if one.get("machine")]
-    cores = sorted({str(one["cpus"]) for one in machines})
-    loads = sorted(float(one["load_1_min"]) for one in machines if "load_1_min" in one)
-    peers = sorted({f"{one['peer']['version']}, {one['peer']['java']}" for one in results if one.get("peer")})
     spent_s = sum(sum((one.get("spent_s") or {}).values()) for one in results)
     times = sorted(datetime.fromisoformat(str(one["at"])) for one in results if one.get("at"))
     lines = [
         f"Written by `{command}`, which carries out what is missing and goes on where it was interrupted. "
-        f"All runs are of commit {campaign.release or '(none yet)'}, on a machine of "
-        f"{' or '.join(cores) or '?'} cores: {len(results)} runs, {spent_s / 60:,.0f} min in all."
+        f"All runs are of commit {campaign.release or '(none yet)'}: {len(results)} runs, "
+        f"{spent_s / 60:,.0f} min in all, several side by side."
     ]
     if times:
         lines.append(f"The first ended at {times[0]:%Y-%m-%d %H:%M} UTC, the last at {times[-1]:%H:%M}.")
-    if loads:
-        half = percentile(loads, 50)
-        lines.append(f"The machine's load average at their ends: median {half:.1f}, at most {loads[-1]:.1f}.")
-    if peers:
-        lines.append(f"RocketMQ {'; '.join(peers)}.")
+    lines += _machine(results)
     lines.append(
         "Each run has a cluster of its own: three NameServers with Controllers and three brokers, each in a "
         "network namespace of its own where links are broken and on an ext4 of its own where disks are; 4 "
@@ -105,6 +98,23 @@ def _about(campaign: Campaign, results: Sequence[Mapping[str, Any]], command: st
         "([chaos.md](../chaos.md))."
     )
     return "\n".join(lines)
+
+
+def _machine(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What they ran on, how busy that was, and which RocketMQ."""
+    machines = [one["machine"] for one in results if one.get("machine")]
+    peers = sorted(
+        {", ".join(str(one["peer"].get(key)) for key in PEER) for one in results if one.get("peer")}
+    )
+    loads = sorted(float(one["load_1_min"]) for one in machines if "load_1_min" in one)
+    lines = []
+    if loads:
+        cores = " or ".join(sorted({str(one["cpus"]) for one in machines}))
+        told = f"median {percentile(loads, 50):.1f}, at most {loads[-1]:.1f}"
+        lines.append(f"The machine has {cores} cores; its load average at the runs' ends: {told}.")
+    if peers:
+        lines.append(f"RocketMQ {'; '.join(peers)}.")
+    return lines
 
 
 def _verdict(campaign: Campaign) -> str:
