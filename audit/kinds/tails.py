@@ -97,7 +97,8 @@ def tails(
         if r.name in diverged or (r.empty and not target and max(r.confirmed, noted(at)) <= r.end):
             continue
         if r.end < target:
-            found.append(_short(facts, at, target, tail_of(at), rotten(at)))
+            cut = noted(at) if noted(at) > r.end else -1
+            found.append(_short(facts, at, target, tail_of(at), rotten(at), cut))
         elif r.confirmed > r.end:
             expected = f"its own confirmOffset {r.confirmed}"
             found.append(
@@ -124,14 +125,16 @@ def nothing(records: int) -> list[Finding]:
     return [Finding("short_tail", WARN, "*", expected="a log with records", found="no record on any replica")]
 
 
-def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool) -> Finding:
+def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool, cut: int) -> Finding:
+    """``cut``: where the log ended before it lost its end, by its own note; -1: no note says that."""
     r = facts.replicas[at]
     behind = f", {acked.records} acknowledged behind it" if acked.records else ""
     behind += ", then a record that was changed" if rotten else ""
+    behind += f", end {cut} before by {WAS_LONGER}" if cut >= 0 else ""
     severity = _short_severity(facts.replicas, r, acked)
     return facts.at(
         "short_tail",
-        WARN if rotten and severity == INFO else severity,
+        WARN if (rotten or cut >= 0) and severity == INFO else severity,
         at,
         r.end,
         target,
