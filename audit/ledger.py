@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from audit.parts import Folder, Parts, hashes
 from audit.reading import history
 from audit.reading.history import CRC_MASK, SENT, json_object, lines_of
-from audit.reading.storage import codec_of, open_file
+from audit.reading.storage import codec_of
+from audit.reading.watched import WatchedFile, WatchedFolder
 from audit.sources.arrow import connected
 from audit.sources.location import shown, without_secrets
 from model.errors import ConfigError
@@ -45,9 +46,20 @@ LEDGER: Final = pa.schema(
         ("acked_ms", pa.float64()),
     ]
 )
-DIGEST_NUMBERS: Final = ("queue_id", "queue_offset", "phys_offset", "body_crc")
-DIGEST_TIMES: Final = ("begun_ms", "acked_ms")
-DIGEST_TEXTS: Final = ("topic", "uniq_key")
+
+
+class Told(NamedTuple):
+    """Columns that a digest is made of, by how each is written."""
+
+    numbers: tuple[str, ...]
+    times: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+OF_LINES: Final = Told(
+    ("queue_id", "queue_offset", "phys_offset", "body_crc"), ("begun_ms", "acked_ms"), ("topic", "uniq_key")
+)
+OF_SENT: Final = Told(("sent_crc", "outcome"), (), ("topic", "uniq_key"))
 DIGEST_BETWEEN: Final = "|"
 DIGEST_MS_MAX: Final = 1e15
 """Of larger times, and of those that are no number, a digest says nothing else."""
@@ -68,6 +80,7 @@ class Ledger:
         self._folder = Folder()
         self.path = ""  # where it was read
         self.lines = 0
+        self.sends = 0  # of a history
         self.topics: set[str] = set()  # of which each send is known
         self.has_unnamed = False  # a line whose key is empty
         try:
@@ -78,6 +91,7 @@ class Ledger:
                 self._parts.add(table, self.part_of(table["uniq_key"]))
             self._sent = Parts(self._folder, SENT, parts)
             for table in sent:
+                self.sends += len(table)
                 self.topics.update(pc.unique(table["topic"]).to_pylist())
                 self._sent.add(table, self.part_of(table["uniq_key"]))
         except BaseException:
@@ -109,9 +123,10 @@ class Ledger:
         tables = pa.concat_tables(map(self.sent if sent else self.part, range(self.parts)))
         return tables if sent else tables.sort_by("line")
 
-    def digest(self) -> int:
-        """Of all lines, whatever their order."""
-        return sum(map(digest_of, map(self.part, range(self.parts))))
+    def digest(self, *, sent: bool = False) -> int:
+        """Of all lines, or SENT rows, whatever their order."""
+        of, told = (self.sent, OF_SENT) if sent else (self.part, OF_LINES)
+        return sum(digest_of(of(n), told) for n in range(self.parts))
 
     def parquet(self, *, sent: bool = False) -> list[str]:
         """All lines, or SENT rows, as Parquet files, which are there until ``close``."""
@@ -145,16 +160,7 @@ def read_ledger(path: str) -> Ledger:
     if "://" not in path and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise ConfigError(f"{name}: a ledger is a file: it is read twice, which a pipe cannot be")
     try:
-        if is_parquet(path):
-            ledger = _from_parquet(path)
-        else:
-            file, size = open_file(path)
-            parts = size * (_PACKED if codec_of(path) else 1) // _PART_BYTES + 1
-            with file:
-                if history.is_history(path):
-                    ledger = Ledger(_tables(history.acknowledged(path)), parts, history.sent(path))
-                else:
-                    ledger = Ledger(_tables(_json_lines(name, lines_of(file))), parts)
+        ledger = _from_parquet(path) if is_parquet(path) else _from_lines(path)
     except OSError as error:
         # What a stream that is unpacked says of itself names no file.
         raise error if error.filename else OSError(error.errno or 5, str(error), name) from None
@@ -162,6 +168,29 @@ def read_ledger(path: str) -> Ledger:
     if not len(ledger):
         ledger.close()
         raise ConfigError(f"{name}: no message is listed in this ledger")
+    return ledger
+
+
+def _from_lines(path: str) -> Ledger:
+    watched = WatchedFile(path)
+    file, size = watched.open(path)
+    parts = size * (_PACKED if codec_of(path) else 1) // _PART_BYTES + 1
+    with file:
+        if history.is_history(path):
+            acknowledged = history.acknowledged(path, watched.open)
+            ledger = Ledger(_tables(acknowledged), parts, history.sent(path, watched.open))
+        else:
+            ledger = Ledger(_tables(_json_lines(shown(path), lines_of(file))), parts)
+    return _still(ledger, watched)
+
+
+def _still(ledger: Ledger, watched: WatchedFile | WatchedFolder) -> Ledger:
+    """The ledger, if its file is still the one that was looked at. Raises OSError."""
+    try:
+        watched.check()
+    except BaseException:
+        ledger.close()
+        raise
     return ledger
 
 
@@ -181,12 +210,12 @@ def parquet_of(path: str) -> ds.Dataset:
         raise ConfigError(f"{shown(path)}: {without_secrets(str(error), path)}") from None
 
 
-def digest_of(lines: pa.Table) -> int:
-    """The sum of the CRCs of all LEDGER rows, each with every column but its number. A cluster's workers
-    make it of what they read (``audit.engines.on_spark.ledger``)."""
-    columns = [lines[name].to_pylist() for name in DIGEST_NUMBERS]
-    columns += [_micros(lines[name]).tolist() for name in DIGEST_TIMES]
-    columns += [lines[name].to_pylist() for name in DIGEST_TEXTS]
+def digest_of(rows: pa.Table, told: Told = OF_LINES) -> int:
+    """The sum of the CRCs of all LEDGER rows, each with every column but its number, or of SENT rows. A
+    cluster's workers make it of what they read (``audit.engines.on_spark.ledger``)."""
+    columns = [rows[name].to_pylist() for name in told.numbers]
+    columns += [_micros(rows[name]).tolist() for name in told.times]
+    columns += [rows[name].to_pylist() for name in told.texts]
     return sum(crc32(DIGEST_BETWEEN.join(map(str, row)).encode()) for row in zip(*columns, strict=True))
 
 
@@ -263,36 +292,51 @@ def _from_parquet(path: str) -> Ledger:
         count = found.count_rows()
     except pa.ArrowInvalid as error:
         raise ConfigError(f"{shown(path)}: {error}") from None
-    return Ledger(of_parquet(shown(path), found), count // _PART_LINES + 1)
+    watched = WatchedFolder(path, found.files, found.filesystem.get_file_info)
+    return _still(Ledger(of_parquet(path, found), count // _PART_LINES + 1), watched)
 
 
 def of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:
-    """LEDGER rows of a Parquet ledger. Raises ConfigError naming a column that cannot be right."""
-    missing = [name for name in _NEEDED if name not in found.schema.names]
-    if missing:
-        raise ConfigError(f"{path}: column {missing[0]} is missing")
-    names = [name for name in LEDGER.names[1:] if name in found.schema.names]
+    """LEDGER rows of a Parquet ledger. Each file has its own columns: what is optional and not there is -1.
+    Raises ConfigError naming a file and the column that cannot be right."""
     line = 0
     # One file after the other: rows have no other order, and more of them would be in memory.
-    batches = found.to_batches(
-        columns=names, batch_size=_BATCH_LINES, batch_readahead=1, fragment_readahead=1, use_threads=False
-    )
+    for file in found.get_fragments():
+        own = file.path.rpartition("/")[2]
+        name = file.path if "://" not in path else shown(path)
+        for table in _of_file(name if name.endswith(own) else f"{name}: {own}", file, line):
+            line += len(table)
+            yield table
+
+
+def _of_file(path: str, file: Any, line: int) -> Iterator[pa.Table]:
+    """``line``: the number of the first. Raises ConfigError."""
+    there = file.physical_schema.names
+    if missing := [name for name in _NEEDED if name not in there]:
+        raise ConfigError(f"{path}: column {missing[0]} is missing")
+    names = [name for name in LEDGER.names[1:] if name in there]
+    if twice := [name for name in names if there.count(name) > 1]:
+        raise ConfigError(f"{path}: column {twice[0]} is there twice")
+    batches = file.to_batches(columns=names, batch_size=_BATCH_LINES, batch_readahead=1, use_threads=False)
     for batch in batches:
         n = len(batch)
-        columns: list[pa.Array] = [pa.array(range(line, line + n), pa.int64())]
+        told = [
+            _column(path, batch, field) if field.name in names else pa.array([-1] * n, field.type)
+            for field in LEDGER.remove(0)
+        ]
+        yield pa.table([pa.array(range(line, line + n), pa.int64()), *told], schema=LEDGER)
         line += n
-        for field in LEDGER.remove(0):
-            if field.name not in names:
-                columns.append(pa.array([-1] * n, field.type))
-                continue
-            try:
-                column = batch[field.name].cast(field.type)
-                column.validate(full=True)  # text may hold bytes that are none
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise ConfigError(f"{path}: column {field.name}: {error}") from None
-            if column.null_count and field.name in _NEEDED:
-                raise ConfigError(f"{path}: column {field.name} has empty values")
-            if field.name == "body_crc":
-                column = pc.bit_wise_and(column, CRC_MASK)
-            columns.append(column.fill_null(-1) if field.name in _OPTIONAL else column)
-        yield pa.table(columns, schema=LEDGER)
+
+
+def _column(path: str, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """Raises ConfigError."""
+    try:
+        column = batch[field.name].cast(field.type)
+        column.validate(full=True)  # text may hold bytes that are none
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(f"{path}: column {field.name}: {error}") from None
+    if column.null_count and field.name in _NEEDED:
+        raise ConfigError(f"{path}: column {field.name} has empty values")
+    if field.name == "body_crc":
+        column = pc.bit_wise_and(column, CRC_MASK)
+    return column.fill_null(-1) if field.name in _OPTIONAL else column

@@ -309,6 +309,10 @@ def _audit(
         before = Before(looked, border, trust.carried)
         questions = _Questions(facts, engine, scanned, views, unions, ledger, before, unlisted)
         report.findings = questions.ask()
+        if not scanned.asked_all():
+            raise EngineError(
+                "the workers' copy of the ledger changed meanwhile: give one that nobody writes"
+            )
         report.expired = questions.expired
         trust.save(report.findings, scanned, unions)
     finally:

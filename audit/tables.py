@@ -258,6 +258,9 @@ class ScannedLog(Protocol):
 
         From each of ``again`` on the places of its queue are those of a topic that was created again."""
 
+    def asked_all(self) -> bool:
+        """Were the ledger's lines that were asked for those that the ledger has? Asked at the end."""
+
     def queue_starts(self, view: View) -> pa.Table:
         """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds."""
 

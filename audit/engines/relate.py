@@ -202,6 +202,10 @@ class LocalLog:
         other = self._join(ledger, lacking) if lacking is not None else None
         return self._join(ledger, view).behind(offset, other)
 
+    def asked_all(self) -> bool:
+        """The lines are in files of this audit's own."""
+        return True
+
     def queue_starts(self, view: View) -> pa.Table:
         return self._of_queues(view, [], [("queue_offset", "min")], ["queue_offset"])
 

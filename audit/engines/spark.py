@@ -23,17 +23,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.acknowledged import WAITING_TOPIC
-from audit.engines.lines import read_ordered
+from audit.engines.lines import read_ordered, read_sent
 from audit.engines.on_spark import digests
-from audit.engines.on_spark import ledger as ledgers
 from audit.engines.on_spark.entries import entered
 from audit.engines.on_spark.java import Java, find_java
+from audit.engines.on_spark.ledger import LedgerRows
 from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.ledger import LEDGER, Ledger
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
-from audit.reading.history import REFUSED, UNKNOWN
+from audit.reading.history import REFUSED, SENT, UNKNOWN
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.reading.scan import DIGEST_BYTES
@@ -86,6 +86,7 @@ _SCHEMAS: Final = {
     "index": INDEX,
     "derived": INDEX,
     "lines": LEDGER,
+    "sent": SENT,
 }
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
@@ -135,8 +136,9 @@ class LogReader(DataSourceReader):
         if self._kind == "derived":
             yield run_derived(DerivedTask.from_json(partition.value))
             return
-        if self._kind == "lines":
-            for table in read_ordered(partition.value):
+        if self._kind in ("lines", "sent"):
+            read = read_ordered if self._kind == "lines" else read_sent
+            for table in read(partition.value):
                 yield from table.to_batches()
             return
         task = Task.from_json(partition.value)
@@ -242,7 +244,7 @@ class SparkLog:
         self._session = session
         self._frame = frame.persist()
         self._joined: dict[View, DataFrame] = {}
-        self._ledger: DataFrame | None = None
+        self._ledger: LedgerRows | None = None
         # One job reads everything; what is asked later comes from the cache.
         self._ask("scan")
         other = self._frame.filter(F.col("row") != RECORD).toArrow().cast(LOG)
@@ -267,7 +269,7 @@ class SparkLog:
         for frame in self._joined.values():
             frame.unpersist()
         if self._ledger is not None:
-            self._ledger.unpersist()
+            self._ledger.close()
         self._frame.unpersist()
 
     def _view(self, view: View) -> DataFrame:
@@ -372,7 +374,7 @@ class SparkLog:
 
     def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
         self._ask("messages that nobody sent")
-        of_key = ledgers.sent(self._session, ledger).groupBy("topic", "uniq_key")
+        of_key = self._rows_of(ledger).sent().groupBy("topic", "uniq_key")
         sent = of_key.agg(F.min("outcome").alias("outcome"), F.collect_set("sent_crc").alias("crcs"))
         rows = self._view(view).filter(F.col("topic").isin(sorted(ledger.topics)))
         rows = rows.join(sent, ["topic", "uniq_key"], "left")
@@ -382,12 +384,23 @@ class SparkLog:
         rows = rows.withColumn("outcome", F.coalesce("outcome", F.lit(-1).cast("tinyint")))
         yield from _streamed(rows.select(*STRANGERS.names).orderBy("offset"), STRANGERS, "offset")
 
+    def _rows_of(self, ledger: Ledger) -> LedgerRows:
+        if self._ledger is None:
+            spread(self._session, max(len(ledger), self.record_count()))
+            self._ledger = LedgerRows(self._session, ledger, partial(load, self._session))
+        return self._ledger
+
+    @spark_errors()
+    def asked_all(self) -> bool:
+        if self._ledger is None:
+            return True
+        self._ask("the ledger once more")
+        return self._ledger.same()
+
     def _join(self, ledger: Ledger, view: View) -> DataFrame:
         if view in self._joined:
             return self._joined[view]
-        if self._ledger is None:
-            spread(self._session, max(len(ledger), self.record_count()))
-            self._ledger = ledgers.lines(self._session, ledger, partial(load, self._session, "lines"))
+        lines = self._rows_of(ledger).lines()
         # All that have no key would be one task's.
         keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
         records = (
@@ -403,7 +416,7 @@ class SparkLog:
                 ],
             )
         )
-        joined = self._ledger.join(records, "uniq_key", "left")
+        joined = lines.join(records, "uniq_key", "left")
         body = (F.col("found_body_crc") == F.col("body_crc")) | (
             F.col("found_plain_crc") == F.col("body_crc")
         )

@@ -7,7 +7,7 @@ Its lines are events, each with a ``type``: ``invoke``, then one of ``ok``, ``fa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ SENT: Final = pa.schema(
 )
 CRC_MASK: Final = 0x7FFFFFFF  # a record keeps 31 bits
 _READ_BYTES: Final = 1 << 20
+Open = Callable[[str], tuple[Any, int]]
+"""As ``open_file``."""
 _BATCH: Final = 20_000
 
 
@@ -55,9 +57,11 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def objects(path: str, begin: int = 0, end: int = 1 << 62) -> Iterator[tuple[str, dict[str, Any]]]:
+def objects(
+    path: str, begin: int = 0, end: int = 1 << 62, opened: Open = open_file
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines that begin in a range of bytes, and where. Raises ConfigError, OSError."""
-    file, _ = open_file(path)
+    file, _ = opened(path)
     name = shown(path)
     with file:
         if begin:
@@ -81,17 +85,17 @@ def is_history(path: str) -> bool:
         return False
 
 
-def acknowledged(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def acknowledged(path: str, opened: Open = open_file) -> Iterator[tuple[str, dict[str, Any]]]:
     """Lines of a ledger: the sends that were acknowledged, in the order in which they were."""
-    for where, invoke, end in _sends(path):
+    for where, invoke, end in _sends(path, opened):
         if end.get("type") == "ok":
             yield where, _line(where, invoke, end)
 
 
-def sent(path: str) -> Iterator[pa.Table]:
+def sent(path: str, opened: Open = open_file) -> Iterator[pa.Table]:
     """SENT: a row a send."""
     outcomes = {"ok": OK, "fail": REFUSED}
-    sends = _sends(path)
+    sends = _sends(path, opened)
     while some := list(islice(sends, _BATCH)):
         try:
             rows = [
@@ -108,11 +112,11 @@ def sent(path: str) -> Iterator[pa.Table]:
             raise ConfigError(f"{shown(path)}: not events of a history: {error!r}") from None
 
 
-def _sends(path: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def _sends(path: str, opened: Open) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Each send with its end; without one, with nothing."""
     begun: dict[str, dict[str, Any]] = {}
     where = shown(path)
-    for where, event in objects(path):
+    for where, event in objects(path, opened=opened):
         try:
             if event.get("type") == "invoke":
                 begun[event["key"]] = event

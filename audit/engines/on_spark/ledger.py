@@ -12,13 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from audit.engines.lines import ranges
-from audit.ledger import DIGEST_BETWEEN, DIGEST_MS_MAX, DIGEST_NUMBERS, DIGEST_TEXTS, DIGEST_TIMES, Ledger
+from audit.engines.lines import ranges, sent_ranges
+from audit.ledger import DIGEST_BETWEEN, DIGEST_MS_MAX, OF_LINES, OF_SENT, Ledger, Told
 from model.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-Load = Callable[[list[dict[str, Any]]], DataFrame]
+Load = Callable[[str, list[dict[str, Any]]], DataFrame]
+"""(kind, parts) -> the rows of that kind, which the workers read."""
 
 
 def reads_here(session: SparkSession) -> bool:
@@ -26,41 +27,74 @@ def reads_here(session: SparkSession) -> bool:
     return str(session.sparkContext.master).startswith("local")
 
 
-def lines(session: SparkSession, ledger: Ledger, load: Load) -> DataFrame:
-    """LEDGER rows, kept. A cluster reads them itself; where its workers do not see the file as the driver saw
-    it (it is on this machine alone, grows, or is another one there), they go through the driver."""
-    if reads_here(session):
-        return session.read.parquet(*ledger.parquet()).persist()
-    rows = None
-    try:
-        rows = load(ranges(_named_alike(ledger.path))).persist()
-        if _seen(rows) == [(len(ledger), ledger.digest())]:
-            return rows
-    except (PySparkException, Py4JError, ConfigError, OSError) as error:
-        log.info("no worker reads the ledger: %s", str(error).partition("\n")[0])
-    if rows is not None:
-        rows.unpersist()
-    return session.createDataFrame(ledger.table()).persist()
+class LedgerRows:
+    """LEDGER and SENT rows of one ledger, kept. A cluster reads them itself; where its workers do not see the
+    file as the driver saw it (it is on this machine alone, grows, or is another one there), they go through
+    the driver."""
+
+    def __init__(self, session: SparkSession, ledger: Ledger, load: Load) -> None:
+        self._session, self._load = session, load
+        self.ledger = ledger
+        self._kept: dict[str, DataFrame] = {}
+        self._read: list[str] = []  # kinds that the workers read
+
+    def lines(self) -> DataFrame:
+        return self._rows("lines")
+
+    def sent(self) -> DataFrame:
+        return self._rows("sent")
+
+    def _rows(self, kind: str) -> DataFrame:
+        if kind not in self._kept:
+            self._kept[kind] = self._made(kind)
+        return self._kept[kind]
+
+    def _made(self, kind: str) -> DataFrame:
+        ledger, sent = self.ledger, kind == "sent"
+        if reads_here(self._session):
+            return self._session.read.parquet(*ledger.parquet(sent=sent)).persist()
+        rows = None
+        try:
+            path = _named_alike(ledger.path)
+            rows = self._load(kind, sent_ranges(path) if sent else ranges(path)).persist()
+            if _seen(rows, _OF[kind]) == self._asked(kind):
+                self._read.append(kind)
+                return rows
+        except (PySparkException, Py4JError, ConfigError, OSError) as error:
+            log.info("no worker reads the ledger: %s", str(error).partition("\n")[0])
+        if rows is not None:
+            rows.unpersist()
+        return self._session.createDataFrame(ledger.table(sent=sent)).persist()
+
+    def _asked(self, kind: str) -> list[Any]:
+        """How many rows the driver saw, and their digest."""
+        sent = kind == "sent"
+        return [(self.ledger.sends if sent else len(self.ledger), self.ledger.digest(sent=sent))]
+
+    def same(self) -> bool:
+        """Are the rows that the workers read those of the driver, still? What they keep may be lost with one
+        of them, and is read again then, of a file that may have been cut meanwhile."""
+        return all(_seen(self._kept[kind], _OF[kind]) == self._asked(kind) for kind in self._read)
+
+    def close(self) -> None:
+        for frame in self._kept.values():
+            frame.unpersist()
+        self._kept.clear()
 
 
-def _seen(rows: DataFrame) -> list[Any]:
-    """How many lines the workers read, and their digest: as ``audit.ledger.digest_of`` makes it."""
-    numbers = [F.col(name) for name in DIGEST_NUMBERS]
+_OF = {"lines": OF_LINES, "sent": OF_SENT}
+
+
+def _seen(rows: DataFrame, told: Told) -> list[Any]:
+    """How many rows the workers read, and their digest: as ``audit.ledger.digest_of`` makes it."""
+    numbers = [F.col(name) for name in told.numbers]
     times = [
-        F.when(F.abs(name) < DIGEST_MS_MAX, F.floor(F.col(name) * 1000)).otherwise(-1)
-        for name in DIGEST_TIMES
+        F.when(F.abs(name) < DIGEST_MS_MAX, F.floor(F.col(name) * 1000)).otherwise(-1) for name in told.times
     ]
-    row = F.concat_ws(DIGEST_BETWEEN, *numbers, *times, *DIGEST_TEXTS)
-    return rows.agg(F.count("*"), F.sum(F.crc32(row))).collect()
+    row = F.concat_ws(DIGEST_BETWEEN, *numbers, *times, *told.texts)
+    return rows.agg(F.count("*"), F.coalesce(F.sum(F.crc32(row)), F.lit(0))).collect()
 
 
 def _named_alike(path: str) -> str:
     """A name that is the same file's in a worker's folder."""
     return path if "://" in path else os.path.abspath(path)
-
-
-def sent(session: SparkSession, ledger: Ledger) -> DataFrame:
-    """SENT rows: a drill's history is short."""
-    if reads_here(session):
-        return session.read.parquet(*ledger.parquet(sent=True))
-    return session.createDataFrame(ledger.table(sent=True))

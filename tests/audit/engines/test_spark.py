@@ -23,8 +23,9 @@ from audit.ledger import Ledger, read_ledger
 from audit.reading.layout import find_ends, load
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.tables import Engine, View
+from audit.tables import Engine, EngineError, View
 from tests import ROOT
+from tests.audit import learner
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.counted import check_counted, lost_and_repeated
 from tests.audit.plants import (
@@ -130,6 +131,18 @@ def test_no_records_topics_created_again_and_expired_places_give_the_same_rows(
     stores, ledger = LAWFUL[name](tmp_path)
     local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
     assert local == spark
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cut, by its own note", pytest.param("acknowledged messages behind its end", marks=pytest.mark.more)],
+)
+def test_a_learner_that_is_cut_or_behind_gives_the_same_rows(
+    name: str, engine: object, tmp_path: Path
+) -> None:
+    expected = learner.check(LocalEngine(), learner.CASES[name], tmp_path / "a")
+    found = learner.check(cast(Engine, engine), learner.CASES[name], tmp_path / "b")
+    assert found.findings == expected.findings
 
 
 def test_what_is_carried_across_a_border_gives_the_same_rows(engine: object, tmp_path: Path) -> None:
@@ -322,19 +335,51 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
         path.write_text(re.sub(r'"phys_offset": (\d+)', r'"phys_offset": 1\1', lines))
         return load_lines(parts)
 
+    def rows_by(seen: Callable[[list[dict[str, Any]]], Any]) -> Any:
+        return ledgers.LedgerRows(engine._session, ledger, lambda kind, parts: seen(parts))
+
     try:
         for seen in (grown, other, renamed, untimed, moved, gone):
-            frame = ledgers.lines(engine._session, ledger, seen)
-            assert frame.toArrow().sort_by("line").equals(ledger.table())
-            frame.unpersist()
+            rows = rows_by(seen)
+            assert rows.lines().toArrow().sort_by("line").equals(ledger.table())
+            assert rows.same(), "what the driver sent does not change"
+            rows.close()
         path.write_text(lines)
         whole = ledger.table()
         monkeypatch.setattr(ledger, "table", lambda: pytest.fail("the driver sent lines that workers see"))
-        frame = ledgers.lines(engine._session, ledger, load_lines)
-        assert frame.toArrow().sort_by("line").equals(whole)
-        frame.unpersist()
+        rows = rows_by(load_lines)
+        assert rows.lines().toArrow().sort_by("line").equals(whole)
+        rows.close()
     finally:
         ledger.close()
+
+
+def test_a_ledger_that_is_cut_after_it_was_checked_ends_the_audit(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that lost what it kept reads it again: of a file of the same size, without the message that
+    nobody has, all was there."""
+    from audit.engines.on_spark import ledger as ledgers
+
+    monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
+    stores, _, ledger = make(tmp_path)
+    lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
+    whole = ledger.read_text()
+    ledger.write_text(f"{whole}{lost}\n")
+    seen, checked = ledgers._seen, []
+
+    def seen_and_cut(rows: Any, told: Any) -> Any:
+        found = seen(rows, told)
+        if not checked:
+            rows.unpersist(blocking=True)
+            ledger.write_text(f"{whole}{' ' * len(lost)}\n")
+        checked.append(found)
+        return found
+
+    monkeypatch.setattr(ledgers, "_seen", seen_and_cut)
+    with pytest.raises(EngineError, match="the ledger changed meanwhile"):
+        run_spark(engine, stores, ledger)
+    assert [count for ((count, _),) in checked] == [81, 80]
 
 
 def test_spark_compares_digests_where_they_are(engine: Any, tmp_path: Path) -> None:

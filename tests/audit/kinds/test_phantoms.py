@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from audit.engines.local import LocalEngine
+from audit.ledger import Ledger
 from audit.run import Report
 from audit.tables import Engine
 from chaos.history import Fail, History, Invoke, Ok, Unknown
@@ -77,5 +78,14 @@ def test_damage_that_changed_a_key_is_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_both_engines_name_what_nobody_sent(engine: Engine, tmp_path: Path) -> None:
-    assert check(engine, tmp_path / "a").findings == check(LocalEngine(), tmp_path / "b").findings
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("here", [True, False])
+def test_both_engines_name_what_nobody_sent(
+    here: bool, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster no row of the history goes through the driver."""
+    expected = check(LocalEngine(), tmp_path / "b").findings
+    if not here:
+        monkeypatch.setattr("audit.engines.on_spark.ledger.reads_here", lambda session: False)
+        monkeypatch.setattr(Ledger, "table", None)
+    assert check(engine, tmp_path / "a").findings == expected
