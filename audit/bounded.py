@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.findings import SCHEMA, Finding
+from audit.findings import SCHEMA, UNLISTED, Finding
 
 LISTED_MAX: Final = 1000
 """Of one kind that are listed one by one."""
 _ROWS: Final = 2_000
 _GROUP_ROWS: Final = 100_000
 """Of the file: what says where a group's columns are stays in memory until its end."""
-UNLISTED: Final = "unlisted.parquet"
+
+__all__ = ["LISTED_MAX", "NO_REST", "UNLISTED", "Bounded", "Rest", "Sink", "Unlisted"]
 
 Sink = Callable[[Finding], None]
 
@@ -84,19 +85,32 @@ class Bounded:
     """Takes findings one by one; of each kind those of the lowest ``rank`` are listed.
 
     ``name`` gives the row of the others of a group its words; a group is a kind, replica, severity, number of
-    copies, topic, and queue id if ``by_queue``."""
+    copies, whether ambiguous, and what ``by`` names of topic and queue id. ``each_replica``: of each kind and
+    replica so many are listed. ``linked`` gives a row that is not listed its cause, if it is known: those
+    with one are a group, too."""
 
-    def __init__(self, unlisted: Sink, name: str, *, by_queue: bool, most: int | None = None) -> None:
+    def __init__(
+        self,
+        unlisted: Sink,
+        name: str,
+        *,
+        by: tuple[str, ...],
+        each_replica: bool = False,
+        linked: Callable[[Finding], Finding] = lambda finding: finding,
+        most: int | None = None,
+    ) -> None:
         self._sink = unlisted
         self._name = name
-        self._by_queue = by_queue
+        self._by = by
+        self._each_replica = each_replica
+        self._linked = linked
         self._most = LISTED_MAX if most is None else most
-        self._listed: dict[str, list[tuple[int, int, Finding]]] = {}
+        self._listed: dict[tuple[str, str], list[tuple[int, int, Finding]]] = {}
         self._others: dict[tuple[Any, ...], Finding] = {}
         self._taken = 0
 
     def add(self, rank: int, finding: Finding) -> None:
-        heap = self._listed.setdefault(finding.kind, [])
+        heap = self._listed.setdefault((finding.kind, finding.replica if self._each_replica else ""), [])
         self._taken += 1
         item = (-rank, -self._taken, finding)
         if len(heap) < self._most:
@@ -105,12 +119,15 @@ class Bounded:
             self._count(heapq.heappushpop(heap, item)[2])
 
     def _count(self, f: Finding) -> None:
+        f = self._linked(f)
         self._sink(f)
-        queue_id = f.queue_id if self._by_queue else -1
-        key = (f.kind, f.replica, f.severity, f.caused_by, f.copies, f.topic, queue_id)
+        topic = f.topic if "topic" in self._by else ""
+        queue_id = f.queue_id if "queue_id" in self._by else -1
+        key = (f.kind, f.replica, f.severity, bool(f.caused_by), f.copies, f.ambiguous, topic, queue_id)
         known = self._others.get(key)
         if known is None:
-            self._others[key] = replace(f, queue_id=queue_id, queue_offset=-1, uniq_key="", records=1)
+            about = replace(f, topic=topic, queue_id=queue_id, queue_offset=-1, uniq_key="")
+            self._others[key] = replace(about, records=1)
             return
         first = f if 0 <= f.phys_offset < known.phys_offset or known.phys_offset < 0 else known
         self._others[key] = replace(
@@ -118,6 +135,7 @@ class Bounded:
             segment=first.segment,
             epoch=first.epoch,
             phys_offset=first.phys_offset,
+            caused_by=first.caused_by,
             until=max(known.until, f.until),
             records=known.records + 1,
         )
@@ -129,3 +147,17 @@ class Bounded:
                 yield finding
         for _, f in sorted(self._others.items()):
             yield replace(f, expected="one row each", found=f"{f.records} more {self._name}: {UNLISTED}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Where rows go that are not listed, and what gives them their causes, as far as these are known."""
+
+    unlisted: Sink
+    linked: Callable[[Finding], Finding] = lambda finding: finding
+
+    def bounded(self, name: str, *, by: tuple[str, ...], each_replica: bool = False) -> Bounded:
+        return Bounded(self.unlisted, name, by=by, each_replica=each_replica, linked=self.linked)
+
+
+NO_REST: Final = Rest(lambda finding: None)

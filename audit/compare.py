@@ -8,13 +8,14 @@ from the record that covers the range's start; a stretch between two record boun
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from audit.intervals import Interval, joined
+from audit.parts import Spool
 from audit.reading.layout import Replica, Segment, segment_reader
 from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, sync, window
@@ -153,11 +154,13 @@ class Cursor:
         return found if found >= 0 else self._limit
 
 
-def drill_down(replicas: list[Replica], base: int, other: int, ranges: list[Interval]) -> list[Difference]:
-    """Every stretch of ``ranges`` in which the two logs differ, record by record."""
+def drill_down(
+    replicas: list[Replica], base: int, other: int, ranges: list[Interval]
+) -> Iterator[Difference]:
+    """Every stretch of ``ranges`` in which the two logs differ, record by record, in log order."""
     a, b = replicas[base], replicas[other]
     storage_a, storage_b = open_storage(a.location), open_storage(b.location)
-    found: list[Difference] = []
+    reach = -1
     try:
         for begin, end in ranges:
             for segment in a.segments:
@@ -167,15 +170,15 @@ def drill_down(replicas: list[Replica], base: int, other: int, ranges: list[Inte
                 twin = b.segment_at(segment.base)
                 if twin is None:
                     continue
-                lo, hi = max(begin, segment.base), min(end, segment_end, a.end, b.end)
-                if found and found[-1].until >= hi:
+                lo, hi = max(begin, segment.base, reach), min(end, segment_end, a.end, b.end)
+                if reach >= hi:
                     continue
-                lo = max(lo, found[-1].until) if found else lo
-                found += _drill(storage_a, storage_b, segment, twin, (base, other), lo, hi, segment_end, a, b)
+                for d in _drill(storage_a, storage_b, segment, twin, (base, other), lo, hi, a, b):
+                    reach = d.until
+                    yield d
     finally:
         storage_a.close()
         storage_b.close()
-    return found
 
 
 def _drill(
@@ -186,10 +189,10 @@ def _drill(
     pair: tuple[int, int],
     lo: int,
     hi: int,
-    segment_end: int,
     a: Replica,
     b: Replica,
-) -> list[Difference]:
+) -> Iterator[Difference]:
+    segment_end = a.segment_end(segment)
     read_a, read_b = segment_reader(storage_a, segment), segment_reader(storage_b, twin)
     limit = min(segment_end, a.end, b.end)
     one, two = Cursor(read_a, segment_end, limit), Cursor(read_b, segment_end, limit)
@@ -197,7 +200,6 @@ def _drill(
         covering_start(read_a, lo, segment.base, segment_end),
         covering_start(read_b, lo, segment.base, segment_end),
     )
-    found: list[Difference] = []
     while position < hi:
         pa_, pb = one.parse(position), two.parse(position)
         if pa_.size and pa_.size == pb.size:
@@ -211,9 +213,8 @@ def _drill(
                 position += pa_.size
                 continue
         difference = _stretch(one, two, pair, position, limit)
-        found.append(difference)
+        yield difference
         position = difference.until
-    return found
 
 
 def _stretch(one: Cursor, two: Cursor, pair: tuple[int, int], position: int, limit: int) -> Difference:
@@ -266,20 +267,41 @@ def _same_message(one: Cursor, two: Cursor, position: int, first: Parsed, second
     return sum(x != y for x, y in zip(raw_a, raw_b, strict=True)) <= CHANGED_BYTES_MAX
 
 
-def runs(differences: list[Difference]) -> list[list[Difference]]:
-    """Differences that touch, in order."""
-    out: list[list[Difference]] = []
-    for d in sorted(differences, key=lambda d: d.start):
-        if out and out[-1][-1].until >= d.start:
-            out[-1].append(d)
-        else:
-            out.append([d])
-    return out
+class Run:
+    """Differences that touch, in order; there may be as many as records."""
+
+    def __init__(self, first: Difference) -> None:
+        self.start, self.until, self.records = first.start, first.start, 0
+        self._of_another = False
+        self._all: Spool[Difference] = Spool()
+        self.append(first)
+
+    def append(self, d: Difference) -> None:
+        self.until = d.until
+        self.records += d.records
+        self._of_another |= not d.same_message
+        self._all.append(d)
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self._all)
+
+    def is_suffix(self, common_end: int) -> bool:
+        """Does it reach the end of both logs, and hold another history, not damage of one message?"""
+        return self.until >= common_end and self._of_another
 
 
-def is_suffix(run: list[Difference], common_end: int) -> bool:
-    """A run that reaches the end of both logs and holds another history, not damage of one message."""
-    return run[-1].until >= common_end and any(not d.same_message for d in run)
+def runs(differences: Iterable[Difference]) -> Iterator[Run]:
+    """Of differences in log order."""
+    run: Run | None = None
+    for d in differences:
+        if run is not None and run.until >= d.start:
+            run.append(d)
+            continue
+        if run is not None:
+            yield run
+        run = Run(d)
+    if run is not None:
+        yield run
 
 
 def same_bytes(replicas: list[Replica]) -> Callable[[int, int, Interval], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +20,9 @@ INFO: Final = "info"
 WARN: Final = "warn"
 ERROR: Final = "error"
 RANK: Final = {ERROR: 0, WARN: 1, INFO: 2}
+
+UNLISTED: Final = "unlisted.parquet"
+"""The file of the rows that are only counted."""
 
 KINDS: Final = {
     "crc_mismatch": "a record's bytes do not match the CRC stored with it",
@@ -93,6 +96,11 @@ class Finding:
                 told[field.name] = "" if field.type == "str" else -1
         return cls(**told)
 
+    @property
+    def counted(self) -> bool:
+        """Does it stand for rows that are not listed?"""
+        return self.found.endswith(UNLISTED)
+
     def follows(self, cause: Finding) -> Finding:
         return replace(self, severity=INFO, caused_by=cause.id)
 
@@ -157,23 +165,37 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def merge(findings: Iterable[Finding], kinds: frozenset[str]) -> list[Finding]:
-    """Join rows of ``kinds`` that touch: one damaged stretch is one row, however many records it holds."""
-    kept: list[Finding] = []
-    for f in sorted(findings, key=lambda f: (f.kind, f.replica, f.ambiguous, f.phys_offset)):
-        last = kept[-1] if kept else None
-        if (
-            last is not None
-            and f.kind in kinds
-            and (last.kind, last.replica, last.severity, last.ambiguous, last.copies)
-            == (f.kind, f.replica, f.severity, f.ambiguous, f.copies)
-            and last.until == f.phys_offset
-            and last.segment == f.segment
-        ):
-            kept[-1] = replace(last, until=f.until, records=last.records + f.records)
-        else:
-            kept.append(f)
-    return kept
+class Merging:
+    """Joins rows of ``kinds`` that touch: one damaged stretch is one row, however many records it holds.
+
+    Rows of one kind come replica by replica, or of all in log order."""
+
+    def __init__(self, kinds: frozenset[str]) -> None:
+        self._kinds = kinds
+        self._last: dict[tuple[str, str, bool], Finding] = {}
+
+    def take(self, f: Finding) -> Iterator[Finding]:
+        """What no further row can touch."""
+        if f.kind not in self._kinds:
+            yield f
+            return
+        about = (f.kind, f.replica, f.ambiguous)
+        last = self._last.get(about)
+        if last is not None and _touch(last, f):
+            self._last[about] = replace(last, until=f.until, records=last.records + f.records)
+            return
+        self._last[about] = f
+        if last is not None:
+            yield last
+
+    def rest(self) -> Iterator[Finding]:
+        yield from self._last.values()
+        self._last.clear()
+
+
+def _touch(last: Finding, f: Finding) -> bool:
+    alike = (last.severity, last.copies, last.segment) == (f.severity, f.copies, f.segment)
+    return alike and last.until == f.phys_offset
 
 
 def order(findings: Iterable[Finding]) -> list[Finding]:

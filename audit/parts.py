@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+T = TypeVar("T")
+
 _WAITING_ROWS_MAX: Final = 50_000
+_SPOOLED_MAX: Final = 10_000
 
 
 class Folder:
@@ -43,6 +48,7 @@ class Parts:
         self._sink = pa.OSFile(self._path, "wb")
         self._writer: Any = pa.ipc.new_file(self._sink, schema, options=WRITTEN)
         self._numbers: list[list[int]] = [[] for _ in range(count)]
+        self._counts = [0] * count
         self._written = 0
         self._reader: Any = None
 
@@ -71,18 +77,60 @@ class Parts:
         for number, begin, end in zip(numbers, begins, [*begins[1:], len(order)], strict=True):
             self._writer.write_batch(batch.slice(int(begin), int(end - begin)))
             self._numbers[number].append(self._written)
+            self._counts[number] += int(end - begin)
             self._written += 1
 
     def part(self, number: int) -> pa.Table:
         """All rows of a part, in the order in which they came; none are added any more."""
+        return pa.concat_tables([self._schema.empty_table(), *self.batches(number)])
+
+    def batches(self, number: int) -> Iterator[pa.Table]:
+        """The same, one after the other."""
+        reader = self._open()
+        for at in self._numbers[number]:
+            yield pa.Table.from_batches([reader.get_batch(at)], schema=self._schema)
+
+    def rows(self, number: int) -> int:
+        """How many a part has; none are added any more."""
+        self._open()
+        return self._counts[number]
+
+    def _open(self) -> Any:
         if self._reader is None:
             self._flush()
             self._writer.close()
             self._sink.close()
             options = pa.ipc.IpcReadOptions(use_threads=False)
             self._reader = pa.ipc.open_file(pa.OSFile(self._path, "rb"), options=options)
-        batches = [self._reader.get_batch(at) for at in self._numbers[number]]
-        return pa.Table.from_batches(batches, schema=self._schema)
+        return self._reader
+
+
+class Spool(Generic[T]):
+    """Things in the order in which they came; those behind the first wait in a file. Gone with its last
+    user."""
+
+    def __init__(self, most: int = _SPOOLED_MAX) -> None:
+        self._most = most
+        self._waiting: list[T] = []
+        self._file: Any = None
+
+    def append(self, item: T) -> None:
+        self._waiting.append(item)
+        if len(self._waiting) >= self._most:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="keelmq-audit-")  # noqa: SIM115 - read later
+                weakref.finalize(self, self._file.close)
+            pickle.dump(self._waiting, self._file)
+            self._waiting = []
+
+    def __iter__(self) -> Iterator[T]:
+        """None is added any more."""
+        if self._file is not None:
+            end = self._file.tell()
+            self._file.seek(0)
+            while self._file.tell() < end:
+                yield from pickle.load(self._file)
+        yield from self._waiting
 
 
 def hashes(keys: pa.ChunkedArray | pa.Array) -> Any:

@@ -35,7 +35,7 @@ LOG: Final = pa.schema(
         ("until", pa.int64()),
         ("topic", pa.string()),
         ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),
+        ("queue_offset", pa.int64()),  # of a chunk: how much damage it has
         ("uniq_key", pa.string()),
         ("body_crc", pa.int64()),
         ("plain_crc", pa.int64()),
@@ -137,6 +137,7 @@ ACKED: Final = pa.schema(
 EXTENTS: Final = ["topic", "queue_id", "offset", "until", "queue_offset", "records"]
 
 BATCH_ROWS: Final = 65536
+DAMAGE_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,9 @@ class ScannedLog(Protocol):
     """What was scanned, and the questions that need all of it."""
 
     def chunks(self) -> pa.Table: ...
-    def damage(self) -> pa.Table: ...
+    def damage(self) -> Iterator[pa.Table]:
+        """Its LOG rows, of each replica by offset and kind."""
+
     def record_count(self) -> int: ...
     def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
         """RUNS, in log order, of every queue whose offsets do not ascend by one (transactions apart): of each
@@ -349,7 +352,7 @@ def run_scan(task: Task) -> Iterator[pa.RecordBatch]:
                 waiting.clear()
         if waiting:
             yield _one(waiting)
-        yield _other_batch(task.replica, chunk, damage)
+        yield from _other_batches(task.replica, chunk, damage)
     finally:
         storage.close()
 
@@ -440,20 +443,22 @@ def _record_batch(replica: int, rows: list[Record]) -> pa.RecordBatch:
     )
 
 
-def _other_batch(replica: int, chunk: Chunk, damage: list[Damage]) -> pa.RecordBatch:
-    rows: list[dict[str, Any]] = [
-        {
-            "row": CHUNK,
-            "replica": replica,
-            "offset": chunk.start,
-            "until": chunk.end,
-            "first": chunk.first,
-            "last_end": chunk.last_end,
-            "records": chunk.records,
-        }
-    ]
-    for d in damage:
-        rows.append(
+def _other_batches(replica: int, chunk: Chunk, damage: list[Damage]) -> Iterator[pa.RecordBatch]:
+    """The task's seams, with how much damage it met, then the damage by offset and kind."""
+    seams = {
+        "row": CHUNK,
+        "replica": replica,
+        "offset": chunk.start,
+        "until": chunk.end,
+        "queue_offset": len(damage),
+        "first": chunk.first,
+        "last_end": chunk.last_end,
+        "records": chunk.records,
+    }
+    yield pa.RecordBatch.from_pylist([seams], schema=LOG)
+    damage.sort(key=lambda d: (d.offset, d.kind))
+    for at in range(0, len(damage), DAMAGE_ROWS):
+        rows = [
             {
                 "row": DAMAGE,
                 "replica": replica,
@@ -468,5 +473,6 @@ def _other_batch(replica: int, chunk: Chunk, damage: list[Damage]) -> pa.RecordB
                 "found": d.found,
                 "records": d.records,
             }
-        )
-    return pa.RecordBatch.from_pylist(rows, schema=LOG)
+            for d in damage[at : at + DAMAGE_ROWS]
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=LOG)

@@ -15,7 +15,7 @@ from audit.engines.spill import SpillTask, spill_scan
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
-from audit.tables import DIGEST, LOG, Task, each_alone, run_digests
+from audit.tables import DIGEST, Task, each_alone, run_digests
 
 T = TypeVar("T")
 
@@ -64,9 +64,7 @@ class LocalEngine:
             self.close()  # first: a process that goes on would write into the folder while it is removed
             folder.close()
             raise
-        pieces = [piece for one in spilled for piece in one.pieces]
-        others = pa.concat_tables([LOG.empty_table(), *(one.others for one in spilled)])
-        return LocalLog(folder, pieces, others)
+        return LocalLog(folder, spilled)
 
     def index(self, tasks: list[IndexTask]) -> pa.Table:
         batches = self._map(run_index, tasks, sum(t.until - t.begin for t in tasks))

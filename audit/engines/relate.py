@@ -17,15 +17,13 @@ import pyarrow.compute as pc
 from audit.engines.acknowledged import Joined, faults
 from audit.engines.entries import entered
 from audit.engines.queue_runs import QueueCodes, QueueRuns
-from audit.engines.spill import EVERYWHERE, Piece, Rows, spill
+from audit.engines.spill import EVERYWHERE, Rows, Spilled, damage_of, spill
 from audit.ledger import Ledger
 from audit.parts import Folder, Parts, hashes
 from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.queue_files import QueueFile
 from audit.tables import (
-    CHUNK,
     COPIES,
-    DAMAGE,
     DUPLICATES,
     EXTENTS,
     LOG,
@@ -57,12 +55,12 @@ _SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc"), LOG.field("plain_c
 
 
 class LocalLog:
-    """Records in files; LOG rows that are none in memory."""
+    """Records and damage in files, of each task in the order of the tasks."""
 
-    def __init__(self, folder: Folder, pieces: Sequence[Piece], others: pa.Table) -> None:
-        row = others["row"].to_numpy()
-        self._chunks = others.filter(pa.array(row == CHUNK))
-        self._damage = others.filter(pa.array(row == DAMAGE))
+    def __init__(self, folder: Folder, spilled: Sequence[Spilled]) -> None:
+        pieces = [piece for one in spilled for piece in one.pieces]
+        self._chunks = pa.concat_tables([LOG.empty_table(), *(one.chunks for one in spilled)])
+        self._damage = [one.damage for one in spilled if one.damage]
         self._records = sum(piece.rows for piece in pieces)
         self._rows = Rows(pieces)
         self._folder = folder
@@ -71,8 +69,8 @@ class LocalLog:
     def chunks(self) -> pa.Table:
         return self._chunks
 
-    def damage(self) -> pa.Table:
-        return self._damage
+    def damage(self) -> Iterator[pa.Table]:
+        yield from damage_of(self._damage)
 
     def record_count(self) -> int:
         return self._records
@@ -267,5 +265,4 @@ def _strange(seen: pa.Table, sent: pa.Table) -> pa.Table:
 def collect(batches: Sequence[pa.RecordBatch]) -> LocalLog:
     """The log of LOG batches, each replica's records in log order."""
     folder = Folder()
-    spilled = spill(folder.file("records"), batches)
-    return LocalLog(folder, spilled.pieces, spilled.others)
+    return LocalLog(folder, [spill(folder.file("records"), batches)])

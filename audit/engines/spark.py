@@ -25,9 +25,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from audit.engines.acknowledged import WAITING_TOPIC
 from audit.engines.lines import read_ordered, read_sent
 from audit.engines.on_spark import digests
-from audit.engines.on_spark.entries import entered
+from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.ledger import LedgerRows
+from audit.engines.on_spark.runs import QUEUE, queue_runs
 from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.ledger import LEDGER, Ledger
@@ -90,10 +91,10 @@ _SCHEMAS: Final = {
 }
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
-STRETCH_BYTES: Final = 256 * 1024 * 1024
-"""Of the log: a queue's places are looked at one stretch a task."""
 STREAMED_ROWS: Final = 10_000
-QUEUE: Final = ["topic", "queue_id"]
+NAMED_MAX: Final = 64
+"""Stretches that a plan names."""
+DAMAGE_ORDER: Final = ["replica", "offset", "kind"]
 
 
 class LogSource(DataSource):
@@ -247,10 +248,7 @@ class SparkLog:
         self._ledger: LedgerRows | None = None
         # One job reads everything; what is asked later comes from the cache.
         self._ask("scan")
-        other = self._frame.filter(F.col("row") != RECORD).toArrow().cast(LOG)
-        row = other["row"].to_numpy()
-        self._chunks = other.filter(pa.array(row == CHUNK))
-        self._damage = other.filter(pa.array(row == DAMAGE))
+        self._chunks = self._frame.filter(F.col("row") == CHUNK).toArrow().cast(LOG)
         spread(session, self.record_count())
 
     def _ask(self, what: str) -> None:
@@ -259,8 +257,17 @@ class SparkLog:
     def chunks(self) -> pa.Table:
         return self._chunks
 
-    def damage(self) -> pa.Table:
-        return self._damage
+    @spark_errors()
+    def damage(self) -> Iterator[pa.Table]:
+        found = sum(self._chunks["queue_offset"].to_pylist())
+        if not found:
+            return
+        self._ask("damage")
+        rows = self._frame.filter(F.col("row") == DAMAGE)
+        if found <= STREAMED_ROWS:
+            yield rows.toArrow().cast(LOG).sort_by([(name, "ascending") for name in DAMAGE_ORDER])
+        else:
+            yield from _streamed(rows.orderBy(*DAMAGE_ORDER), LOG, "offset")
 
     def record_count(self) -> int:
         return sum(self._chunks["records"].to_pylist())
@@ -276,8 +283,7 @@ class SparkLog:
         records = self._frame.filter(F.col("row") == RECORD)
         if view.base == view.replica:
             return records.filter(F.col("replica") == view.replica)
-        offset = F.col("offset")
-        inside = _flat(or_, [(offset >= begin) & (offset < end) for begin, end in view.equal], F.lit(False))
+        inside = _within_any(view.equal)
         return records.filter(
             ((F.col("replica") == view.replica) & ~inside) | ((F.col("replica") == view.base) & inside)
         )
@@ -294,7 +300,7 @@ class SparkLog:
             carried = self._session.createDataFrame(before)
             rows = rows.unionByName(carried.select(*QUEUES.names, F.lit(False).alias("was_read")))
         first = F.col("was_read") & (F.col("queue_offset") != 0) if whole else F.lit(False)
-        runs = _runs(_runs_of_stretches(rows.withColumn("late", first), most))
+        runs = queue_runs(rows.withColumn("late", first), most)
         all_of = Window.partitionBy(*QUEUE)
         late = F.max((F.col("number") == 1) & F.col("late")).over(all_of)
         found = (
@@ -519,53 +525,6 @@ class SparkLog:
         return Tail(row["records"], row["first"], row["until"], row["key"])
 
 
-def _runs_of_stretches(rows: DataFrame, most: int) -> DataFrame:
-    """Runs of each queue in each stretch of the log: so one long queue is the work of many tasks.
-
-    Of each the first ``most`` and one more, and the last; ``n`` is a run's number in its stretch."""
-    stretch = F.floor(F.col("offset") / STRETCH_BYTES)
-    along = Window.partitionBy(*QUEUE, "stretch").orderBy("offset")
-    end = F.col("queue_offset") + F.col("advance")
-    begins = F.coalesce(F.lag(end).over(along) != F.col("queue_offset"), F.lit(True))
-    runs = (
-        rows.withColumn("stretch", stretch)
-        .withColumn("begins", begins.cast("long"))
-        .withColumn("n", F.sum("begins").over(along))
-        .groupBy(*QUEUE, "stretch", "n")
-        .agg(
-            F.min("offset").alias("offset"),
-            F.min_by("queue_offset", "offset").alias("queue_offset"),
-            F.max_by(end, "offset").alias("end"),
-            F.min_by("uniq_key", "offset").alias("uniq_key"),
-            F.max("offset").alias("last"),
-            F.min_by("late", "offset").alias("late"),
-        )
-    )
-    last = F.max("n").over(Window.partitionBy(*QUEUE, "stretch"))
-    return runs.withColumn("ns", last).filter((F.col("n") <= most + 1) | (F.col("n") == F.col("ns")))
-
-
-def _runs(parts: DataFrame) -> DataFrame:
-    """Runs of each queue with their ``number``: one that goes on in the next stretch is one."""
-    along = Window.partitionBy(*QUEUE).orderBy("offset")
-    goes_on = F.lag("end").over(along) == F.col("queue_offset")
-    first = F.when(F.coalesce(goes_on, F.lit(False)), 0).otherwise(1)
-    step = F.when(F.col("n") == 1, first).otherwise(F.col("n") - F.lag("n").over(along))
-    return (
-        parts.withColumn("step", step)
-        .withColumn("number", F.sum("step").over(along))
-        .groupBy(*QUEUE, "number")
-        .agg(
-            F.min("offset").alias("offset"),
-            F.min_by("queue_offset", "offset").alias("queue_offset"),
-            F.max_by("end", "offset").alias("end"),
-            F.min_by("uniq_key", "offset").alias("uniq_key"),
-            F.max("last").alias("last"),
-            F.min_by("late", "offset").alias("late"),
-        )
-    )
-
-
 def _streamed(rows: DataFrame, schema: pa.Schema, together: str) -> Iterator[pa.Table]:
     """The rows as small tables, a partition at a time on the driver; those of one ``together``, by which they
     are sorted, are in one."""
@@ -586,6 +545,15 @@ def _flat(join: Callable[[Column, Column], Column], columns: list[Column], none:
         joined = [join(a, b) for a, b in zip(columns[::2], columns[1::2], strict=False)]
         columns = joined + columns[len(joined) * 2 :]
     return columns[0] if columns else none
+
+
+def _within_any(intervals: Sequence[tuple[int, int]]) -> Column:
+    """Does the offset lie in one of the ascending intervals? A plan that named thousands would take longer
+    than the question."""
+    offset = F.col("offset")
+    if len(intervals) > NAMED_MAX:
+        return cell(offset, [edge for interval in intervals for edge in interval]) % 2 == 1
+    return _flat(or_, [(offset >= begin) & (offset < end) for begin, end in intervals], F.lit(False))
 
 
 def _within(rows: DataFrame, begin: int, end: int) -> DataFrame:

@@ -8,12 +8,13 @@ bytes a record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from audit.parts import WRITTEN
-from audit.tables import LOG, RECORD, Task, View, run_scan
+from audit.tables import CHUNK, DAMAGE, LOG, RECORD, Task, View, run_scan
 
 _OF_OTHERS: Final = {"row", "kind", "expected", "found", "first", "last_end", "records"}
 RECORDS: Final = pa.schema([field for field in LOG if field.name not in _OF_OTHERS])
@@ -34,10 +35,12 @@ class Piece(NamedTuple):
 
 
 class Spilled(NamedTuple):
-    """What a task left: LOG rows that are no records, and where its records are."""
+    """What a task left: its seams, as LOG rows, and where its records are, and its damage; empty: it met
+    none."""
 
-    others: pa.Table
+    chunks: pa.Table
     pieces: list[Piece]
+    damage: str
 
 
 class SpillTask(NamedTuple):
@@ -51,14 +54,16 @@ def spill_scan(job: SpillTask) -> Spilled:
 
 
 def spill(path: str, batches: Iterable[pa.RecordBatch]) -> Spilled:
-    """Write the records of LOG batches, which are in log order, to a file."""
-    others: list[pa.RecordBatch] = []
+    """Write the records of LOG batches, which are in log order, to a file, and their damage to another."""
+    chunks: list[pa.RecordBatch] = []
     pieces: list[Piece] = []
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, RECORDS, options=WRITTEN) as writer:
+    damage = _Damage(f"{path}.damage")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, RECORDS, options=WRITTEN) as writer, damage:
         for batch in batches:
             row = batch["row"].to_numpy()
             if (row != RECORD).any():
-                others.append(batch.filter(pa.array(row != RECORD)))
+                chunks.append(batch.filter(pa.array(row == CHUNK)))
+                damage.add(batch.filter(pa.array(row == DAMAGE)))
                 batch = batch.filter(pa.array(row == RECORD))
             if not len(batch):
                 continue
@@ -66,7 +71,41 @@ def spill(path: str, batches: Iterable[pa.RecordBatch]) -> Spilled:
             replica = int(batch["replica"][0].as_py())
             pieces.append(Piece(path, len(pieces), replica, int(offset[0]), int(offset[-1]), len(batch)))
             writer.write_batch(batch.select(RECORDS.names))
-    return Spilled(pa.Table.from_batches(others, schema=LOG), pieces)
+    return Spilled(pa.Table.from_batches(chunks, schema=LOG), pieces, damage.path)
+
+
+class _Damage:
+    """A file that is there only if there is damage. A context manager."""
+
+    def __init__(self, path: str) -> None:
+        self.path = ""
+        self._name = path
+        self._open = ExitStack()
+        self._writer: Any = None
+
+    def __enter__(self) -> None:
+        self._open.__enter__()
+
+    def __exit__(self, *told: Any) -> None:
+        self._open.__exit__(*told)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not len(batch):
+            return
+        if self._writer is None:
+            self.path = self._name
+            sink = self._open.enter_context(pa.OSFile(self.path, "wb"))
+            self._writer = self._open.enter_context(pa.ipc.new_file(sink, LOG, options=WRITTEN))
+        self._writer.write_batch(batch)
+
+
+def damage_of(paths: Iterable[str]) -> Iterator[pa.Table]:
+    """What tasks met, one small table after the other."""
+    for path in paths:
+        with pa.OSFile(path, "rb") as source:
+            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+            for number in range(reader.num_record_batches):
+                yield pa.Table.from_batches([reader.get_batch(number)], schema=LOG)
 
 
 class Rows:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.bounded import Bounded, Sink
+from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.ledger import Ledger
@@ -78,16 +78,16 @@ def check(
     views: dict[int, View],
     unions: Sequence[View],
     again: tuple[Again, ...],
-    unlisted: Sink = lambda finding: None,
+    rest: Rest = NO_REST,
 ) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
     ``unions``: the log as far back as any replica holds it, by which a message is too old.
 
-    What is not listed one by one goes to ``unlisted``."""
+    What is not listed one by one goes to ``rest``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
     places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]))
-    found = Bounded(unlisted, "acknowledged messages", by_queue=True)
+    found = rest.bounded("acknowledged messages", by=("topic", "queue_id"))
     orders = _Orders()
     expired = 0
     for table in log.acked(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from audit.findings import RANK, Finding, Spans, spans_of
+from audit.findings import RANK, Finding, spans_of
 from audit.kinds import entries, index
 
 _UNDER_ENTRIES: Final = (
@@ -67,41 +67,74 @@ CAUSES: Final = {
 """Which kinds a kind may follow from, the likeliest first."""
 
 
-def link(findings: Iterable[Finding], replicas: Sequence[str]) -> list[Finding]:
-    """Give each consequence its cause: a row that can cause it, over the same bytes of the same log.
+Hidden = Callable[[str, str, int, int], bool]
+"""Whether a row that is only counted, of a kind and replica, overlaps a stretch."""
+
+
+def link(
+    findings: Iterable[Finding], replicas: Sequence[str], hidden: Hidden = lambda *place: False
+) -> list[Finding]:
+    """Give each consequence its cause: a row that can cause it, over the same bytes of the same log."""
+    rows = list(findings)
+    links = Links(rows, replicas, hidden)
+    return [links.linked(f) for f in rows]
+
+
+class Links:
+    """What may be the cause of others.
 
     What is wrong on every replica (``*``) follows from damage only if every replica is damaged there. A cause
-    is no lighter than what follows from it (``_explains``).
+    is no lighter than what follows from it (``_explains``). A row that counts others stands for a cause where
+    one of them is.
     """
-    rows = list(findings)
-    by_kind: dict[str, list[Finding]] = {}
-    for f in rows:
-        if not f.caused_by:
-            by_kind.setdefault(f.kind, []).append(f)
-    spans = {kind: spans_of(causes) for kind, causes in by_kind.items()}
-    out = []
-    for f in rows:
+
+    def __init__(
+        self, findings: Iterable[Finding], replicas: Sequence[str], hidden: Hidden = lambda *place: False
+    ) -> None:
+        self._replicas = replicas
+        self._causes = _Causes((f for f in findings if not f.caused_by), hidden)
+
+    def linked(self, f: Finding) -> Finding:
+        """With its cause, if it has one."""
         # No damage of the log explains these.
         whole_queues = f.kind == "cq_missing" and f.records != 1 and f.found != entries.NO_ENTRY
         apart = f.caused_by or f.phys_offset < 0 or whole_queues
-        cause = None if apart else _cause(f, spans, replicas)
-        out.append(f.follows(cause) if cause is not None else f)
-    return out
+        cause = None if apart else _cause(f, self._causes, self._replicas)
+        return f.follows(cause) if cause is not None else f
 
 
-def _cause(
-    f: Finding, spans: dict[str, dict[str, Spans[Finding]]], replicas: Sequence[str]
-) -> Finding | None:
+class _Causes:
+    def __init__(self, findings: Iterable[Finding], hidden: Hidden) -> None:
+        self._hidden = hidden
+        listed: dict[str, list[Finding]] = {}
+        self._counted: dict[tuple[str, str], list[Finding]] = {}
+        for f in findings:
+            if f.counted:
+                self._counted.setdefault((f.kind, f.replica), []).append(f)
+            else:
+                listed.setdefault(f.kind, []).append(f)
+        self._spans = {kind: spans_of(rows) for kind, rows in listed.items()}
+
+    def first(self, kind: str, replica: str, begin: int, end: int) -> Finding | None:
+        """The first row of that kind and replica that overlaps a stretch, or counts one that does."""
+        of = self._spans.get(kind, {})
+        found = of[replica].first(begin, end) if replica in of else None
+        counted = self._counted.get((kind, replica), ())
+        if found is not None or not counted or not self._hidden(kind, replica, begin, end):
+            return found
+        return next((f for f in counted if f.overlaps(begin, end)), None)
+
+
+def _cause(f: Finding, causes: _Causes, replicas: Sequence[str]) -> Finding | None:
     everywhere: dict[str, Finding] = {}
     for kind in CAUSES.get(f.kind, ()):
-        of = spans.get(kind, {})
         for name in (f.replica, "*"):
-            cause = of[name].first(f.phys_offset, f.until) if name in of else None
+            cause = causes.first(kind, name, f.phys_offset, f.until)
             if cause is not None and _explains(cause, f):
                 return cause
         if f.replica == "*":
             for name in replicas:
-                cause = of[name].first(f.phys_offset, f.until) if name in of else None
+                cause = causes.first(kind, name, f.phys_offset, f.until)
                 if cause is not None and _explains(cause, f):
                     everywhere.setdefault(name, cause)
     return next(iter(everywhere.values())) if everywhere and len(everywhere) == len(set(replicas)) else None
@@ -111,6 +144,8 @@ def _explains(cause: Finding, f: Finding) -> bool:
     """A consequence is information, whatever it was: so what counts more than its cause is none.
 
     But in a suffix that a rejoin cuts, all goes with it, and the others have what it lacks."""
+    if f.counted and not (cause.phys_offset <= f.phys_offset and f.until <= cause.until):
+        return False  # some of those it counts stand elsewhere
     suffix = cause.kind == "divergent_suffix" and cause.phys_offset <= f.phys_offset
     if f.kind == "epoch_mismatch":
         return suffix

@@ -1,13 +1,25 @@
-"""Damage that the scan of one log met: ``crc_mismatch``, ``phys_offset_mismatch``, ``unreadable_region``."""
+"""Damage that the scan of one log met: ``crc_mismatch``, ``phys_offset_mismatch``, ``unreadable_region``.
+
+There may be as much of it as there are records: its rows lie in files, the first ones are listed, and of all
+of it is kept, in files too, where it is.
+"""
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.findings import ERROR, Finding, Spans, merge
+from audit.bounded import Bounded, Rest
+from audit.findings import ERROR, Finding, Merging
+from audit.intervals import Interval
 from audit.kinds.facts import Facts
+from audit.parts import Folder, Parts
+from audit.places import Places
+from audit.tables import LOG
 
 DAMAGE: Final = frozenset(
     {"crc_mismatch", "phys_offset_mismatch", "unreadable_region", "missing_segment", "file_unreadable"}
@@ -17,29 +29,84 @@ DAMAGE: Final = frozenset(
 MERGED: Final = frozenset({"crc_mismatch", "bytes_differ", "phys_offset_mismatch", "unreadable_region"})
 """Rows of these kinds that touch are one row."""
 
-
-def damage(facts: Facts, table: pa.Table) -> list[Finding]:
-    """Damage the scans met. What the reference holds, every replica proved equal there holds as well."""
-    by_replica: dict[int, dict[tuple[str, int], dict[str, Any]]] = {}
-    for row in table.to_pylist():
-        by_replica.setdefault(row["replica"], {})[row["kind"], row["offset"]] = row
-    for (kind, offset), row in list(by_replica.get(facts.reference, {}).items()):
-        for at in range(len(facts.replicas)):
-            if at != facts.reference and facts.equal_to_reference(at, offset, row["until"]):
-                by_replica.setdefault(at, {}).setdefault((kind, offset), row)
-    damaged = {
-        at: Spans((offset, int(row["until"]), True) for (_, offset), row in rows.items())
-        for at, rows in by_replica.items()
-    }
-    found = [_damaged(facts, at, row, damaged) for at, rows in by_replica.items() for row in rows.values()]
-    return merge(found, MERGED)
+ANY: Final = ""
+"""In ``Places``: whatever the kind."""
+Row = dict[str, Any]
 
 
-def _damaged(facts: Facts, at: int, row: dict[str, Any], damaged: dict[int, Spans[bool]]) -> Finding:
-    offset, until = row["offset"], int(row["until"])
-    holders = facts.holders(offset, until)
-    sound = [h for h in holders if h not in damaged or not damaged[h].first(offset, until)]
-    columns = ("topic", "queue_id", "queue_offset", "uniq_key", "expected", "found", "records")
-    return facts.at(
-        row["kind"], ERROR, at, offset, until, copies=len(sound), **{name: row[name] for name in columns}
-    )
+class Damages:
+    """The damage of all replicas. What the reference has, every replica proved equal there has as well."""
+
+    def __init__(self, facts: Facts, tables: Iterable[pa.Table], folder: Folder, rest: Rest) -> None:
+        """``tables``: LOG rows, of each replica in log order."""
+        self._facts = facts
+        self._rows = Parts(folder, LOG, len(facts.replicas))
+        for table in tables:
+            self._rows.add(table, table["replica"].to_numpy())
+        self._places = Places(folder)
+        damaged = [at for at in range(len(facts.replicas)) if self._has(at)]
+        for at in damaged:
+            for row in self._of(at):
+                self._places.add(ANY, facts.replicas[at].name, row["offset"], row["until"])
+        rows = rest.bounded("damaged stretches", by=(), each_replica=True)
+        merging = Merging(MERGED)
+        for at in damaged:
+            for row in self._of(at):
+                _keep(rows, merging.take(self._finding(at, row)))
+        _keep(rows, merging.rest())
+        self.findings = list(rows.findings())
+
+    def overlap(self, replica: str, begin: int, end: int) -> bool:
+        """Is there damage?"""
+        return self._places.overlap(ANY, replica, begin, end)
+
+    def _has(self, at: int) -> bool:
+        reference = self._facts.reference
+        return any(self._rows.rows(of) for of in (at, reference) if of == at or self._equal(at))
+
+    def _equal(self, at: int) -> Sequence[Interval]:
+        return self._facts.ranges.equal.get(at, [])
+
+    def _of(self, at: int) -> Iterator[Row]:
+        """Its damage in log order; of what was scanned of both, its own."""
+        own = self._read(at)
+        if at == self._facts.reference or not self._equal(at):
+            yield from own
+            return
+        last: tuple[str, int] | None = None
+        shared = _inside(self._read(self._facts.reference), self._equal(at))
+        for row in heapq.merge(own, shared, key=_place):
+            if (row["kind"], row["offset"]) != last:
+                yield row
+            last = (row["kind"], row["offset"])
+
+    def _read(self, at: int) -> Iterator[Row]:
+        for table in self._rows.batches(at):
+            yield from table.to_pylist()
+
+    def _finding(self, at: int, row: Row) -> Finding:
+        facts, offset, until = self._facts, row["offset"], int(row["until"])
+        sound = [
+            h for h in facts.holders(offset, until) if not self.overlap(facts.replicas[h].name, offset, until)
+        ]
+        columns = ("topic", "queue_id", "queue_offset", "uniq_key", "expected", "found", "records")
+        return facts.at(
+            row["kind"], ERROR, at, offset, until, copies=len(sound), **{name: row[name] for name in columns}
+        )
+
+
+def _keep(rows: Bounded, found: Iterable[Finding]) -> None:
+    for f in found:
+        rows.add(f.phys_offset, f)
+
+
+def _place(row: Row) -> tuple[int, str]:
+    return row["offset"], row["kind"]
+
+
+def _inside(rows: Iterable[Row], intervals: Sequence[Interval]) -> Iterator[Row]:
+    """Those that lie in one of the ascending intervals."""
+    for row in rows:
+        at = bisect_right(intervals, row["offset"], key=lambda interval: interval[0]) - 1
+        if at >= 0 and row["until"] <= intervals[at][1]:
+            yield row

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from audit.compare import Difference, is_suffix, runs
-from audit.findings import ERROR, WARN, Finding, Spans, merge, spans_of
+from audit.bounded import NO_REST, Rest
+from audit.compare import Difference, Run, runs
+from audit.findings import ERROR, WARN, Finding, Merging, spans_of
 from audit.intervals import Interval
 from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
@@ -18,32 +21,73 @@ SameBytes = Callable[[int, int, Interval], bool]
 """Whether two replicas hold the same bytes over an interval."""
 
 
+Damaged = Callable[[str, int, int], bool]
+"""Whether a replica's own bytes are damaged somewhere in a stretch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``body_crc`` asks the ledger for a message."""
+
+    damaged: Damaged
+    body_crc: Callable[[str], int | None]
+    acked_in: AckedIn
+    same_bytes: SameBytes
+
+
 def differences(
     facts: Facts,
-    rows: dict[tuple[int, int], list[Difference]],
-    roots: list[Finding],
-    body_crc: Callable[[str], int | None],
-    acked_in: AckedIn,
-    same_bytes: SameBytes,
+    pairs: Iterable[tuple[int, int, Iterable[Difference]]],
+    roots: Iterable[Finding],
+    asked: Asked,
+    rest: Rest = NO_REST,
 ) -> list[Finding]:
     """Readable bytes that differ: one row a suffix, one a stretch of damage; a vote says which copy is wrong.
 
-    ``body_crc`` asks the ledger for a message.
-    """
-    found: list[Finding] = []
-    rooted = spans_of(f for f in roots if f.kind in DAMAGE)
-    for (base, other), all_rows in sorted(rows.items()):
-        common_end = min(facts.replicas[base].end, facts.replicas[other].end)
-        for run in runs(all_rows):
-            if is_suffix(run, common_end):
-                found.append(_suffix(facts, run, base, other, acked_in, same_bytes))
-                continue
-            for d in run:
-                found += _stretch(facts, d, rooted, body_crc, same_bytes)
-    told: dict[tuple[str, str, int, int], Finding] = {}
-    for f in found:  # every pair of logs names the copy that is wrong: once is enough
-        told.setdefault((f.kind, f.replica, f.phys_offset, f.until), f)
-    return merge(told.values(), MERGED)
+    ``pairs``: two replicas and where they differ, in log order. What is not listed one by one goes to
+    ``rest``."""
+    rooted = spans_of(f for f in roots if f.kind in DAMAGE and not f.counted)
+
+    def damaged(replica: str, begin: int, end: int) -> bool:
+        listed = replica in rooted and rooted[replica].first(begin, end) is not None
+        return listed or asked.damaged(replica, begin, end)
+
+    told = replace(asked, damaged=damaged)
+    of_pairs = [_of_pair(facts, base, other, found, told) for base, other, found in pairs]
+    rows = rest.bounded("stretches that differ", by=(), each_replica=True)
+    merging = Merging(MERGED)
+    for f in _once(heapq.merge(*of_pairs, key=lambda f: f.phys_offset)):
+        for whole in merging.take(f):
+            rows.add(whole.phys_offset, whole)
+    for whole in merging.rest():
+        rows.add(whole.phys_offset, whole)
+    return list(rows.findings())
+
+
+def _of_pair(
+    facts: Facts, base: int, other: int, found: Iterable[Difference], asked: Asked
+) -> Iterator[Finding]:
+    common_end = min(facts.replicas[base].end, facts.replicas[other].end)
+    for run in runs(found):
+        if run.is_suffix(common_end):
+            yield _suffix(facts, run, base, other, asked.acked_in, asked.same_bytes)
+            continue
+        for d in run:
+            yield from _stretch(facts, d, asked)
+
+
+def _once(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Every pair of logs names the copy that is wrong: once is enough. In log order."""
+    told: set[tuple[str, str, int]] = set()
+    at = -1
+    for f in found:
+        if f.phys_offset != at:
+            told.clear()
+            at = f.phys_offset
+        about = (f.kind, f.replica, f.until)
+        if about not in told:
+            told.add(about)
+            yield f
 
 
 def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) -> tuple[int, int]:
@@ -54,16 +98,10 @@ def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) 
     return max(1, with_base), max(1, with_other)
 
 
-def _stretch(
-    facts: Facts,
-    d: Difference,
-    rooted: dict[str, Spans[Finding]],
-    body_crc: Callable[[str], int | None],
-    same: SameBytes,
-) -> list[Finding]:
+def _stretch(facts: Facts, d: Difference, asked: Asked) -> list[Finding]:
     """The pair's copies that most of the undamaged ones contradict; a copy damaged in itself has its row."""
-    span = (d.start, d.until)
-    damaged = _damaged(facts, rooted, span)
+    span, same = (d.start, d.until), asked.same_bytes
+    damaged = {at for at, r in enumerate(facts.replicas) if asked.damaged(r.name, *span)}
     pair = [at for at in (d.base, d.replica) if at not in damaged]
     if len(pair) == 2 and d.base_sound != d.replica_sound:
         unsound = d.base if d.replica_sound else d.replica
@@ -73,17 +111,13 @@ def _stretch(
         return []
     best = _largest(groups)
     if len(best) > 1:
-        return [_tied(facts, d, pair, best, body_crc)]
+        return [_tied(facts, d, pair, best, asked.body_crc)]
     return [_wrong(facts, d, at, best[0], ambiguous=False) for at in pair if at not in best[0]]
 
 
 def _largest(groups: list[list[int]]) -> list[list[int]]:
     most = max(len(group) for group in groups)
     return [group for group in groups if len(group) == most]
-
-
-def _damaged(facts: Facts, rooted: dict[str, Spans[Finding]], span: Interval) -> set[int]:
-    return {at for at, r in enumerate(facts.replicas) if r.name in rooted and rooted[r.name].first(*span)}
 
 
 def _unsound(facts: Facts, d: Difference, wrong: int, damaged: set[int], same: SameBytes) -> Finding:
@@ -144,14 +178,14 @@ def _wrong(facts: Facts, d: Difference, wrong: int, right: list[int], *, ambiguo
 
 def _suffix(
     facts: Facts,
-    run: list[Difference],
+    run: Run,
     base: int,
     other: int,
     acked_in: AckedIn,
     same: SameBytes,
 ) -> Finding:
     """One log went its own way. Later epoch wins, then the majority, then the acknowledged messages."""
-    begin, end = run[0].start, run[-1].until
+    begin, end = run.start, run.until
     a, b = facts.replicas[base], facts.replicas[other]
     epochs = (a.epoch_at(a.end - 1), b.epoch_at(b.end - 1))
     votes = _vote(facts, base, other, (begin, min(end, a.end, b.end)), same)
@@ -178,7 +212,7 @@ def _suffix(
         found=f"epoch {r.epoch_at(begin)}" + (f", consistent up to {common}" if common >= 0 else ""),
         ambiguous=ambiguous,
         copies=votes[0] if right == base else votes[1],
-        records=sum(d.records for d in run),
+        records=run.records,
     )
 
 

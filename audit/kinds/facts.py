@@ -49,8 +49,3 @@ class Facts:
 
     def holders(self, begin: int, end: int) -> list[int]:
         return [at for at, r in enumerate(self.replicas) if not r.empty and r.covers(begin, end)]
-
-    def equal_to_reference(self, replica: int, begin: int, end: int) -> bool:
-        return replica == self.reference or any(
-            a <= begin and end <= b for a, b in self.ranges.equal.get(replica, [])
-        )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from audit.bounded import Bounded, Sink
+from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.queues import Fault, Run, Runs, begins_again, explain
@@ -108,13 +108,11 @@ def _holder(facts: Facts, view: View, offset: int) -> int:
     return view.base if facts.replicas[view.base].covers(offset, offset + 1) else view.replica
 
 
-def duplicates(
-    facts: Facts, found: Iterable[pa.Table], view: View, unlisted: Sink = lambda finding: None
-) -> list[Finding]:
+def duplicates(facts: Facts, found: Iterable[pa.Table], view: View, rest: Rest = NO_REST) -> list[Finding]:
     """One row for each further copy of a message, of COPIES: at-least-once senders make them, so a warning.
 
-    What is not listed one by one goes to ``unlisted``."""
-    rows = Bounded(unlisted, "further copies", by_queue=False)
+    What is not listed one by one goes to ``rest``."""
+    rows = rest.bounded("further copies", by=("topic",))
     for table in found:
         for row in table.to_pylist():
             f = facts.at(
@@ -138,12 +136,10 @@ def duplicates(
 _STRANGE = {-1: "never sent", UNKNOWN: "another body than was sent", REFUSED: "its send was refused"}
 
 
-def phantoms(
-    facts: Facts, found: Iterable[pa.Table], view: View, unlisted: Sink = lambda finding: None
-) -> list[Finding]:
+def phantoms(facts: Facts, found: Iterable[pa.Table], view: View, rest: Rest = NO_REST) -> list[Finding]:
     """One row for each message that cannot be there, of STRANGERS. What is not listed one by one goes to
-    ``unlisted``."""
-    rows = Bounded(unlisted, "messages that nobody sent", by_queue=False)
+    ``rest``."""
+    rows = rest.bounded("messages that nobody sent", by=("topic",))
     for table in found:
         for row in table.to_pylist():
             f = facts.at(

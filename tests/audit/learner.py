@@ -10,14 +10,14 @@ from audit.tables import Engine
 from tests.audit.plants import MESSAGES, make, run_with
 from tests.audit.stores import write_checkpoint
 
-
 LEARNER = 3
 """Of four replicas: nothing in its store tells that it counts for no acknowledgement."""
 
 
 class Behind(NamedTuple):
-    """A learner that lacks the last messages. ``confirmed``: by how many messages the checkpoint of the others
-    ends before their logs, and the learner's behind its log's end. ``noted``: its broker noted a longer log."""
+    """A learner that lacks the last messages. ``confirmed``: by how many messages the checkpoint of the
+    others ends before their logs, and the learner's behind its log's end. ``noted``: its broker noted a
+    longer log."""
 
     lacks: int
     severity: str

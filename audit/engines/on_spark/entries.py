@@ -74,7 +74,7 @@ def entered(
 def _runs(unentered: DataFrame, wrong: DataFrame, cuts: Sequence[int]) -> DataFrame:
     """LACKING rows: consecutive places whose records ascend are one, for the driver may not hold each record
     of a store that has no entries. Alone is a record that a wrong entry names, or that reaches over a cut."""
-    first, last = _cell(F.col("offset"), cuts), _cell(F.col("until") - 1, cuts)
+    first, last = cell(F.col("offset"), cuts), cell(F.col("until") - 1, cuts)
     named = wrong.select(*PLACE, F.lit(True).alias("named")).distinct()
     along = Window.partitionBy("topic", "queue_id", "stretch").orderBy("queue_offset", "offset")
     place, offset = F.col("queue_offset"), F.col("offset")
@@ -106,7 +106,7 @@ def _runs(unentered: DataFrame, wrong: DataFrame, cuts: Sequence[int]) -> DataFr
     )
 
 
-def _cell(offset: Column, cuts: Sequence[int]) -> Column:
+def cell(offset: Column, cuts: Sequence[int]) -> Column:
     """How many of the ascending cuts are not behind the offset: looked for by halves."""
     if not cuts:
         return F.lit(0)

@@ -3,6 +3,7 @@ their records."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from audit.carried import NOTHING
 from audit.engines.local import LocalEngine
 from audit.engines.relate import LocalLog, collect
 from audit.kinds import queues
+from audit.parts import Folder, Spool
+from audit.places import Places
 from audit.queues import explain
 from audit.reading.storage import parse_stores
 from audit.run import audit
 from audit.tables import LOG, RECORD, ScannedLog, View
 from tests import ROOT
-from tests.audit.counted import check_counted, lost_and_repeated
+from tests.audit.counted import check_counted, check_damage, lost_and_repeated, much_damaged
 from tests.audit.plants import make, run_local
 from tests.audit.stores import look, patch
 
@@ -106,7 +109,7 @@ def test_of_a_long_queue_spark_collects_the_breaks(broken: bool, engine: object)
 
 def test_the_report_counts_what_it_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty records of a queue, each at the place before the one before."""
-    monkeypatch.setattr("audit.run.RUNS_MAX", 4)
+    monkeypatch.setattr("audit.questions.RUNS_MAX", 4)
     stores, writer, _ = make(tmp_path)
     rows = [row for row in writer.rows if row["queue_id"] == 0]
     for store in stores:
@@ -141,6 +144,42 @@ def test_lost_and_repeated_messages_are_counted_beyond_the_first(
     rest.write_bytes(b"of an audit before")
     audit(parse_stores([str(stores[0])]), LocalEngine(), ledger_path=None, unlisted=rest)
     assert pq.read_table(rest).num_rows == 35
+
+
+def test_damage_is_counted_beyond_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each damaged record and each that differs was one of the driver's objects until its report."""
+    stores, ledger = much_damaged(tmp_path)
+    whole = run_local(stores, ledger)
+    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    rest = tmp_path / "unlisted.parquet"
+    specs = parse_stores([*map(str, stores)])
+    report = audit(specs, LocalEngine(), ledger_path=str(ledger), unlisted=rest)
+    check_damage(report, whole, rest)
+
+
+def test_what_a_place_overlaps_is_found_in_any_order_of_places(tmp_path: Path) -> None:
+    folder = Folder()
+    try:
+        places = Places(folder)
+        chance = random.Random(7)
+        spans = [(begin, begin + chance.randrange(30)) for begin in chance.sample(range(9000), 300)]
+        for begin, until in spans:
+            places.add("kind", "r0", begin, until)
+        for _ in range(2000):
+            begin = chance.randrange(9100)
+            end = begin + chance.randrange(20)
+            expected = any(a < max(end, begin + 1) and begin < b for a, b in spans)
+            assert places.overlap("kind", "r0", begin, end) == expected
+        assert not places.overlap("kind", "r1", 0, 9000)
+    finally:
+        folder.close()
+
+
+def test_what_is_spooled_comes_in_order_also_of_more_than_waits_in_memory() -> None:
+    spool: Spool[int] = Spool(most=3)
+    for n in range(11):
+        spool.append(n)
+    assert list(spool) == list(spool) == list(range(11))
 
 
 def test_faults_of_acknowledged_messages_come_in_small_tables(

@@ -27,7 +27,7 @@ from audit.tables import Engine, EngineError, View
 from tests import ROOT
 from tests.audit import learner
 from tests.audit.border import BORDER, PLACES, append, made
-from tests.audit.counted import check_counted, lost_and_repeated
+from tests.audit.counted import check_counted, check_damage, lost_and_repeated, much_damaged
 from tests.audit.plants import (
     PLANTS,
     delayed,
@@ -256,7 +256,7 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     least = int(conf.get(PARTITIONS) or 0)
     monkeypatch.setattr("audit.engines.on_spark.session.TASK_ROWS", 20)
     monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
-    monkeypatch.setattr(spark, "STRETCH_BYTES", 1500)
+    monkeypatch.setattr("audit.engines.on_spark.runs.STRETCH_BYTES", 1500)
     monkeypatch.setattr(spark, "STREAMED_ROWS", 3)
     # As on a cluster: no line of the ledger goes through the driver.
     monkeypatch.setattr("audit.engines.on_spark.ledger.reads_here", lambda session: False)
@@ -269,6 +269,19 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     assert int(conf.get(PARTITIONS) or 0) == -(-rows // 20) > least, "so no task of a shuffle gets more"
     spread(cast(spark.SparkEngine, engine)._session, 0)
     assert int(conf.get(PARTITIONS) or 0) == least
+    assert report.findings == run_local(stores, ledger).findings
+
+
+def test_spark_counts_damage_beyond_the_first(
+    engine: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, ledger = much_damaged(tmp_path)
+    whole = run_local(stores, ledger)
+    monkeypatch.setattr("audit.bounded.LISTED_MAX", 5)
+    monkeypatch.setattr("audit.engines.spark.STREAMED_ROWS", 3)  # so damage comes as a stream
+    rest, specs = tmp_path / "unlisted.parquet", parse_stores([*map(str, stores)])
+    report = audit(specs, cast(Engine, engine), ledger_path=str(ledger), unlisted=rest)
+    check_damage(report, whole, rest)
     assert report.findings == run_local(stores, ledger).findings
 
 
@@ -366,7 +379,7 @@ def test_a_ledger_that_is_cut_after_it_was_checked_ends_the_audit(
     lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
     whole = ledger.read_text()
     ledger.write_text(f"{whole}{lost}\n")
-    seen, checked = ledgers._seen, []
+    seen, checked = ledgers._seen, list[Any]()
 
     def seen_and_cut(rows: Any, told: Any) -> Any:
         found = seen(rows, told)
