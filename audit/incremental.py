@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from audit.carried import NOTHING, Carries, Clean, bytes_of, replace, rows_of
 from audit.findings import INFO, Finding
+from audit.folding import Folded, Stretch
 from audit.intervals import Interval, joined
 from audit.reading.layout import Replica, Segment
 from audit.reading.storage import open_storage
 from audit.sources.location import identity
-from audit.tables import DIGEST, ScannedLog, Task, View
+from audit.tables import ScannedLog, Task, View
 
 STATE: Final = pa.schema(
     [
@@ -31,9 +32,13 @@ STATE: Final = pa.schema(
         ("mtime_ns", pa.int64()),
         ("start", pa.int64()),
         ("end", pa.int64()),
+        ("ranges", pa.int64()),
+        ("shortest", pa.int32()),
+        ("longest", pa.int32()),
         ("digest", pa.binary()),
     ]
 )
+"""One row a segment of a replica: of all digests of its ranges as one (``audit.folding``)."""
 File = tuple[str, str]
 """A replica's name and location as ``_of`` tells them, and a path below it."""
 Stamp = tuple[int, int]
@@ -71,8 +76,8 @@ class Trust:
         self._state = state
         self._replicas = replicas
         self._stamps: dict[File, Stamp] = {}
-        self._known: dict[File, dict[Interval, bytes]] = {}
-        self._former: dict[File, dict[Interval, bytes]] = {}  # of files that changed since
+        self._known: dict[File, dict[Interval, Folded]] = {}
+        self._former: dict[File, dict[Interval, Folded]] = {}  # of files that changed since
         self._learned: list[dict[str, Any]] = []
         self._carries = Carries(state.with_suffix("") if state else Path())
         self._clean: dict[File, Clean] = {}
@@ -97,7 +102,8 @@ class Trust:
             file = (row["location"], row["file"])
             same = self._stamps.get(file) == (row["size"], row["mtime_ns"])
             of = self._known if same else self._former
-            of.setdefault(file, {})[row["start"], row["end"]] = row["digest"]
+            if row["ranges"] is not None:  # else an older release kept a row a MiB
+                of.setdefault(file, {})[row["start"], row["end"]] = Folded.of(row)
         for file, clean in list(self._clean.items()):
             if self._stamps.get(file) != clean.stamp:
                 self._former.setdefault(file, {})
@@ -105,55 +111,39 @@ class Trust:
 
     @property
     def keeps(self) -> bool:
-        """Are the digests of each range kept for an audit to come?"""
+        """Is what the digests say kept for an audit to come?"""
         return self._state is not None
 
-    def split(self, planned: list[Task]) -> tuple[pa.Table, list[Task]]:
-        """Digests already known, and the tasks still to run."""
-        rows: list[dict[str, Any]] = []
-        todo = []
-        for task in planned:
-            known = self._known.get((_of(self._replicas[task.replica]), task.file), {})
-            inside = sorted(k for k in known if task.start <= k[0] and k[1] <= task.end)
-            edges = [task.start, *(end for _, end in inside)]
-            whole = [start for start, _ in inside] == edges[:-1] and edges[-1] == task.end
-            if whole and set(task.cuts) <= set(edges):
-                rows += [
-                    {"replica": task.replica, "start": a, "end": b, "digest": known[a, b]} for a, b in inside
-                ]
-            else:
-                todo.append(task)
-        read = {(task.replica, task.file) for task in todo}
-        self.said.digests = [
-            f"{self._replicas[at].name}/{file.rpartition('/')[2]}"
-            for at, file in sorted({(task.replica, task.file) for task in planned} - read)
-        ]
-        return pa.Table.from_pylist(rows, schema=DIGEST), todo
+    @property
+    def segment_bytes(self) -> int:
+        return _segment_bytes(self._replicas)
 
-    def learn(self, planned: list[Task], table: pa.Table) -> None:
-        """Keep the digests of sealed segments for the next audit."""
+    def kept(self, whole: list[list[Stretch]]) -> dict[Stretch, Folded]:
+        """What is known of stretches that are the same as when they were read."""
+        found = {}
+        for one in (one for of in whole for one in of):
+            known = self._known.get((_of(self._replicas[one.replica]), one.file), {})
+            if (one.start, one.end) in known:
+                found[one] = known[one.start, one.end]
+        return found
+
+    def learn(self, found: dict[Stretch, Folded], *, read: Iterable[Stretch], rest: Iterable[Task]) -> None:
+        """Keep what is known of sealed segments for the next audit. ``read``: stretches whose bytes were read
+        now; ``rest``: tasks of other segments."""
         if self._state is None:
             return
-        files = {(t.replica, t.segment_base): t for t in planned}
-        size = _segment_bytes(self._replicas)
-        for row in table.to_pylist():
-            base = row["start"] // size * size
-            task = files.get((row["replica"], base))
-            where = _of(self._replicas[row["replica"]])
-            if task is None or (where, task.file) not in self._stamps:
+        seen = {(one.replica, one.file) for one in read} | {(task.replica, task.file) for task in rest}
+        files = {(one.replica, one.file) for one in found}
+        self.said.digests = [
+            f"{self._replicas[at].name}/{file.rpartition('/')[2]}" for at, file in sorted(files - seen)
+        ]
+        for one, folded in found.items():
+            file = (_of(self._replicas[one.replica]), one.file)
+            if file not in self._stamps:
                 continue
-            stamp = self._stamps[where, task.file]
-            self._learned.append(
-                {
-                    "location": where,
-                    "file": task.file,
-                    "size": stamp[0],
-                    "mtime_ns": stamp[1],
-                    "start": row["start"],
-                    "end": row["end"],
-                    "digest": row["digest"],
-                }
-            )
+            size, mtime_ns = self._stamps[file]
+            row = {"location": file[0], "file": file[1], "size": size, "mtime_ns": mtime_ns}
+            self._learned.append({**row, "start": one.start, "end": one.end, **folded._asdict()})
 
     def carry(self, differ: Iterable[Interval], *, ledger: bool) -> int:
         """Trust the oldest segments in which nothing was wrong and all replicas still agree. Returns where
@@ -199,9 +189,10 @@ class Trust:
 
     def _say_changed(self) -> None:
         """Files that were known once and did not stay as they were; those that retention took are none."""
-        now: dict[File, dict[Interval, bytes]] = {}
+        now: dict[File, dict[Interval, Folded]] = {}
         for row in self._learned:
-            now.setdefault((row["location"], row["file"]), {})[row["start"], row["end"]] = row["digest"]
+            file = (row["location"], row["file"])
+            now.setdefault(file, {})[row["start"], row["end"]] = Folded.of(row)
         for r in self._replicas:
             for segment in r.segments:
                 file = (_of(r), segment.file)

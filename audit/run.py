@@ -6,19 +6,17 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from audit import incremental, plan
 from audit.bounded import Unlisted
 from audit.compare import Ranges, compare_digests
+from audit.digesting import compared
 from audit.findings import INFO, SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
@@ -31,7 +29,7 @@ from audit.reading.storage import StoreSpec, open_storage, shown, without_secret
 from audit.results.evidence import Evidence, evidence
 from audit.results.losses import Window, windows
 from audit.sources import unpacked
-from audit.tables import DIGEST, Engine, EngineError, ScannedLog, Task, each_alone
+from audit.tables import Engine, EngineError, ScannedLog
 from model.errors import MqError
 from runtime.version import version
 
@@ -263,8 +261,7 @@ def _audit(
     if shared:
         progress("comparing digests")
         planned = plan.tasks(replicas, shared, chunk=chunk, cuts=plan.digest_cuts(replicas))
-        table = _digests(engine, planned, trust, report)
-        trust.learn(planned, table.select(DIGEST.names))
+        table, report.digest_bytes = compared(engine, planned, trust)
     reference = plan.reference_of(replicas, table)
     report.reference = replicas[reference].name
     if table is not None:
@@ -296,21 +293,6 @@ def _audit(
         trust.save(report.findings, scanned, unions)
     finally:
         scanned.close()
-
-
-def _digests(engine: Engine, planned: list[Task], trust: incremental.Trust, report: Report) -> pa.Table:
-    known, todo = trust.split(planned)
-    report.digest_bytes = sum(t.end - t.start for t in todo)
-    if trust.keeps:
-        table = each_alone(pa.concat_tables([known, engine.digests(todo) if todo else DIGEST.empty_table()]))
-    else:
-        table = engine.compared(todo)
-    if pc.count_distinct(pc.binary_length(table["digest"])).as_py() > 1:
-        # Some workers, or an audit before, had no fast hashes: these say nothing of the others'.
-        report.digest_bytes += sum(t.end - t.start for t in planned)
-        again = [replace(t, everywhere=True) for t in planned]
-        table = each_alone(engine.digests(again)) if trust.keeps else engine.compared(again)
-    return table
 
 
 def _scan(

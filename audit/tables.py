@@ -55,6 +55,18 @@ DIGEST: Final = pa.schema(
 )
 COMPARED: Final = DIGEST.append(pa.field("ranges", pa.int64()))
 """The digest of the first of ``ranges`` that touch, in all of which the same replicas hold the same bytes."""
+FOLDED: Final = pa.schema(
+    [
+        ("replica", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("ranges", pa.int64()),
+        ("shortest", pa.int32()),  # bytes of a digest: a worker without fast hashes has others
+        ("longest", pa.int32()),
+        ("digest", pa.binary()),
+    ]
+)
+"""One of all digests of a replica's part of a segment."""
 QUEUES: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -293,11 +305,11 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Do now what the first job would otherwise wait for. Optional."""
 
-    def digests(self, tasks: list[Task]) -> pa.Table:
-        """DIGEST rows."""
-
     def compared(self, tasks: list[Task]) -> pa.Table:
         """COMPARED rows."""
+
+    def folded(self, tasks: list[Task], segment_bytes: int) -> pa.Table:
+        """FOLDED rows."""
 
     def scan(self, tasks: list[Task]) -> ScannedLog: ...
     def index(self, tasks: list[IndexTask]) -> pa.Table:

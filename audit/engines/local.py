@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from audit.engines.relate import LocalLog
 from audit.engines.spill import SpillTask, spill_scan
+from audit.folding import fold
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
@@ -50,10 +51,14 @@ class LocalEngine:
         return list(self._pool.map(call, tasks))
 
     def digests(self, tasks: list[Task]) -> pa.Table:
+        """DIGEST rows."""
         return pa.Table.from_batches(self._map(run_digests, tasks, _bytes_of(tasks)), schema=DIGEST)
 
     def compared(self, tasks: list[Task]) -> pa.Table:
         return each_alone(self.digests(tasks))
+
+    def folded(self, tasks: list[Task], segment_bytes: int) -> pa.Table:
+        return fold(self.digests(tasks), segment_bytes)
 
     def scan(self, tasks: list[Task]) -> LocalLog:
         folder = Folder()

@@ -47,6 +47,7 @@ from audit.tables import (
     DIGEST,
     DUPLICATES,
     EXTENTS,
+    FOLDED,
     LOG,
     QUEUES,
     RECORD,
@@ -108,7 +109,10 @@ class LogSource(DataSource):
         return from_arrow_schema(_SCHEMAS[self.options["kind"]])
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return LogReader(self.options["kind"], json.loads(self.options["tasks"]))
+        kind, tasks = self.options["kind"], self.options["tasks"]
+        # Spark sends both, source and reader, to each task: of a large log's tasks that is their square.
+        self.options = {"kind": kind, "tasks": "[]"}
+        return LogReader(kind, json.loads(tasks))
 
 
 class LogReader(DataSourceReader):
@@ -117,6 +121,10 @@ class LogReader(DataSourceReader):
     def __init__(self, kind: str, tasks: list[dict[str, Any]]) -> None:
         self._kind = kind
         self._tasks = tasks
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What reads one partition needs."""
+        return {"_kind": self._kind, "_tasks": []}
 
     def partitions(self) -> list[InputPartition]:
         if self._kind == "entries":  # many and small: a few files a partition
@@ -195,15 +203,18 @@ class SparkEngine:
         return load(self._session, kind, [t.to_json() for t in tasks])
 
     @spark_errors()
-    def digests(self, tasks: list[Task]) -> pa.Table:
-        describe(self._session, "digests")
-        return self._load("digests", tasks).toArrow().cast(DIGEST)
-
-    @spark_errors()
     def compared(self, tasks: list[Task]) -> pa.Table:
         describe(self._session, "digests")
         spread(self._session, sum(task.end - task.start for task in tasks) // DIGEST_BYTES)
         return digests.compared(self._load("digests", tasks)).toArrow().cast(COMPARED)
+
+    @spark_errors()
+    def folded(self, tasks: list[Task], segment_bytes: int) -> pa.Table:
+        if not tasks:
+            return FOLDED.empty_table()
+        describe(self._session, "digests of segments")
+        spread(self._session, sum(task.end - task.start for task in tasks) // DIGEST_BYTES)
+        return digests.folded(self._load("digests", tasks), segment_bytes).toArrow().cast(FOLDED)
 
     @spark_errors()
     def scan(self, tasks: list[Task]) -> SparkLog:
@@ -257,17 +268,25 @@ class SparkLog:
     def chunks(self) -> pa.Table:
         return self._chunks
 
-    @spark_errors()
     def damage(self) -> Iterator[pa.Table]:
-        found = sum(self._chunks["queue_offset"].to_pylist())
-        if not found:
+        left = sum(self._chunks["queue_offset"].to_pylist())
+        if not left:
             return
         self._ask("damage")
+        for table in self._damage(left):
+            left -= len(table)
+            yield table
+        if left:  # a worker lost what it kept, and the store is another one by now
+            raise EngineError("the damage of a log was read again, and was not the same")
+
+    def _damage(self, count: int) -> Iterator[pa.Table]:
         rows = self._frame.filter(F.col("row") == DAMAGE)
-        if found <= STREAMED_ROWS:
-            yield rows.toArrow().cast(LOG).sort_by([(name, "ascending") for name in DAMAGE_ORDER])
-        else:
+        if count > STREAMED_ROWS:
             yield from _streamed(rows.orderBy(*DAMAGE_ORDER), LOG, "offset")
+            return
+        with spark_errors():
+            found = rows.toArrow().cast(LOG)
+        yield found.sort_by([(name, "ascending") for name in DAMAGE_ORDER])
 
     def record_count(self) -> int:
         return sum(self._chunks["records"].to_pylist())

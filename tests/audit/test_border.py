@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from audit.engines.local import LocalEngine
@@ -16,7 +17,9 @@ from audit.sources import unpacked
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.plants import run_local
 from tests.audit.sources import tarred
-from tests.audit.stores import LogWriter, look, patch
+from tests.audit.stores import LogWriter, copies, look, patch
+
+LARGE = 3 << 20
 
 
 def told(report: Report) -> set[tuple[str, str, int]]:
@@ -158,6 +161,52 @@ def test_the_report_says_what_was_trusted(tmp_path: Path) -> None:
     assert trust["digests"] == [f"r{n}/{base:020d}" for n in range(3) for base in (0, 4096)]
     assert trust["keys"] > 50
     assert trust["since"]
+
+
+def large(root: Path) -> tuple[list[Path], LogWriter]:
+    """Segments of three ranges that have a digest each."""
+    writer = LogWriter(root / "origin", segment=LARGE)
+    for n in range(100):
+        writer.add(b"x" * 90_000, key=f"k{n}", stamp=1000 + n)
+    writer.confirm(epochs=[(1, 0)])
+    return copies(writer.root), writer
+
+
+def test_of_each_segment_one_row_is_kept(tmp_path: Path) -> None:
+    """A row a MiB was in the driver's memory, and in the state."""
+    stores, writer = large(tmp_path)
+    state = tmp_path / "trusted.parquet"
+    first = run_local(stores, None, state)
+    assert first.digest_bytes == 3 * writer.end
+    assert pq.read_metadata(state).num_rows == 3 * 2
+    assert pq.read_table(state)["ranges"].to_pylist() == [3] * 6
+    second = run_local(stores, None, state)
+    assert second.digest_bytes == 3 * (writer.end - 2 * LARGE)
+    assert (second.findings, second.differing_bytes, second.reference) == ([], 0, first.reference)
+
+
+def test_each_range_is_looked_at_of_segments_that_differ(tmp_path: Path) -> None:
+    stores, writer = large(tmp_path)
+    patch(stores[1], int(str(writer.rows[10]["phys_offset"])) + 90, b"?", LARGE)
+    state = tmp_path / "trusted.parquet"
+    full = run_local(stores, None)
+    for _ in range(2):
+        report = run_local(stores, None, state)
+        assert report.findings == full.findings
+        assert report.differing_bytes == full.differing_bytes == 1 << 20
+    assert report.digest_bytes == 3 * LARGE + 3 * (writer.end - 2 * LARGE)
+    assert report.trust.digests == [f"r{n}/{LARGE:020d}" for n in range(3)]
+
+
+def test_what_an_older_release_kept_is_read_again(tmp_path: Path) -> None:
+    stores, writer = large(tmp_path)
+    state = tmp_path / "trusted.parquet"
+    run_local(stores, None, state)
+    rows = pq.read_table(state)
+    pq.write_table(rows.drop_columns(["ranges", "shortest", "longest"]), state)
+    report = run_local(stores, None, state)
+    assert (report.digest_bytes, report.verdict) == (3 * writer.end, "clean")
+    assert pq.read_table(state).equals(rows)
 
 
 def test_a_file_beside_the_log_takes_no_trust_from_its_segments(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from audit.tables import COMPARED
+from audit.folding import BETWEEN, WITHIN
+from audit.tables import COMPARED, FOLDED
 
 STRETCH_BYTES: Final = 1 << 30
 """Of the log, that one task looks along."""
@@ -43,3 +44,26 @@ def compared(digests: DataFrame) -> DataFrame:
         .withColumn("one", F.explode("held"))
     )
     return runs.select("one.replica", "start", "end", "one.digest", "ranges").select(*COMPARED.names)
+
+
+def folded(digests: DataFrame, segment_bytes: int) -> DataFrame:
+    """FOLDED rows of DIGEST rows, as ``audit.folding`` makes them."""
+    ranges = F.sort_array(F.collect_list(F.struct("start", "end", "digest")))
+    text = F.transform(
+        "held", lambda one: F.concat_ws(WITHIN, one["start"], one["end"], F.lower(F.hex(one["digest"])))
+    )
+    return (
+        digests.withColumn("segment", F.floor(F.col("start") / segment_bytes))
+        .withColumn("size", F.length("digest"))
+        .groupBy("replica", "segment")
+        .agg(
+            F.min("start").alias("start"),
+            F.max("end").alias("end"),
+            F.count("*").alias("ranges"),
+            F.min("size").alias("shortest"),
+            F.max("size").alias("longest"),
+            ranges.alias("held"),
+        )
+        .withColumn("digest", F.unhex(F.sha2(F.concat_ws(BETWEEN, text), 256)))
+        .select(*FOLDED.names)
+    )

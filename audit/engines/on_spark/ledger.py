@@ -57,7 +57,7 @@ class LedgerRows:
         try:
             path = _named_alike(ledger.path)
             rows = self._load(kind, sent_ranges(path) if sent else ranges(path)).persist()
-            if _seen(rows, _OF[kind]) == self._asked(kind):
+            if _seen(rows, _OF[kind]) == [self._asked(kind)]:
                 self._read.append(kind)
                 return rows
         except (PySparkException, Py4JError, ConfigError, OSError) as error:
@@ -66,15 +66,23 @@ class LedgerRows:
             rows.unpersist()
         return self._session.createDataFrame(ledger.table(sent=sent)).persist()
 
-    def _asked(self, kind: str) -> list[Any]:
+    def _asked(self, kind: str) -> tuple[int, int]:
         """How many rows the driver saw, and their digest."""
-        sent = kind == "sent"
-        return [(self.ledger.sends if sent else len(self.ledger), self.ledger.digest(sent=sent))]
+        return self._count(kind), self.ledger.digest(sent=kind == "sent")
+
+    def _count(self, kind: str) -> int:
+        return self.ledger.sends if kind == "sent" else len(self.ledger)
 
     def same(self) -> bool:
-        """Are the rows that the workers read those of the driver, still? What they keep may be lost with one
-        of them, and is read again then, of a file that may have been cut meanwhile."""
-        return all(_seen(self._kept[kind], _OF[kind]) == self._asked(kind) for kind in self._read)
+        """Are the rows still all of the driver's, and those that the workers read the same? What these keep
+        may be lost, and is read again then, of a file that may have been cut meanwhile; and a session may be
+        set to read on where a file is gone."""
+        return all(self._is_whole(kind, frame) for kind, frame in self._kept.items())
+
+    def _is_whole(self, kind: str, frame: DataFrame) -> bool:
+        if kind in self._read:
+            return _seen(frame, _OF[kind]) == [self._asked(kind)]
+        return frame.count() == self._count(kind)
 
     def close(self) -> None:
         for frame in self._kept.values():

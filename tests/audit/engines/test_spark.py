@@ -12,6 +12,7 @@ from operator import add
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow.parquet as pq
 import pytest
 
 from audit import plan
@@ -23,7 +24,7 @@ from audit.ledger import Ledger, read_ledger
 from audit.reading.layout import find_ends, load
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.tables import Engine, EngineError, View
+from audit.tables import Engine, EngineError, Task, View
 from tests import ROOT
 from tests.audit import learner
 from tests.audit.border import BORDER, PLACES, append, made
@@ -272,6 +273,19 @@ def test_spark_counts_them_too_and_cuts_long_queues(
     assert report.findings == run_local(stores, ledger).findings
 
 
+def test_what_a_task_is_sent_does_not_grow_with_the_number_of_tasks() -> None:
+    from pyspark import cloudpickle
+
+    from audit.engines.spark import LogSource
+
+    tasks = [Task(n, "store", "commitlog/0", 0, 9, 9, 0, 9).to_json() for n in range(1000)]
+    source = LogSource({"kind": "scan", "tasks": json.dumps(tasks)})
+    reader = source.reader(source.schema())
+    dumps: Any = cloudpickle.dumps
+    assert len(dumps((source, reader))) < 2000
+    assert [part.value for part in reader.partitions()] == [json.loads(json.dumps(task)) for task in tasks]
+
+
 def test_spark_counts_damage_beyond_the_first(
     engine: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +409,28 @@ def test_a_ledger_that_is_cut_after_it_was_checked_ends_the_audit(
     assert [count for ((count, _),) in checked] == [81, 80]
 
 
+def test_lines_that_a_session_passes_over_end_the_audit(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set to read on where a file is gone; the line that no log has was in that file."""
+    stores, _, ledger = make(tmp_path)
+    lost = json.dumps({"uniq_key": "lost", "topic": "T", "queue_id": 0, "queue_offset": 99, "body_crc": 1})
+    ledger.write_text(f"{ledger.read_text()}{lost}\n")
+    monkeypatch.setattr("audit.ledger._PART_BYTES", 200)
+    parquet = Ledger.parquet
+
+    def without_one(self: Ledger, *, sent: bool = False) -> list[str]:
+        files = parquet(self, sent=sent)
+        found = [file for file in files if "lost" in pq.read_table(file)["uniq_key"].to_pylist()]
+        for file in found:
+            Path(file).unlink()
+        return [file for file in files if file not in found]
+
+    monkeypatch.setattr(Ledger, "parquet", without_one)
+    with pytest.raises(EngineError, match="the ledger changed meanwhile"):
+        run_spark(engine, stores, ledger)
+
+
 def test_spark_compares_digests_where_they_are(engine: Any, tmp_path: Path) -> None:
     """Ten segments of three replicas: a row a replica and stretch in which one answer stands."""
     writer = LogWriter(tmp_path / "origin")
@@ -415,3 +451,9 @@ def test_spark_compares_digests_where_they_are(engine: Any, tmp_path: Path) -> N
         here, there = compare_digests(each, reference), compare_digests(told, reference)
         assert (here.differ, here.equal) == (there.differ, there.equal)
         assert here.differ
+    folded = [
+        made.folded(tasks, 4096).sort_by([("replica", "ascending"), ("start", "ascending")])
+        for made in (LocalEngine(), engine)
+    ]
+    assert folded[0].equals(folded[1])
+    assert len(folded[0]) == 3 * 9
