@@ -50,7 +50,10 @@ def folded(digests: DataFrame, segment_bytes: int) -> DataFrame:
     """FOLDED rows of DIGEST rows, as ``audit.folding`` makes them."""
     ranges = F.sort_array(F.collect_list(F.struct("start", "end", "digest")))
     text = F.transform(
-        "held", lambda one: F.concat_ws(WITHIN, one["start"], one["end"], F.lower(F.hex(one["digest"])))
+        "held",
+        lambda one: F.concat_ws(
+            WITHIN, one["start"].cast("string"), one["end"].cast("string"), F.lower(F.hex(one["digest"]))
+        ),
     )
     return (
         digests.withColumn("segment", F.floor(F.col("start") / segment_bytes))
