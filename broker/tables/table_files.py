@@ -121,7 +121,8 @@ class TableFiles:
         }
 
     async def _log_first(self) -> None:
-        """See ``broker.timers.files.LogFirst``. All that delivered messages are noted for is in the log."""
+        """See ``broker.timers.files.LogFirst``. What is noted is in the log of a member; a slave that is none
+        may be behind."""
         store = self._context.store
         try:
             await store.synced(store.log.end)

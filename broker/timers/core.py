@@ -276,18 +276,25 @@ class RollsDone:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], Entry] = {}
+        self._open: dict[tuple[str, int], list[Entry]] = {}  # several messages may have one unique key
+        self.closed = False
+        """``left`` was asked."""
         self.rolled_on = RolledOn()
 
-    def on_record(self, entry: Entry, seems_done: bool) -> None:
+    def on_record(self, entry: Entry, seems_done: bool, source: int | None = None) -> None:
+        """``source``: the queue offset that a copy says it is of; None: it says nothing, as RocketMQ's."""
         uniq_key, times = entry.roll
-        self._open.pop((uniq_key, times - 1), None)
+        found = self._open.get((uniq_key, times - 1), [])
+        at = next((n for n, one in enumerate(found) if source in (None, one.queue_offset)), None)
+        if at is not None:
+            del found[at]
         if entry.rolls and seems_done and uniq_key:
-            self._open[entry.roll] = entry
+            self._open.setdefault(entry.roll, []).append(entry)
 
     def left(self) -> list[Entry]:
         """Those that did not roll, once all of the topic was seen."""
-        found, self._open = list(self._open.values()), {}
+        found, self._open = [entry for entries in self._open.values() for entry in entries], {}
+        self.closed = True
         self.rolled_on.close()
         return found
 

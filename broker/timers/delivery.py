@@ -153,7 +153,6 @@ class TimerService:
         store = self._context.store
         end = store.max_queue_offset(TIMER_TOPIC, 0)
         rules = Rules.of(self._context.config)
-        before = self.begun
         while self.read < end:
             got = store.get(TIMER_TOPIC, 0, self.read, BATCH, BATCH_BYTES, None)
             if got.status is GetStatus.FOUND:
@@ -163,7 +162,7 @@ class TimerService:
                 return
             self.read = got.next_offset
             await asyncio.sleep(0)  # after a promotion there may be very many, and others serve on this loop
-        if not before and self.begun:
+        if self.begun and not self._rolls.closed:
             for entry in self._rolls.left():
                 self._wait(entry, rules, late=False)
 
@@ -175,8 +174,9 @@ class TimerService:
         done = self._noted.is_delivered(entry)
         if not self.begun:
             # One that rolled nowhere, and whose own time was over, was delivered by a wider window of then.
-            self._rolls.on_record(entry, done and entry.out_ms >= self._noted.read_ms)
-            self._rolls.rolled_on.on_record(entry, source_of(record.properties), waits=not done)
+            source = source_of(record.properties)
+            self._rolls.on_record(entry, done and entry.out_ms >= self._noted.read_ms, source)
+            self._rolls.rolled_on.on_record(entry, source, waits=not done)
         if not done:
             new = entry.queue_offset >= self._noted.queue_offset
             late = new and entry.due_ms < rules.floor(self._context.env.now_ms())

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from broker.requests.moving import records_of
 from broker.timers.core import Entry, Note
-from broker.upkeep.copies import copies_begin
+from broker.upkeep.copies import INT64_DIGITS, copies_begin
 from model.ids import PhysicalOffset
 from model.message import DELAYED_AS, TIMER_TOPIC, property_of
 from store.flow.reading import GetStatus
@@ -15,7 +15,6 @@ from store.message_store import MessageStore
 
 COUNT: Final = 32
 BYTES: Final = 1 << 20
-INT64_DIGITS: Final = 20
 _MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED)
 
 

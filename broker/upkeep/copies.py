@@ -13,12 +13,16 @@ since would take longer than an election, where a queue holds those of hours.
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.requests.moving import destination_of, records_of
 from model.ids import PhysicalOffset
 from model.message import DELAYED_AS, SCHEDULE_TOPIC, TIMER_TOPIC, property_of
 from store.files.record import Record
 from store.flow.reading import GetStatus
 from store.message_store import MessageStore
+
+INT64_DIGITS: Final = 20
 
 
 def copies_begin(
@@ -64,11 +68,11 @@ def is_copy(store: MessageStore, record: Record) -> bool:
     """Whether a message waited for its time to come where it is. Of one whose source is in the log no more
     that cannot be told: False."""
     kind, _, at = (property_of(record.properties, DELAYED_AS) or "").partition(":")
-    if not (at.isascii() and at.isdigit()):
+    if not (at.isascii() and at.isdigit() and len(at) < INT64_DIGITS):
         return False
     if kind == "timer":
         queue = (TIMER_TOPIC, 0)
-    elif kind.isascii() and kind.isdigit():
+    elif kind.isascii() and kind.isdigit() and len(kind) < INT64_DIGITS:
         queue = (SCHEDULE_TOPIC, int(kind) - 1)
     else:
         return False

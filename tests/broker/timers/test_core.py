@@ -177,3 +177,17 @@ def test_a_message_that_should_have_rolled_waits_unless_its_roll_is_in_the_topic
         done.on_record(found, seems_done=offset < 2)
     assert [found.queue_offset for found in done.left()] == [1], "2 and 3 wait in any case"
     assert done.left() == []
+
+
+@pytest.mark.parametrize(("source", "left"), [(0, [1]), (1, [0]), (None, [1]), (7, [0, 1])])
+def test_a_roll_is_that_of_the_message_it_names_though_others_have_its_unique_key(
+    source: int | None, left: list[int]
+) -> None:
+    done = RollsDone()
+    for offset, times, of in ((0, 0, None), (1, 0, None), (2, 1, source)):
+        rolled = f"TIMER_ROLL_TIMES\x01{times}\x02" if times else ""
+        text = f"TIMER_OUT_MS\x01{5 * DAY_MS}\x02UNIQ_KEY\x01a\x02{rolled}"
+        found = entry_of(text, offset, 0, rules())
+        assert found is not None
+        done.on_record(found, seems_done=offset < 2, source=of)
+    assert [found.queue_offset for found in done.left()] == left
