@@ -228,8 +228,13 @@ class Story:
         if reason is not None:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
-        elif self.nemesis.done.get("read_error"):
+            return
+        if self.nemesis.done.get("read_error"):
             await self._mend()
+        if self.losses.of_tables_allowed:
+            await (
+                self._create_topic()
+            )  # as its owner would: who sends to it may know where it was, and not more
 
     async def _mend(self) -> None:
         """What a broker could not read it copies from another one. Where each has the same damage, a start
