@@ -21,7 +21,7 @@ from broker.membership.reboot import Found, UncleanRebootDetector
 from broker.membership.view import View
 from model.codes import Response
 from model.config import BrokerConfig
-from model.errors import DiskError, MqError, Refused
+from model.errors import MqError, Refused
 from model.ids import BrokerId
 from runtime.env import Env
 from runtime.tasks import SerialCalls
@@ -76,7 +76,6 @@ class Membership:
         await self._env.offload(partial(self._begin, self.broker_id is not None))
 
     def _begin(self, named: bool) -> None:
-        self._look_for_epochs(named)
         recovered, was_longer, abort = self._store.recovered, self._store.was_longer, self._store.abort
         found = Found(
             clean=recovered is None or recovered.clean,
@@ -96,24 +95,6 @@ class Membership:
                 self._config.broker_name,
                 error,
             )
-
-    def _look_for_epochs(self, named: bool) -> None:
-        """A log without an epoch file was written without Controllers, or the file is gone: then all of it
-        would pass for older than any epoch. What tells the two apart is an identity. Before there is one, an
-        empty file is written: a process may end between its identity and its first epoch, and a real master
-        may send bytes of none."""
-        store, epochs = self._store, self._store.epochs
-        if not epochs.missing:
-            return
-        has_log = store.log.end > store.log.min_offset
-        if named and has_log and not self._config.start_with_damaged_tables:
-            epochs.lost_if_missing(store.log.end)
-            return
-        try:
-            epochs.begin()
-        except DiskError as error:
-            name = self._config.broker_name
-            log.warning("%s: %s; the next start may take the epochs for lost", name, error)
 
     @property
     def suspect(self) -> bool:

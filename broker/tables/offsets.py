@@ -118,10 +118,6 @@ class OffsetTable:
         """``pops_to`` is to be copied and written as it is now."""
         self._changed()
 
-    def has_changed_since(self, mark: int, group: str, topic: str) -> bool:
-        """Whether the pair's offsets changed, came or went after ``mark``, as far as that is remembered."""
-        return self._moved.get((topic, group), 0) > mark
-
     def _said(self, pair: tuple[str, str], queue_id: int | None = None) -> None:
         topic, group = pair
         for hook in self.on_reset:

@@ -73,8 +73,6 @@ class EpochFile:
         self.entries: list[EpochEntry] = []
         self.unreadable: str | None = None
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
-        self.missing = False
-        """There was no file to read, and none was written since."""
         self.classic_from: PhysicalOffset | None = None
         """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
         self._classic_left: Epoch | None = None  # ``.classic``, which could not be removed, names it
@@ -89,7 +87,7 @@ class EpochFile:
     def load(self, *, may_be_unreadable: bool = False) -> None:
         """Read the file, or its ``.bak``; one flipped bit is turned back. When both are damaged beyond that
         there are no entries and ``unreadable``, or without ``may_be_unreadable`` DiskError."""
-        self.entries, self.unreadable, self.missing = [], None, False
+        self.entries, self.unreadable = [], None
         try:
             found, whole = read_copies(self._disk, self._path, _mend)
         except OSError as error:
@@ -97,29 +95,14 @@ class EpochFile:
         except DiskError as error:
             if not may_be_unreadable:
                 raise
-            self.lost(str(error))
+            self.unreadable = str(error)
+            log.error("epochs lost, they come from a master: %s", error)
             return
-        self.missing = found is None
         if found is not None:
             self.entries = decode(found)
             if not whole:
                 self._write(self.entries)
         self.classic_from = self._load_classic()
-
-    def lost(self, why: str) -> None:
-        """Nothing is known of the epochs of this log."""
-        self.entries, self.unreadable = [], why
-        log.error("epochs lost, they come from a master: %s", why)
-
-    def lost_if_missing(self, end: PhysicalOffset) -> None:
-        """Of a log that a group with Controllers wrote up to ``end``: an epoch is noted before its bytes."""
-        if self.missing:
-            self.lost(f"{self._path} does not exist, and the log ends at {end}")
-
-    def begin(self) -> None:
-        """There are none yet: from now on a missing file is a lost one. Raises DiskError."""
-        if self.missing:
-            self._write([])
 
     def _load_classic(self) -> PhysicalOffset | None:
         last = self.last
@@ -224,7 +207,6 @@ class EpochFile:
             # What counts is the file itself. A new epoch in it that was never led would say that it was.
             write_file(self._disk, self._path + ".bak", data)
             write_file(self._disk, self._path, data)
-            self.missing = False
         except OSError as error:
             raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
 

@@ -12,8 +12,6 @@ from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
 
-HOW = ("removed", "elsewhere", "rotten")
-
 
 def rot_epochs(machine: Machine) -> None:
     for path in machine.paths("/store/epochFileCheckpoint"):
@@ -21,20 +19,7 @@ def rot_epochs(machine: Machine) -> None:
             machine.flip(path, bit)
 
 
-def lose_epochs(world: Kept, name: str, how: str) -> None:
-    machine = world.cluster.nodes[name].machine
-    if how == "removed":
-        paths = machine.paths("/store/epochFileCheckpoint")
-        assert len(paths) == 2, "the file and its copy"
-        for path in paths:
-            machine.remove(path)
-    elif how == "elsewhere":
-        world.modes[name] = {**world.modes[name], "storePathEpochFile": "/store/otherEpochs"}
-    else:
-        rot_epochs(machine)
-
-
-async def come_back_without_epochs(world: Kept, how: str) -> tuple[str, str, str]:
+async def come_back_without_epochs(world: Kept) -> tuple[str, str, str]:
     """The master dies; of the others one lacks something, and one has all and comes back without epochs.
     Returns the three."""
     cluster = world.cluster
@@ -57,7 +42,7 @@ async def come_back_without_epochs(world: Kept, how: str) -> tuple[str, str, str
     cluster.kill(has_all)
     cluster.kill(master)
     cluster.fabric.heal_all()
-    lose_epochs(world, has_all, how)
+    rot_epochs(cluster.nodes[has_all].machine)
     world.start(has_all)
     return master, behind, has_all
 
@@ -103,41 +88,38 @@ async def test_a_slave_that_cuts_its_log_for_want_of_epochs_is_not_counted_as_on
     await world.settled()
 
 
-@pytest.mark.parametrize("how", HOW)
 @simulated(lambda: Kept(3, MAJORITY))
 async def test_in_majority_mode_no_shorter_log_leads_by_the_voice_of_one_without_epochs(
-    world: Kept, how: str
+    world: Kept,
 ) -> None:
     """It was heard as one whose log is of no epoch, and so shorter than any other."""
-    master, _, has_all = await come_back_without_epochs(world, how)
+    master, _, has_all = await come_back_without_epochs(world)
     await asyncio.sleep(4)
     assert world.cluster.master() is None
     reason = world.broker(has_all).role.status()["reason"]
-    assert ("does not exist" if how != "rotten" else "no readable copy") in reason
+    assert "no readable copy" in reason
     world.start(master)
     await world.settled()
 
 
-@pytest.mark.parametrize("how", HOW)
 @simulated(lambda: Kept(3, ALL))
 async def test_where_all_acknowledge_one_without_epochs_copies_them_from_who_leads(
-    world: Kept, how: str
+    world: Kept,
 ) -> None:
     """Without a file it took all of its log for written without Controllers, and stayed out for ever."""
-    master, behind, _ = await come_back_without_epochs(world, how)
+    master, behind, _ = await come_back_without_epochs(world)
     other = lambda: None if world.cluster.master() == behind else "it does not lead"  # noqa: E731
     assert await world.cluster.until(other, 10.0) is None
     world.start(master)
     await world.settled()
 
 
-@pytest.mark.parametrize("how", HOW)
 @simulated(lambda: Kept(1, TWO))
 async def test_in_counted_mode_one_without_epochs_counts_as_dead_and_comes_back(
-    world: Kept, how: str
+    world: Kept,
 ) -> None:
     """With the master that is two of two copies, as if both had died: what only they have is given up."""
-    master, behind, has_all = await come_back_without_epochs(world, how)
+    master, behind, has_all = await come_back_without_epochs(world)
     cluster = world.cluster
     other = lambda: None if cluster.master() == behind else "it does not lead"  # noqa: E731
     assert await cluster.until(other, 10.0) is None

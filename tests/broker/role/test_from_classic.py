@@ -17,7 +17,6 @@ from store.files.epoch_file import EpochEntry
 from tests.broker.helpers import client_of, commit, eventually, running
 from tests.broker.logs import log_of, put
 from tests.fakes.broker.role import FakeControllers, broker_at, full
-from tests.ports import free_port
 
 
 async def send(broker: Broker, *texts: str) -> None:
@@ -94,58 +93,6 @@ async def test_a_classic_slave_with_other_bytes_keeps_them_under_controllers(tmp
         assert b"two end" in log_of(slave)
         assert slave.store.epochs.entries == []
         assert controllers.group.members == [brokers[0].role.broker_id]
-
-
-async def test_a_classic_log_that_has_an_id_and_no_epoch_yet_is_not_taken_for_one_that_lost_them(
-    tmp_path: Path,
-) -> None:
-    """It would be cut to what is confirmed."""
-    async with classic_pair(tmp_path) as (master, _):
-        await send(master, "common")
-    await classic_alone(tmp_path / "1", "one end", "and more than the slave has")
-    await classic_alone(tmp_path / "2", "two end")
-    async with FakeControllers() as controllers:
-        for _ in range(2):
-            async with controlled(tmp_path, controllers, "1", "2") as (_, slave):
-                await eventually(lambda slave=slave: slave.ha.needs_reseed is not None, "it tells")
-                assert (tmp_path / "2" / "brokerIdentity").exists()
-                assert slave.store.epochs.unreadable is None
-                assert b"two end" in log_of(slave)
-
-
-@pytest.mark.parametrize("texts", [(), ("classic",)], ids=["empty", "with a log"])
-async def test_a_first_start_notes_that_there_are_no_epochs_before_there_is_an_id(
-    tmp_path: Path, texts: tuple[str, ...]
-) -> None:
-    await classic_alone(tmp_path / "1", *texts)
-    nobody = f"127.0.0.1:{free_port()}"
-    async with running(tmp_path / "1", enableControllerMode="true", controllerAddr=nobody) as broker:
-        assert (broker.store.epochs.entries, broker.store.epochs.unreadable) == ([], None)
-        for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
-            assert (tmp_path / "1" / name).read_bytes() == b"0\n0\n"
-        assert not (tmp_path / "1" / "brokerIdentity").exists()
-
-
-async def test_a_log_without_its_epoch_file_leads_only_where_the_operator_says_so(tmp_path: Path) -> None:
-    async with FakeControllers() as controllers:
-        async with controlled(tmp_path, controllers, "1") as (broker,):
-            await send(broker, "kept")
-        for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
-            (tmp_path / "1" / name).unlink()
-        broker = broker_at(tmp_path / "1", controllers)
-        try:
-            await broker.start()
-            await eventually(lambda: "does not exist" in (broker.role.status()["reason"] or ""), "it tells")
-            assert broker.role_state.role != "master"
-        finally:
-            await broker.stop()
-        broker = broker_at(tmp_path / "1", controllers, startWithDamagedTables="true")
-        try:
-            await broker.start()
-            await eventually(lambda: broker.role_state.role == "master", "it leads")
-            assert b"kept" in log_of(broker)
-        finally:
-            await broker.stop()
 
 
 async def test_a_classic_slave_that_is_longer_than_the_first_master_keeps_what_it_has(tmp_path: Path) -> None:

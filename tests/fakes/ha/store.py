@@ -21,7 +21,6 @@ class FakeEpochs:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.unreadable: str | None = None
-        self.missing = False
         self.classic_from: int | None = None
 
     @property

@@ -158,34 +158,6 @@ def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     assert _file(disk).entries == [(3, 7)]
 
 
-def test_a_file_that_is_not_there_is_known_from_an_empty_one() -> None:
-    disk = FaultyDisk()
-    file = _file(disk)
-    assert file.missing
-    assert file.unreadable is None
-    file.begin()
-    assert not file.missing
-    again = _file(disk)
-    again.lost_if_missing(PhysicalOffset(70))
-    assert (again.missing, again.unreadable, again.entries) == (False, None, [])
-    for path in (PATH, PATH + ".bak"):
-        disk.remove(path)
-    gone = _file(disk)
-    gone.lost_if_missing(PhysicalOffset(70))
-    assert gone.unreadable == f"{PATH} does not exist, and the log ends at 70"
-    gone.trust([_entry(3, 7)])
-    assert (gone.missing, gone.unreadable) == (False, None)
-
-
-def test_a_file_that_cannot_be_begun_stays_missing() -> None:
-    disk = FaultyDisk()
-    file = _file(disk)
-    disk.fail = lambda what, path: errno.ENOSPC
-    with pytest.raises(DiskError, match="writing"):
-        file.begin()
-    assert file.missing
-
-
 def test_a_flipped_bit_of_the_file_is_turned_back() -> None:
     disk = FaultyDisk()
     file = _file(disk)

@@ -40,7 +40,10 @@ class PopLog:
         self._sender = sender
         self.positions = Positions()
         self._committed: dict[Key, int | None] = {}  # of queues with a commit on its way: what the table says
-        self._led_from: int | None = None  # the mark of the offsets when this broker became master
+        self._leads = False
+        self._said: set[tuple[str, str, int | None]] = set()
+        """Topic, group and queue (None: all): an operator said where they go on while this broker led
+        and did not know of the former master's pops yet."""
         context.store.on_arrive.append(self._arrived)
         context.offsets.on_reset.append(self._was_reset)
         context.role_state.on_change.append(self._role_changed)
@@ -119,14 +122,13 @@ class PopLog:
 
     def on_former_pops(self, points: Iterable[Checkpoint]) -> None:
         """A former master wrote these checkpoints lately, in this order. The offsets may not have reached
-        this broker: what was popped would be popped again. One that was set since this broker leads is
+        this broker: what was popped would be popped again. What an operator said since this broker leads is
         newer."""
-        led_from = self._context.offsets.mark if self._led_from is None else self._led_from
         pops: dict[Key, list[tuple[int, int]]] = {}
         for point in points:
-            if not self._context.offsets.has_changed_since(led_from, point.group, point.topic):
-                key = (point.topic, point.group, point.queue_id)
-                pops.setdefault(key, []).append((point.start, point.last))
+            pair = (point.topic, point.group)
+            if not self._said & {(*pair, None), (*pair, point.queue_id)}:
+                pops.setdefault((*pair, point.queue_id), []).append((point.start, point.last))
         for (topic, group, queue_id), rows in pops.items():
             known = self._context.offsets.get(group, topic, queue_id)
             offset = passed(known, rows)
@@ -141,14 +143,18 @@ class PopLog:
         self._committed.clear()
         self.open_checkpoints = 0
         self.ready = False
-        self._led_from = None
+        self._leads = False
+        self._said.clear()
 
     def _role_changed(self) -> None:
-        if self._context.role_state.is_master and self._led_from is None:
-            self._led_from = self._context.offsets.mark
+        if self._context.role_state.is_master and not self._leads:
+            self._leads = True
+            self._said.clear()
 
     def _was_reset(self, group: str, topic: str, queue_id: int | None) -> None:
         """An operator says where the group goes on, may be where it was before its pops under way."""
+        if self._leads and not self.ready:
+            self._said.add((topic, group, queue_id))
         for key in list(self._committed):
             if key[:2] == (topic, group) and queue_id in (None, key[2]):
                 self._forget(key)
