@@ -10,7 +10,7 @@ from chaos.sim.cluster import BROKER_PORT, Node
 from chaos.sim.net import NetProfile
 from controller.groups.group import Group
 from controller.service import Controller
-from model.codes import Request
+from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command
 from remoting.service import RemotingClient
@@ -132,3 +132,13 @@ class Kept(World):
         status = cluster.status(leader)
         assert status is not None
         assert status["controller"]["groups"]["broker-a"]["uncleanElections"] == 0
+
+
+async def ok(world: Kept, code: Request, ext: dict[str, str], body: bytes = b"") -> Command:
+    answer = await world.ask(code, ext, body)
+    assert answer.code == Response.SUCCESS, answer.remark
+    return answer
+
+
+async def sent(world: Kept, body: bytes, properties: str = "") -> Command:
+    return await ok(world, Request.SEND_MESSAGE, {**SEND, "properties": properties}, body)

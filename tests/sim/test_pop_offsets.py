@@ -16,8 +16,7 @@ from model.errors import MqError
 from remoting import bodies
 from remoting.codec import Command
 from tests.broker.pop.support import Popped, ack_of, header, popped
-from tests.sim.kept import ALL, MAJORITY, Kept, Mode
-from tests.sim.test_promises import ok, sent
+from tests.sim.kept import ALL, MAJORITY, Kept, Mode, ok, sent
 from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim

@@ -11,7 +11,7 @@ import pytest
 from chaos.faults import ClockJump, Step
 from chaos.sim.cluster import BROKER_PORT
 from chaos.sim.faults import Nemesis
-from model.codes import Request, Response
+from model.codes import Request
 from model.errors import MqError
 from model.message import SCHEDULE_TOPIC, dlq_topic, parse_message_id, retry_topic
 from remoting import bodies
@@ -21,8 +21,8 @@ from remoting.service import Connection, RemotingClient
 from store.files.record import Record, decode, records_in
 from tests.broker.halves import COMMIT, HALF, ROLLBACK
 from tests.broker.helpers import heartbeat
-from tests.sim.kept import Kept
-from tests.sim.world import SEND, simulated
+from tests.sim.kept import Kept, ok, sent
+from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
 
@@ -33,16 +33,6 @@ AT_ONCE_DEAD = -1
 """The delay level of a message sent back that is to come no more."""
 FLUSH_S = 5.0
 """flushConsumerOffsetInterval"""
-
-
-async def ok(world: Kept, code: Request, ext: dict[str, str], body: bytes = b"") -> Command:
-    answer = await world.ask(code, ext, body)
-    assert answer.code == Response.SUCCESS, answer.remark
-    return answer
-
-
-async def sent(world: Kept, body: bytes, properties: str = "") -> Command:
-    return await ok(world, Request.SEND_MESSAGE, {**SEND, "properties": properties}, body)
 
 
 async def readers(world: Kept) -> None:
