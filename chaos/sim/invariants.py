@@ -91,6 +91,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         "drop_group",
         "drop_topic",
         "clamp",
+        "clamp_pops",
         "clone_group",
         "adopt",
     ),
