@@ -16,8 +16,6 @@ the file that its `tls.config.file` names; with none of them a process has no TL
 
 _KEPT = {
     "mappedFileSizeConsumeQueue": "the broker does not start: queue files of another size are not read",
-    "reviveQueueNum": "with fewer, what was popped and not acknowledged does not come back from revive"
-    " queues that are gone: change it while `openCheckpoints` of `/status` is 0",
     "messageDelayLevel": "messages that wait come after the time that their level has now; with fewer levels"
     " those of a level that is gone do not come until it is there again (a warning of the master tells)",
     "timerPrecisionMs": "by orderly restarts only, and not together with RocketMQ brokers: of messages that"
