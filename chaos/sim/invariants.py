@@ -100,7 +100,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
         *("taken_over", "adopt", "apply"),
     ),
     "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "taken_over", "adopt"),
-    "store.files.consume_queue.ConsumeQueues": ("load", "open", "destroy", "remove"),
+    "store.files.consume_queues.ConsumeQueues": ("load", "open", "destroy", "remove"),
 }
 PART_OF: Final[Mapping[str, Sequence[str]]] = {
     "store.files.commit_log.CommitLog": ("store.message_store.MessageStore",),

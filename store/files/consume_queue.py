@@ -17,10 +17,8 @@ import logging
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
-from threading import Lock
 from typing import Final
 
 from model.errors import DiskError
@@ -40,7 +38,6 @@ TAGS_CODE_MIN: Final = -(1 << 31)
 """A smaller tags code is the address of a RocketMQ extension file."""
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 BUFFER_BYTES_MAX: Final = 64 * 1024
-OPEN_FILES_MAX: Final = 256
 _SCAN_ENTRIES: Final = 4096
 _FILL_ENTRIES_MAX: Final = 1 << 14
 """So many empty entries are written where a queue goes on later, however small its files are."""
@@ -65,7 +62,7 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
     )
 
 
-def _fill(file: File, size: int) -> None:
+def fill(file: File, size: int) -> None:
     """A new file has its full size. Sparse: thousands of queues would fill a disk with zeros."""
     if file.size() < size:
         file.truncate(size)
@@ -79,6 +76,7 @@ class ConsumeQueue:
         "_dir",
         "_disk",
         "_file_bytes",
+        "_short",
         "_unsynced",
         "buffer",
         "cut_short",
@@ -104,6 +102,7 @@ class ConsumeQueue:
         self._disk = disk
         self._file_bytes = file_bytes
         self._dir = SegmentDir(disk, path, file_bytes, pool)
+        self._short: list[Segment] = []  # files that a crash left before they had their full size
         self._unsynced: dict[int, Segment] = {}
 
     @property
@@ -180,7 +179,7 @@ class ConsumeQueue:
             self._disk.makedirs(self._dir.path)
         segment = self._dir.new(start)
         file = segment.create()
-        _fill(file, self._file_bytes)
+        fill(file, self._file_bytes)
         self._dir.segments.append(segment)
         self._dir.names_dirty = True
         return segment
@@ -281,6 +280,8 @@ class ConsumeQueue:
                     " files were made with, or, where that is refused too, move the directory consumequeue"
                     " away: it is made again from the log"
                 )
+            if size < self._file_bytes:
+                self._short.append(segment)
 
     def load(self, settled: int = 0) -> None:
         """Find the entries on disk, behind ``find``.
@@ -289,9 +290,9 @@ class ConsumeQueue:
         for by halves. Without one the scan begins with the third-last file. It goes on to the first entry
         that cannot be one; what lies behind that is zeroed. Raises DiskError, OSError.
         """
-        for segment in self._dir.segments:
-            if segment.file.size() < self._file_bytes:
-                segment.file.truncate(self._file_bytes)
+        for segment in self._short:
+            segment.file.truncate(self._file_bytes)
+        self._short.clear()
         while (gap := self._dir.gap()) is not None:
             log.warning(
                 "%s: no file before %d, the older ones go", self._dir.path, self._dir.segments[gap].start
@@ -417,14 +418,13 @@ class ConsumeQueue:
             self.max_physical = found[1] + found[2]
         return True
 
-    def drop_empty_end(self, taken: OffsetsTaken) -> None:
+    def drop_empty_end(self, taken: OffsetsTaken) -> bool:
         """Forget empty entries at the end that no record accounts for: the message that followed them is not
-        in the log, and whoever leads next may give their offsets. Raises OSError."""
-        last = self.entry(self.max_offset - 1) if self.max_offset > self.min_offset else None
-        if last is not None and last[1] == PRE_BLANK_SIZE:
-            found = self._last_below(sys.maxsize)
-            if found is not None:
-                self._end_behind(found, taken)
+        in the log, and whoever leads next may give their offsets. Were there any? Raises OSError."""
+        before, found = self.max_offset, self._last_below(sys.maxsize)
+        if found is not None:
+            self._end_behind(found, taken)
+        return self.max_offset < before
 
     def _last_below(self, physical: int) -> tuple[int, int, int] | None:
         """(index, physical offset, size) of the last entry whose message ends at or below ``physical``."""
@@ -505,185 +505,3 @@ class ConsumeQueue:
 
     def close(self) -> None:
         self._dir.close()
-
-
-class ConsumeQueues:
-    """All queues of a store, by (topic, queue id)."""
-
-    def __init__(self, disk: Disk, path: str, file_bytes: int) -> None:
-        self.path = path
-        self.dirty: dict[ConsumeQueue, None] = {}  # queues with buffered entries, in order
-        self.starts: Mapping[str, Mapping[int, int]] = {}
-        """By topic and queue id, where a queue begins that is not here: what it held is kept nowhere."""
-        self._disk = disk
-        self._file_bytes = file_bytes
-        self._unsynced: dict[ConsumeQueue, int] = {}  # the log offset up to which their entries are durable
-        self._written_until = 0
-        self._pool = FilePool(OPEN_FILES_MAX)
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._ids: dict[str, set[int]] = {}
-        self._making = Lock()  # a file is made off the loop, or queues go
-
-    def load(self, settled: int = 0, *, clean: bool = True) -> None:
-        """Find the queues on disk, and their entries (see ConsumeQueue.load). Raises DiskError, OSError.
-
-        After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
-        """
-        for topic in self._disk.listdir(self.path):
-            for name in self._disk.listdir(f"{self.path}/{topic}"):
-                if name.isdigit():
-                    self.open(topic, int(name)).find()
-        for queue in self:  # once the files of all were seen to be of the right size
-            queue.load(settled)
-            if queue.is_unsynced:
-                self._unsynced[queue] = 0
-            if not clean:
-                queue.doubt_names()
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._queues.get((topic, queue_id))
-
-    def start_of(self, topic: str, queue_id: int) -> int:
-        """Where a queue begins, and ends, that is not here."""
-        known = self.starts.get(topic)
-        return 0 if known is None else known.get(queue_id, 0)
-
-    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made when there is none."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            path = f"{self.path}/{topic}/{queue_id}"
-            queue = ConsumeQueue(self._disk, path, topic, queue_id, self._file_bytes, self._pool)
-            self._queues[topic, queue_id] = queue
-            self._ids.setdefault(topic, set()).add(queue_id)
-        return queue
-
-    def ids_of(self, topic: str) -> list[int]:
-        """The queues of a topic."""
-        return sorted(self._ids.get(topic, ()))
-
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(self._queues.values())
-
-    def table(self) -> dict[tuple[str, int], ConsumeQueue]:
-        """The table itself, for loops that cannot afford a call per record."""
-        return self._queues
-
-    @property
-    def max_physical(self) -> int:
-        """End of the last message any queue holds, bytes."""
-        return max((queue.max_physical for queue in self), default=0)
-
-    def write_out(self, count_max: int | None = None, is_over: Callable[[], bool] = lambda: False) -> int:
-        """Write the buffered entries of ``count_max`` queues (default: all) to the page cache, one at least,
-        until ``is_over``. Of how many? Raises OSError; the rest stays buffered."""
-        wrote = 0
-        for queue in list(islice(self.dirty, count_max)):
-            queue.flush()
-            del self.dirty[queue]
-            self._unsynced.setdefault(queue, self._written_until)
-            wrote += 1
-            if is_over():
-                break
-        return wrote
-
-    def without_file(self, count_max: int) -> list[ConsumeQueue]:
-        """Those of the next ``count_max`` to be written that have no file yet: see ``make_files``."""
-        return [queue for queue in islice(self.dirty, count_max) if queue.missing_file]
-
-    def make_files(self, queues: list[ConsumeQueue]) -> None:
-        """Make the files of new queues, off the loop: a busy disk may take long for each. What it refuses,
-        ``write_out`` tries again, and tells."""
-        for queue in queues:
-            with self._making, suppress(OSError):
-                path = queue.missing_file
-                if path and self.get(queue.topic, queue.queue_id) is queue:
-                    self._disk.makedirs(path.rpartition("/")[0])
-                    file = self._disk.open(path, create=True)
-                    try:
-                        _fill(file, self._file_bytes)
-                    finally:
-                        file.close()
-
-    def wrote_until(self, physical: int) -> None:
-        """No buffer holds an entry of a message that ends at or below log offset ``physical`` any more."""
-        self._written_until = physical
-
-    @property
-    def synced_until(self) -> int:
-        """The log offset up to which every message's entry is durable, once what was taken is synced."""
-        return min(self._unsynced.values(), default=self._written_until)
-
-    def patched(self, queue: ConsumeQueue) -> None:
-        """An entry of ``queue`` was changed in place: a flush syncs it."""
-        self._unsynced.setdefault(queue, self._written_until)
-
-    def take_unsynced(self, count_max: int) -> list[ConsumeQueue]:
-        """Up to ``count_max`` queues whose files are to be synced, those that wait longest first."""
-        taken = list(islice(self._unsynced, count_max))
-        for queue in taken:
-            del self._unsynced[queue]
-        return taken
-
-    @property
-    def unsynced_count(self) -> int:
-        """Queues a sync is owed to."""
-        return len(self._unsynced)
-
-    def sync_all(self) -> None:
-        """Sync every queue at once. Blocks; raises OSError: then nothing is known to be durable."""
-        self._disk.sync_all(self.path)
-        self._disk.sync_dir(self.path.rpartition("/")[0])
-        for queue in self._unsynced:
-            queue.synced()
-        self._unsynced.clear()
-
-    def truncate(self, physical: int, taken: OffsetsTaken) -> list[ConsumeQueue]:
-        """Forget the entries of messages that end above ``physical``; returns the queues that had some.
-
-        Durable with the next syncs: until then ``synced_until`` stays below. Raises OSError."""
-        self._written_until = min(self._written_until, physical)
-        self._unsynced = {queue: min(until, physical) for queue, until in self._unsynced.items()}
-        changed = [queue for queue in self if queue.max_physical > physical]
-        for queue in changed:
-            queue.truncate(physical, taken)
-            self._unsynced.setdefault(queue, self._written_until)
-        return changed
-
-    def destroy(self) -> None:
-        """Drop every queue. Raises OSError."""
-        for queue in self:
-            queue.destroy()
-        self._queues.clear()
-        self._ids.clear()
-        self.dirty.clear()
-        self._unsynced.clear()
-        self._written_until = 0
-        with self._making:
-            if self._disk.is_dir(self.path):
-                self._disk.rmtree(self.path)
-                self._disk.sync_dir(self.path.rpartition("/")[0])
-
-    def remove(self, queue: ConsumeQueue) -> None:
-        """Drop a queue nothing is in. Raises OSError."""
-        del self._queues[queue.topic, queue.queue_id]
-        ids = self._ids[queue.topic]
-        ids.discard(queue.queue_id)
-        if not ids:
-            del self._ids[queue.topic]
-        self.dirty.pop(queue, None)
-        self._unsynced.pop(queue, None)
-        queue.destroy()
-        topic = f"{self.path}/{queue.topic}"
-        with self._making:
-            self._disk.rmtree(f"{topic}/{queue.queue_id}")
-            if not self._disk.listdir(topic):
-                self._disk.rmtree(topic)
-
-    def check_invariants(self) -> None:
-        pairs = {(topic, queue_id) for topic, ids in self._ids.items() for queue_id in ids}
-        assert pairs == self._queues.keys(), "each queue stands among those of its topic"
-
-    def close(self) -> None:
-        for queue in self:
-            queue.close()

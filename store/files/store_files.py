@@ -8,7 +8,7 @@ from model.config import StoreConfig
 from runtime.env import Env
 from store.files.checkpoint import CheckpointFile
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import ConsumeQueues
+from store.files.consume_queues import ConsumeQueues
 from store.files.damage import DamageLedger
 from store.files.epoch_file import EpochFile
 from store.files.health import Health

@@ -13,7 +13,8 @@ from typing import Final
 from model.config import StoreConfig
 from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
 from runtime.env import Disk
-from store.files.consume_queue import ConsumeQueues, is_queue_name
+from store.files.consume_queue import is_queue_name
+from store.files.consume_queues import ConsumeQueues
 from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
 from store.offline.directory import NEW_INDEX, StoreDirectory

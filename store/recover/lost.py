@@ -13,7 +13,8 @@ from model.errors import DiskError
 from model.ids import PhysicalOffset, QueueOffset
 from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, is_queue_name
+from store.files.consume_queues import ConsumeQueues
 from store.files.damage import DamagedRange, Lost
 from store.files.record import HEAD, MAGIC_V1, MAGIC_V2, BadRecord, DispatchParser, measure
 from store.files.store_files import StoreFiles

@@ -31,7 +31,7 @@ from model.ids import PhysicalOffset
 from model.message import LMQ_PREFIX
 from store.files.checkpoint import Checkpoint
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, OffsetsTaken
 from store.files.damage import RECORD_BYTES_MAX, DamageLedger, resync
 from store.files.index import Index
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
@@ -223,9 +223,7 @@ class _Recovery:
         log_min = files.log.min_offset
         taken = offsets_taken(files.log)
         again = files.queues.truncate(end, taken)
-        for queue in files.queues:
-            queue.drop_empty_end(taken)
-        again += [q for q in files.queues if _drop_stale(files.log, q, files.damage) or q.cut_short]
+        again += [q for q in files.queues if _drop_stale(files.log, q, files.damage, taken) or q.cut_short]
         for queue in files.queues:
             queue.correct_min(log_min)
         if files.index is not None:
@@ -322,8 +320,11 @@ def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
             damage.clear(item)
 
 
-def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger) -> bool:
-    """Forget last entries whose message is not where they say; were there any?
+def _drop_stale(
+    commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger, taken: OffsetsTaken
+) -> bool:
+    """Forget last entries whose message is not where they say; were there any? And empty ones that stand for
+    nothing.
 
     A real broker that cut its log leaves the entries of what it cut on disk; once the log has grown past them
     again they look as if they were right.
@@ -332,22 +333,29 @@ def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger
     while queue.max_offset > queue.min_offset:
         index = queue.max_offset - 1
         entry = queue.entry(index)
+        if entry is not None and entry[1] == PRE_BLANK_SIZE and queue.drop_empty_end(taken):
+            continue
         if entry is None or entry[1] == PRE_BLANK_SIZE or entry[0] < commit_log.min_offset:
             return dropped
         if any(one[:2] == entry[:2] for item in damage.ranges for one in item.lost):
             return dropped
-        head = commit_log.read(entry[0], HEAD.size) if entry[0] < commit_log.end else b""
-        if len(head) == HEAD.size:
-            size, _, _, queue_id, _, queue_offset, physical_offset, _, _ = HEAD.unpack(head)
-            if queue.topic.startswith(LMQ_PREFIX):
-                if _is_light(commit_log, queue.topic, index, entry):
-                    return dropped
-            elif (physical_offset, size, queue_id, queue_offset) == (*entry[:2], queue.queue_id, index):
-                return dropped
+        if _is_there(commit_log, queue, index, entry):
+            return dropped
         log.warning("%s/%d: entry %d points to another message, dropped", queue.topic, queue.queue_id, index)
-        queue.truncate(entry[0], offsets_taken(commit_log))
+        queue.truncate(entry[0], taken)
         dropped = True
     return dropped
+
+
+def _is_there(commit_log: CommitLog, queue: ConsumeQueue, index: int, entry: tuple[int, int, int]) -> bool:
+    """Does the record that the ``entry`` points to say that it is number ``index`` of the queue?"""
+    head = commit_log.read(entry[0], HEAD.size) if entry[0] < commit_log.end else b""
+    if len(head) < HEAD.size:
+        return False
+    if queue.topic.startswith(LMQ_PREFIX):
+        return _is_light(commit_log, queue.topic, index, entry)
+    size, _, _, queue_id, _, queue_offset, physical_offset, _, _ = HEAD.unpack(head)
+    return (physical_offset, size, queue_id, queue_offset) == (*entry[:2], queue.queue_id, index)
 
 
 def _is_light(commit_log: CommitLog, name: str, index: int, entry: tuple[int, int, int]) -> bool:

@@ -32,7 +32,7 @@ OTHERS_STATE = {
     "broker.state.clients.Clients": set(),
     "broker.tables.resets.Resets": {"on_heard"},
     # Where an entry is written, it is the dirty queues that change, not which queues there are.
-    "store.files.consume_queue.ConsumeQueues": {
+    "store.files.consume_queues.ConsumeQueues": {
         "write_out",
         "wrote_until",
         "patched",

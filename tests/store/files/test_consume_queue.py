@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import DiskError
-from store.files.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.files.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, is_queue_name
+from store.files.consume_queues import ConsumeQueues
 from tests.fakes.disk.memory import FaultyDisk
 
 PER_FILE = 5
