@@ -11,6 +11,7 @@ The lines lie in temporary files, in parts by the hash of their keys, so that a 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -173,13 +174,13 @@ def read_ledger(path: str) -> Ledger:
 
 def _from_lines(path: str) -> Ledger:
     watched = WatchedFile(path)
-    file, size = watched.open(path)
-    parts = size * (_PACKED if codec_of(path) else 1) // _PART_BYTES + 1
-    with file:
-        if history.is_history(path):
-            acknowledged = history.acknowledged(path, watched.open)
-            ledger = Ledger(_tables(acknowledged), parts, history.sent(path, watched.open))
-        else:
+    parts = watched.size * (_PACKED if codec_of(path) else 1) // _PART_BYTES + 1
+    if history.is_history(path):
+        acknowledged = history.acknowledged(path, watched.open)
+        ledger = Ledger(_tables(acknowledged), parts, history.sent(path, watched.open))
+    else:
+        file, _ = watched.open(path)
+        with file:
             ledger = Ledger(_tables(_json_lines(shown(path), lines_of(file))), parts)
     return _still(ledger, watched)
 
@@ -259,9 +260,9 @@ def from_rows(rows: Iterable[tuple[str, dict[str, Any]]], first: int = 0) -> pa.
             columns["queue_offset"].append(_number(row["queue_offset"]))
             columns["body_crc"].append(_number(row["body_crc"]) & CRC_MASK)
             columns["phys_offset"].append(_number(_or(row.get("phys_offset"), -1)))
-            columns["begun_ms"].append(float(_or(row.get("begun_ms"), -1)))
-            columns["acked_ms"].append(float(_or(row.get("acked_ms"), -1)))
-        except (TypeError, ValueError) as error:
+            columns["begun_ms"].append(_time(row.get("begun_ms")))
+            columns["acked_ms"].append(_time(row.get("acked_ms")))
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{where}: {error}") from None
     try:
         return pa.table(columns, schema=LEDGER)
@@ -284,6 +285,14 @@ def _number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"expected a whole number, found {value!r}")
     return value
+
+
+def _time(value: Any) -> float:
+    if value is None:
+        return -1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected a time in ms, found {value!r}")
+    return float(value)
 
 
 def _from_parquet(path: str) -> Ledger:
@@ -337,6 +346,11 @@ def _column(path: str, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         raise ConfigError(f"{path}: column {field.name}: {error}") from None
     if column.null_count and field.name in _NEEDED:
         raise ConfigError(f"{path}: column {field.name} has empty values")
+    if (
+        pa.types.is_floating(field.type)
+        and not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py()
+    ):
+        raise ConfigError(f"{path}: column {field.name} has times that are no number")
     if field.name == "body_crc":
         column = pc.bit_wise_and(column, CRC_MASK)
     return column.fill_null(-1) if field.name in _OPTIONAL else column

@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _WAITING_ROWS_MAX: Final = 50_000
 _SPOOLED_MAX: Final = 10_000
+_AT_ONCE_MAX: Final = 256
+"""Parts that are written side by side."""
+_NUMBER: Final = pa.field("part of the second step", pa.int64())
 
 
 class Folder:
@@ -38,10 +41,15 @@ class Folder:
 
 
 class Parts:
-    """Rows spread over files by number; each is read as a whole, so it has to be small."""
+    """Rows spread over parts of a file by number; each is read as a whole, so it has to be small. Many parts
+    are made in two steps: each time that rows are written, each part gets a batch of its own, and many small
+    batches would take more room than the rows."""
 
     def __init__(self, folder: Folder, schema: pa.Schema, count: int) -> None:
         self._schema = schema
+        self._width = -(-count // _AT_ONCE_MAX)  # parts to one of the first step
+        first = schema.append(_NUMBER)
+        self._first = Parts(folder, first, -(-count // self._width)) if self._width > 1 else None
         self._waiting: list[tuple[pa.Table, Any]] = []
         self._waiting_rows = 0
         self._path = folder.file("parts")
@@ -59,7 +67,18 @@ class Parts:
         """``part``: the number of each row's part."""
         if not len(part):
             return
-        self._waiting.append((pa.table(batch), part))
+        if self._first is not None:
+            numbered = (
+                pa.table(batch)
+                .select(self._schema.names)
+                .append_column(_NUMBER, pa.array(part, _NUMBER.type))
+            )
+            self._first.add(numbered, part // self._width)
+        else:
+            self._wait(pa.table(batch), part)
+
+    def _wait(self, rows: pa.Table, part: Any) -> None:
+        self._waiting.append((rows, part))
         self._waiting_rows += len(part)
         if self._waiting_rows >= _WAITING_ROWS_MAX:
             self._flush()
@@ -76,8 +95,8 @@ class Parts:
         (batch,) = rows.take(pa.array(order)).combine_chunks().to_batches()
         for number, begin, end in zip(numbers, begins, [*begins[1:], len(order)], strict=True):
             self._writer.write_batch(batch.slice(int(begin), int(end - begin)))
-            self._numbers[number].append(self._written)
-            self._counts[number] += int(end - begin)
+            self._numbers[int(number)].append(self._written)
+            self._counts[int(number)] += int(end - begin)
             self._written += 1
 
     def part(self, number: int) -> pa.Table:
@@ -97,12 +116,24 @@ class Parts:
 
     def _open(self) -> Any:
         if self._reader is None:
+            self._split()
             self._flush()
             self._writer.close()
             self._sink.close()
             options = pa.ipc.IpcReadOptions(use_threads=False)
             self._reader = pa.ipc.open_file(pa.OSFile(self._path, "rb"), options=options)
         return self._reader
+
+    def _split(self) -> None:
+        """The second step: the rows of one part of the first after those of the other."""
+        if self._first is None:
+            return
+        for number in range(len(self._first)):
+            for rows in self._first.batches(number):
+                self._wait(rows.select(self._schema.names), rows[_NUMBER.name].to_numpy())
+            self._flush()
+        Path(self._first._path).unlink()
+        self._first = None
 
 
 class Spool(Generic[T]):

@@ -20,6 +20,8 @@ from model.errors import ConfigError
 OK: Final = 0
 UNKNOWN: Final = 1
 REFUSED: Final = 2
+NO_SENDS: Final = ("read", "observed", "happened", "asked")
+"""Events of a drill's history (``chaos.history``) that are no sends. One that is unknown might be."""
 
 SENT: Final = pa.schema(
     [
@@ -37,20 +39,25 @@ _BATCH: Final = 20_000
 
 
 def lines_of(file: Any) -> Iterator[bytes]:
-    """The lines of a binary file, also of one that can only be read on."""
+    """The lines of a binary file, each with its end, also of one that can only be read on."""
     rest = b""
     while data := file.read(_READ_BYTES):
         *whole, rest = (rest + data).split(b"\n")
-        yield from whole
+        yield from (line + b"\n" for line in whole)
     if rest:
         yield rest
 
 
 def json_object(line: bytes, where: str) -> dict[str, Any]:
-    """Raises ConfigError, which names ``where``."""
+    """Raises ConfigError, which names ``where``; OSError for a last line that is cut: its file is being
+    written, or is not whole."""
     try:
         row = json.loads(line)
     except ValueError as error:
+        if not line.endswith(b"\n"):
+            raise OSError(
+                5, "its last line is cut: give it whole, or again when it was written", where
+            ) from None
         raise ConfigError(f"{where}: not a JSON object: {error}") from None
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: expected a JSON object, found {type(row).__name__}")
@@ -68,13 +75,13 @@ def objects(
             file.seek(begin - 1)
         lines = lines_of(file)
         # In a range, what stands first is the rest of a line that begins before.
-        at = begin - 1 + len(next(lines, b"")) + 1 if begin else 0
+        at = begin - 1 + len(next(lines, b"")) if begin else 0
         for line in lines:
             if at >= end:
                 return
             if line.strip():
                 yield f"{name} at byte {at}", json_object(line, f"{name} at byte {at}")
-            at += len(line) + 1
+            at += len(line)
 
 
 def is_history(path: str) -> bool:
@@ -122,6 +129,8 @@ def _sends(path: str, opened: Open) -> Iterator[tuple[str, dict[str, Any], dict[
                 begun[event["key"]] = event
             elif event.get("type") in ("ok", "fail", "unknown"):
                 yield where, begun.pop(event["key"]), event
+            elif event.get("type") not in NO_SENDS:
+                raise ConfigError(f"{where}: not an event of a history: type {event.get('type')!r}")
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{where}: not an event of a history: {error!r}") from None
     for invoke in begun.values():

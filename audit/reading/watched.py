@@ -14,6 +14,7 @@ from audit.reading.storage import codec_of, open_file, open_storage
 from audit.sources.location import in_folder, shown
 
 _READ_BYTES: Final = 1 << 20
+_NO_END: Final = 1 << 62
 
 
 class Stamp(NamedTuple):
@@ -44,27 +45,40 @@ class WatchedFile:
         self._before = stamp_of(path)
         self._passes: list[_Counted] = []
 
+    @property
+    def size(self) -> int:
+        """As it is stored, at the begin."""
+        return self._before.size
+
     def open(self, path: str) -> tuple[Any, int]:
-        """As ``open_file``; what is read is counted."""
+        """As ``open_file``. Of a file that is not compressed, what was there at the begin is read, no more:
+        what others append meanwhile is not asked for, be its last line whole or not."""
         file, size = open_file(path)
-        self._passes.append(_Counted(file))
+        self._passes.append(_Counted(file, _NO_END if codec_of(path) else self._before.size))
         return self._passes[-1], size
 
     def check(self) -> None:
-        """Raises OSError if it is another file now. One that only grew is none: its first lines are the same,
-        and those behind them were acknowledged later."""
+        """Raises OSError if it is another file now, or if a pass read another one. A file that only grew is
+        none: its first lines are the same, and those behind them were acknowledged later."""
+        packed = bool(codec_of(self._path))
+        for one in self._passes:
+            # A file may be cut under a pass and whole again behind it.
+            if (one.size, one.crc) != (self._passes[0].size, self._passes[0].crc):
+                raise changed(self._path, self._before, self._before, "two readings gave different bytes")
+            if not packed and one.size < self._before.size:
+                read = f"{self._before.size} bytes, {one.size} of them could be read"
+                raise changed(self._path, self._before, self._before, read)
         now = stamp_of(self._path)
         if now == self._before:
             return
-        grown = now.size > self._before.size and not codec_of(self._path)
-        if not (grown and all(one.size <= now.size and self._has(one) for one in self._passes)):
+        if packed or now.size <= self._before.size or not all(map(self._has, self._passes[:1])):
             raise changed(self._path, self._before, now)
 
     def _has(self, one: _Counted) -> bool:
         """Does the file still begin with what this pass read?"""
-        again = _Counted(open_file(self._path)[0])
+        again = _Counted(open_file(self._path)[0], one.size)
         with again:
-            while again.size < one.size and again.read(min(_READ_BYTES, one.size - again.size)):
+            while again.read(_READ_BYTES):
                 pass
         return (again.size, again.crc) == (one.size, one.crc)
 
@@ -87,17 +101,20 @@ class WatchedFolder:
                 raise changed(self._path if "://" in self._path else file, before, now)
 
 
-def changed(path: str, before: Stamp, now: Stamp) -> OSError:
+def changed(path: str, before: Stamp, now: Stamp, how: str = "") -> OSError:
     """What to say of a file that is not what it was."""
-    how = f"{before.size} bytes, then {now.size}" if before.size != now.size else "its time is another one"
+    if not how:
+        how = (
+            f"{before.size} bytes, then {now.size}" if before.size != now.size else "its time is another one"
+        )
     return OSError(5, f"it changed while it was read ({how}): give a copy that nobody writes", shown(path))
 
 
 class _Counted:
-    """A file that is only read on; knows how much was read, and its CRC."""
+    """A file that is only read on, and no further than ``end``; knows how much was read, and its CRC."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, end: int) -> None:
+        self._file, self._end = file, end
         self.size, self.crc = 0, 0
 
     def __enter__(self) -> _Counted:
@@ -107,7 +124,7 @@ class _Counted:
         self._file.close()
 
     def read(self, size: int) -> bytes:
-        data = self._file.read(size)
+        data = self._file.read(min(size, self._end - self.size))
         self.size += len(data)
         self.crc = crc32(data, self.crc)
         return data

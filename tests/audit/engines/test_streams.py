@@ -206,3 +206,18 @@ def test_workers_with_and_without_fast_hashes_agree(tmp_path: Path) -> None:
     report = run_with(_Mixed(), stores, ledger)
     assert report.findings == run_local(stores, ledger).findings
     assert report.differing_bytes == 4096
+
+
+def test_many_parts_are_made_in_two_steps_of_few_batches_and_hold_the_same_rows(tmp_path: Path) -> None:
+    """Each time that rows are written each part has a batch: of many parts these are more than the rows."""
+    folder, count, rows = Folder(), 1_000, 200_000
+    parts = Parts(folder, pa.schema([("n", pa.int64())]), count)
+    numbers = np.random.default_rng(7).integers(0, count - 1, rows)  # the last part stays empty
+    for begin in range(0, rows, 7_000):
+        some = np.arange(begin, min(begin + 7_000, rows))
+        parts.add(pa.table({"n": some}), numbers[some])
+    for number in (0, 1, 499, count - 2, count - 1):
+        assert parts.part(number)["n"].to_pylist() == np.flatnonzero(numbers == number).tolist()
+        assert parts.rows(number) == int((numbers == number).sum())
+    assert sum(len([*parts.batches(number)]) for number in range(count)) == count - 1
+    folder.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from audit.ledger import LEDGER, digest_of, from_rows, read_ledger
+from audit.reading.history import NO_SENDS
+from chaos.history import HistoryEvent
 from model.errors import ConfigError
 
 ROW = {"uniq_key": "K", "topic": "T", "queue_id": 1, "queue_offset": 2, "body_crc": 3}
@@ -106,3 +109,44 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="which a pipe cannot be"):
         read_ledger(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize("time", ["NaN", "Infinity", "-Infinity", "true", '"7"', "1" + "0" * 400])
+def test_a_time_that_is_no_number_is_named(time: str, tmp_path: Path) -> None:
+    """Engines compare such ones differently."""
+    path = tmp_path / "acked.jsonl"
+    path.write_text(f'{json.dumps(ROW)[:-1]}, "begun_ms": {time}}}\n')
+    with pytest.raises(ConfigError, match=r"acked\.jsonl:1: "):
+        read_ledger(str(path))
+
+
+def test_a_parquet_time_that_is_no_number_is_named(tmp_path: Path) -> None:
+    row = {"uniq_key": "K", "topic": "T", "queue_id": 0, "queue_offset": 0, "body_crc": 1}
+    pq.write_table(pa.Table.from_pylist([row | {"acked_ms": float("nan")}]), tmp_path / "acked.parquet")
+    with pytest.raises(ConfigError, match="column acked_ms has times that are no number"):
+        read_ledger(str(tmp_path / "acked.parquet"))
+
+
+INVOKE = {"type": "invoke", "key": "K", "queue": ["T", "b", 0], "body_crc": 1, "at_ms": 1}
+OK = {"type": "ok", "key": "K", "queue": ["T", "b", 0], "queue_offset": 0, "physical_offset": 0, "at_ms": 2}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        OK | {"type": "OK"},
+        OK | {"type": "acked"},
+        OK | {"type": None},
+        {"uniq_key": "K2", "topic": "T", "queue_id": 0, "queue_offset": 0, "body_crc": 1},
+    ],
+)
+def test_a_line_of_a_history_that_is_no_known_event_is_named(line: dict[str, Any], tmp_path: Path) -> None:
+    """It may be an acknowledgement by another name, which would not be asked for."""
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in (INVOKE, OK, line)))
+    with pytest.raises(ConfigError, match="not an event of a history: type"):
+        read_ledger(str(path))
+
+
+def test_each_event_of_a_drill_is_a_send_or_known_to_be_none() -> None:
+    assert {kind.type for kind in get_args(HistoryEvent)} == {"invoke", "ok", "fail", "unknown", *NO_SENDS}

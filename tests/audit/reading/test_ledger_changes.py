@@ -16,6 +16,7 @@ import pytest
 from audit import ledger as ledgers
 from audit.engines.lines import ranges, read_lines
 from audit.ledger import read_ledger
+from audit.reading.watched import WatchedFile
 from model.errors import ConfigError
 
 ROWS = [
@@ -182,3 +183,62 @@ def test_a_file_of_a_folder_without_a_column_that_is_needed_is_named(
     files = [*files_with(bad, at, tmp_path / "folder")]
     with pytest.raises(ConfigError, match=f"{files[at]}: {said}"):
         read_ledger(str(tmp_path / "folder"))
+
+
+@pytest.mark.parametrize(("make", "cut_at_pass"), [(lines_file, 1), (history_file, 1), (history_file, 2)])
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_file_that_is_cut_under_a_reading_and_whole_again_behind_it_is_named(
+    make: Callable[[Path], Path],
+    cut_at_pass: int,
+    grown: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = make(tmp_path)
+    raw, times = path.read_bytes(), path.stat()
+    opened, checked = WatchedFile.open, WatchedFile.check
+    passes = 0
+
+    def opens(self: WatchedFile, name: str) -> tuple[Any, int]:
+        nonlocal passes
+        passes += 1
+        path.write_bytes(b"".join(raw.splitlines(keepends=True)[:-2]) if passes == cut_at_pass else raw)
+        return opened(self, name)
+
+    def checks(self: WatchedFile) -> None:
+        path.write_bytes(raw + raw.splitlines(keepends=True)[0] * grown)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        checked(self)
+
+    monkeypatch.setattr(WatchedFile, "open", opens)
+    monkeypatch.setattr(WatchedFile, "check", checks)
+    with pytest.raises(OSError, match="it changed while it was read"):
+        read_ledger(str(path))
+
+
+@pytest.mark.parametrize("make", [lines_file, history_file])
+def test_what_is_appended_under_a_reading_is_not_asked_be_it_whole_or_not(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path)
+    whole = len(read_ledger(str(path)))
+    opened = WatchedFile.open
+
+    def opens(self: WatchedFile, name: str) -> tuple[Any, int]:
+        with path.open("ab") as file:
+            file.write(b'{"uniq_key": "half a li')
+        return opened(self, name)
+
+    monkeypatch.setattr(WatchedFile, "open", opens)
+    assert len(read_ledger(str(path))) == whole
+
+
+@pytest.mark.parametrize("make", [lines_file, history_file])
+def test_a_last_line_that_is_cut_is_no_wrong_usage(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Its file is being written: the same call may do a moment later."""
+    path = make(tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(OSError, match="its last line is cut"):
+        read_ledger(str(path))
+    path.write_bytes(make(tmp_path).read_bytes()[:-1])
+    read_ledger(str(path))
