@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
+
+from chaos.values import made, within
+
+Direction = Literal["both", "in", "out"]
+PLAN_MS_MAX: Final = 86_400_000
+"""No plan lasts longer than a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Isolate(Fault):
     """Drop every packet between the target and all others, or one direction of them (``out``, ``in``)."""
 
     name: ClassVar[str] = "isolate"
-    direction: str = "both"
+    direction: Direction = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Cut(Fault):
 
     name: ClassVar[str] = "cut"
     other: str = "namesrv"
-    direction: str = "both"
+    direction: Direction = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,7 @@ class Partition(Fault):
 
     name: ClassVar[str] = "partition"
     shape: str = "halves"
-    direction: str = "both"
+    direction: Direction = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,15 +340,18 @@ class Step:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Step:
         """Raises ValueError that says what is wrong."""
-        fields = dict(data)
         try:
-            at_ms, bind = int(fields.pop("at_ms")), str(fields.pop("bind", ""))
+            fields = dict(data)
+            at_ms, bind = fields.pop("at_ms"), fields.pop("bind", "")
             kind = kind_of(str(fields.pop("fault")))
             if kind is None:
                 raise ValueError("there is no such fault")
-            return cls(at_ms, kind(**fields), bind)
+            if isinstance(at_ms, bool) or not isinstance(at_ms, int) or not isinstance(bind, str):
+                raise ValueError(f"its time is {at_ms!r}, its bind {bind!r}")
+            within("at_ms", at_ms, 0, PLAN_MS_MAX)
+            return cls(at_ms, made(kind, fields), bind)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{dict(data)!r} is no step of a schedule: {error}") from None
+            raise ValueError(f"{data!r} is no step of a schedule: {error}") from None
 
 
 FAULTS: Final[dict[str, type[Fault]]] = {

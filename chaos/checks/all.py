@@ -185,9 +185,20 @@ def check_all(evidence: Evidence) -> list[Violation]:
     if not forgiven.lied:
         for name, checker in extensions.checks().items():
             try:
-                found += list(checker(evidence))
+                found += _of_a_stranger(name, checker(evidence))
             except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
                 found.append(Violation(name, f"the check raised {error!r}"))
+    return found
+
+
+def _of_a_stranger(name: str, returned: object) -> list[Violation]:
+    """What a check of another package returned. Raises TypeError for what are no violations."""
+    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes):
+        raise TypeError(f"it returned {returned!r}, not violations")
+    found = list(returned)
+    for one in found:
+        if not isinstance(one, Violation):
+            raise TypeError(f"it returned {one!r} among the violations")
     return found
 
 

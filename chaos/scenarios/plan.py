@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final
 
-from chaos.faults import Step
+from chaos.faults import PLAN_MS_MAX, Step
+from chaos.values import made, within
 from chaos.workload import Load
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -70,20 +73,32 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """Raises ValueError that says what is wrong."""
-        values = dict(data)
         try:
-            low, high = values.pop("offload_ms", (0.1, 2.0))
-            load = dict(values.pop("load", {}))
-            if "body_bytes" in load:
-                load["body_bytes"] = tuple(load["body_bytes"])
+            values = dict(data)
             steps = [Step.from_json(step) for step in values.pop("steps")]
-            for spec in fields(cls):
-                value = values.get(spec.name)
-                if str(spec.type).startswith(("int", "bool")) and not isinstance(value, int | None):
-                    raise TypeError(f"{spec.name} is {value!r}")
-            return cls(steps, Load(**load), offload_ms=(low, high), **values)
-        except (KeyError, TypeError) as error:
+            load = made(Load, values.pop("load", {}))
+            plan = replace(made(cls, {**values, "steps": []}), steps=steps, load=load)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a plan: {error}") from None
+        plan.check()
+        return plan
+
+    def check(self) -> None:
+        """Raises ValueError for what no run could be of."""
+        low, high = self.load.body_bytes
+        for name, value, least, most in (
+            ("load_ms", self.load_ms, 0, PLAN_MS_MAX),
+            ("quiet_ms", self.quiet_ms, 0, PLAN_MS_MAX),
+            ("brokers", self.brokers, 1, 9),
+            ("producers", self.load.producers, 0, 1000),
+            ("queues", self.load.queues, 1, 1000),
+            ("per_second", self.load.per_second, 0.001, 1e6),
+            ("in_flight_max", self.load.in_flight_max, 1, 1000),
+            ("make_up_s", self.load.make_up_s, 0, 3600),
+            ("body_bytes", low, 0, high),
+            ("body_bytes", high, low, BODY_BYTES_MAX),
+        ):
+            within(name, value, least, most)
 
 
 def _plain(value: Any) -> Any:

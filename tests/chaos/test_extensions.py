@@ -92,6 +92,15 @@ def test_a_check_of_another_package_that_raises_is_a_violation(monkeypatch: pyte
     assert [(one.checker, one.text) for one in found] == [("odd", "the check raised KeyError('odd')")]
 
 
+@pytest.mark.parametrize("returned", ["nonsense", None, 5, ["nonsense"], [Violation("odd", "x"), 3]])
+def test_a_check_of_another_package_that_returns_no_violations_is_one(
+    returned: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extensions, "checks", lambda: {"odd": lambda evidence: returned})
+    (found,) = check_all(Evidence(History()))
+    assert (found.checker, "it returned " in found.text) == ("odd", True)
+
+
 @pytest.mark.parametrize(
     ("group", "value", "says"),
     [

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from admin.local import layout as layouts
 from admin.local.cluster import LocalCluster
@@ -20,6 +21,7 @@ from admin.local.layout import Layout
 from chaos import faults
 from chaos.checks import Evidence, Promised, check_so_far
 from chaos.checks.replicas import ReplicaLog
+from chaos.drills.commands import drill
 from chaos.drills.live.commands import exit_code
 from chaos.drills.live.disks import lied
 from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, described, proves_nothing
@@ -70,6 +72,56 @@ def test_a_plan_of_what_only_the_simulated_world_has_is_refused(more: dict[str, 
 def test_what_holds_no_plan_is_wrong(data: object) -> None:
     with pytest.raises(ValueError):
         DrillSpec.from_json(data)
+
+
+def test_a_schedule_that_the_simulated_world_wrote_is_a_plan_without_a_planted_bug(tmp_path: Path) -> None:
+    path = tmp_path / "schedule.json"
+    asked = ["sim", "--replay", "17", "--scenario", "kill_the_master_under_load", "--schedule", str(path)]
+    assert CliRunner().invoke(drill, asked).exit_code == 0
+    spec = DrillSpec.from_json(json.loads(path.read_text()))
+    assert (spec.bug, spec.seed, bool(spec.plan.steps)) == ("", 17, True)
+
+
+def _changed(plan: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    *parts, last = path.split(".")
+    at: Any = plan
+    for part in parts:
+        at = at[int(part)] if part.isdigit() else at[part]
+    at[last] = value
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("broker", 5, "broker"),
+        ("broker", {"a": 5}, "broker"),
+        ("steps", 5, "not a plan"),
+        ("steps.0.at_ms", "939", "its time"),
+        ("steps.0.at_ms", -5, "at_ms is -5"),
+        ("steps.0.at_ms", True, "its time"),
+        ("steps.0.at_ms", 10**12, "at_ms is"),
+        ("steps.0.direction", "sideways", "direction"),
+        ("steps.0.colour", "red", "'colour' is no field of Isolate"),
+        ("load_ms", 10**12, "load_ms is"),
+        ("quiet_ms", float("nan"), "quiet_ms"),
+        ("brokers", 99, "brokers is 99"),
+        ("load.body_bytes", [256, 16], "body_bytes is"),
+        ("load.body_bytes", [5], "body_bytes"),
+        ("load.body_bytes", [5, 1 << 40], "body_bytes is"),
+        ("load.producers", 10**9, "producers is"),
+        ("load.queues", 10**9, "queues is"),
+        ("load.per_second", float("inf"), "per_second is"),
+        ("load.colour", "red", "'colour' is no field of Load"),
+    ],
+)
+def test_a_plan_that_no_run_could_be_of_is_refused_with_the_field(
+    path: str, value: object, said: str
+) -> None:
+    plan = Plan([Step(1, faults.Isolate("master"))]).to_json()
+    assert Plan.from_json(plan).to_json() == plan
+    with pytest.raises(ValueError, match=f"not a plan.*{said}|{said}"):
+        Plan.from_json(_changed(plan, path, value))
 
 
 def told(**more: Any) -> DrillResult:

@@ -141,7 +141,7 @@ class DrillSpec:
                 one_by_one=bool(data.get("one_by_one", False)),
                 previous=Path(data["previous"]) if data.get("previous") else None,
                 target=str(data.get("target", OURS)),
-                bug=str(data.get("bug", "")),
+                bug=str(data.get("bug") or ""),
                 links=str(data.get("links", SWITCH)),
                 go_on=bool(data.get("go_on", False)),
                 stubborn=bool(data.get("stubborn", False)),
