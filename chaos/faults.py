@@ -15,6 +15,9 @@ from typing import Any, ClassVar, Final, Literal
 from chaos.values import made, within
 
 Direction = Literal["both", "in", "out"]
+MORE_WAYS: Final[Sequence[Direction]] = ("both", "both", "both", "out", "in")
+WAYS: Final[Sequence[Direction]] = ("both", "both", "out", "in")
+"""Directions to choose from, more often both."""
 PLAN_MS_MAX: Final = 86_400_000
 """No plan lasts longer than a day."""
 

@@ -110,7 +110,7 @@ def _ended(fault: Callable[[str], Fault], repair: type[Fault], low_ms: int, high
 
 def _partition(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     shape = rng.choice(ONE_CUT_OFF if mode == "counted" else SHAPES)
-    way = rng.choice(("both", "both", "out", "in"))
+    way = rng.choice(faults.WAYS)
     cut = faults.Partition(_whom(rng), shape, way)
     return [Step(at_ms, cut, "hit"), Step(at_ms + rng.randint(1500, 6000), faults.Heal())]
 
@@ -224,7 +224,7 @@ def _read_only_disk(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
 
 def _flapping(rng: random.Random, at_ms: int, mode: str) -> list[Step]:
     """The same server is cut off and heard again, FLAPS times."""
-    shape, way = rng.choice(ONE_CUT_OFF), rng.choice(("both", "both", "out", "in"))
+    shape, way = rng.choice(ONE_CUT_OFF), rng.choice(faults.WAYS)
     steps: list[Step] = []
     for number in range(FLAPS):
         whom, bind = ("=hit", "") if number else (_whom(rng), "hit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from chaos.faults import Cut, Heal, Isolate, Kill, Pause, Restart, Resume, Step, Stop, ordered, then
+from chaos.faults import WAYS, Cut, Heal, Isolate, Kill, Pause, Restart, Resume, Step, Stop, ordered, then
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
 
@@ -52,7 +52,7 @@ def _isolated_leader(rng: random.Random) -> Plan:
         steps.append(Step(until + rng.randint(100, 1000), Heal()))
     else:
         until = at + rng.randint(800, 4000)
-        direction = rng.choice(("both", "both", "out", "in"))
+        direction = rng.choice(WAYS)
         how = rng.choice((Isolate("leader", direction), Cut("leader", "namesrvs", direction)))
         steps = [Step(at, how), Step(until, Heal())]
     dies: list[Step] = []

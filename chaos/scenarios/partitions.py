@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from chaos.faults import Cut, Heal, Isolate, Kill, Look, ResetLinks, Restart, Step, ordered, then
+from chaos.faults import MORE_WAYS, Cut, Heal, Isolate, Kill, Look, ResetLinks, Restart, Step, ordered, then
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
 
@@ -13,7 +13,7 @@ def _isolated_master(rng: random.Random) -> Plan:
     """The master alone; sometimes with one Controller on its side, sometimes one direction only."""
     at = rng.randint(800, 2500)
     until = at + rng.randint(1000, 6000)
-    direction = rng.choice(("both", "both", "both", "out", "in"))
+    direction = rng.choice(MORE_WAYS)
     steps = [Step(at, Isolate("master", direction), "old"), Step(until, Heal())]
     return Plan(ordered(steps), load_ms=max(6000, until + 1500), **ground(rng))
 

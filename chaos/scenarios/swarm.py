@@ -15,6 +15,7 @@ from typing import Final
 from chaos.faults import (
     ClockJump,
     Cut,
+    Direction,
     DiskFull,
     Fault,
     FlipBit,
@@ -384,7 +385,8 @@ def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
     rng = draw.rng
     target = rng.choice(("master", "master", "leader", "leader", rng.choice(draw.brokers)))
     healed = at + draw.span(APART_MS)
-    shape, direction = rng.choice(APART), rng.choice(("both", "both", "both", "in", "out"))
+    shape = rng.choice(APART)
+    direction: Direction = rng.choice(("both", "both", "both", "in", "out"))
     name = draw.add(at, Partition(target, shape, direction))
     draw.steps.append(Step(healed, Heal()))
     if rng.random() < (0.6 if target == "leader" else 0.3):
