@@ -140,7 +140,7 @@ def _drawn(name: str, found: Results) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _target(found: Results) -> str:
-    targets = {str(one.get("target", "keelmq")) for own in found.values() for one in own}
+    targets = {f"{one.get('target', 'keelmq')}{_by(one)}" for own in found.values() for one in own}
     return ", ".join(sorted(targets)) or "nothing"
 
 
@@ -153,13 +153,21 @@ def _trouble(result: Mapping[str, Any], word: str) -> tuple[str, Any, str, str]:
     return str(result["scenario"]), result["seed"], word, next(iter(told), "")
 
 
+def _by(result: Mapping[str, Any]) -> str:
+    """Who sent and read, where that was not our own client."""
+    java = result.get("java_client") or {}
+    other = result.get("client", "keelmq") != "keelmq"
+    return f", load by the official Java client {java.get('version', '')}".rstrip() if other else ""
+
+
 def page(result: Mapping[str, Any], file: str) -> str:
     """The page of one result. Raises KeyError or TypeError for what is none."""
     word = _word(result)
     tone, _ = VERDICTS[word]
     drills: Sequence[Mapping[str, Any]] = result["drills"]
     timeline = result.get("timeline")
-    story = f"{result['scenario']} on {result['target']}, seed {result['seed']}: {len(drills)} drills"
+    where = f"{result['target']}{_by(result)}"
+    story = f"{result['scenario']} on {where}, seed {result['seed']}: {len(drills)} drills"
     again = f"keelmq drill replay {file}" if "plan" in result else f"keelmq drill {result['scenario']}"
     values = {
         "word": word,

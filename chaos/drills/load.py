@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from admin import credentials
 from chaos.clients import Acked, ClientReader, ClientSender
@@ -154,7 +154,8 @@ class DrillLoad:
         """End the sends; one that still waits after ``timeout_s`` stays unknown."""
         for producer in self._producers:
             producer.stop()
-        await asyncio.wait(self._running, timeout=timeout_s)
+        if self._running:  # else others send
+            await asyncio.wait(self._running, timeout=timeout_s)
 
     def errors(self) -> list[str]:
         """What ended a producer or the consumer before its time, in words."""
@@ -177,6 +178,15 @@ class DrillLoad:
             if not late or self.clock() > until_ms:
                 return told
             await asyncio.sleep(0.1)
+
+    @property
+    def unsure(self) -> str | None:
+        """Why the times of this history prove nothing; None: they are of one clock."""
+        return None
+
+    def described(self) -> dict[str, Any]:
+        """Of another client than ours, for the result: what it is, and what it was given."""
+        return {}
 
     @property
     def reads_failed(self) -> int:

@@ -46,6 +46,11 @@ be mounted anew."""
 DISK_MB: Final = 512
 
 
+def client_home(directory: Path) -> Path:
+    """Where the official Java client of a drill keeps its logs."""
+    return directory / "home" / "java-client"
+
+
 class Short(NamedTuple):
     """A process without descriptors, and its limit before."""
 
@@ -67,6 +72,8 @@ class Ground:
         """Pids of strace, by what they do."""
         self.short: dict[str, Short] = {}
         """Servers without descriptors, by name."""
+        self.client: int | None = None
+        """Pid of the official Java client, where that sends and reads."""
         self.own: list[tuple[Node, OwnFault]] = []
         """Faults of other packages that struck, and whom: to be mended."""
         self.previous: Release | None = None
@@ -167,6 +174,10 @@ class Ground:
         self.short[name] = known if known is not None and known.pid == pid else Short(pid, former)
         return True
 
+    def note_client(self, pid: int) -> None:
+        self.client = pid
+        self.note()
+
     def note(self) -> None:
         """Write down what there is to undo."""
         noted = Noted.of_this_process(
@@ -175,6 +186,7 @@ class Ground:
             namespaces=self.network.namespaces() if self.network else [],
             tracers=sorted(self.tracers.values()),
             proxies=self.network.detours.pid if self.network and self.network.detours else None,
+            client=self.client,
         )
         noted.write(self._cluster.directory)
 
@@ -277,6 +289,8 @@ def heal(directory: Path) -> list[str]:
     done = []
     for pid in found.tracers if found.of_this_boot else ():
         _end_tracer(pid)
+    if found.client is not None and found.of_this_boot and _end_client(found.client, directory):
+        done.append("ended the Java client")
     done += _end_servers(directory)
     done += _take_disks(directory, keep=found.keep)
     clocks.sweep()
@@ -342,6 +356,14 @@ def _end_tracer(pid: int) -> None:
     """strace lets go of the process when it ends."""
     if runs(pid, b"strace"):
         os.kill(pid, signal.SIGTERM)
+
+
+def _end_client(pid: int, directory: Path) -> bool:
+    """It ends with its drill by itself, but where it stands still."""
+    if not runs(pid, leftovers.HOME + os.fsencode(client_home(directory.resolve()))):
+        return False
+    os.kill(pid, signal.SIGKILL)
+    return True
 
 
 def _end_proxies(pid: int) -> None:

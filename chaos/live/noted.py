@@ -27,7 +27,7 @@ DRILL: Final = f"{OURS}drill-"
 class Noted:
     """What one drill has to undo, as its ``chaos.json`` says. ``began``, ``boot``: when its process began,
     and in which run of the machine, which an earlier release does not say. ``pid_namespace``: whose pids
-    these are. ``proxies``, ``switch``, ``tracers``: pids."""
+    these are. ``proxies``, ``switch``, ``tracers``, ``client`` (the Java one): pids."""
 
     pid: int
     began: int | None = None
@@ -38,6 +38,7 @@ class Noted:
     namespaces: Sequence[str] = ()
     tracers: Sequence[int] = ()
     proxies: int | None = None
+    client: int | None = None
 
     @classmethod
     def of_this_process(cls, **more: Any) -> Self:
@@ -107,7 +108,7 @@ def _are_names(value: Any) -> bool:
 
 
 _FITS: Final = {
-    **dict.fromkeys(("pid", "began", "pid_namespace", "switch", "proxies"), _is_number),
+    **dict.fromkeys(("pid", "began", "pid_namespace", "switch", "proxies", "client"), _is_number),
     "boot": lambda value: isinstance(value, str),
     "keep": lambda value: isinstance(value, bool),
     "namespaces": _are_names,

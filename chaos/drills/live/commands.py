@@ -30,8 +30,18 @@ from chaos import extensions
 from chaos.drills import ledger as ledgers
 from chaos.drills.live import stubborn
 from chaos.drills.live.disks import lied
+from chaos.drills.live.java_load import JAVA
 from chaos.drills.live.online import Stopped
-from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY, DrillResult, DrillSpec, run_scenario
+from chaos.drills.live.scenario import (
+    CLIENTS,
+    OURS,
+    SWITCH,
+    THEIRS,
+    TOXIPROXY,
+    DrillResult,
+    DrillSpec,
+    run_scenario,
+)
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
 from chaos.history import History
 from chaos.live import leftovers, loop_disk, network
@@ -75,6 +85,13 @@ TARGET = click.option(
     default=OURS,
     show_default=True,
     help="rocketmq: the real one, on this machine (needs Java).",
+)
+CLIENT = click.option(
+    "--client",
+    type=click.Choice(CLIENTS),
+    default=OURS,
+    show_default=True,
+    help="Who sends and reads. java: the official client of RocketMQ (needs Java).",
 )
 EXTRAS = click.option(
     "--extras",
@@ -159,6 +176,7 @@ def list_(as_json: bool) -> None:
 @PREVIOUS
 @LINKS
 @TARGET
+@CLIENT
 @GO_ON
 @EXTRAS
 @click.option("--bug", default="", help="Plant one of drill sim --list-bugs into every server.")
@@ -174,6 +192,7 @@ def run(
     previous: Path | None,
     links: str,
     target: str,
+    client: str,
     go_on: bool,
     extras: bool,
     bug: str,
@@ -208,6 +227,7 @@ def run(
             previous=previous,
             links=links,
             target=target,
+            client=client,
             go_on=go_on,
             bug=bug,
         ),
@@ -497,6 +517,12 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     if told.extras:
         counts = ", ".join(f"{name.removeprefix('extra.')} {n}" for name, n in sorted(told.extras.items()))
         console.print(f"besides: {counts}", highlight=False)
+    if spec.client == JAVA and (java := told.java_client):
+        text = f"sent and read by the official Java client {java['version']}: its group was given"
+        sure = f"times are true to {java['clock_error_ms']:g} ms"
+        console.print(
+            f"{text} {java['received']:,}, committed {java['committed']:,} times; {sure}", highlight=False
+        )
     aside = stubborn.counted(told.history)
     if any(aside.values()):
         others = f"{aside['unknown']:,} unknown, {aside['fail']:,} failed"

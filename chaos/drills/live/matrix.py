@@ -21,7 +21,17 @@ from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
-from chaos.drills.live.commands import EXTRAS, GO_ON, LINKS, PREVIOUS, TARGET, carried_out, exit_code, show
+from chaos.drills.live.commands import (
+    CLIENT,
+    EXTRAS,
+    GO_ON,
+    LINKS,
+    PREVIOUS,
+    TARGET,
+    carried_out,
+    exit_code,
+    show,
+)
 from chaos.drills.live.counted import Counted, ms, pair, releases, share
 from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
 from chaos.drills.measure import COUNTS, PROMISES, Drill, why_no_result
@@ -47,6 +57,7 @@ HEAD: Final = (
 @PREVIOUS
 @LINKS
 @TARGET
+@CLIENT
 @GO_ON
 @EXTRAS
 @click.option("--histories", is_flag=True, help="Keep every history, not only those of violations.")
@@ -63,6 +74,7 @@ def matrix(
     previous: Path | None,
     links: str,
     target: str,
+    client: str,
     go_on: bool,
     extras: bool,
     histories: bool,
@@ -98,6 +110,7 @@ def matrix(
             previous=previous,
             links=links,
             target=target,
+            client=client,
             go_on=go_on,
         )
         code = worse(code, _one(spec, path, console, histories))
@@ -247,6 +260,9 @@ def reasons(results: Sequence[Mapping[str, Any]]) -> list[str]:
                 lines.append(f"- not finished, {of}{result['scenario']} seed {result['seed']}: {why}")
     lines = [f"- skipped {count} times, {reason}" for reason, count in sorted(skipped.items())] + lines
     lines = [f"- {count} runs upgraded {way}" for way, count in sorted(upgraded.items())] + lines
+    java = sum(result.get("client", OURS) != OURS for result in results)
+    if java:
+        lines = [f"- in {java} of {len(results)} runs the official Java client sent and read", *lines]
     mixed = releases(results)
     if len(mixed) > 1:
         told = ", ".join(f"{release} ({count})" for release, count in sorted(mixed.items()))

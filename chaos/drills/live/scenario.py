@@ -30,6 +30,7 @@ from chaos.drills.drill import READ_BACK_S
 from chaos.drills.live import stores, stubborn
 from chaos.drills.live.disks import lied
 from chaos.drills.live.extras import LiveExtras
+from chaos.drills.live.java_load import JAVA, JavaLoad, check_available
 from chaos.drills.live.online import Stopped, Watch, unless_broken
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import (
@@ -65,6 +66,8 @@ COPIES: Final = ("inSyncReplicas", "minInSyncReplicas")
 OURS: Final = "keelmq"
 THEIRS: Final = "rocketmq"
 STAGING: Final = "staging"
+CLIENTS: Final = (OURS, JAVA)
+"""Whose client sends and reads: ours, or RocketMQ's own."""
 SWITCH: Final = "switch"
 TOXIPROXY: Final = "toxiproxy"
 READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0}
@@ -99,9 +102,13 @@ class DrillSpec:
     """Carry the plan out to its end, also when a promise is broken before."""
     stubborn: bool = True
     """To each broker a client sends that ignores routes."""
+    client: str = OURS
+    """Whose client makes the load: one of CLIENTS."""
 
     def __post_init__(self) -> None:
-        """Raises CannotDrill for a plan that no local cluster is made for."""
+        """Raises CannotDrill for a plan that no local cluster is made for, or a client that nobody has."""
+        if self.client not in CLIENTS:
+            raise CannotDrill(f"no client {self.client}; there are {', '.join(CLIENTS)}")
         for name in ("learners", "neighbour"):
             if getattr(self.plan, name):
                 raise CannotDrill(f"{self.scenario} needs {name}, which only the simulated world has")
@@ -125,6 +132,7 @@ class DrillSpec:
             "links": self.links,
             "go_on": self.go_on,
             "stubborn": self.stubborn,
+            "client": self.client,
             "plan": self.plan.to_json(),
         }
 
@@ -145,6 +153,7 @@ class DrillSpec:
                 links=str(data.get("links", SWITCH)),
                 go_on=bool(data.get("go_on", False)),
                 stubborn=bool(data.get("stubborn", False)),
+                client=str(data.get("client", OURS)),
             )
         except (OverflowError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no plan of a drill: {error!r}") from None
@@ -193,6 +202,8 @@ class DrillResult:
     (``extra.failed``)."""
     where: Mapping[str, Any] = field(default_factory=dict)
     """When, on which machine, and what: ``at``, ``machine``, ``release``, ``peer``."""
+    java_client: Mapping[str, Any] = field(default_factory=dict)
+    """The official Java client, where it sent and read: which, how it ran, and what its group was given."""
     reads_failed: int = 0
     """Of the consumer that follows the load."""
     spent_s: Mapping[str, float] = field(default_factory=dict)
@@ -215,6 +226,7 @@ class DrillResult:
             "extras": dict(self.extras),
             "stubborn_sends": stubborn.counted(self.history),
             **self.where,
+            "java_client": dict(self.java_client),
             "reads_failed": self.reads_failed,
             "spent_s": dict(self.spent_s),
             "lied": lied(self.history.events),
@@ -245,6 +257,8 @@ async def run_scenario(
     """Carry out ``spec`` on a cluster made in ``directory``; its processes, mounts and namespaces are gone
     when this returns. ``keep``: what its disks held stays. Raises ConfigError, ClusterNotReady. Faults that
     cannot be carried out here are counted as refused."""
+    if spec.client == JAVA:
+        check_available()
     phases = Phases(time.monotonic, tell)
     phases("laying the ground")
     cluster = _laid_out(env, spec, directory)
@@ -318,10 +332,7 @@ async def strike(
     queues = [Queue(plan.load.topic, world.group, number) for number in range(plan.load.queues)]
     await make_topic(env, world, plan.load.topic, plan.load.queues)
     chance = random.Random(f"{spec.seed}/{spec.scenario}")
-    shape = DrillPlan(scenario=spec.scenario, seed=spec.seed, queues=plan.load.queues, load=plan.load)
-    load = DrillLoad(env_of, world, shape, queues, 0, chance)
-    if spec.stubborn:
-        stubborn.join(load, env_of, cluster, plan.load, spec.seed)
+    load, shape = _load(env_of, spec, world, ground, queues, chance)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(load.close)
         await load.start()
@@ -347,7 +358,7 @@ async def strike(
         await load.stop(shape.recover_s)
         tell("reading everything back")
         beside = await _clients_saw(load, extras, full=not_full is None)
-        drill.unfinished = drill.unfinished or extras.unread
+        drill.unfinished = drill.unfinished or extras.unread or load.unsure
         if not await load.read_back(READ_BACK_S) and drill.unfinished is None:
             drill.unfinished = "not every queue could be read back"
         held = await _logs(env, cluster, drill) if spec.target == OURS else logs.Held()
@@ -360,10 +371,32 @@ async def strike(
         drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, routed)
     told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
     told.stopped, told.extras, told.reads_failed = stopped, extras.done, load.reads_failed
+    told.java_client = load.described()
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
     told.proxies = _proxies(ground)
     told.where = await env.offload(lambda: described(spec, env.now_ms()))
     return told
+
+
+def _load(
+    env_of: Callable[[int], Env],
+    spec: DrillSpec,
+    world: LiveWorld,
+    ground: Ground,
+    queues: Sequence[Queue],
+    chance: random.Random,
+) -> tuple[DrillLoad, DrillPlan]:
+    """What sends and reads, not yet begun, and the drill that it is of."""
+    plan, cluster = spec.plan, ground.cluster
+    shape = DrillPlan(scenario=spec.scenario, seed=spec.seed, queues=plan.load.queues, load=plan.load)
+    load = (
+        DrillLoad(env_of, world, shape, queues, 0, chance)
+        if spec.client == OURS
+        else JavaLoad(env_of, world, shape, queues, chance, cluster.directory, ground.note_client)
+    )
+    if spec.stubborn:
+        stubborn.join(load, env_of, cluster, plan.load, spec.seed)
+    return load, shape
 
 
 async def _clients_saw(load: DrillLoad, extras: LiveExtras, *, full: bool) -> list[dict[str, Any]]:
