@@ -1,7 +1,7 @@
 """What does the official Java client tell of its sends and reads, as events of a history?
 
-Its lines come from ``chaos/worlds/JavaClients.java``. Their times are of Java's ``System.nanoTime``; the clock
-a history is written by is another, and how far apart the two are is known within an interval (``JavaClock``).
+Its lines come from ``chaos/worlds/JavaClients.java``. Their times are of Java's ``System.nanoTime``; a
+history is written by another clock; how far apart the two are is known within an interval (``JavaClock``).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class JavaEvents:
         if kind == "refused":
             return self._refused(at_ms, told)
         end = Fail if kind == "unsent" else Unknown
-        return end(at_ms, process, key, told["text"])
+        return end(at_ms, process, key, str(told["text"]).partition("\n")[0])
 
     def _refused(self, at_ms: float, told: dict[str, Any]) -> HistoryEvent:
         """Whether a broker's answer says that nothing was stored: by the rule of our own client."""

@@ -43,7 +43,6 @@ public class JavaClients {
         // One send is one attempt: a second one could store its key twice.
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryAnotherBrokerWhenNotStoreOK(false);
-        for (int i = 0; i < number("members"); i++) members.add(member("c" + i));
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -55,22 +54,26 @@ public class JavaClients {
         }
         try {
             new JavaClients(options).obey();
+            Runtime.getRuntime().halt(0); // the client's own threads would keep the process alive
         } catch (Throwable error) {
             error.printStackTrace();
+            Runtime.getRuntime().halt(1);
         }
-        Runtime.getRuntime().halt(0); // the client's own threads would keep the process alive
     }
 
     private void obey() throws Exception {
         producer.start();
-        for (DefaultLitePullConsumer member : members) member.start();
-        tell("ready", "");
+        Thread joins = thread("join", () -> {
+            for (int i = 0; i < number("members"); i++) members.add(started("c" + i));
+            tell("ready", "");
+        });
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         List<Thread> producers = new ArrayList<>();
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             if (line.startsWith("ping ")) {
                 tell("pong", ",\"number\":" + line.substring(5));
             } else if (line.equals("go")) {
+                joins.join();
                 for (int queue = 0; queue < number("queues"); queue++) {
                     for (int own = 0; own < number("producers"); own++) producers.add(begin(queue, own));
                 }
@@ -91,6 +94,21 @@ public class JavaClients {
         client.setPollNameServerInterval(number("poll_ms"));
         client.setMqClientApiTimeout(number("ask_timeout_ms"));
         client.setHeartbeatBrokerInterval(5000);
+    }
+
+    /** A start asks for the route: on a busy machine that may take too long. The drill knows when to give up. */
+    private DefaultLitePullConsumer started(String instance) throws Exception {
+        for (int tries = 0; ; tries++) {
+            DefaultLitePullConsumer member = member(instance + "." + tries);
+            try {
+                member.start();
+                return member;
+            } catch (Exception error) {
+                error.printStackTrace();
+                member.shutdown();
+                Thread.sleep(200);
+            }
+        }
     }
 
     private DefaultLitePullConsumer member(String instance) throws Exception {

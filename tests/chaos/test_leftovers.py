@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from chaos.drills.commands import Site
 from chaos.drills.live import commands
 from chaos.drills.live.commands import KEPT_AT, PREFIX, _findable, _places
 from chaos.live import leftovers, loop_disk, network, noted
-from chaos.live.ground import Ground, heal
+from chaos.live.ground import Ground, client_home, heal
 from chaos.live.noted import LEDGER, keeps
 from model.errors import ConfigError
 from runtime.os_env import OsEnv
@@ -150,6 +151,23 @@ def test_servers_that_no_state_file_names_end_with_what_else_a_drill_left(
         assert child.wait(10) < 0
     assert "ended 1 servers" in said
     assert (place.exists(), (place / LEDGER).exists()) == (keep, False)
+
+
+def test_the_java_client_of_a_dead_drill_ends_and_who_has_its_number_since_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "REAPERS", frozenset())  # it is found by what the drill noted
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(commands, "_end_leftovers", lambda: None)
+    for of, ends in (("b", False), ("a", True)):
+        (place := tmp_path / f"{PREFIX}a").mkdir()
+        home = client_home(tmp_path / f"{PREFIX}{of}")
+        with process(f"-Duser.home={home}") as child:
+            (place / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL | {"keep": False, "client": child.pid}))
+            said = Shell()("drill", "heal")
+            assert ("ended the Java client" in said) is ends
+            assert (child.wait(10) if ends else child.poll()) == (-signal.SIGKILL if ends else None)
+        assert not place.exists()
 
 
 async def test_a_drill_without_a_plan_says_that_it_works_there_before_it_starts_a_server(

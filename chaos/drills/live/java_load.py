@@ -247,8 +247,9 @@ class JavaLoad(DrillLoad):
 
     def described(self) -> dict[str, Any]:
         return {
-            **rocketmq.described(),
-            "options": OPTIONS,
+            "version": rocketmq.VERSION,
+            "java": rocketmq.described()["java"],
+            "options": f"-Xmx{HEAP_MB}m {OPTIONS}",
             "send_timeout_ms": SEND_TIMEOUT_MS,
             "send_retries": 0,
             "members": MEMBERS,
