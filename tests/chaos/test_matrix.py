@@ -127,6 +127,18 @@ def test_what_is_kept_and_not_run_again_is_part_of_the_exit_code(
     assert worlds.spec == []
 
 
+def test_the_official_client_sends_where_it_is_asked_for_and_the_table_says_so(
+    worlds: Worlds, tmp_path: Path
+) -> None:
+    one = ("drill", "matrix", str(tmp_path), "--modes", "default", "--kinds")
+    said = Shell()(*one, "kill")
+    assert "official Java client" not in said
+    said = Shell()(*one, "kill,wipe", "--client", "java")
+    assert "in 1 of 2 runs the official Java client sent and read" in said
+    found = {path.stem: json.loads(path.read_text())["client"] for path in tmp_path.glob("*.json")}
+    assert found == {"kill-default-1": "keelmq", "wipe-default-1": "java"}
+
+
 def test_wrong_names_are_told(tmp_path: Path) -> None:
     said = Shell()("drill", "matrix", str(tmp_path), "--kinds", "meteor", code=64)
     assert "no kind meteor" in said

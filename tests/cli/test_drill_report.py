@@ -226,6 +226,12 @@ def test_an_outage_that_does_not_end_is_a_gap_and_a_send_without_an_answer_was_w
     assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (2.0, 600.0)
 
 
+def test_a_page_says_whose_client_sent_and_read() -> None:
+    told = result() | {"client": "java", "java_client": {"version": "5.5.0"}}
+    assert "on keelmq, load by the official Java client 5.5.0, seed" in page(told, "run.json")
+    assert "official Java client" not in page(result(), "run.json")
+
+
 def test_each_strikes_outage_is_counted_for_each_queue() -> None:
     one, other = Queue("t", "g", 0), Queue("t", "g", 1)
     events: list[Any] = []

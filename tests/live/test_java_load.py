@@ -1,5 +1,5 @@
-"""The promise of drills under the official Java client, on real processes: a master that dies loses nothing that
-it was told is stored, and the client ends with its drill."""
+"""The promise of drills under the official Java client, on real processes: a master that dies loses nothing
+that it was told is stored, and the client ends with its drill."""
 
 from __future__ import annotations
 
@@ -87,10 +87,8 @@ def test_after_a_drill_was_killed_heal_ends_a_java_client_that_stood_still(tmp_p
                 return ledger.parent, pid
         return None
 
-    command = [sys.executable, "-m", "cli.main", "drill", "matrix", str(tmp_path / "out"), *KILLS]
-    with subprocess.Popen(
-        [*command, "--client", JAVA], cwd=ROOT, env=env, stderr=subprocess.DEVNULL
-    ) as drill:
+    command = [sys.executable, "-m", "cli.main", "drill", "matrix", str(tmp_path / "out")]
+    with subprocess.Popen([*command, *KILLS, "--client", JAVA], cwd=ROOT, env=env) as drill:
         try:
             place, pid = until("the client is noted", client, 180)
             os.kill(pid, signal.SIGSTOP)

@@ -114,6 +114,11 @@ def matrix(
             go_on=go_on,
         )
         code = worse(code, _one(spec, path, console, histories))
+    return _counted(directory, code, markdown, xml)
+
+
+def _counted(directory: Path, code: int, markdown: Path | None, xml: Path | None) -> int:
+    """Write what the directory keeps as one table; the worst exit code of all."""
     results = read(directory)
     for result in results:
         code = worse(code, kept_code(result))
