@@ -116,7 +116,8 @@ public class JavaClients {
         at(member, instance);
         member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         member.setPullThreadNums(2);
-        member.setConsumerTimeoutMillisWhenSuspend(20_000); // it takes no less
+        // A broker may hold a pull for 20 s, and that client takes no other number: its answer is to be waited for.
+        member.setConsumerTimeoutMillisWhenSuspend(25_000);
         member.setAutoCommit(false);
         member.subscribe(text("topic"), "*");
         return member;

@@ -11,7 +11,7 @@ import pytest
 
 from chaos.checks import Evidence, check_all
 from chaos.drills.live.java_load import shape
-from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
+from chaos.history import Fail, History, HistoryEvent, Invoke, Ok, Read, Unknown
 from chaos.java_events import JavaClock, JavaEvents, not_received, parsed
 from chaos.workload import Load
 from client.message import Queue
@@ -120,7 +120,7 @@ def test_no_order_is_claimed_that_the_clocks_do_not_tell() -> None:
     lines = [began(10, "k1"), acked(11, "k1", 0)]
     for error_ms, expected in ((0.5, {"real_time_order"}), (1.5, set())):
         made = history(lines, events(-error_ms, 0.0))
-        other = [Invoke(8.0, "s", "k0", QUEUE, 1), Ok(9.0, "s", "k0", QUEUE, 1, 1)]
+        other: list[HistoryEvent] = [Invoke(8.0, "s", "k0", QUEUE, 1), Ok(9.0, "s", "k0", QUEUE, 1, 1)]
         found = check_all(Evidence(History([*other, *made.events]), complete=False))
         assert {violation.checker for violation in found} == expected
 
