@@ -40,7 +40,7 @@ PINGS: Final = 20
 PING_S: Final = 1.0
 ENDS_S: Final = 5.0
 CAUGHT_UP_S: Final = 60.0
-"""A pull that was sent to a master that was cut off is given up after 25 s, and its next may be held for 20."""
+"""A pull to a master that was cut off is given up after 25 s, and its next may be held for 20."""
 LINE_BYTES_MAX: Final = 1_000_000
 LOG_SHOWN: Final = 1500
 
