@@ -115,7 +115,8 @@ public class JavaClients {
         DefaultLitePullConsumer member = new DefaultLitePullConsumer("GID_" + text("name") + "c");
         at(member, instance);
         member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        member.setPullThreadNums(2);
+        // A pull holds its thread as long as its broker holds the pull: fewer threads than queues keep some waiting.
+        member.setPullThreadNums(number("queues"));
         // A broker may hold a pull for 20 s, and that client takes no other number: its answer is to be waited for.
         member.setConsumerTimeoutMillisWhenSuspend(25_000);
         member.setAutoCommit(false);
