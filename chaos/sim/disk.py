@@ -25,6 +25,7 @@ from chaos.sim.inode import PAGE_BYTES, Inode
 from chaos.sim.loop import Life
 from runtime.env import Buffer, DiskUsage
 
+LOG: Final = "/commitlog/"
 DROPS: Final = 0.5
 """So often the pages of a failed sync are gone when its process has died."""
 
@@ -74,6 +75,32 @@ class DiskCounts:
     """Power failures with bytes missing that a sync had promised."""
 
 
+@dataclass(slots=True)
+class LogSyncs:
+    """What does the process know of syncs of its log that failed? One that fails in a thread is known once
+    the thread's answer has come."""
+
+    failed: int = 0
+    last: OSError | None = None
+    unheard: list[OSError] = field(default_factory=list)
+
+    def on_failed(self, error: OSError) -> None:
+        self.failed, self.last = self.failed + 1, error
+
+    def on_thread_ends(self, error: Exception) -> None:
+        """``error`` is on its way from a thread; one that the thread itself dealt with does not come so."""
+        if error is self.last:
+            self.unheard.append(error)
+
+    def on_heard(self, error: Exception) -> None:
+        self.unheard = [one for one in self.unheard if one is not error]
+
+    @property
+    def none_heard(self) -> bool:
+        """Whether some failed, and the process knows of none."""
+        return 0 < self.failed == len(self.unheard)
+
+
 class Machine:
     """One machine's file system: it outlives the processes that run on it."""
 
@@ -93,6 +120,10 @@ class Machine:
         self._pending: list[_Rename] = []
         self._locks: dict[str, Life] = {}
         self.kept: tuple[dict[str, Inode], set[str]] | None = None
+        self.log_syncs = LogSyncs()
+        """Of the process that runs."""
+        self.forgot: list[tuple[str, bytes]] = []
+        """The log as it was, by path, before a process's last pages went of which it did not know."""
         self.believed = False
         """A sync that wrote nothing was taken for one that did, and the power has not failed since."""
 
@@ -107,6 +138,7 @@ class Machine:
         self._directories = {"/", ""}
         self.faults = DiskFaults()
         self.believed = False
+        self.log_syncs, self.forgot = LogSyncs(), []
 
     def keep(self) -> None:
         """Copy what is there now, for ``put_back``."""
@@ -145,6 +177,7 @@ class Machine:
         for inode in self._inodes():
             inode.lose_power(self._rng)
         self._locks.clear()
+        self.log_syncs, self.forgot = LogSyncs(), []  # what it lacks, another boot tells it
         self.faults = DiskFaults()
 
     def flip_bit(self, prefix: str) -> tuple[str, int] | None:
@@ -172,11 +205,22 @@ class Machine:
         number, at = divmod(bit // 8, PAGE_BYTES)
         inode.pages.setdefault(number, bytearray(PAGE_BYTES))[at] ^= 1 << bit % 8
 
+    def lose_file(self, path: str) -> None:
+        """It is gone from the disk, too."""
+        self._files.pop(path, None)
+        self._durable.pop(path, None)
+        self._pending = [change for change in self._pending if path not in (change.path, change.gone)]
+
     def process_died(self, life: Life) -> None:
         self._locks = {path: owner for path, owner in self._locks.items() if owner is not life}
-        dropped = [i for path, i in sorted(self._files.items()) if "/commitlog/" in path and i.dropped]
+        syncs, self.log_syncs = self.log_syncs, LogSyncs()
+        if syncs.failed and not syncs.none_heard:
+            self.forgot = []  # it knows: the next one is suspect
+        dropped = [i for path, i in sorted(self._files.items()) if LOG in path and i.dropped]
         if dropped and self._memory.random() < DROPS:
             self.counts.dropped += 1
+            if syncs.none_heard:
+                self.forgot = [(path, self.content(path)) for path in self.paths("/") if LOG in path]
             for inode in dropped:
                 inode.drop()
 
@@ -400,7 +444,10 @@ class SimFile:
             machine.faults.sync_errors -= 1
             machine.counts.failed += 1
             inode.fail_sync()
-            raise OSError(errno.EIO, "sync failed", self.path)
+            error = OSError(errno.EIO, "sync failed", self.path)
+            if LOG in self.path:
+                machine.log_syncs.on_failed(error)
+            raise error
         if machine.faults.lying:
             machine.believed = True
             return

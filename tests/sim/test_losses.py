@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from chaos.bugs import planted
-from chaos.drills.simulated.run import run_plan
+from chaos.drills.simulated.run import run_plan, run_seed
 from chaos.faults import FAULTS, Cut, Fault, HandOver, Heal, Look, PowerFail, ResetLinks, Restart, Step, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.scenarios import Plan
 from chaos.scenarios.swarm import MODES
+from chaos.sim import disk
 from chaos.sim.cluster import SimCluster
 from chaos.sim.losses import COSTS_A_COPY, COSTS_NO_COPY, Losses
 from chaos.sim.story import Story
@@ -22,6 +25,7 @@ from client.message import Queue
 from store.files.damage import DamagedRange
 from store.files.record import encode
 from store.message_store import MessageStore
+from tests.sim.world import World, simulated
 from tests.store.support import message
 
 QUEUE = Queue("chaos", "broker-a", 0)
@@ -32,6 +36,7 @@ class Machine:
     log: bytes = b""
     lied: int = 0
     dropped: int = 0
+    forgot: list[tuple[str, bytes]] = field(default_factory=list)
 
     @property
     def counts(self) -> Machine:
@@ -108,6 +113,85 @@ def test_what_a_failed_sync_left_in_memory_goes_with_a_process_that_no_fault_end
     brokers.now_ms = 300.0
     accounts.happened(Happened(300.0, "b2", "restarted"))
     assert accounts.promised_away(sent(290.0), ["consumer"]).gone == set(), "it lost nothing more"
+
+
+def test_what_a_process_forgot_whose_failed_sync_nobody_saw_may_go_when_its_broker_leads() -> None:
+    brokers, accounts = _who_forgot()
+    accounts.happened(Happened(150.0, "b2", "promoted", {"epoch": 2}))
+    assert accounts.promised_away(sent(140.0), ["consumer"]).gone == {"k"}
+    assert accounts.unnoticed == {"k"}
+    other = History([Invoke(100.0, "p", "o", QUEUE, 1), Ok(140.0, "p", "o", QUEUE, 0, 0, "127.0.2.1:10911")])
+    assert accounts.promised_away(other, ["consumer"]).gone == set(), "it never had this one"
+
+
+@pytest.mark.parametrize("who", ["another leads", "it had it again", "SYNC_FLUSH"])
+def test_what_a_process_forgot_unseen_is_forgiven_nowhere_else(who: str) -> None:
+    brokers, accounts = _who_forgot(synced=who == "SYNC_FLUSH")
+    if who == "it had it again":
+        brokers.nodes["b2"].machine.log = encode(message(uniq="k"), 0, 0, 1)
+        accounts.happened(Happened(145.0, "b1", "promoted", {"epoch": 2}))
+        brokers.nodes["b2"].machine.log = b""
+    accounts.happened(
+        Happened(150.0, "b1" if who == "another leads" else "b2", "promoted", {"epoch": 3})
+    )
+    assert accounts.promised_away(sent(140.0), ["consumer"]).gone == set()
+    assert accounts.unnoticed == set()
+
+
+def _who_forgot(*, synced: bool = False) -> tuple[Brokers, Losses]:
+    """b2's kernel dropped what a sync had failed to write whose process was gone by then; b3 has it."""
+    brokers = Brokers()
+    accounts = Losses(cast(SimCluster, brokers), tolerates=None, synced=synced, unclean=lambda: False)
+    brokers.nodes["b2"].machine.forgot = [(f"/store/commitlog/{0:020d}", encode(message(uniq="k"), 0, 0, 1))]
+    brokers.nodes["b3"].machine.log = encode(message(uniq="k"), 0, 0, 1)
+    brokers.now_ms = 150.0
+    return brokers, accounts
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seen", ["not", "by the loop", "by the thread"])
+@simulated(lambda seen: World(640))
+async def test_only_a_sync_that_failed_behind_a_processs_back_makes_it_forget_unseen(
+    world: World, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    monkeypatch.setattr(disk, "DROPS", 1.0)
+    node = world.cluster.nodes["b2"]
+    env, syncs = node.env, node.machine.log_syncs
+    assert env is not None
+    env.disk.makedirs("/store/commitlog")
+    file = env.disk.open("/store/commitlog/99999999999999999999", create=True)
+    file.pwrite(b"x", 0)
+
+    def sync() -> None:
+        node.machine.faults.sync_errors = 1
+        if seen == "by the thread":
+            with suppress(OSError):
+                file.sync()
+        else:
+            file.sync()
+
+    async def flush() -> None:
+        with suppress(OSError):
+            await env.offload(sync)
+
+    world.cluster.inside(node, flush())
+    while not syncs.failed:
+        await asyncio.sleep(0.00001)
+    assert syncs.none_heard == (seen != "by the thread")
+    if seen == "by the loop":
+        await asyncio.sleep(0.1)
+        assert not syncs.none_heard
+    world.cluster.kill("b2")
+    assert bool(node.machine.forgot) == (seen == "not")
+    world.cluster.power_fail("b2")
+    assert not node.machine.forgot, "another boot: it is suspect"
+
+
+@pytest.mark.sim
+def test_a_seed_whose_last_sync_failed_behind_the_processs_back_is_forgiven_as_it_is_told() -> None:
+    result = run_seed("swarm", 25415)
+    assert result.violations == []
+    assert result.coverage["promised_away.unnoticed_sync"] >= 3
 
 
 @pytest.mark.parametrize(("read_ms", "gone"), [(900.0, False), (160.0, True)])
