@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
-from chaos.faults import PLAN_MS_MAX, Step
+from chaos.faults import PLAN_MS_MAX, Reconfigure, RollingChange, Step
 from chaos.values import made, within
 from chaos.workload import Load
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+CHANGES: Final = (Reconfigure, RollingChange)
+"""Faults with ``values`` for a broker's keys."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,10 @@ class Plan:
     """So many brokers hit by faults may cost acknowledged messages, by the mode: None for none."""
     extras: bool = False
     """Delayed messages, transactions, messages given back, offsets, topics and groups are asked for, too."""
+    pops: Sequence[str] = ()
+    """A group pops; what else is done with it: "reset", "delete", "pull", "hide". "pop": nothing."""
+    waits: bool = False
+    """Timers, recalls, topics that go while messages wait for them, and halves that are asked about."""
     neighbour: bool = False
     """A second group of two brokers, ``c1`` and ``c2``, lives with the same NameServers and Controllers."""
     neighbour_broker: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +67,11 @@ class Plan:
     """The producers share one client, its routes and its connections."""
     swarm: bool = False
     """Losses that the mode promises away are accounted for, message by message."""
+
+    def always(self, key: str, value: str, *, default: str) -> bool:
+        """Whether a key of the brokers has this value from the begin on, and no step changes it."""
+        told = [step.fault.values.get(key, value) for step in self.steps if isinstance(step.fault, CHANGES)]
+        return {self.broker.get(key, default), *told} == {value}
 
     def to_json(self) -> dict[str, Any]:
         """All of it: ``from_json`` makes the same plan."""

@@ -54,6 +54,7 @@ from chaos.scenarios.last_draws import (
     with_a_disk_that_fills,
     with_rotten_epochs,
 )
+from chaos.scenarios.later_draws import draw_later
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.workload import Load
 
@@ -591,6 +592,7 @@ def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     fills = random.Random(f"a disk that fills {rest}")
     if fills.random() < FILLS_SHARE:
         with_a_disk_that_fills(plan, fills)
+    draw_later(plan, rest)
 
 
 SWARM: Final = Scenario(

@@ -156,9 +156,7 @@ class Losses:
             elif node.name == name and not self._synced:
                 self._note([name], left_behind=False, only=lacks)
 
-    def _note(
-        self, names: Iterable[str], *, left_behind: bool, only: frozenset[str] | None = None
-    ) -> None:
+    def _note(self, names: Iterable[str], *, left_behind: bool, only: frozenset[str] | None = None) -> None:
         logs = {name: self._log(name) for name in names}
         others = {name: self._log(name) for name in self._cluster.of_group() if name not in logs}
         self._moments.append(_Moment(self._cluster.clock(), left_behind, logs, others, only))

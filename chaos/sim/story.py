@@ -25,6 +25,7 @@ from chaos.sim.cluster import GROUP, NEIGHBOUR_GROUP, Node, SimCluster, WorldCon
 from chaos.sim.extras import SimExtras
 from chaos.sim.faults import Nemesis
 from chaos.sim.losses import Losses
+from chaos.sim.more import SimMore
 from chaos.sim.neighbour import LOAD as NEIGHBOUR_LOAD
 from chaos.sim.neighbour import Neighbour
 from chaos.sim.net import NetProfile
@@ -144,7 +145,7 @@ class Story:
         self.losses = Losses(
             self.cluster,
             tolerates=plan.tolerates,
-            synced=plan.broker.get("flushDiskType") == "SYNC_FLUSH",
+            synced=plan.always("flushDiskType", "SYNC_FLUSH", default="ASYNC_FLUSH"),
             unclean=lambda: unclean or self.nemesis.operator.gave_up,
         )
         self.nemesis.after.append(self._struck)
@@ -152,6 +153,7 @@ class Story:
             self.nemesis.after.append(self.losses.struck)
             self.history.watch(self.losses.happened)
         self.extras: SimExtras | None = None
+        self.more: SimMore | None = None
         self.neighbour: Neighbour | None = None
         self._calm = _Calm()
         self._serving = _Serving(self.history)
@@ -175,6 +177,9 @@ class Story:
         if plan.extras:
             self.extras = SimExtras(cluster)
             tasks.append(self.extras.begin())
+        if plan.pops or plan.waits:
+            self.more = SimMore(cluster, plan)
+            tasks += self.more.begin()
         if plan.neighbour:
             self.neighbour = Neighbour(cluster, plan.quiet_ms)
             tasks.append(self.neighbour.begin())
@@ -190,6 +195,8 @@ class Story:
         if self.extras is not None and not self.losses.of_tables_allowed:
             await self.extras.settle(tables_only=self.losses.any_allowed)
             self.found += self.extras.broken()
+        if self.more is not None:
+            self.found += await self.more.settled(self.losses)
         if self.neighbour is not None:
             await self.neighbour.settle()
         await cluster.until(cluster.converged, 5.0)
@@ -218,6 +225,8 @@ class Story:
                 task.cancel()  # nobody waits for pulls that wait for news: all is read back
         if self.extras is not None:
             self.extras.stop()
+        if self.more is not None:
+            self.more.stop()
         if self.neighbour is not None:
             self.neighbour.stop()
         _, late = await asyncio.wait(tasks, timeout=ENDS_S)
@@ -552,6 +561,8 @@ class Story:
             found[f"role.{change}"] = count
         if self.extras is not None:
             found.update(self.extras.done)
+        if self.more is not None:
+            found.update(self.more.done())
         for send in self.cluster.beside.sends():
             found[f"neighbour.{send.outcome}"] += 1
         for change, count in role_changes(self.cluster.beside.observed()).items():
@@ -561,6 +572,8 @@ class Story:
         found["read"] = len(self.history.reads(final=False))
         forgiven = self.evidence.forgiven
         found["promised_away"] = len(forgiven.gone | forgiven.left)
+        if self.losses.unnoticed:
+            found["promised_away.unnoticed_sync"] = len(self.losses.unnoticed)
         found["epochs"] = max((len(log.epochs) for log in self.evidence.logs), default=0)
         return dict(found)
 
