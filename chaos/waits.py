@@ -135,7 +135,7 @@ class Waits:
         self._stopping = False
         self._decisions: dict[str, Decision] = {}
         self._asked: Counter[str] = Counter()
-        self._acts: dict[str, Callable[[str], Awaitable[None]]] = {
+        self._acts: dict[str, Callable[[str], Awaitable[object]]] = {
             "timer": self._timer,
             "level": self._level,
             "recall": self._recall,
@@ -160,7 +160,7 @@ class Waits:
             kind = self._chance.choice(KINDS)
             self._number += 1
             try:
-                await self._acts[kind](f"{kind}-{self._number}")
+                await self._acts[kind](f"waits-{kind}-{self._number}")
                 self.done[f"wait.{kind}"] += 1
             except (MqError, OSError):
                 self.done["wait.failed"] += 1

@@ -197,7 +197,7 @@ def with_lost_epochs(plan: Plan, rng: random.Random) -> None:
     back = [step for step in plan.steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
     if not back:
         return
-    steps = []
+    steps: list[Step] = []
     for chosen in rng.sample(back, min(len(back), rng.choice((1, 1, 2)))):
         copies, how = rng.choice(list(COPIES)), rng.choice(HOW)
         if (copies, how) == ("both", "gone") or (copies == "both" and steps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from broker.service import Broker
@@ -19,7 +19,8 @@ from chaos.waits import Waits
 
 POPPED_S: Final = 25.0
 """What was popped is hidden for 2 s at most, and comes again within a second or two, perhaps some times."""
-SHOWN_S: Final = 25.0
+SHOWN_S: Final = 45.0
+"""A producer tells a broker that was started anew of itself within 30 s; until then nobody is asked."""
 FAR_MS: Final = 60_000
 NOTED_MS: Final = 1500.0
 """A master has noted what it delivered, and others have the note, unless its links are slow."""
@@ -31,7 +32,7 @@ class _Site:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self.namesrv = cluster.namesrv_addresses
+        self.namesrv: Sequence[str] = cluster.namesrv_addresses
 
     def skews(self) -> Mapping[str, int]:
         return {f"{node.host}:{BROKER_PORT}": node.skew_ms for node in self._cluster.of("broker")}

@@ -13,7 +13,7 @@ from broker.requests.operators.admin import AdminProcessor
 from broker.requests.transactions import Transactions
 from chaos import waits
 from chaos.drills.simulated.run import run_plan
-from chaos.faults import ClockJump, Kill, Restart, Step
+from chaos.faults import ClockJump, Kill, Reconfigure, Restart, Step
 from chaos.history import Happened
 from chaos.pops import Account, Move
 from chaos.scenarios import Plan, find, later_draws, swarm
@@ -235,7 +235,7 @@ def test_a_plan_keeps_offsets_in_the_mode_all_alone() -> None:
         {"allAckInSyncStateSet": "false"},
     ):
         assert not keeps_offsets(Plan([], broker={**ALL, **values}))
-        changed = Plan([Step(1, later_draws.Reconfigure("b1", values))], broker=ALL)
+        changed = Plan([Step(1, Reconfigure("b1", values))], broker=ALL)
         assert not keeps_offsets(changed)
 
 
