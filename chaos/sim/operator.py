@@ -27,6 +27,8 @@ WAIT_S: Final = 4.0
 FORGET_S: Final = 2.5
 """Longer than a living broker takes to be heard of again."""
 FORGET_TRIES: Final = 4
+LEADERLESS_S: Final = 6.0
+"""Longer than an election among those that are well."""
 REFUSED_S: Final = 0.5
 """How often the operator looks for slaves that keep a log of their own."""
 
@@ -90,8 +92,12 @@ class Operator:
         election, the master's log counts: the slave starts with an empty one. So does a learner where all
         brokers ``lost`` what it holds: nobody elects it."""
         cluster = self._cluster
+        without_master_s = 0.0
         while True:
             await asyncio.sleep(REFUSED_S)
+            without_master_s = 0.0 if cluster.master() else without_master_s + REFUSED_S
+            if without_master_s > LEADERLESS_S:
+                await self._go_on_without_epochs()
             known = cluster.registered()
             for node in list(cluster.nodes.values()):
                 if node.state == "down" and node.kind != "client":
@@ -104,6 +110,17 @@ class Operator:
                 may = may_give_up() or (node.kind == "learner" and lost())
                 if may and node.running and self._must_begin_anew(node, known):
                     await self.restart(node, empty=True)
+
+    async def _go_on_without_epochs(self) -> None:
+        """Nobody leads, and one that is waited for has no readable copy of its epochs and nobody to copy them
+        from: it starts without any. Its log passes for older than the others', so that what it alone has is
+        given up as what a disk lost that had promised it."""
+        for node in self._cluster.of("broker"):
+            broker = cast(Broker, node.server)
+            if node.running and broker.store.epochs.unreadable is not None:
+                node.own["startWithDamagedTables"] = "true"
+                node.machine.counts.lied += 1
+                await self.restart(node)
 
     @staticmethod
     def _must_begin_anew(node: Node, known: Collection[int]) -> bool:

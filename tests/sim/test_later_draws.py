@@ -13,13 +13,14 @@ from broker.requests.operators.admin import AdminProcessor
 from broker.requests.transactions import Transactions
 from chaos import waits
 from chaos.drills.simulated.run import run_plan
-from chaos.faults import ClockJump, Kill, Reconfigure, Restart, Step
+from chaos.faults import ClockJump, Kill, PowerFail, Reconfigure, Restart, Step
 from chaos.history import Happened
 from chaos.pops import Account, Move
 from chaos.scenarios import Plan, find, later_draws, swarm
 from chaos.scenarios.later_draws import ANY_TIME, ASKS_SOON, OFTEN, ORDERLY, RETENTION, with_changed_keys
 from chaos.scenarios.lost_epochs import COPIES, HOW, LoseEpochs
 from chaos.sim.more import keeps_offsets, second_copies_excused
+from chaos.sim.story import Story
 from chaos.waits import AT_ONCE_MS, Wait
 from chaos.waits import Account as WaitAccount
 from model.config.broker import BrokerConfig
@@ -122,6 +123,24 @@ async def test_the_epochs_of_a_broker_that_is_down_are_lost_and_of_one_that_runs
     cluster.power_fail("b1")
     after = {path: machine.content(path) for path in COPIES["both"] if machine.find(path)}
     assert after == kept, "on the disk, too"
+
+
+@pytest.mark.sim
+def test_where_one_without_epochs_is_waited_for_the_operator_goes_on_without_them() -> None:
+    """Nobody leads whom it could copy them from (docs/operations.md)."""
+    names = ("b1", "b2", "b3")
+    steps = [
+        *(Step(900, PowerFail(name)) for name in names),
+        Step(1000, LoseEpochs("b2")),
+        *(Step(1001, Restart(name)) for name in names),
+    ]
+    broker = {**ALL, "allAckInSyncStateSet": "false", "majorityAck": "true"}
+    kept: list[Story] = []
+    plan = Plan(steps, load_ms=1500, broker=broker, errors_expected=True, swarm=True)
+    result = run_plan("swarm", 3, plan, None, kept.append)
+    assert result.violations == []
+    own = {node.name: node.own for node in kept[0].cluster.of("broker")}
+    assert own == {"b1": {}, "b2": {"startWithDamagedTables": "true"}, "b3": {}}
 
 
 def _moved(*moves: Move, given: dict[str, list[float]]) -> list[str]:
