@@ -150,7 +150,7 @@ def with_set_clocks(plan: Plan, rng: random.Random) -> None:
             steps.append(Step(at, ClockJump(target, by_ms), bound))
             if rng.random() < 0.5:
                 steps.append(Step(at + rng.randint(50, 2500), ClockJump(f"={bound}", -by_ms)))
-        if rng.random() < 0.85:
+        if rng.random() < 0.7:
             dies = at + rng.choice((rng.randint(0, 60), rng.randint(0, 600), rng.randint(0, 2000)))
             death: Fault = rng.choice((Kill, Kill, PowerFail, Stop))(f"={bound}")
             back = dies + rng.randint(*rng.choice(DOWN_MS))

@@ -258,6 +258,16 @@ def test_a_plan_keeps_offsets_in_the_mode_all_alone() -> None:
         assert not keeps_offsets(changed)
 
 
+@pytest.mark.sim
+def test_a_clock_that_was_set_and_is_right_again_tells_nothing_of_when_extras_came() -> None:
+    """Seed 40054: a day back and ahead again; what was delivered in between has times of then."""
+    steps = [Step(500, ClockJump("master", -86_400_000), "c"), Step(2500, ClockJump("=c", 86_400_000))]
+    plan = Plan(steps, load_ms=4000, broker=ALL, extras=True, swarm=True)
+    result = run_plan("swarm", 1, plan, None, None)
+    assert result.violations == []
+    assert result.coverage["extra.delayed"] > 0
+
+
 KILL = [Step(1500, Kill("master"), "k"), Step(2500, Restart("=k"))]
 
 
