@@ -17,7 +17,15 @@ from chaos.faults import ClockJump, Kill, PowerFail, Reconfigure, Restart, Step
 from chaos.history import Happened
 from chaos.pops import Account, Move
 from chaos.scenarios import Plan, find, later_draws, swarm
-from chaos.scenarios.later_draws import ANY_TIME, ASKS_SOON, OFTEN, ORDERLY, RETENTION, with_changed_keys
+from chaos.scenarios.later_draws import (
+    ANY_TIME,
+    ASKS_SOON,
+    HOUR_MS,
+    OFTEN,
+    ORDERLY,
+    RETENTION,
+    with_changed_keys,
+)
 from chaos.scenarios.lost_epochs import COPIES, HOW, LoseEpochs
 from chaos.sim.more import keeps_offsets, second_copies_excused
 from chaos.sim.story import Story
@@ -311,6 +319,21 @@ def test_a_half_that_nobody_is_asked_about_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Transactions, "_is_due", lambda self, half: False)
     result = run_plan("swarm", 6, _waits(), None, None)
     assert {violation.checker for violation in result.violations} == {"waits"}
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("asks", [True, False])
+def test_what_a_clock_that_was_ahead_holds_back_has_to_come_when_it_is_due_by_that(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    monkeypatch.setattr(waits, "KINDS", ("check",))
+    if not asks:
+        monkeypatch.setattr(Transactions, "_is_due", lambda self, half: False)
+    steps = [Step(300, ClockJump("master", HOUR_MS), "c"), Step(1500, ClockJump("=c", -HOUR_MS))]
+    plan = Plan(steps, load_ms=2500, broker={**ALL, **ASKS_SOON}, waits=True, swarm=True)
+    result = run_plan("swarm", 1, plan, None, None)
+    assert bool(result.violations) != asks
+    assert result.coverage.get("wait.late_by_a_clock", 0) == asks
 
 
 @pytest.mark.sim
