@@ -24,6 +24,7 @@ def _fills(plan: Plan) -> bool:
 def test_a_disk_that_fills_is_drawn_in_some_seeds_and_changes_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(swarm, "draw_later", lambda plan, rest: None)  # about when one of all steps is due
     plans = [find("swarm").drawn(seed) for seed in range(400)]
     monkeypatch.setattr(swarm, "FILLS_SHARE", 0.0)
     alone = [find("swarm").drawn(seed) for seed in range(400)]

@@ -158,6 +158,7 @@ def plan_of(seed: int) -> Plan:
 
 def test_a_neighbour_is_drawn_in_some_seeds_and_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm, "FILLS_SHARE", 0.0)  # about when one of all steps is due, so drawn behind it
+    monkeypatch.setattr(swarm, "draw_later", lambda plan, rest: None)  # so is this
     plans = {seed: plan_of(seed) for seed in range(400)}
     monkeypatch.setattr(swarm, "NEIGHBOUR_SHARE", 0.0)
     alone = {seed: plan_of(seed) for seed in plans}
