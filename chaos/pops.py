@@ -34,7 +34,7 @@ TOPIC: Final = "pops"
 GROUP: Final = "GID_pops"
 QUEUES: Final = 2
 POPPERS: Final = 2
-PAUSE_S: Final = 0.03
+PAUSE_S: Final = 0.05
 OPERATES_S: Final = 0.7
 POLL_MS: Final = 300
 COUNTS: Final = (1, 2, 8)
@@ -197,7 +197,7 @@ class Pops:
                 self.account.on_given(one.message.msg_id, self._clock(), own=one.info.kind == NORMAL)
                 self.done["pop.given"] += 1
             await self._end(found)
-            await asyncio.sleep(chance.random() * PAUSE_S)
+            await asyncio.sleep(chance.random() * 2 * PAUSE_S)
 
     async def _end(self, found: Sequence[Popped]) -> None:
         """Acknowledge, hide for longer, or leave alone what was given."""
@@ -319,7 +319,7 @@ class Pops:
                     move.ended_ms = self._clock()
             except (MqError, OSError):
                 pass
-            await asyncio.sleep(self._chance.random() * 10 * PAUSE_S)
+            await asyncio.sleep(self._chance.random() * 6 * PAUSE_S)
 
     # Was it kept?
 
