@@ -37,6 +37,7 @@ OFTEN_TIMES: Final = 3
 
 SET_BY_MS: Final = (-86_400_000, -3_600_000, -70_000, -2000, -300, 300, 2000, 70_000, 3_600_000, 86_400_000)
 HOUR_MS: Final = 3_600_000
+OF_THE_GROUP: Final = frozenset({"master", "slave", "b1", "b2", "b3"})
 DRIFTS_BY_MS: Final = (-80, -20, 5, 20, 80)
 DRIFT_STEP_MS: Final = 50
 
@@ -161,8 +162,7 @@ def with_set_clocks(plan: Plan, rng: random.Random) -> None:
 
 def with_changed_keys(plan: Plan, rng: random.Random) -> None:
     """Some brokers come back from what befell them with other keys, or an operator restarts all in turn."""
-    dead = {step.bind for step in plan.steps if isinstance(step.fault, Kill | PowerFail | Stop)}
-    back = [step for step in plan.steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
+    back = _that_come_back(plan)
     steps: list[Step] = []
     for _ in range(rng.choice((1, 2, 2, 4))):
         lot = rng.random()
@@ -187,14 +187,20 @@ def with_changed_keys(plan: Plan, rng: random.Random) -> None:
     _added(plan, steps)
 
 
+def _that_come_back(plan: Plan) -> list[Step]:
+    """Restarts of brokers of the first group that were killed, stopped or lost their power."""
+    deaths = [step for step in plan.steps if isinstance(step.fault, Kill | PowerFail | Stop)]
+    dead = {step.bind for step in deaths if step.fault.target in OF_THE_GROUP}
+    return [step for step in plan.steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
+
+
 def _hour_set(plan: Plan) -> bool:
     return any(isinstance(step.fault, ClockJump) and step.fault.by_ms >= HOUR_MS for step in plan.steps)
 
 
 def with_lost_epochs(plan: Plan, rng: random.Random) -> None:
     """One or two that are down lose a copy of their epochs, or both of one."""
-    dead = {step.bind for step in plan.steps if isinstance(step.fault, Kill | PowerFail | Stop)}
-    back = [step for step in plan.steps if isinstance(step.fault, Restart) and step.fault.target[1:] in dead]
+    back = _that_come_back(plan)
     if not back:
         return
     steps: list[Step] = []

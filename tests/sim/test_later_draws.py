@@ -106,6 +106,16 @@ def test_a_retention_of_an_hour_is_drawn_only_where_no_clock_goes_ahead_by_one()
         assert bool(drawn) == some
 
 
+def test_keys_and_epochs_of_a_second_group_and_of_controllers_are_left_alone() -> None:
+    """Seed 121332: a neighbour of two was told to wait for three."""
+    for seed in range(SEEDS * 3):
+        plan = find("swarm").drawn(seed)
+        targets = {step.bind: step.fault.target for step in plan.steps if step.bind}
+        for step in plan.steps:
+            if isinstance(step.fault, LoseEpochs) or (_keys_of(step) and step.fault.name == "reconfigure"):
+                assert targets[step.fault.target[1:]] in ("master", "slave", "b1", "b2", "b3")
+
+
 def test_keys_that_need_an_orderly_restart_are_drawn_only_for_one() -> None:
     for seed in range(SEEDS * 3):
         for step in find("swarm").drawn(seed).steps:
