@@ -107,6 +107,16 @@ class _Calls(PopCalls):
         return await super()._ask(topic, broker_name, code, unborn, *rest, **how)
 
 
+@dataclass(slots=True)
+class _Now:
+    """What goes on: sends and moves, their last one, pops, and pops of all that is left."""
+
+    working: bool = True
+    at_work: bool = True
+    popping: bool = True
+    draining: bool = False
+
+
 class Pops:
     """Works until ``stop``; then ``drain``, of which ``broken`` says what did not come. ``parts``: "reset",
     "delete", "pull" and "hide" beside pops and acknowledgements."""
@@ -127,8 +137,7 @@ class Pops:
         self._admin = AdminClient(env, namesrv)
         self._session = Session(env, namesrv, poll_ms=1000)
         self._calls = _Calls(env, self._session, GROUP)
-        self._working = self._popping = True
-        self._at_work, self._draining = True, False
+        self._now = _Now()
         self.account = Account()
         self.done: Counter[str] = Counter()
         self.ready = False
@@ -136,13 +145,13 @@ class Pops:
 
     def stop(self) -> None:
         """No more is sent, moved or pulled; what was sent is popped on until ``close``."""
-        self._working = False
+        self._now.working = False
 
     async def run(self) -> None:
         """Until ``close``."""
         for part in (self._producer, self._puller, self._admin, self._session):
             await part.start()
-        while self._working and not self.ready:
+        while self._now.working and not self.ready:
             try:
                 await self._admin.create_topic(TOPIC, QUEUES, brokers=[self._broker_name])
                 await self._make_group()
@@ -158,13 +167,13 @@ class Pops:
         works += [self._operate()] if {"reset", "delete"} & set(self._parts) else []
         works += [self._pull()] if "pull" in self._parts else []
         await asyncio.gather(*works)
-        self._at_work = False
+        self._now.at_work = False
 
     # Sending, popping
 
     async def _send(self) -> None:
         number = 0
-        while self._working:
+        while self._now.working:
             number += 1
             key, queue = f"pop-{number}", Queue(TOPIC, self._broker_name, number % QUEUES)
             message = Message(topic=TOPIC, body=key.encode(), properties={"UNIQ_KEY": key})
@@ -180,7 +189,7 @@ class Pops:
 
     async def _pop(self) -> None:
         chance = self._chance
-        while self._popping:
+        while self._now.popping:
             try:
                 found = await self._calls.pop(
                     TOPIC,
@@ -204,7 +213,7 @@ class Pops:
         chance = self._chance
         acks = []
         for one in found:
-            lot = 1.0 if self._draining else chance.random()
+            lot = 1.0 if self._now.draining else chance.random()
             if lot < 0.15:
                 continue
             if lot < 0.3 and "hide" in self._parts:
@@ -239,7 +248,7 @@ class Pops:
 
     async def _operate(self) -> None:
         kinds = [part for part in self._parts if part in ("reset", "delete")]
-        while self._working:
+        while self._now.working:
             await asyncio.sleep(self._chance.random() * 2 * OPERATES_S)
             try:
                 await (self._reset() if self._chance.choice(kinds) == "reset" else self._delete())
@@ -295,7 +304,7 @@ class Pops:
             await self._make_group_surely()
 
     async def _make_group_surely(self) -> None:
-        while self._popping:
+        while self._now.popping:
             try:
                 await self._make_group()
                 return
@@ -304,7 +313,7 @@ class Pops:
 
     async def _pull(self) -> None:
         """A member of the same group that pulls from where the group is, and commits what it had."""
-        while self._working:
+        while self._now.working:
             queue = Queue(TOPIC, self._broker_name, self._chance.randrange(QUEUES))
             try:
                 at = await self._puller.committed(queue) or 0
@@ -325,14 +334,14 @@ class Pops:
 
     async def drain(self, until: Callable[[], bool]) -> None:
         """Pop on until all has come, or ``until`` says that it was time enough."""
-        self._draining = True
+        self._now.draining = True
         while not until():
-            if not self._at_work and not await self._left():
+            if not self._now.at_work and not await self._left():
                 return
             await asyncio.sleep(0.3)
 
     async def close(self) -> None:
-        self._popping = False
+        self._now.popping = False
 
     async def _left(self) -> list[str]:
         try:

@@ -83,6 +83,8 @@ class LogSyncs:
     failed: int = 0
     last: OSError | None = None
     unheard: list[OSError] = field(default_factory=list)
+    forgot: list[tuple[str, bytes]] = field(default_factory=list)
+    """The log as it was, by path, before a former process's last pages went of which it did not know."""
 
     def on_failed(self, error: OSError) -> None:
         self.failed, self.last = self.failed + 1, error
@@ -122,8 +124,6 @@ class Machine:
         self.kept: tuple[dict[str, Inode], set[str]] | None = None
         self.log_syncs = LogSyncs()
         """Of the process that runs."""
-        self.forgot: list[tuple[str, bytes]] = []
-        """The log as it was, by path, before a process's last pages went of which it did not know."""
         self.believed = False
         """A sync that wrote nothing was taken for one that did, and the power has not failed since."""
 
@@ -138,7 +138,7 @@ class Machine:
         self._directories = {"/", ""}
         self.faults = DiskFaults()
         self.believed = False
-        self.log_syncs, self.forgot = LogSyncs(), []
+        self.log_syncs = LogSyncs()
 
     def keep(self) -> None:
         """Copy what is there now, for ``put_back``."""
@@ -177,7 +177,7 @@ class Machine:
         for inode in self._inodes():
             inode.lose_power(self._rng)
         self._locks.clear()
-        self.log_syncs, self.forgot = LogSyncs(), []  # what it lacks, another boot tells it
+        self.log_syncs = LogSyncs()  # what it lacks, another boot tells it
         self.faults = DiskFaults()
 
     def flip_bit(self, prefix: str) -> tuple[str, int] | None:
@@ -213,14 +213,16 @@ class Machine:
 
     def process_died(self, life: Life) -> None:
         self._locks = {path: owner for path, owner in self._locks.items() if owner is not life}
-        syncs, self.log_syncs = self.log_syncs, LogSyncs()
-        if syncs.failed and not syncs.none_heard:
-            self.forgot = []  # it knows: the next one is suspect
+        syncs = self.log_syncs
+        knows = syncs.failed and not syncs.none_heard  # the next one is suspect
+        self.log_syncs = LogSyncs(forgot=[] if knows else syncs.forgot)
         dropped = [i for path, i in sorted(self._files.items()) if LOG in path and i.dropped]
         if dropped and self._memory.random() < DROPS:
             self.counts.dropped += 1
             if syncs.none_heard:
-                self.forgot = [(path, self.content(path)) for path in self.paths("/") if LOG in path]
+                self.log_syncs.forgot = [
+                    (path, self.content(path)) for path in self.paths("/") if LOG in path
+                ]
             for inode in dropped:
                 inode.drop()
 

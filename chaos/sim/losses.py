@@ -147,12 +147,14 @@ class Losses:
         docs/replication-modes.md, not covered): with ``ASYNC_FLUSH`` what it forgot so may go when it leads,
         until its log has all of that again."""
         for node in self._cluster.of("broker"):
-            if not node.machine.forgot:
+            if not node.machine.log_syncs.forgot:
                 continue
-            forgot = frozenset(_keys_of([(_start(path), content) for path, content in node.machine.forgot]))
+            forgot = frozenset(
+                _keys_of([(_start(path), content) for path, content in node.machine.log_syncs.forgot])
+            )
             lacks = forgot - set(_keys_of(self._log(node.name)))
             if not lacks:
-                node.machine.forgot = []
+                node.machine.log_syncs.forgot = []
             elif node.name == name and not self._synced:
                 self._note([name], left_behind=False, only=lacks)
 

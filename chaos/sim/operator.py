@@ -99,9 +99,7 @@ class Operator:
             if without_master_s > LEADERLESS_S:
                 await self._go_on_without_epochs()
             known = cluster.registered()
-            for node in list(cluster.nodes.values()):
-                if node.state == "down" and node.kind != "client":
-                    cluster.start(node.name)
+            self._start_all()
             for node in cluster.failed_controllers():
                 await self.restart(node)
             for node in [*cluster.of("broker"), *cluster.of("learner")]:
@@ -110,6 +108,11 @@ class Operator:
                 may = may_give_up() or (node.kind == "learner" and lost())
                 if may and node.running and self._must_begin_anew(node, known):
                     await self.restart(node, empty=True)
+
+    def _start_all(self) -> None:
+        for node in list(self._cluster.nodes.values()):
+            if node.state == "down" and node.kind != "client":
+                self._cluster.start(node.name)
 
     async def _go_on_without_epochs(self) -> None:
         """Nobody leads, and one that is waited for has no readable copy of its epochs and nobody to copy them

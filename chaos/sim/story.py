@@ -161,7 +161,10 @@ class Story:
         self._loading = False
         self.found: list[Violation] = []
         self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
-        self.queues = queues_of(plan.load, GROUP)
+
+    @property
+    def queues(self) -> list[Queue]:
+        return queues_of(self.plan.load, GROUP)
 
     async def main(self) -> None:
         cluster, plan = self.cluster, self.plan

@@ -18,6 +18,7 @@ from chaos.scenarios import Plan
 from chaos.scenarios.swarm import MODES
 from chaos.sim import disk
 from chaos.sim.cluster import SimCluster
+from chaos.sim.disk import LogSyncs
 from chaos.sim.losses import COSTS_A_COPY, COSTS_NO_COPY, Losses
 from chaos.sim.story import Story
 from chaos.workload import Load
@@ -36,7 +37,7 @@ class Machine:
     log: bytes = b""
     lied: int = 0
     dropped: int = 0
-    forgot: list[tuple[str, bytes]] = field(default_factory=list)
+    log_syncs: LogSyncs = field(default_factory=LogSyncs)
 
     @property
     def counts(self) -> Machine:
@@ -140,7 +141,9 @@ def _who_forgot(*, synced: bool = False) -> tuple[Brokers, Losses]:
     """b2's kernel dropped what a sync had failed to write whose process was gone by then; b3 has it."""
     brokers = Brokers()
     accounts = Losses(cast(SimCluster, brokers), tolerates=None, synced=synced, unclean=lambda: False)
-    brokers.nodes["b2"].machine.forgot = [(f"/store/commitlog/{0:020d}", encode(message(uniq="k"), 0, 0, 1))]
+    brokers.nodes["b2"].machine.log_syncs.forgot = [
+        (f"/store/commitlog/{0:020d}", encode(message(uniq="k"), 0, 0, 1))
+    ]
     brokers.nodes["b3"].machine.log = encode(message(uniq="k"), 0, 0, 1)
     brokers.now_ms = 150.0
     return brokers, accounts
@@ -182,9 +185,9 @@ async def test_only_a_sync_that_failed_behind_a_processs_back_makes_it_forget_un
         await asyncio.sleep(0.1)
         assert not syncs.none_heard
     world.cluster.kill("b2")
-    assert bool(node.machine.forgot) == (seen == "not")
+    assert bool(node.machine.log_syncs.forgot) == (seen == "not")
     world.cluster.power_fail("b2")
-    assert not node.machine.forgot, "another boot: it is suspect"
+    assert not node.machine.log_syncs.forgot, "another boot: it is suspect"
 
 
 @pytest.mark.sim
