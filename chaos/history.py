@@ -24,6 +24,8 @@ operator was to do came to no good end; ``emptied``: he had begun to empty a dis
 LAUNCHED: Final = "launched"
 """The name of what happens when a server is started again. A ``restart`` is only asked for: it waits for the
 end of the former process."""
+GOES_ON: Final = "goes_on"
+"""The field of a fault whose plan means the server that an earlier step chose: it goes on with that."""
 
 
 class Invoke(Struct, frozen=True):

@@ -20,6 +20,7 @@ from rich.table import Table
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
+from chaos.drills.live.results import available
 from chaos.drills.measure import PROMISES, judged_count, percentile, why_no_result
 from model.errors import ConfigError
 
@@ -163,7 +164,7 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         return None
     drills = [drill for result in results for drill in result["drills"]]
     times = sorted(_known(drill.get("rto_ms") for drill in drills))
-    served = _known(result.get("availability") for result in results)
+    served = _known(available(result) for result in results)
     slow = sorted(_known((result.get("timeline") or {}).get("latency_p99_ms") for result in results))
     judged = sum(map(judged_count, results))
     lost = _total(results, "lost")

@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chaos.checks import messages, order
 from chaos.checks.violation import Violation
 from chaos.history import History, Invoke, Ok, Read, Send
-from chaos.worlds.live import Timeline, Victim
 from client.message import Queue
+
+if TYPE_CHECKING:
+    from chaos.worlds.live import Timeline, Victim  # which starts processes: results are read without
 
 MOVES_MASTER: Final = frozenset(
     {"kill-master", "stop-master", "freeze-master", "handover", "kill-leader-and-master"}

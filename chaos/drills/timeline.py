@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from chaos.drills.measure import percentile
 from chaos.faults import kind_of
-from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History, Observed
+from chaos.history import ENDED_FAULT, GOES_ON, LAUNCHED, Happened, History, Observed
 
 BIN_MS: Final = 20.0
 GAP_MS: Final = 50.0
@@ -28,25 +28,33 @@ ONE_BY_ONE: Final = ("rolling_change", "upgrade")
 """An operator restarts one server after the other: each of them is a strike, that it begins is none."""
 OPERATED: Final = (*RENEWS, *ONE_BY_ONE, "hand_over")
 CLOCK_JUMP: Final = "clock_jump"
-CLOCK_DRIFT: Final = "clock_drift"
-ENDS: Final[Mapping[str, Sequence[str]]] = {
-    "kill": AGAIN,
-    "stop": AGAIN,
-    "power_fail": AGAIN,
-    "pause": ("resume", "kill", "stop", "power_fail", *AGAIN),
-    **dict.fromkeys(("isolate", "cut", "partition"), ("heal",)),
-    "slow_network": ("slow_network", "heal"),
+OFF: Final[Mapping[str, tuple[str, object]]] = {
+    "slow_network": ("extra_ms", 0),
+    "slow_disk": ("extra_ms", 0),
+    "disk_full": ("full", False),
+    "lying_sync": ("lying", False),
+    "no_descriptors": ("lacking", False),
+    "memory_limit": ("lacking", False),
+    "read_only_disk": ("read_only", False),
+    "clock_drift": ("rate", 1),
+}
+"""What is switched off by a step of its own name: with which field. A clock that jumped is right again when
+its jumps add up to nothing."""
+_ENDS: Final = ("kill", "stop", "power_fail")
+ENDED_BY: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(_ENDS, AGAIN),
+    "pause": ("resume", *_ENDS, *AGAIN),
+    **dict.fromkeys(("isolate", "cut", "partition", "slow_network"), ("heal",)),
     **dict.fromkeys(
         ("lose_packets", "double_packets", "reorder_packets", "narrow_links", "toxic"), ("heal",)
     ),
-    **{name: (name,) for name in ("slow_disk", "disk_full")},
-    "lying_sync": ("lying_sync", "kill", "stop", "power_fail"),
-    "no_descriptors": ("no_descriptors", "kill", "stop", "power_fail"),
+    **dict.fromkeys(("lying_sync", "no_descriptors", "memory_limit"), _ENDS),
     **dict.fromkeys(("wipe", "lost_log", "torn_write"), AGAIN),
-    "memory_limit": ("memory_limit", "kill", "stop", "power_fail"),
-    **{name: (name,) for name in ("read_only_disk", CLOCK_DRIFT)},
     **dict.fromkeys(RENEWS, AGAIN),
-    CLOCK_JUMP: (CLOCK_JUMP,),
+}
+ENDS: Final[Mapping[str, Sequence[str]]] = {
+    name: ((name,) if name in {*OFF, CLOCK_JUMP} else ()) + tuple(ENDED_BY.get(name, ()))
+    for name in (*ENDED_BY, *OFF, CLOCK_JUMP)
 }
 """What ends a fault, besides ``fault_ended``; ``heal`` does so wherever it struck, all else on the same
 server."""
@@ -91,12 +99,16 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
 
 def availability(told: Mapping[str, Any]) -> float | None:
     """The share of windows of WINDOW_MS in which something was acknowledged, from each fault on until
-    AFTER_MS after its end: how long the waits between two faults are changes nothing. ``told``: a
-    ``timeline``. None without a fault."""
+    AFTER_MS after its end or the first acknowledgement after that, whichever is later: how long the waits
+    between two faults are changes nothing, and no outage is cut. ``told``: a ``timeline``. None without a
+    fault."""
     acks, width = told["acks"], int(WINDOW_MS // BIN_MS)
     chosen: set[int] = set()
     for fault in told["faults"]:
-        first, last = (int(at_ms // WINDOW_MS) for at_ms in (fault["from_ms"], fault["to_ms"] + AFTER_MS))
+        ended = int(-(-fault["to_ms"] // BIN_MS))  # bins before it may hold acknowledgements of before
+        again_ms = next((at for at in range(ended, len(acks)) if acks[at]), len(acks)) * BIN_MS
+        first = int(fault["from_ms"] // WINDOW_MS)
+        last = int(max(fault["to_ms"] + AFTER_MS, again_ms) // WINDOW_MS)
         # The last window may be cut short by the load's end.
         chosen.update(range(first, min(last, len(acks) // width)))
     served = [any(acks[at * width : (at + 1) * width]) for at in chosen]
@@ -104,15 +116,24 @@ def availability(told: Mapping[str, Any]) -> float | None:
 
 
 def strikes_ms(told: Mapping[str, Any]) -> list[float]:
-    """When faults began, each moment once. ``told``: a ``timeline``."""
-    shown = told["faults"]
-    parts = {fault.get("by") for fault in shown}
-    return sorted({fault["from_ms"] for fault in shown if fault["fault"] not in parts})
+    """When faults began, each moment once. What a plan does to a server on which it goes on, and that it
+    struck before, is a part of that strike. ``told``: a ``timeline``."""
+    parts = {fault.get("by") for fault in told["faults"]}
+    begun: set[float] = set()
+    hit: set[str] = set()
+    for fault in told["faults"]:
+        if fault["fault"] in parts:
+            continue
+        if not (fault.get("goes_on") and fault["node"] in hit):
+            begun.add(fault["from_ms"])
+        hit.add(fault["node"])
+    return sorted(begun)
 
 
 def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
     """Spans of what was broken. One that lasts until it is mended and was not, lasts to the load's end. What
-    an operator did to a server on the way has ``by``: in the course of which fault."""
+    an operator did to a server on the way has ``by``: in the course of which fault. ``goes_on``: the plan
+    meant whom it had struck before."""
     struck, roles = _struck(history), history.observed()
     clocks_ms: Counter[str] = Counter()
     found = []
@@ -135,6 +156,7 @@ def _faults(history: History, until_ms: float) -> list[dict[str, Any]]:
             "from_ms": event.at_ms,
             "to_ms": min(until, until_ms),
         }
+        span |= {GOES_ON: True} if event.fields.get(GOES_ON) else {}
         found.append(span | ({"by": by} if by in ONE_BY_ONE else {}))
     return found
 
@@ -177,19 +199,15 @@ def _came_to_nothing(fault: Happened, later: Sequence[Happened], roles: Sequence
 
 
 def _is_an_end(event: Happened) -> bool:
-    """A fault of a disk, a network or a clock that is switched off."""
-    if event.name == CLOCK_DRIFT:
-        return event.fields.get("rate") == 1
-    switches = [event.fields.get(name) for name in ("full", "lying", "lacking", "read_only")]
-    return event.fields.get("extra_ms") == 0 or False in switches
+    """A fault of a disk, a network, a process's limits or a clock that is switched off."""
+    field, value = OFF.get(event.name, ("", None))
+    return bool(field) and event.fields.get(field) == value
 
 
 def _ends(fault: Happened, later: Happened) -> bool:
     if later.name == ENDED_FAULT:
         return later.node == fault.node and later.fields.get("fault") == fault.name
     here = later.node == fault.node or later.name == "heal"
-    if here and later.name == fault.name and _is_an_end(later):
-        return True
     return here and later.name in ENDS.get(fault.name, ())
 
 

@@ -21,7 +21,7 @@ from admin.local.layout import Node
 from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import FAULTS, Fault, OwnFault, Step
-from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History
+from chaos.history import ENDED_FAULT, GOES_ON, LAUNCHED, Happened, History
 from chaos.live.ground import Ground, flip_bit, is_mended
 from chaos.live.means import needs_of, refusal
 from chaos.live.network import CLIENTS, Network
@@ -154,8 +154,8 @@ class Executor:
     def _struck(self, fault: Fault, node: Node | None, begun_ms: float) -> None:
         self.outcome.struck(fault)
         values = {key: value for key, value in fault.to_json().items() if key not in ("fault", "target")}
-        if isinstance(fault, LINKS_CUT):
-            values["pairs"] = self._network().cut_last
+        values |= {GOES_ON: True} if fault.target.startswith("=") else {}
+        values |= {"pairs": self._network().cut_last} if isinstance(fault, LINKS_CUT) else {}
         self._history.add(Happened(begun_ms, node.name if node else "", fault.name, values))
 
     async def revive(self) -> None:

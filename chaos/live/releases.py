@@ -14,14 +14,20 @@ import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from model.errors import MqError
-from model.installed import PACKAGES
+from model.installed import OURS, PACKAGES
 
 NAMED_BY: Final = "KEELMQ_PREVIOUS"
 DAY_S: Final = 86_400
 GIT_S: Final = 60.0
+COMMIT_DIGITS: Final = 12
+CODE: Final = frozenset({".py", ".so"})
+ELSEWHERE: Final = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"}
+)
+"""What would have git look at another repository than the one asked about."""
 
 
 class NoRelease(MqError):
@@ -57,12 +63,54 @@ def this() -> str:
     return _described(PACKAGES) or PACKAGES.name
 
 
+class Code(NamedTuple):
+    """What runs: ``name`` is the commit, with a mark of what is not committed; ``written`` changes whenever
+    one of its files is written, also when that is taken back."""
+
+    name: str
+    written: str
+
+
+def code() -> Code:
+    """Raises NoRelease where the name cannot be had."""
+    return Code(exact(), _written())
+
+
 def exact() -> str:
-    """As ``this``; of a clone with changes that are not committed also which: two results of one name are of
-    one code. Pages are none: a campaign writes its own."""
-    changed = _git(PACKAGES, "diff", "HEAD", "--", ".", ":(exclude)*.md") if _is_clone(PACKAGES) else ""
-    mark = f"-changed.{hashlib.sha256(changed.encode()).hexdigest()[:8]}" if changed else ""
-    return this() + mark
+    """The commit of this code, and which changes of it are not committed: two results of one name are of one
+    code. What was built for the compiled path is told, too. Pages are no code: a campaign writes its own.
+    Raises NoRelease where it cannot be told: there is no other name for it."""
+    if not _is_clone(PACKAGES):
+        raise NoRelease(f"{PACKAGES} is no clone: nobody can say which commit this code is of")
+    top, commit = _asked("rev-parse", "--show-toplevel", "HEAD").split()[-2:]
+    if not os.path.samefile(top, PACKAGES):
+        raise NoRelease(f"{PACKAGES} is no clone of its own: git takes it for a part of {top}")
+    changed = hashlib.sha256(
+        _asked(
+            "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", ".", ":(exclude)*.md"
+        ).encode("utf-8", "surrogateescape")
+    )
+    unknown, built = hashlib.sha256(), hashlib.sha256()
+    for name in sorted(filter(None, _asked("ls-files", "--others", "-z", "--", *OURS).split("\0"))):
+        found = {".py": unknown, ".so": built}.get(Path(name).suffix)
+        if found is not None:
+            found.update(os.fsencode(name) + b"\0" + (PACKAGES / name).read_bytes())
+    nothing = hashlib.sha256().digest()
+    marks = {"changed": changed, "added": unknown, "compiled": built}
+    told = [f"-{mark}.{has.hexdigest()[:8]}" for mark, has in marks.items() if has.digest() != nothing]
+    return commit[:COMMIT_DIGITS] + "".join(told)
+
+
+def _written() -> str:
+    """Of every file of the code where, how large, and when it was written last: who takes a change back
+    writes it again."""
+    found = hashlib.sha256()
+    for package in OURS:
+        for path in sorted((PACKAGES / package).rglob("*")):
+            if path.suffix in CODE:
+                at = path.stat()
+                found.update(f"{path} {at.st_ino} {at.st_size} {at.st_mtime_ns} {at.st_ctime_ns}\n".encode())
+    return found.hexdigest()
 
 
 def _of_history(clone: Path, into: Path) -> Release:
@@ -98,13 +146,35 @@ def _is_clone(tree: Path) -> bool:
 
 def _git(clone: Path, *arguments: str) -> str:
     """What git said; "" where it failed or is missing."""
+    done = _ran(clone, *arguments)
+    return done.stdout if not isinstance(done, Exception) and done.returncode == 0 else ""
+
+
+def _asked(*arguments: str) -> str:
+    """What git said of this code. Raises NoRelease."""
+    done = _ran(PACKAGES, *arguments)
+    if isinstance(done, Exception):
+        raise NoRelease(f"nobody can say which commit this code is of: {done}")
+    if done.returncode != 0:
+        why = " ".join(done.stderr.split())
+        raise NoRelease(f"nobody can say which commit this code is of: git {arguments[0]}: {why}")
+    return done.stdout
+
+
+def _ran(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str] | Exception:
+    """git in that folder, whatever the environment says of another one."""
+    env = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
-        done = subprocess.run(
-            ["git", "-C", str(clone), *arguments], capture_output=True, text=True, timeout=GIT_S
+        return subprocess.run(
+            ["git", "-C", str(clone), *arguments],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=GIT_S,
+            env=env,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return error
 
 
 def _checked(release: Release) -> Release:

@@ -17,6 +17,7 @@ from admin.local.processes import GRACE_S
 from chaos import faults
 from chaos.drills.live import scenario, stores
 from chaos.drills.live.commands import exit_code
+from chaos.drills.live.names import OURS
 from chaos.drills.live.scenario import DrillResult, DrillSpec, run_scenario, strike
 from chaos.drills.load import DrillLoad
 from chaos.drills.measure import VIOLATIONS_SHOWN, Drill
@@ -102,7 +103,7 @@ async def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *struck: Happe
     monkeypatch.setattr(scenario, "DrillLoad", NoLoad)
     monkeypatch.setattr(scenario, "_clients_saw", lambda *_, **__: asyncio.sleep(0, []))
     monkeypatch.setattr(scenario, "_logs", lambda *_: asyncio.sleep(0, scenario.NOTHING_HELD))
-    monkeypatch.setattr(scenario, "READY_S", {scenario.OURS: 0.1})
+    monkeypatch.setattr(scenario, "READY_S", {OURS: 0.1})
     if struck:
         monkeypatch.setattr(scenario, "_carry_out", lambda executor, *_: _strike(executor._history, struck))
     return await strike(env, SPEC, cluster, Ground(cluster), lambda _: env, lambda _: None)

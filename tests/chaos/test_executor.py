@@ -22,7 +22,7 @@ import pytest
 from chaos import faults
 from chaos.checks.liveness import FULL
 from chaos.faults import Step
-from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History
+from chaos.history import ENDED_FAULT, GOES_ON, LAUNCHED, Happened, History
 from chaos.live import executor as executors
 from chaos.live import ground as grounds
 from chaos.live import means
@@ -94,6 +94,8 @@ async def test_a_bound_name_is_the_node_that_was_hit_then(tmp_path: Path) -> Non
     await until(lambda: world.cluster.started)
     assert world.cluster.started == ["broker-a-1"]
     assert world.struck == [("broker-a-1", "kill"), ("broker-a-1", "restart")]
+    told = {e.name: e.fields for e in world.history.happened() if e.name in ("kill", "restart")}
+    assert told == {"kill": {}, "restart": {GOES_ON: True}}, "and the history says so"
     await world.executor.stop()
 
 

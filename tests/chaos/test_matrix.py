@@ -151,7 +151,7 @@ def result(kind: str, mode: str, **more: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "scenario": f"matrix/{kind}/{mode}",
         "seed": 1,
-        "drills": [asdict(Drill(stall_ms=80.0))],
+        "drills": [asdict(Drill(stall_ms=80.0, judged=True))],
         "faults": {"done": {kind: 3, "restart": 3}, "missed": {kind: 1}, "refused": []},
         "acked_total": 1500,
         "availability": 0.99,
@@ -160,11 +160,19 @@ def result(kind: str, mode: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_table_counts_what_each_fault_cost() -> None:
-    bad = {"lost": 2, "one_master_per_epoch": 1, "offset_reuse": 3, "dense_offsets": 4, "phantom": 5}
+    bad = {
+        "lost": 2,
+        "one_master_per_epoch": 1,
+        "offset_reuse": 3,
+        "acknowledged_twice": 2,
+        "dense_offsets": 4,
+        "phantom": 5,
+    }
+    late = {"drills": [asdict(Drill())], "unfinished_total": 1, "availability": None}
     refused = {"done": {}, "missed": {}, "refused": [{"fault": "wipe", "reason": "needs root"}]}
     rows = drills.table(
         [
-            result("wipe", "default", faults=refused, refused_total=1, unfinished_total=1, availability=None),
+            result("wipe", "default", faults=refused, refused_total=1, **late),
             result("kill", "majority", broken=bad, availability=0.97),
             result("kill", "majority"),
             result("disk_full", "default", faults={"done": {"disk_full": 4, "kill": 9}}),
@@ -173,12 +181,14 @@ def test_a_table_counts_what_each_fault_cost() -> None:
             result("upgrade", "default", faults={"done": {"upgrade": 1}}, upgraded=["v1", "v2"]),
         ]
     ).splitlines()
-    assert rows[2] == "| kill | majority | 2 | 6 | 2 | 0 | 0 | 3,000 | 2 | 4 | 3 | 1 | 5 | 98.0% | 80 |"
-    assert rows[3].startswith("| wipe | default | 1 | 0 | 0 | 1 | 1 | 1,500 |")
-    assert rows[4].startswith("| disk_full | default | 1 | 2 | 0 |"), "each was switched on and off"
-    assert rows[5].startswith("| flapping | default | 1 | 2 | 0 |"), "each strike is five partitions"
-    assert rows[6].startswith("| upgrade | default | 2 | 3 | 0 |"), "the ways back are none"
-    assert rows[7].startswith("| all |  | 7 | 13 | 2 | 1 | 1 | 10,500 | 2 | 4 | 3 | 1 | 5 |")
+    assert (
+        rows[2] == "| kill | majority | 2 | 6 | 6 | 2 | 0 | 0 | 3,000 | 2 | 0 | 4 | 3 | 1 | 5 | 98.0% | 80 |"
+    )
+    assert rows[3].startswith("| wipe | default | 1 | 0 | 0 | 0 | 1 | 1 | 0 | - | 1,500 |")
+    assert rows[4].startswith("| disk_full | default | 1 | 2 | 2 | 0 |"), "each was switched on and off"
+    assert rows[5].startswith("| flapping | default | 1 | 2 | 2 | 0 |"), "each strike is five partitions"
+    assert rows[6].startswith("| upgrade | default | 2 | 3 | 3 | 0 |"), "the ways back are none"
+    assert rows[7].startswith("| all |  | 7 | 13 | 13 | 2 | 1 | 1 | 9,000 | 2 | 1,500 | 4 | 3 | 1 | 5 |")
     assert rows[-2:] == ["- 2 runs upgraded from v1 to v2", "- skipped 1 times, wipe: needs root"]
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
 
@@ -197,7 +207,7 @@ def test_what_nobody_asked_is_no_zero() -> None:
     theirs = result("kill", "all-ack", target="rocketmq")
     ours = result("kill", "default")
     cells = [row.split(" | ") for row in drills.table([theirs, ours]).splitlines()[2:]]
-    assert [(row[1], row[11]) for row in cells] == [("default", "0"), ("all-ack", "-"), ("", "0")]
+    assert [(row[1], row[13]) for row in cells] == [("default", "0"), ("all-ack", "-"), ("", "0")]
 
 
 def test_availability_is_the_share_of_windows_with_an_acknowledgement_while_faults_act() -> None:

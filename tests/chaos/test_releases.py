@@ -15,6 +15,7 @@ import pytest
 from admin.local import processes, rolling
 from admin.local.layout import Node
 from chaos import faults
+from chaos.drills.live import scenario
 from chaos.faults import Step
 from chaos.history import History
 from chaos.live import releases
@@ -192,12 +193,79 @@ def test_what_is_not_committed_is_part_of_the_exact_release_but_for_pages(
 ) -> None:
     grown(tmp_path)
     monkeypatch.setattr(releases, "PACKAGES", tmp_path)
-    assert releases.exact() == releases.this() != ""
+    commit = releases.exact()
+    assert commit.startswith(releases.this())
+    git(tmp_path, "tag", "v9")
     (tmp_path / "page.md").write_text("1")
     git(tmp_path, "add", ".")
-    assert releases.exact() == releases.this()
+    assert releases.exact() == commit, "a tag is no other code, nor is a page"
     (tmp_path / "admin" / "release.py").write_text("changed")
     changed = releases.exact()
-    assert changed.startswith(f"{releases.this()}-changed.")
+    assert changed.startswith(f"{commit}-changed.")
     (tmp_path / "admin" / "release.py").write_text("changed again")
-    assert releases.exact() not in (changed, releases.this())
+    assert releases.exact() not in (changed, commit)
+    git(tmp_path, "checkout", "-q", "--", ".")
+    (tmp_path / "admin" / "added.py").write_text("1")
+    assert releases.exact().startswith(f"{commit}-added.")
+    (tmp_path / "admin" / "added.py").unlink()
+    (tmp_path / ".git" / "info" / "exclude").write_text("*.so\n")
+    (tmp_path / "admin" / "fast.so").write_text("1")
+    assert releases.exact().startswith(f"{commit}-compiled.")
+
+
+@pytest.mark.parametrize("lacks", ["git", "a clone", "its own", "leave"])
+def test_code_whose_commit_cannot_be_told_has_no_name(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of its folder is none: it would be the same for every commit."""
+    grown(tmp_path)
+    monkeypatch.setattr(releases, "PACKAGES", tmp_path)
+    if lacks == "git":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    elif lacks == "leave":  # as of another user's clone
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    else:
+        inner = tmp_path / "inner"
+        inner.mkdir()
+        monkeypatch.setattr(releases, "PACKAGES", inner)
+        if lacks == "its own":
+            (inner / ".git").mkdir()
+    with pytest.raises(NoRelease, match=r"nobody can say which commit|git takes it for a part"):
+        releases.exact()
+    assert scenario.named() is None
+
+
+def test_an_environment_that_names_another_repository_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown(tmp_path)
+    monkeypatch.setattr(releases, "PACKAGES", tmp_path)
+    commit = releases.exact()
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert releases.exact() == commit
+
+
+def test_a_change_that_is_taken_back_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown(tmp_path)
+    monkeypatch.setattr(releases, "PACKAGES", tmp_path)
+    before, path = releases.code(), tmp_path / "admin" / "release.py"
+    assert releases.code() == before
+    text = path.read_text()
+    path.write_text("changed")
+    path.write_text(text)
+    after = releases.code()
+    assert after.name == before.name
+    assert after.written != before.written
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "of"),
+    [
+        ("a", "a", "a"),
+        ("a", "b", "a, at its end b"),
+        ("a", None, "a, at its end no name"),
+        (None, None, None),
+    ],
+)
+def test_a_run_is_of_one_code_or_says_so(begun: str | None, ended: str | None, of: str | None) -> None:
+    assert scenario.of_one(begun, ended) == of

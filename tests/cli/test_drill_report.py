@@ -13,7 +13,7 @@ from chaos.drills.campaign import Campaign
 from chaos.drills.compare import load
 from chaos.drills.drill import summary
 from chaos.drills.junit import junit
-from chaos.drills.live.matrix import never_began
+from chaos.drills.live.kept import never_began
 from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, by_queue, judge, outages

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -31,17 +32,9 @@ from chaos.drills import ledger as ledgers
 from chaos.drills.live import stubborn
 from chaos.drills.live.disks import lied
 from chaos.drills.live.java_load import JAVA
+from chaos.drills.live.names import OURS, SWITCH, THEIRS, TOXIPROXY
 from chaos.drills.live.online import Stopped
-from chaos.drills.live.scenario import (
-    CLIENTS,
-    OURS,
-    SWITCH,
-    THEIRS,
-    TOXIPROXY,
-    DrillResult,
-    DrillSpec,
-    run_scenario,
-)
+from chaos.drills.live.scenario import CLIENTS, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
 from chaos.history import History
 from chaos.live import leftovers, loop_disk, network
@@ -432,16 +425,24 @@ def _carry_out(ask: Callable[[], DrillSpec], outs: Outs) -> int:
     show(console, spec, told)
     code = exit_code(told)
     try:
-        if outs.history is not None:
-            write_history(told.history, outs.history)
-        if outs.ledger is not None:
-            ledgers.write(told.history, outs.ledger)
-        if outs.json is not None:
-            write_whole(outs.json, json.dumps(told.to_json(spec)) + "\n")
+        _write(told, spec, outs)
     except (CannotWrite, OSError) as error:
         click.echo(f"keelmq drill: {error}", err=True)
         return code or UNFINISHED
+    except Exception:  # noqa: BLE001 - ours to mend; a broken promise stays one
+        traceback.print_exc()
+        return FAILED if code == FAILED else UNFINISHED
     return code
+
+
+def _write(told: DrillResult, spec: DrillSpec, outs: Outs) -> None:
+    """The small one first: there may be no room for the others."""
+    if outs.json is not None:
+        write_whole(outs.json, json.dumps(told.to_json(spec)) + "\n")
+    if outs.history is not None:
+        write_history(told.history, outs.history)
+    if outs.ledger is not None:
+        ledgers.write(told.history, outs.ledger)
 
 
 def write_history(history: History, path: Path) -> None:

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from chaos.drills.live.scenario import OURS
-from chaos.drills.measure import judged_count, percentile
-from chaos.scenarios.matrix import FAULT_OF, FLAPS
+from chaos.drills.live.names import OURS
+from chaos.drills.live.results import Result, available, judged, outages_ms, struck
+from chaos.drills.measure import percentile
 
 TWICE: Final = ("offset_reuse", "acknowledged_twice")
+"""The first finds what the second does, and what was read: both are one offset given twice."""
 ORDER: Final = ("producer_order", "real_time_order", "dense_offsets")
 KNOWN: Final = ("lost", "one_master_per_epoch", *TWICE, *ORDER)
-SWITCHED: Final = (
-    "disk_full",
-    "no_descriptors",
-    "slow_disk",
-    "clock_jump",
-    "upgrade",
-    "clock_drift",
-    "read_only_disk",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """``strikes``: faults of the runs' own kind that struck; ``missed``: those without a target. None: it is
-    not known."""
+    """``strikes``: faults of the runs' own kind that struck; ``missed``: those without a target. ``judged``:
+    strikes of runs that were judged for losses, ``acked`` what was acknowledged in them, and ``unjudged`` in
+    the others: of these nobody can say what is lost. None: it is not known."""
 
     runs: int
     strikes: int
+    judged: int
     missed: int
     refused: int
     unfinished: int
     acked: int
+    unjudged: int
     lost: int | None
     order: int
     twice: int
@@ -48,65 +43,50 @@ class Counted:
     rto_max_ms: float | None
 
     @classmethod
-    def of(cls, results: Sequence[Mapping[str, Any]]) -> Counted:
+    def of(cls, results: Sequence[Result]) -> Counted:
         broken: Counter[str] = Counter()
         for result in results:
             broken.update(result.get("broken") or {})
+        read_back = [one for one in results if judged(one)]
         return cls(
             runs=len(results),
             strikes=sum(struck(one) for one in results),
+            judged=sum(struck(one) for one in read_back),
             missed=sum(struck(one, "missed") for one in results),
             refused=_total(results, "refused"),
             unfinished=_total(results, "unfinished"),
-            acked=_total(results, "acked"),
-            lost=broken["lost"] if broken["lost"] or any(map(judged_count, results)) else None,
+            acked=_total(read_back, "acked"),
+            unjudged=_total(results, "acked") - _total(read_back, "acked"),
+            lost=broken["lost"] if broken["lost"] or read_back else None,
             order=sum(broken[name] for name in ORDER),
-            twice=sum(broken[name] for name in TWICE),
+            twice=sum(map(_twice, results)),
             two_masters=broken["one_master_per_epoch"] if _asked_who_leads(results) else None,
-            others=sum(count for name, count in broken.items() if name not in KNOWN),
+            others=broken.total() - sum(broken[name] for name in KNOWN),
             **_times(results),
         )
 
 
-def _total(results: Iterable[Mapping[str, Any]], name: str) -> int:
+def _twice(result: Result) -> int:
+    broken = result.get("broken") or {}
+    return max(int(broken.get(name, 0)) for name in TWICE)
+
+
+def _total(results: Iterable[Result], name: str) -> int:
     return sum(int(one.get(f"{name}_total", 0)) for one in results)
 
 
-def _times(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def _times(results: Sequence[Result]) -> dict[str, float | None]:
     """What clients saw of them. ``rto``: over every strike and queue."""
-    served = [one["availability"] for one in results if one.get("availability") is not None]
+    served = [share for share in map(available, results) if share is not None]
     stalls_ms = [drill.get("stall_ms") for one in results for drill in one["drills"]]
-    outages_ms = sorted(time for one in results for time in one.get("rto_strikes_ms") or ())
+    times_ms = sorted(time for one in results for time in outages_ms(one))
     return {
         "availability": sum(served) / len(served) if served else None,
         "stall_ms": max((stall for stall in stalls_ms if stall is not None), default=None),
-        "rto_p50_ms": percentile(outages_ms, 50),
-        "rto_p99_ms": percentile(outages_ms, 99),
-        "rto_max_ms": max(outages_ms, default=None),
+        "rto_p50_ms": percentile(times_ms, 50),
+        "rto_p99_ms": percentile(times_ms, 99),
+        "rto_max_ms": max(times_ms, default=None),
     }
-
-
-def pair(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Kind and mode of a run."""
-    _, _, both = str(result["scenario"]).partition("/")
-    kind, _, mode = both.partition("/")
-    return kind, mode
-
-
-def struck(result: Mapping[str, Any], what: str = "done") -> int:
-    """How often a run's own kind of fault struck. One that ends by a step of its own name is counted at its
-    end, too, and an upgrade on the way back before the next. ``what``: ``missed`` of those that did not."""
-    kind, _ = pair(result)
-    fault = FAULT_OF.get(kind, kind)
-    count = int(((result.get("faults") or {}).get(what) or {}).get(fault, 0))
-    if kind == "flapping":
-        return -(-count // FLAPS)
-    return (count + 1) // 2 if fault in SWITCHED else count
-
-
-def releases(results: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many runs each release has; those that never began have none."""
-    return Counter(str(one["release"]) for one in results if one.get("release"))
 
 
 def shown(count: int | None) -> str:
@@ -121,6 +101,6 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _asked_who_leads(results: Iterable[Mapping[str, Any]]) -> bool:
+def _asked_who_leads(results: Iterable[Result]) -> bool:
     """Of RocketMQ only its Controllers are asked, who name one."""
     return any(one.get("target", OURS) == OURS for one in results)

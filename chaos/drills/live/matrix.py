@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from rich.console import Console
 
-from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.exits import DONE, FAILED, UNFINISHED
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.junit import junit
@@ -32,17 +31,18 @@ from chaos.drills.live.commands import (
     exit_code,
     show,
 )
-from chaos.drills.live.counted import Counted, ms, pair, releases, share
-from chaos.drills.live.scenario import OURS, DrillResult, DrillSpec
-from chaos.drills.measure import COUNTS, PROMISES, Drill, why_no_result
+from chaos.drills.live.counted import Counted, ms, share
+from chaos.drills.live.kept import kept_code, never_began, reasons, worse
+from chaos.drills.live.results import NAME, pair, read
+from chaos.drills.live.scenario import DrillResult, DrillSpec
 from chaos.drills.screen import cannot_go_on
 from chaos.scenarios.matrix import KINDS, MODES, MODES_OF, THEIR_MODES, plan
 from model.errors import ConfigError, MqError
 
-NAME: Final = "matrix/{}/{}"
 HEAD: Final = (
-    "| fault | mode | runs | strikes | without a target | skipped | not finished | acknowledged | lost "
-    "| order violations | offsets twice | two masters | other violations | available | worst stall, ms |"
+    "| fault | mode | runs | strikes | judged | without a target | skipped | not finished | acknowledged "
+    "| lost | not judged | order violations | offsets twice | two masters | other violations | available "
+    "| worst stall, ms |"
 )
 
 
@@ -150,29 +150,6 @@ def _one(spec: DrillSpec, path: Path, console: Console, histories: bool) -> int:
     return code
 
 
-def kept_code(result: Mapping[str, Any]) -> int:
-    """The exit code of a result that a directory keeps: that of the run which left it."""
-    told = [*(result.get("violations") or ()), *(result.get("broken") or ())]
-    told += [one for drill in result["drills"] for one in drill.get("violations") or ()]
-    if told or any(result.get(f"{name}_total") for name in PROMISES):
-        return FAILED
-    if result.get("unfinished_total") or any(drill.get("unfinished") for drill in result["drills"]):
-        return UNFINISHED
-    return WARNINGS if result.get("refused_total") else DONE
-
-
-def never_began(spec: DrillSpec, error: MqError) -> dict[str, Any]:
-    drill = Drill(unfinished=str(error))
-    times = dict.fromkeys(("rto_p50_ms", "rto_p99_ms", "rto_max_ms"))
-    return {
-        **spec.to_json(),
-        "drills": [asdict(drill)],
-        **times,
-        **{f"{name}_total": 0 for name in COUNTS},
-        "unfinished_total": 1,
-    }
-
-
 def _keep_history(told: DrillResult, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         told.history.write(file)
@@ -191,23 +168,6 @@ def _cells(
 ) -> Iterator[tuple[str, str, int]]:
     """A run of each pair before the second of any: whatever time there is, all are met alike."""
     return ((kind, mode, seed) for seed in seeds for kind in kinds for mode in modes)
-
-
-def worse(one: int, other: int) -> int:
-    order = (DONE, WARNINGS, UNFINISHED, FAILED)
-    return max(one, other, key=order.index)
-
-
-def read(directory: Path) -> list[dict[str, Any]]:
-    """Every result of a directory. Raises ConfigError for a file that is none."""
-    found = []
-    for path in sorted(directory.glob("*.json")):
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            found.append({**data, "scenario": str(data["scenario"]), "drills": list(data["drills"])})
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise ConfigError(f"{path} is no result of a drill: {why_no_result(error)}") from None
-    return found
 
 
 def table(results: Iterable[Mapping[str, Any]]) -> str:
@@ -232,11 +192,13 @@ def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]]) -> str:
         mode,
         found.runs,
         found.strikes,
+        found.judged,
         found.missed,
         found.refused,
         found.unfinished,
         f"{found.acked:,}",
         "-" if found.lost is None else found.lost,
+        f"{found.unjudged:,}",
         found.order,
         found.twice,
         "-" if found.two_masters is None else found.two_masters,
@@ -245,31 +207,3 @@ def _row(kind: str, mode: str, results: Sequence[Mapping[str, Any]]) -> str:
         ms(found.stall_ms),
     ]
     return f"| {' | '.join(map(str, values))} |"
-
-
-def reasons(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of which releases runs are, if of several; between which releases upgrades were, why faults were
-    skipped, and runs did not finish."""
-    skipped: Counter[str] = Counter()
-    upgraded: Counter[str] = Counter()
-    lines: list[str] = []
-    for result in results:
-        if result.get("upgraded"):
-            upgraded["from {} to {}".format(*result["upgraded"])] += 1
-        for one in (result.get("faults") or {}).get("refused", ()):
-            skipped[f"{one['fault']}: {one['reason']}"] += 1
-        for drill in result["drills"]:
-            if drill.get("unfinished"):
-                why = str(drill["unfinished"]).partition("\n")[0]
-                of = "" if result.get("target", OURS) == OURS else f"{result['target']} "
-                lines.append(f"- not finished, {of}{result['scenario']} seed {result['seed']}: {why}")
-    lines = [f"- skipped {count} times, {reason}" for reason, count in sorted(skipped.items())] + lines
-    lines = [f"- {count} runs upgraded {way}" for way, count in sorted(upgraded.items())] + lines
-    java = sum(result.get("client", OURS) != OURS for result in results)
-    if java:
-        lines = [f"- in {java} of {len(results)} runs the official Java client sent and read", *lines]
-    mixed = releases(results)
-    if len(mixed) > 1:
-        told = ", ".join(f"{release} ({count})" for release, count in sorted(mixed.items()))
-        lines = [f"- the runs are of several releases: {told}", *lines]
-    return lines

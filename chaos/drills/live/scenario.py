@@ -31,7 +31,9 @@ from chaos.drills.live import stores, stubborn
 from chaos.drills.live.disks import lied
 from chaos.drills.live.extras import LiveExtras
 from chaos.drills.live.java_load import JAVA, JavaLoad, check_available
+from chaos.drills.live.names import OURS, STAGING, SWITCH, THEIRS, TOXIPROXY
 from chaos.drills.live.online import Stopped, Watch, unless_broken
+from chaos.drills.live.results import MARKS
 from chaos.drills.load import DrillLoad, DrillPlan, make_topic
 from chaos.drills.measure import (
     COUNTS,
@@ -52,7 +54,7 @@ from chaos.live.ground import Ground
 from chaos.live.means import needed
 from chaos.live.onlooker import Onlooker
 from chaos.live.outcome import Outcome, unexplained
-from chaos.live.releases import exact, this
+from chaos.live.releases import NoRelease, exact, this
 from chaos.scenarios import Plan
 from chaos.scenarios.live_only import Join
 from chaos.worlds import rocketmq
@@ -63,13 +65,8 @@ from model.errors import MqError
 from runtime.env import Env
 
 COPIES: Final = ("inSyncReplicas", "minInSyncReplicas")
-OURS: Final = "keelmq"
-THEIRS: Final = "rocketmq"
-STAGING: Final = "staging"
 CLIENTS: Final = (OURS, JAVA)
 """Whose client sends and reads: ours, or RocketMQ's own."""
-SWITCH: Final = "switch"
-TOXIPROXY: Final = "toxiproxy"
 READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0}
 """RocketMQ's own timers add up to more."""
 CAUGHT_UP_S: Final = 20.0
@@ -173,10 +170,10 @@ class Phases:
     def spent_s(self) -> dict[str, float]:
         """By what was told, each once, until now."""
         marks = [*self._begun, ("", self._clock_s())]
-        spent: Counter[str] = Counter()
+        spent = dict.fromkeys((text for text, _ in self._begun), 0.0)
         for (text, at_s), (_, end_s) in pairwise(marks):
-            spent[text] += end_s - at_s  # type: ignore[assignment]
-        return {text: round(float(took_s), 1) for text, took_s in spent.items()}
+            spent[text] += end_s - at_s
+        return {text: round(took_s, 1) for text, took_s in spent.items()}
 
 
 @dataclass(slots=True)
@@ -213,7 +210,8 @@ class DrillResult:
         """The members of every drill, and what a replay needs."""
         drill, clients = self.drill, stubborn.routed(self.history)
         seen = timeline(clients, self.until_ms)
-        times = outages(clients, strikes_ms(seen), self.until_ms)
+        marks = [at for at in strikes_ms(seen) if at < self.until_ms]
+        times = outages(clients, marks, self.until_ms)
         judged = drill.judged and not lied(self.history.events)
         return {
             **spec.to_json(),
@@ -233,11 +231,12 @@ class DrillResult:
             "stopped": None if self.stopped is None else self.stopped.to_json(),
             "timeline": seen,
             "availability": availability(seen),
+            MARKS: marks,
             "rto_strikes_ms": times,
             "rto_p50_ms": percentile(sorted(times), 50),
             "rto_p99_ms": percentile(sorted(times), 99),
             "rto_max_ms": max(times, default=None),
-            "per_queue": by_queue(clients, self.history, strikes_ms(seen), self.until_ms, judged=judged),
+            "per_queue": by_queue(clients, self.history, marks, self.until_ms, judged=judged),
             **{f"{name}_total": getattr(drill, name) for name in COUNTS},
             "violations": drill.violations,
             "broken": dict(self.broken),
@@ -259,7 +258,7 @@ async def run_scenario(
     cannot be carried out here are counted as refused."""
     if spec.client == JAVA:
         check_available()
-    phases = Phases(time.monotonic, tell)
+    phases, begun = Phases(time.monotonic, tell), await env.offload(named)
     phases("laying the ground")
     cluster = _laid_out(env, spec, directory)
     ground = Ground(cluster, keep=keep)
@@ -286,6 +285,7 @@ async def run_scenario(
     if ground.unkept:
         told.drill.unfinished = told.drill.unfinished or "; ".join(ground.unkept)
     told.spent_s = phases.spent_s()
+    told.where = {**told.where, "release": of_one(begun, told.where.get("release"))}
     return told
 
 
@@ -420,9 +420,23 @@ def described(spec: DrillSpec, now_ms: int) -> dict[str, Any]:
             "system": platform.platform(),
             "load_1_min": round(os.getloadavg()[0], 1),
         },
-        "release": exact(),
+        "release": named(),
         "peer": {**rocketmq.described(), "options": QUICK} if spec.target == THEIRS else None,
     }
+
+
+def named() -> str | None:
+    """The release that runs now; None where it has no name."""
+    try:
+        return exact()
+    except NoRelease:
+        return None
+
+
+def of_one(begun: str | None, ended: str | None) -> str | None:
+    """What a run is of that began with one code, and ended with another perhaps: its servers load what is
+    there when they are started."""
+    return ended if begun == ended else f"{begun or 'no name'}, at its end {ended or 'no name'}"
 
 
 def _proxies(ground: Ground) -> str:

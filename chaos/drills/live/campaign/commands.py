@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from admin import ending
-from admin.exits import DONE, UNFINISHED
+from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.live.campaign import goals
@@ -22,8 +22,9 @@ from chaos.drills.live.campaign.page import page
 from chaos.drills.live.campaign.runs import Runs, Say, alone
 from chaos.drills.live.campaign.state import Campaign
 from chaos.drills.live.commands import PREVIOUS, heal_
-from chaos.drills.live.matrix import kept_code, worse
-from chaos.drills.live.scenario import OURS, THEIRS, TOXIPROXY
+from chaos.drills.live.kept import kept_code
+from chaos.drills.live.names import OURS, THEIRS, TOXIPROXY
+from chaos.drills.live.results import broke
 from chaos.links.server import find_toxiproxy
 from chaos.live.means import refusal
 from chaos.live.releases import exact
@@ -61,7 +62,8 @@ def campaign(
     """Strike keelmq, and RocketMQ beside it, as often as its plan asks for, and write one page.
 
     DIRECTORY keeps the result of each run; the same command once more carries out what is missing, of the
-    same commit. Exit code: the worst of keelmq's runs; 3 when strikes are missing.
+    same commit. Exit code 2: keelmq broke a promise. 3: strikes are missing that the same command carries
+    out. 1: nothing is left to begin, but strikes were given up, faults skipped, or results put aside.
 
     \b
     Example: keelmq drill campaign campaign --page docs/results/live.md
@@ -74,27 +76,51 @@ def campaign(
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    command = _command(
+        jobs=jobs, their_jobs=their_jobs, only=only, at_most=at_most, limit_s=limit_s, previous=previous
+    )
     found = Campaign.open(directory, rows)
-    works = limit_s != 0 and any(map(found.missing, chosen))
+    works = limit_s != 0 and found.next(chosen) is not None
+    release = ""
     if works:
         _ready(chosen)
+        release = exact()
     try:
         if works:
             with alone(directory) as lock, ending.in_order():
                 found = Campaign.open(directory, rows)  # as it is now that nobody else works there
-                found.begin(exact())
+                found.begin(release, command)
                 _heal()
                 until_s = None if limit_s is None else time.monotonic() + limit_s
                 for target, count in ((OURS, jobs), (THEIRS, their_jobs)):
                     runs = Runs(found, count, lock, say, previous, until_s)
+                    runs.take_in()
                     runs.carry_out([row for row in chosen if row.target == target])
     finally:
-        _write(found, directory, out)
+        _write(found, command, at_most, directory, out)
         _told(found, say)
-    code = DONE
-    for result in found.results([row for row in rows if row.target == OURS]):
-        code = worse(code, kept_code(result))
-    return worse(code, UNFINISHED if any(map(found.missing, rows)) else DONE)
+    return _code(found)
+
+
+def _command(**options: object) -> str:
+    """What repeats this one, without the paths of this machine."""
+    told = [COMMAND]
+    defaults = {one.name: one.default for one in campaign.params}
+    for name, value in options.items():
+        if value != defaults[name] and value is not None:
+            shown = "PATH" if isinstance(value, Path) else f"{value:g}" if isinstance(value, float) else value
+            told.append(f"--{name.removesuffix('_s').replace('_', '-')} {shown}")
+    return " ".join(told)
+
+
+def _code(found: Campaign) -> int:
+    ours = [one for one in found.results() if one.get("target", OURS) == OURS]
+    if any(map(broke, ours)):
+        return FAILED
+    if found.next(found.rows) is not None:
+        return UNFINISHED
+    left = any(map(found.missing, found.rows)) or found.refused or any(map(kept_code, ours))
+    return WARNINGS if left else DONE
 
 
 def _chosen(rows: Sequence[Row], only: str | None) -> list[Row]:
@@ -133,12 +159,12 @@ def _heal() -> None:
         click.get_current_context().invoke(heal_, directory=None, hosts=None)
 
 
-def _write(found: Campaign, directory: Path, out: Path | None) -> None:
+def _write(found: Campaign, command: str, at_most: int | None, directory: Path, out: Path | None) -> None:
     if out is None and not directory.is_dir():
         return
     path = out or directory / "campaign.md"
     beside = [] if on_stdout(path) else [one.name for one in path.parent.glob(f"{path.stem}-*.md")]
-    text = page(found, COMMAND, beside)
+    text = page(found, command, beside, at_most)
     if on_stdout(path):
         click.echo(text, nl=False)
     else:
@@ -152,4 +178,6 @@ def _told(found: Campaign, say: Say) -> None:
         if missing := found.missing(row):
             given_up = ", given up" if found.given_up(row) else ""
             say(f"missing: {row.name}: {missing} of {row.strikes}{given_up}")
+    for told in found.refused:
+        say(f"not counted: {told}")
     say(f"{done:,} of {asked:,} strikes are done, of {found.release or 'no commit yet'}")

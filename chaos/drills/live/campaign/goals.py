@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chaos.drills.live.scenario import OURS, SWITCH, THEIRS, TOXIPROXY
+from chaos.drills.live.names import OURS, SWITCH, THEIRS, TOXIPROXY
+from chaos.drills.live.results import name_of
 from chaos.scenarios.matrix import MODES, THEIR_MODES
 
 
@@ -30,8 +31,7 @@ class Row:
     @property
     def name(self) -> str:
         """Of its runs' files, without the seed."""
-        by = f"-{self.links}" if self.links != SWITCH else ""
-        return f"{self.target}-{self.kind}-{self.mode}{by}"
+        return name_of(self.kind, self.mode, self.target, self.links)
 
     @property
     def runs_max(self) -> int:

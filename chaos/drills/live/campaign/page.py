@@ -12,62 +12,90 @@ from typing import Any, Final
 from chaos.drills.live.campaign.goals import Row
 from chaos.drills.live.campaign.state import Campaign
 from chaos.drills.live.counted import Counted, ms, share, shown
-from chaos.drills.live.matrix import reasons
-from chaos.drills.live.scenario import OURS, SWITCH, THEIRS
+from chaos.drills.live.kept import reasons
+from chaos.drills.live.names import OURS, SWITCH, THEIRS, TOXIPROXY
 from chaos.drills.measure import percentile
 from chaos.partitions import SHAPES
 
 NAMES: Final = {OURS: "keelmq", THEIRS: "RocketMQ"}
-MEANS: Final = {SWITCH: "namespaces", "toxiproxy": "Toxiproxy"}
+MEANS: Final = {SWITCH: "namespaces", TOXIPROXY: "Toxiproxy"}
 PEER: Final = ("version", "java", "options")
 COLUMNS: Final[Mapping[str, Callable[[Counted], str]]] = {
     "runs": lambda found: shown(found.runs),
     "strikes": lambda found: shown(found.strikes),
-    "not finished": lambda found: shown(found.unfinished),
+    "judged": lambda found: shown(found.judged),
     "acknowledged": lambda found: shown(found.acked),
     "lost": lambda found: shown(found.lost),
     "order": lambda found: shown(found.order),
     "offsets twice": lambda found: shown(found.twice),
     "two masters": lambda found: shown(found.two_masters),
     "other violations": lambda found: shown(found.others),
+    "not judged": lambda found: shown(found.unjudged),
+    "not finished": lambda found: shown(found.unfinished),
     "available": lambda found: share(found.availability),
     "worst stall, ms": lambda found: ms(found.stall_ms),
     "RTO p50, ms": lambda found: ms(found.rto_p50_ms),
     "RTO p99, ms": lambda found: ms(found.rto_p99_ms),
     "RTO max, ms": lambda found: ms(found.rto_max_ms),
 }
+THEIR_PLANS: Final = (
+    "The plans are those of keelmq's mode *default*, step by step. `master-alone` is RocketMQ's own default: "
+    "its master acknowledges alone. `all-ack`: all members of its SyncStateSet do, as keelmq's do in mode "
+    "*default*."
+)
 TEXT: Final = (
-    "*Strikes*: faults that hit a server, one at a time; the next one waits for the full group. "
-    "*Not finished*: runs that came to no end; their strikes are not among those of the first table.\n"
-    "*Lost*: acknowledged messages that the healed group does not give back. *Order*: violations of the order"
-    " of a producer, of real time and of dense offsets.\n"
-    "*Offsets twice*: offsets that two messages were given. *Two masters*: in one epoch; of RocketMQ that is "
-    "not asked (`-`).\n"
-    "*Available*: the share of windows of 100 ms in which something was acknowledged, from each fault until "
-    "5 s after it was mended; the mean of the runs.\n"
-    "*Worst stall*: the longest time in which no queue had an acknowledgement, the waits between two faults "
-    "included. *RTO*: of each strike and queue the longest time without an acknowledgement until the next."
+    "- *strikes*: faults that hit a server, one at a time; the next one waits for the full group. "
+    "What a plan "
+    "does to the same server to go on with it (a wipe after its kill, the kill that ends a disk "
+    "error) is part"
+    " of one strike.\n"
+    "- *judged*: strikes of runs in which every queue of the full group was read back; "
+    "*acknowledged* is what "
+    "was acknowledged in these, clients that ignore routes included. *not judged*: acknowledged in the other "
+    "runs, of which nobody can say whether it is lost.\n"
+    "- *lost*: acknowledged messages that the healed group does not give back. *order*: violations of the "
+    "order of a producer, of real time and of dense offsets.\n"
+    "- *offsets twice*: offsets that two messages were given. *two masters*: in one epoch; of RocketMQ that "
+    "is not asked (`-`).\n"
+    "- *not finished*: runs that came to no end; their strikes are struck again by another run.\n"
+    "- *available*: the share of windows of 100 ms in which something was acknowledged, from each "
+    "fault until "
+    "5 s after it was mended or the first acknowledgement after that, whichever is later; the mean of the "
+    "runs.\n"
+    "- *worst stall*: the longest time in which no queue had an acknowledgement, the waits between "
+    "two faults "
+    "included. *RTO*: of each strike and queue the longest time without an acknowledgement until the next "
+    "strike, one value each; of a rolling restart or an upgrade each restarted server is one."
 )
 
 
-def page(campaign: Campaign, command: str, beside: Iterable[str] = ()) -> str:
-    """``command`` repeats the campaign; ``beside``: files of earlier ones. Raises no error for one that is
-    not done: what is missing stands in the first table."""
+def page(campaign: Campaign, command: str, beside: Iterable[str] = (), at_most: int | None = None) -> str:
+    """``command`` wrote the page; ``beside``: files of earlier ones; ``at_most``: it is of a "
+    "rehearsal. Raises
+    no error for a campaign that is not done: what is missing is told."""
     results = campaign.results()
+    systems = [
+        part
+        for target, rows in _by_target(campaign.rows)
+        for part in (
+            f"## {NAMES[target]}",
+            _sentence(rows, campaign),
+            *([THEIR_PLANS] if target == THEIRS else []),
+            _table(rows, campaign),
+        )
+    ]
     parts = [
         f"# Faults on real processes{_when(results)}",
+        *([] if at_most is None else [f"**A rehearsal: at most {at_most} strikes of each row are asked.**"]),
+        *systems,
+        "## How it was measured",
         _about(campaign, results, command),
-        _verdict(campaign),
+        TEXT,
         "## Asked, and counted",
         _asked(campaign),
-        "## keelmq, by fault and mode",
-        _table([row for row in campaign.rows if row.target == OURS], campaign, by_system=False),
-        *_both(campaign),
         "## Shapes of the partitions",
         _shapes(campaign),
-        "## What the columns say",
-        TEXT,
-        *_troubles(results),
+        *_troubles(campaign, results),
     ]
     earlier = [f"[{Path(name).stem}]({name})" for name in sorted(beside)]
     if earlier:
@@ -83,13 +111,15 @@ def _when(results: Sequence[Mapping[str, Any]]) -> str:
 def _about(campaign: Campaign, results: Sequence[Mapping[str, Any]], command: str) -> str:
     spent_s = sum(sum((one.get("spent_s") or {}).values()) for one in results)
     times = sorted(datetime.fromisoformat(str(one["at"])) for one in results if one.get("at"))
+    carried = ", ".join(f"`{one}`" for one in campaign.commands)
+    carried = f"Carried out by {carried}; this" if carried else "This"
     lines = [
-        f"Written by `{command}`, which carries out what is missing and goes on where it was interrupted. "
         f"All runs are of commit {campaign.release or '(none yet)'}: {len(results)} runs, "
-        f"{spent_s / 60:,.0f} min in all, several side by side."
+        f"{spent_s / 60:,.0f} min in all. {carried} page was written by `{command}`."
     ]
     if times:
-        lines.append(f"The first ended at {times[0]:%Y-%m-%d %H:%M} UTC, the last at {times[-1]:%H:%M}.")
+        day = "%H:%M" if times[0].date() == times[-1].date() else "%Y-%m-%d %H:%M"
+        lines.append(f"The first ended at {times[0]:%Y-%m-%d %H:%M}, the last at {times[-1]:{day}} UTC.")
     lines += _machine(results)
     lines.append(
         "Each run has a cluster of its own: three NameServers with Controllers and three brokers, each in a "
@@ -117,23 +147,26 @@ def _machine(results: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _verdict(campaign: Campaign) -> str:
-    told = []
-    for target, rows in _by_target(campaign.rows):
-        found = Counted.of(campaign.results(rows))
-        missing = sum(map(campaign.missing, rows))
-        masters = "-" if found.two_masters is None else found.two_masters
-        told.append(
-            f"**{NAMES[target]}**: {found.strikes:,} strikes, {found.acked:,} acknowledged, "
-            f"{shown(found.lost)} lost, {found.order} order violations, {found.twice} offsets given twice, "
-            f"{masters} epochs with two masters, {found.others} other violations, {found.unfinished} of "
-            f"{found.runs} runs not finished, {missing or 'no'} strikes missing."
-        )
-    return "\n".join(told)
+def _sentence(rows: Sequence[Row], campaign: Campaign) -> str:
+    """The verdict on one system."""
+    found = Counted.of(campaign.results(rows))
+    asked = sum(row.strikes for row in rows)
+    missing = sum(map(campaign.missing, rows))
+    if not found.runs:
+        return f"Nothing was struck yet: {asked:,} strikes are missing."
+    masters = "" if found.two_masters is None else f"{found.two_masters} epochs with two masters, "
+    lost = "not known how many" if found.lost is None else f"{found.lost:,}"
+    unjudged = f"; {found.unjudged:,} more were acknowledged in runs that could not be judged"
+    return (
+        f"**Of {found.acked:,} messages acknowledged under {found.judged:,} judged strikes {lost} were lost, "
+        f"with {found.order} violations of order, {found.twice} offsets given twice, {masters}{found.others} "
+        f"other violations{unjudged if found.unjudged else ''}; {found.unfinished} of {found.runs} runs did "
+        f"not finish, and {missing or 'none'} of the {asked:,} strikes asked are missing.**"
+    )
 
 
 def _asked(campaign: Campaign) -> str:
-    """By goal: strikes of runs that finished, or broke a promise."""
+    """By goal: strikes of runs that finished and were judged, or broke a promise."""
     lines = []
     goals = list(dict.fromkeys(row.goal for row in campaign.rows))
     for target, rows in _by_target(campaign.rows):
@@ -168,32 +201,16 @@ def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return list(found.items())
 
 
-def _table(rows: Sequence[Row], campaign: Campaign, *, by_system: bool) -> str:
+def _table(rows: Sequence[Row], campaign: Campaign) -> str:
     lines = []
     for row in rows:
         found = Counted.of(campaign.results([row]))
         if found.runs:
             fault = row.kind if row.kind != "partition" else f"{row.kind}, {MEANS[row.links]}"
-            mode = f"{NAMES[row.target]}, {row.mode}" if by_system else row.mode
-            lines.append([fault, mode, *(told(found) for told in COLUMNS.values())])
-    if not by_system:
-        everything = Counted.of(campaign.results(rows))
-        lines.append(["all", "", *(told(everything) for told in COLUMNS.values())])
-    return _lines(["fault", "system and mode" if by_system else "mode", *COLUMNS], lines)
-
-
-def _both(campaign: Campaign) -> list[str]:
-    """The kinds that both systems are struck by, fault by fault."""
-    theirs = [row for row in campaign.rows if row.target == THEIRS]
-    rows = []
-    for kind, links in dict.fromkeys((row.kind, row.links) for row in theirs):
-        rows += [row for row in campaign.rows if (row.kind, row.links) == (kind, links)]
-    text = (
-        "RocketMQ's plans are those of keelmq's mode *default*, step by step. `master-alone` is its own "
-        "default: its master acknowledges alone. `all-ack`: all members of its SyncStateSet do, as keelmq's "
-        "do in mode *default*."
-    )
-    return ["## Beside RocketMQ", text, _table(rows, campaign, by_system=True)] if theirs else []
+            lines.append([fault, row.mode, *(told(found) for told in COLUMNS.values())])
+    everything = Counted.of(campaign.results(rows))
+    lines.append(["all", "", *(told(everything) for told in COLUMNS.values())])
+    return _lines(["fault", "mode", *COLUMNS], lines)
 
 
 def _shapes(campaign: Campaign) -> str:
@@ -207,16 +224,19 @@ def _shapes(campaign: Campaign) -> str:
     return _lines(["system", "means", *SHAPES], lines)
 
 
-def _troubles(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each violation, why runs did not finish, and faults were skipped."""
-    lines = [
-        f"- violation, {one.get('target', OURS)} {one['scenario']} seed {one['seed']}: {told['checker']}: "
-        f"{str(told['text']).partition(chr(10))[0]}"
-        for one in results
-        for told in one.get("violations") or ()
-    ]
+def _troubles(campaign: Campaign, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was violated, why runs did not finish, faults were skipped, and results are not counted."""
+    lines = []
+    for one in results:
+        if broken := one.get("broken"):
+            counts = ", ".join(f"{checker} {count}" for checker, count in broken.items())
+            texts = [f"{told['checker']}: {told['text']}" for told in one.get("violations") or ()]
+            first = f"; the first: {texts[0].partition(chr(10))[0]}" if texts else ""
+            of = f"{one.get('target', OURS)} {one['scenario']} seed {one['seed']}"
+            lines.append(f"- violations, {of}: {counts}{first}")
     lines += reasons(results)
     relays = sum(one.get("proxies") == "relay" for one in results)
+    lines += [f"- not counted: {told}" for told in campaign.refused]
     if relays:
         lines.append(f"- {relays} runs had the relay in the place of Toxiproxy")
     return ["## What broke, and what was not carried out", "\n".join(lines)] if lines else []

@@ -20,10 +20,13 @@ from admin import ending
 from admin.exits import FAILED, INTERRUPTED, UNFINISHED
 from admin.outfile import write_whole
 from chaos.drills.live.campaign.goals import Row
-from chaos.drills.live.campaign.state import Campaign, Cell
+from chaos.drills.live.campaign.state import PUT_ASIDE, REFUSED, Campaign, Cell
 from chaos.drills.live.counted import Counted
-from chaos.drills.live.matrix import NAME, kept_code, never_began
-from chaos.drills.live.scenario import THEIRS, DrillSpec
+from chaos.drills.live.kept import kept_code, never_began
+from chaos.drills.live.names import THEIRS
+from chaos.drills.live.results import NAME, broke, read_one
+from chaos.drills.live.scenario import DrillSpec
+from chaos.live.releases import Code, code
 from chaos.scenarios.matrix import plan
 from model.errors import ConfigError, MqError
 from model.installed import IMPORTED_FROM, module_name
@@ -33,6 +36,12 @@ ENDS_S: Final = 120.0
 """A run that was told to end takes its cluster down meanwhile."""
 LOG_LINES: Final = 5
 LOCK: Final = "lock"
+NEXT: Final = "next"
+PLAN: Final = "json"
+RESULT: Final = "result"
+HISTORY: Final = "jsonl"
+WRITTEN: Final = "written"
+"""The member of a plan with what ``Code.written`` was."""
 
 Say = Callable[[str], object]
 
@@ -63,6 +72,7 @@ class Runs:
     begin_until_s: float | None = None
     """No run is begun after it."""
     clock_s: Callable[[], float] = time.monotonic
+    code: Callable[[], Code] = code
     _running: dict[Cell, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def carry_out(self, rows: Sequence[Row]) -> None:
@@ -88,11 +98,17 @@ class Runs:
         return self.campaign.next(rows, self._running)
 
     def _begin(self, cell: Cell) -> None:
-        path = self._path("next", cell, "json")
-        write_whole(path, json.dumps(self.spec(cell).to_json()) + "\n")
+        """Raises ConfigError when the code is another one now, NoRelease when it has no name any more."""
+        code = self.code()
+        if code.name != self.campaign.release:
+            raise ConfigError(f"the code is {code.name} now, and the campaign is of {self.campaign.release}")
+        path = self._path(NEXT, cell.name, PLAN)
+        write_whole(path, json.dumps({**self.spec(cell).to_json(), WRITTEN: code.written}) + "\n")
         found = os.pathsep.join(filter(None, [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]))
-        out, history = self._path("runs", cell, "json"), self._path("runs", cell, "jsonl")
-        with ending.uncut(), self._path("log", cell, "log").open("wb") as log:
+        out, history = self._path(NEXT, cell.name, RESULT), self._path(NEXT, cell.name, HISTORY)
+        out.unlink(missing_ok=True)
+        history.unlink(missing_ok=True)
+        with ending.uncut(), self._path("log", cell.name, "log").open("wb") as log:
             self._running[cell] = subprocess.Popen(
                 command(path, out, history),
                 stdin=subprocess.DEVNULL,
@@ -122,27 +138,65 @@ class Runs:
         interrupted it."""
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        out, history = self._path("runs", cell, "json"), self._path("runs", cell, "jsonl")
-        if not out.exists():
-            why = MqError(f"it ended with exit code {code}: {self._last(cell)}")
-            write_whole(out, json.dumps(never_began(self.spec(cell), why)) + "\n")
-        result = json.loads(out.read_text(encoding="utf-8"))
-        if not (result.get("violations") or result.get("broken")):
-            history.unlink(missing_ok=True)
-        self._path("next", cell, "json").unlink(missing_ok=True)
-        self.campaign.add(result)
-        self.say(f"{cell.name}: {line(result)}{self._left(rows)}")
+        out = self._path(NEXT, cell.name, RESULT)
+        why = MqError(f"it ended with exit code {code}: {self._last(cell)}")
+        try:
+            result = read_one(out)
+        except ConfigError:
+            result = never_began(self.spec(cell), why)
+        if code == FAILED and not broke(result):  # its words are in the log; what it is worth stays
+            result["violations"] = [{"checker": "exit_code", "text": str(why)}]
+            result["broken"] = {"exit_code": 1}
+        write_whole(out, json.dumps(result) + "\n")
+        if self._taken_in(cell.name):
+            self.say(f"{cell.name}: {line(result)}{self._left(rows)}")
+
+    def take_in(self) -> None:
+        """What runs left whose campaign was killed."""
+        for out in sorted((self.campaign.directory / NEXT).glob(f"*.{RESULT}")):
+            self._taken_in(out.name.removesuffix(f".{RESULT}"))
+        for path in (self.campaign.directory / NEXT).iterdir():
+            path.unlink()
+
+    def _taken_in(self, name: str) -> bool:
+        """Whether a result is one of the campaign's: it is counted then, else put aside, and that is said."""
+        out, history, path = (self._path(NEXT, name, part) for part in (RESULT, HISTORY, PLAN))
+        try:
+            result = read_one(out)
+            why = self.campaign.why_not(result, name) or self._why_touched(path)
+        except ConfigError as error:
+            result, why = {}, str(error)
+        into = "runs" if why is None else REFUSED
+        (self.campaign.directory / into).mkdir(exist_ok=True)
+        if history.exists() and (why is not None or broke(result)):
+            os.replace(history, self._path(into, name, HISTORY))
+        history.unlink(missing_ok=True)
+        if result and why is not None:
+            write_whole(out, json.dumps({**result, PUT_ASIDE: why}) + "\n")
+        os.replace(out, self._path(into, name, "json"))
+        path.unlink(missing_ok=True)
+        if why is None:
+            self.campaign.add(result)
+            return True
+        self.campaign.put_aside(name, why)
+        self.say(f"not counted: {self.campaign.refused[-1]}")
+        return False
+
+    def _why_touched(self, path: Path) -> str | None:
+        """Whether a file of the code was written since the run was to begin: it may have loaded that."""
+        written = json.loads(path.read_text(encoding="utf-8")).get(WRITTEN) if path.exists() else None
+        return None if written == self.code().written else "the code was written to while it ran"
 
     def _last(self, cell: Cell) -> str:
-        text = self._path("log", cell, "log").read_text(encoding="utf-8", errors="replace")
+        text = self._path("log", cell.name, "log").read_text(encoding="utf-8", errors="replace")
         return " ".join(" ".join(text.splitlines()[-LOG_LINES:]).split())
 
     def _left(self, rows: Sequence[Row]) -> str:
         left_s = self.campaign.left_s(rows)
         return "" if left_s is None else f"; about {left_s / self.jobs / 60:.0f} min left"
 
-    def _path(self, folder: str, cell: Cell, ending: str) -> Path:
-        return self.campaign.directory / folder / f"{cell.name}.{ending}"
+    def _path(self, folder: str, name: str, ending: str) -> Path:
+        return self.campaign.directory / folder / f"{name}.{ending}"
 
     def _end_all(self) -> None:
         """Each takes its cluster down in order; who does not is killed, and ``keelmq drill heal`` is left."""
@@ -171,7 +225,7 @@ def command(spec: Path, out: Path, history: Path) -> list[str]:
 def line(result: dict[str, Any]) -> str:
     """What came of a run."""
     found = Counted.of([result])
-    told = f"{found.strikes} struck, {found.acked:,} acknowledged"
+    told = f"{found.strikes} struck, {found.acked + found.unjudged:,} acknowledged"
     if kept_code(result) in (FAILED, UNFINISHED):
         reasons = [str(one.get("text", "")) for one in result.get("violations") or ()]
         reasons += [str(drill["unfinished"]) for drill in result["drills"] if drill.get("unfinished")]

@@ -1,30 +1,34 @@
 """What of a campaign is done, what is missing, and what comes next? A directory keeps a result of each run.
 
-    DIR/campaign.json   the release that it is of
+    DIR/campaign.json   the release that it is of, and the commands that carried it out
     DIR/runs/           ROW-SEED.json, as drill run --json writes it; .jsonl: the history of a violation
+    DIR/refused/        results that are not counted: of other code than the campaign's, or of any
     DIR/log/            what each run printed
-    DIR/next/           the plans of the runs that are under way
+    DIR/next/           the plans of the runs that are under way, and what they leave until it is looked at
 
-Results of two releases are never in one campaign.
+Results of two releases are never in one campaign. A file in DIR/runs that is no result of it is named, and
+not counted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from admin.outfile import write_whole
 from chaos.drills.live.campaign.goals import Row
-from chaos.drills.live.counted import pair, releases, struck
-from chaos.drills.live.matrix import read
-from chaos.drills.live.scenario import OURS, SWITCH
+from chaos.drills.live.results import Result, broke, counts, read_one, row_name, struck
 from model.errors import ConfigError
 
 FILE: Final = "campaign.json"
+REFUSED: Final = "refused"
+PUT_ASIDE: Final = "put_aside"
+"""The member of such a result that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +51,40 @@ class Campaign:
         self.directory, self.rows = directory, rows
         self.release = release
         """"": it has not begun."""
-        self._results: dict[str, list[Mapping[str, Any]]] = {row.name: [] for row in rows}
+        self.commands: list[str] = []
+        self.refused: list[str] = []
+        """Files that are not counted, and why."""
+        self._results: dict[str, list[Result]] = {row.name: [] for row in rows}
+        self._aside: Counter[str] = Counter()
 
     @classmethod
     def open(cls, directory: Path, rows: Sequence[Row]) -> Self:
-        """Raises ConfigError for what is no campaign, or one of several releases."""
+        """Raises ConfigError for what is no campaign."""
         path = directory / FILE
         try:
             found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"release": ""}
             campaign = cls(directory, rows, str(found["release"]))
+            campaign.commands = list(map(str, found.get("commands", ())))
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise ConfigError(f"{path} is no campaign's: {error}") from None
-        for result in read(directory / "runs"):
-            campaign.add(result)
+        for place in sorted((directory / "runs").glob("*.json")):
+            campaign._keep(place)
+        for place in sorted((directory / REFUSED).glob("*.json")):
+            campaign.refused.append(f"{REFUSED}/{place.name}: {_why(place)}")
         return campaign
 
-    def begin(self, release: str) -> None:
+    def _keep(self, path: Path) -> None:
+        try:
+            result = read_one(path)
+        except ConfigError as error:
+            self.refused.append(f"{path.relative_to(self.directory)}: {error}")
+            return
+        if (why := self.why_not(result, path.stem)) is None:
+            self.add(result)
+        else:
+            self.refused.append(f"{path.relative_to(self.directory)}: {why}")
+
+    def begin(self, release: str, command: str = "") -> None:
         """Runs of ``release`` are to come. Raises ConfigError when there are others."""
         if self.release not in ("", release):
             raise ConfigError(
@@ -71,43 +93,58 @@ class Campaign:
             )
         for name in ("runs", "log", "next"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
-        write_whole(self.directory / FILE, json.dumps({"release": release}) + "\n")
+        if command and command not in self.commands:
+            self.commands.append(command)
+        draft = self.directory / f"{FILE}.new"
+        draft.write_text(json.dumps({"release": release, "commands": self.commands}) + "\n", encoding="utf-8")
+        os.replace(draft, self.directory / FILE)
         self.release = release
 
-    def add(self, result: Mapping[str, Any]) -> None:
-        """Raises ConfigError for one of another release."""
-        for other in releases([result]):
-            if other != self.release:
-                raise ConfigError(
-                    f"{self.directory} is a campaign of {self.release}, and its run {result['scenario']}, "
-                    f"seed {result['seed']}, is of {other}"
-                )
-        kind, mode = pair(result)
-        target, links = str(result.get("target", OURS)), str(result.get("links", SWITCH))
-        row = Row(goal="", kind=kind, mode=mode, strikes=0, per_run=1, target=target, links=links)
-        self._results.setdefault(row.name, []).append(result)
+    def why_not(self, result: Result, name: str) -> str | None:
+        """Why a result of that file's name is not counted; None: it is. A run counts once, under its own
+        name; only one that never began says nothing of its code."""
+        release, told = result.get("release"), ", and it broke a promise" if broke(result) else ""
+        if not release and result.get("faults") is not None:
+            return f"its code has no name{told}"
+        if release and release != self.release:
+            return f"it is of {release}{told}"
+        own = f"{row_name(result)}-{result.get('seed')}"
+        return None if name == own else f"the results of that run are called {own}.json"
 
-    def results(self, rows: Sequence[Row] | None = None) -> list[Mapping[str, Any]]:
+    def add(self, result: Result) -> None:
+        """One that ``why_not`` has nothing against."""
+        self._results.setdefault(row_name(result), []).append(result)
+
+    def put_aside(self, name: str, why: str) -> None:
+        """The result of a run is not counted: the same seed is struck again, but not for ever."""
+        self.refused.append(f"{REFUSED}/{name}.json: {why}")
+        self._aside[name.rpartition("-")[0]] += 1
+
+    def results(self, rows: Sequence[Row] | None = None) -> list[Result]:
         """Of these rows, or of all."""
         return [one for row in (self.rows if rows is None else rows) for one in self._results[row.name]]
 
     def counted(self, row: Row) -> int:
-        """Its strikes that say something: those of runs which came to their end, or broke a promise."""
-        return sum(struck(one) for one in self._results[row.name] if not one.get("unfinished_total"))
+        """Its strikes that say something: those of runs which came to their end and were judged, or broke a
+        promise."""
+        return sum(struck(one) for one in self._results[row.name] if counts(one))
 
     def missing(self, row: Row, running: Collection[Cell] = ()) -> int:
         """Strikes that are not there, and not under way."""
         under_way = sum(cell.strikes for cell in running if cell.row == row)
         return max(0, row.strikes - self.counted(row) - under_way)
 
-    def given_up(self, row: Row) -> bool:
-        """So often strikes missed, or runs did not finish, that no more are begun."""
-        return len(self._results[row.name]) >= row.runs_max
+    def given_up(self, row: Row, running: Collection[Cell] = ()) -> bool:
+        """So often strikes missed, or runs did not finish, that no more are begun than are under way."""
+        begun = (
+            len(self._results[row.name]) + self._aside[row.name] + sum(cell.row == row for cell in running)
+        )
+        return begun >= row.runs_max
 
     def next(self, rows: Sequence[Row], running: Collection[Cell] = ()) -> Cell | None:
         """Of the rows that lack strikes, that which had the fewest runs: whatever time there is, all are met
         alike."""
-        open_rows = [row for row in rows if self.missing(row, running) and not self.given_up(row)]
+        open_rows = [r for r in rows if self.missing(r, running) and not self.given_up(r, running)]
         row = min(open_rows, key=lambda one: len(self._seeds(one, running)), default=None)
         if row is None:
             return None
@@ -133,3 +170,11 @@ class Campaign:
                 return None
             total_s += missing * sum(spent for spent, _ in took_s) / max(1, strikes)
         return total_s
+
+
+def _why(path: Path) -> str:
+    """Of a result that was put aside."""
+    try:
+        return str(read_one(path).get(PUT_ASIDE, "put aside"))
+    except ConfigError as error:
+        return str(error)
