@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,7 +32,8 @@ from chaos.drills.measure import Drill
 from chaos.drills.screen import cannot_go_on, show_campaign, show_drill, show_summary
 from chaos.history import History
 from chaos.links.cluster_links import LINK_FAULTS, ClusterLinks
-from chaos.live.noted import DRILL, Noted
+from chaos.live import folder, ports
+from chaos.live.noted import Noted
 from chaos.worlds.live import FAULTS, LiveWorld, World
 from chaos.worlds.rocketmq_live import RocketMQWorld
 from model.errors import ConfigError, MqError
@@ -50,6 +49,8 @@ TEXTS: Final = {
 }
 RECOVER_S: Final = {"keelmq": 30.0, "rocketmq": 75.0}
 """RocketMQ's own timers add up to more: 10 s to notice a frozen master, 5 s between two looks."""
+SERVERS: Final = 6
+"""NameServers and brokers of a cluster that is made for drills."""
 CAMPAIGN_RATE: Final = 1000.0
 CAMPAIGN_IN_FLIGHT: Final = 4
 CAMPAIGN_AFTER_S: Final = 0.3
@@ -74,30 +75,42 @@ class Site:
             await cluster.up(tell=tell)
             yield LiveWorld(env, cluster)
             return
-        own = Path(tempfile.mkdtemp(prefix=DRILL))
+        with folder.made(partial(click.echo, err=True)) as own, ports.held(SERVERS) as base:
+            made = self._theirs if self.target == "rocketmq" else self._ours
+            async with made(env, own, base, tell) as world:
+                yield world
+
+    @asynccontextmanager
+    async def _theirs(
+        self, env: OsEnv, own: Path, base: int, tell: Callable[[str], object]
+    ) -> AsyncIterator[World]:
+        theirs = RocketMQWorld(env, own, settings=self.settings, base_port=base)
+        Noted.of_this_process().write(own)  # before any server: who heals is to know whose they are
         try:
-            Noted.of_this_process().write(own)  # before any server: who heals is to know whose they are
-            if self.target == "rocketmq":
-                theirs = RocketMQWorld(env, own, settings=self.settings)
-                try:
-                    await theirs.start(tell)
-                    yield theirs
-                finally:
-                    await theirs.stop()
-            else:
-                cluster = LocalCluster.create(own, settings=self.settings)
-                links = await ClusterLinks.lay(cluster.layout, own / "links.log") if self.proxied else None
-                try:
-                    if links is not None:
-                        tell(f"links go through {links.means}")
-                    await cluster.up(tell=tell)
-                    yield LiveWorld(env, cluster, links)
-                finally:
-                    cluster.down()
-                    if links is not None:
-                        links.stop()
+            await theirs.start(tell)
+            yield theirs
         finally:
-            shutil.rmtree(own, ignore_errors=True)
+            await folder.whole(theirs.stop())
+
+    @asynccontextmanager
+    async def _ours(
+        self, env: OsEnv, own: Path, base: int, tell: Callable[[str], object]
+    ) -> AsyncIterator[World]:
+        cluster = LocalCluster.create(own, base_port=base, settings=self.settings)
+        links = await ClusterLinks.lay(cluster.layout, own / "links.log") if self.proxied else None
+        Noted.of_this_process().write(own)
+        try:
+            if links is not None:
+                tell(f"links go through {links.means}")
+            await cluster.up(tell=tell)
+            yield LiveWorld(env, cluster, links)
+        finally:
+            try:
+                cluster.down()
+            finally:
+                if links is not None:
+                    links.stop()
+            folder.clear(own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

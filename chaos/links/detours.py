@@ -15,6 +15,7 @@ from typing import Final
 from admin.local.layout import Node
 from chaos.links.server import LinkServer, find_toxiproxy
 from chaos.live.network import CLIENTS, Network
+from chaos.live.noted import Process
 
 MACHINE: Final = "toxiproxy"
 """Where the proxies run."""
@@ -38,8 +39,8 @@ class Detours:
         return self._server.kind
 
     @property
-    def pid(self) -> int:
-        return self._server.pid
+    def process(self) -> Process:
+        return self._server.process
 
     @classmethod
     async def lay(cls, network: Network, nodes: Sequence[Node], log: Path) -> Detours:

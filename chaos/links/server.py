@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from chaos.live.noted import Process
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
 
@@ -53,6 +54,7 @@ class LinkServer:
         self.kind = kind
         self.address = f"{host}:{port}"
         self._process = process
+        self._noted = Process.of(process.pid)
         self._control = Toxiproxy()
         self._control.update_api_consumer(host, port)
 
@@ -99,8 +101,9 @@ class LinkServer:
         return server
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def process(self) -> Process:
+        """As a ledger notes it."""
+        return self._noted
 
     def stop(self) -> None:
         """End the process; with it every connection through it."""

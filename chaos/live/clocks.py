@@ -1,7 +1,8 @@
 """Wall clocks that differ, of servers on one machine: libfaketime is loaded before a server's own code.
 
 It reads the offset from a file at each look at the clock; monotonic clocks stay. A process that is killed
-leaves two names of it under ``/dev/shm``.
+leaves two names of it under ``/dev/shm``, with nothing but its pid in them: containers may share that folder,
+and not their pids. So only names of pids that were noted here are taken away.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+from chaos.live.noted import PROC, is_our_file
 
 DISTRIBUTED: Final = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
@@ -32,6 +36,10 @@ NAMES: Final = ("faketime_shm_", "sem.faketime_sem_")
 HOWEVER: Final = "libfaketime (pip install 'keelmq[clock]', or Debian: apt install faketime)"
 PROBE: Final = "import time; print(time.gmtime().tm_year)"
 PROBED: Final = 2001
+PROBE_S: Final = 30.0
+PIDS: Final = ".pids"
+"""How the file ends in which the processes of one server are noted, each before it has a clock."""
+NOTES_PID: Final = 'echo $$ >> "$0" && exec "$@"'
 
 
 def library() -> Path | None:
@@ -54,16 +62,21 @@ def unavailable() -> str | None:
 def _why_it_does_nothing(path: Path) -> str | None:
     """It may be of another processor, or of a newer libc: the loader says so and goes on without it."""
     env = {**os.environ, "LD_PRELOAD": str(path), "FAKETIME": f"@{PROBED}-06-01 00:00:00"}
+    command = [sys.executable, "-I", "-c", PROBE]
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", PROBE], env=env, capture_output=True, text=True, timeout=30
-        )
-        moved = done.returncode == 0 and int(done.stdout) == PROBED
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        probe = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        return f"{path} cannot be loaded: {error}"
+    try:
+        said, wrong = probe.communicate(timeout=PROBE_S)
+        moved = probe.returncode == 0 and int(said) == PROBED
+    except (ValueError, subprocess.TimeoutExpired) as error:
         return f"{path} cannot be loaded: {error}"
     finally:
-        sweep()
-    return None if moved else f"{path} moves no clock here: {done.stderr.strip()[:200] or 'it says nothing'}"
+        probe.kill()
+        probe.communicate()
+        sweep([probe.pid])
+    return None if moved else f"{path} moves no clock here: {wrong.strip()[:200] or 'it says nothing'}"
 
 
 class Clock:
@@ -87,7 +100,8 @@ class Clock:
             # Else each wait for Python's lock ends at once, and two threads keep each other from working.
             "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
-        return ["env", *(f"{key}={value}" for key, value in values.items())]
+        notes = ["sh", "-c", NOTES_PID, str(self._path.with_name(self._path.name + PIDS))]
+        return [*notes, "env", *(f"{key}={value}" for key, value in values.items())]
 
     def jump(self, by_ms: int) -> None:
         """By what it is off already and ``by_ms``. The process sees it at its next look."""
@@ -111,13 +125,21 @@ class Clock:
         draft.replace(self._path)
 
 
-def sweep(shared: Path = SHARED) -> int:
-    """Remove the names that processes left which are gone; how many there were."""
+def noted(directory: Path) -> set[int]:
+    """Pids of the processes whose clocks lie in ``directory``, also of those that are gone."""
+    words = [word for path in directory.glob(f"*{PIDS}") for word in path.read_text("ascii").split()]
+    return {int(word) for word in words if word.isdigit()}
+
+
+def sweep(pids: Iterable[int], shared: Path = SHARED) -> int:
+    """Remove the names that these processes left, if they are gone, and the names this user's; how many there
+    were."""
     removed = 0
-    for name in NAMES:
-        for path in shared.glob(f"{name}*"):
-            pid = path.name.removeprefix(name)
-            if pid.isdigit() and not Path("/proc", pid).exists():
+    for pid in pids:
+        if (PROC / str(pid)).exists():
+            continue
+        for path in (shared / f"{name}{pid}" for name in NAMES):
+            if is_our_file(path):
                 path.unlink(missing_ok=True)
                 removed += 1
     return removed

@@ -453,7 +453,7 @@ class Executor:
         self._note(self._cluster.layout.node(name), ENDED_FAULT, fault=fault)
 
     def _note_tracers(self) -> None:
-        self._ground.tracers = {name: tracer.pid for name, tracer in self._tracers.items()}
+        self._ground.tracers = {name: tracer.noted for name, tracer in self._tracers.items()}
         self._ground.note()
 
     async def _disk_full(self, node: Node, fault: faults.DiskFull) -> bool:

@@ -8,7 +8,6 @@ it is done: ``heal`` needs nothing else.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import resource
 import shlex
@@ -16,7 +15,9 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,13 +27,14 @@ from admin.local.layout import Node
 from chaos.faults import OwnFault
 from chaos.links import detours
 from chaos.links.detours import Detours
-from chaos.live import clocks, leftovers, loop_disk, network
+from chaos.live import clocks, folder, leftovers, loop_disk, network
 from chaos.live.clocks import Clock
 from chaos.live.loop_disk import LoopDisk
 from chaos.live.network import Network
-from chaos.live.noted import BOOT_ID, LEDGER, Noted, runs
+from chaos.live.noted import BOOT_ID, LEDGER, Noted, Process
 from chaos.live.releases import NoRelease, Release, previous
 from chaos.scenarios.live_only import LiveOnly
+from model.errors import MqError
 
 NAMED_BOOT: Final = 'mount --bind "$0" ' + BOOT_ID + ' && exec "$@"'
 OWN_DISK: Final = (
@@ -44,6 +46,8 @@ OWN_DISK: Final = (
 """Else the server would hold the file systems of the others, of a drill beside this one, too: they could not
 be mounted anew."""
 DISK_MB: Final = 512
+CLOCKS: Final = "clock"
+"""The folder with the offsets of the servers' clocks."""
 
 
 def client_home(directory: Path) -> Path:
@@ -68,17 +72,19 @@ class Ground:
         self.disks: dict[str, LoopDisk] = {}
         self.lacks: dict[str, str] = {}
         """Of what was needed: why it is not there."""
-        self.tracers: dict[str, int] = {}
-        """Pids of strace, by what they do."""
+        self.tracers: dict[str, Process] = {}
+        """Of strace, by the server that each is attached to."""
         self.short: dict[str, Short] = {}
         """Servers without descriptors, by name."""
-        self.client: int | None = None
-        """Pid of the official Java client, where that sends and reads."""
+        self.client: Process | None = None
+        """The official Java client, where that sends and reads."""
         self.own: list[tuple[Node, OwnFault]] = []
         """Faults of other packages that struck, and whom: to be mended."""
         self.previous: Release | None = None
         self.unkept: list[str] = []
         """Disks that were to stay and could not be copied: why, and where their images are."""
+        self.left: list[str] = []
+        """What could not be taken away, and why."""
 
     @property
     def cluster(self) -> LocalCluster:
@@ -175,39 +181,70 @@ class Ground:
         return True
 
     def note_client(self, pid: int) -> None:
-        self.client = pid
+        self.client = Process.of(pid)
         self.note()
 
     def note(self) -> None:
         """Write down what there is to undo."""
         noted = Noted.of_this_process(
             keep=self._keep,
-            switch=self.network.switch_pid if self.network else None,
+            switch=self.network.switch if self.network else None,
             namespaces=self.network.namespaces() if self.network else [],
             tracers=sorted(self.tracers.values()),
-            proxies=self.network.detours.pid if self.network and self.network.detours else None,
+            proxies=self.network.detours.process if self.network and self.network.detours else None,
             client=self.client,
         )
         noted.write(self._cluster.directory)
 
+    def take_down(self) -> None:
+        """End the servers. ``left`` says when that failed."""
+        try:
+            self._cluster.down()
+        except Exception as error:  # noqa: BLE001 - whatever it is, their folder has to stay
+            self.left.append(f"the servers: {str(error) or repr(error)}")
+
     async def clear(self) -> None:
-        """Take everything away again. What lies on the disks and is kept is on the machine's own then."""
-        for pid in self.tracers.values():
-            _end_tracer(pid)
-        self.tracers.clear()
-        for disk in self.disks.values():
-            if not self._keep:
-                disk.__exit__(None, None, None)
-            elif (why := await asyncio.to_thread(disk.keep)) is not None:
-                self.unkept.append(why)
-        self.disks.clear()
-        if self.network is not None:
-            await self.network.stop()
+        """Take everything away again, each item whatever becomes of the others; a signal meanwhile is heard
+        after. What lies on the disks and is kept is on the machine's own then. Where something stays, as
+        ``left`` says, its ledger does, for ``heal``."""
+        await folder.whole(self._clear())
+
+    async def _clear(self) -> None:
+        for name, tracer in list(self.tracers.items()):
+            if await self._undone(
+                f"strace of {name}", partial(asyncio.to_thread, tracer.send, signal.SIGTERM)
+            ):
+                del self.tracers[name]
+        for name, disk in list(self.disks.items()):
+            if await self._undone(f"the disk of {name}", partial(self._without, disk)):
+                del self.disks[name]
+        if self.network is not None and await self._undone("the network", self.network.stop):
             self.network = None
         for node in self._cluster.layout.nodes:
             node.wrap, node.host, node.admin_host = [], layouts.HOST, layouts.HOST
-        clocks.sweep()
-        (self._cluster.directory / LEDGER).unlink(missing_ok=True)
+        clocks.sweep(clocks.noted(self._cluster.directory / CLOCKS))
+        if self.left:
+            with suppress(OSError):  # what was noted before stays then
+                self.note()
+        elif self._keep:
+            (self._cluster.directory / LEDGER).unlink(missing_ok=True)
+        else:
+            folder.clear(self._cluster.directory)
+
+    async def _undone(self, what: str, work: Callable[[], Awaitable[object]]) -> bool:
+        """Whether one item was taken away."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other items are to go
+            self.left.append(f"{what}: {str(error) or repr(error)}")
+            return False
+        return True
+
+    async def _without(self, disk: LoopDisk) -> None:
+        if not self._keep:
+            await asyncio.to_thread(disk.__exit__, None, None, None)
+        elif (why := await asyncio.to_thread(disk.keep)) is not None:
+            self.unkept.append(why)
 
     def _planned(self, planned: Network) -> None:
         self.network = planned
@@ -246,7 +283,7 @@ class Ground:
         return self._cluster.directory / "boot" / name
 
     def _clock(self, name: str) -> Clock:
-        return Clock(self._cluster.directory / "clock" / name)
+        return Clock(self._cluster.directory / CLOCKS / name)
 
 
 def _first_free(pid: int) -> int:
@@ -272,10 +309,15 @@ def is_mended(fault: OwnFault) -> bool:
     return type(fault).mend is not OwnFault.mend
 
 
-def heal(directory: Path) -> list[str]:
-    """Undo what a drill that died left in ``directory``: what was done, in words. A drill that still runs
-    is left alone, and one of another container, which nobody sees from here: raises RuntimeError. Raises
-    ConfigError when what the drill noted, or its cluster, cannot be read."""
+class NotHealed(MqError):
+    """Something that a drill left is still there; the text says what and why. Its ledger is, too."""
+
+
+def heal(directory: Path, *, removes: bool = False) -> list[str]:
+    """Undo what a drill that died left in ``directory``: what was done, in words. ``removes``: that folder
+    goes, too. A drill that still runs is left alone, and one of another container, which nobody sees from
+    here: raises RuntimeError. Raises ConfigError when what the drill noted cannot be read, NotHealed when all
+    was tried."""
     found = Noted.read(directory)
     if found is None:
         return []
@@ -286,50 +328,110 @@ def heal(directory: Path) -> list[str]:
         )
     if found.works:
         raise RuntimeError(f"the drill of {directory} still runs (pid {found.pid}): end it instead")
-    done = []
-    for pid in found.tracers if found.of_this_boot else ():
-        _end_tracer(pid)
-    if found.client is not None and found.of_this_boot and _end_client(found.client, directory):
-        done.append("ended the Java client")
-    done += _end_servers(directory)
-    done += _take_disks(directory, keep=found.keep)
-    clocks.sweep()
-    if found.proxies is not None and found.of_this_boot:
-        _end_proxies(found.proxies)
-    if found.switch is not None and found.of_this_boot:
-        network.remove(found.switch, found.namespaces)
-        done.append(f"removed {len(found.namespaces)} namespaces")
-    if not any((directory / "disks").glob("*.img")):
-        shutil.rmtree(directory / "disks", ignore_errors=True)
+    done, wrong = list[str](), list[str]()
+    for undo in (
+        partial(_end_tracers, found),
+        partial(_end_client, found),
+        partial(_end_servers, directory),
+        partial(_end_forgotten, directory),
+        partial(_take_disks, directory, keep=found.keep),
+        partial(_sweep_clocks, directory),
+        partial(_end_network, found),
+        partial(_check_gone, directory),
+    ):
+        try:
+            done += undo()
+        except (MqError, OSError) as error:
+            wrong.append(str(error))
+    if wrong:
+        raise NotHealed(f"{directory}: {'; '.join(wrong)} (done: {', '.join(done) or 'nothing'})")
+    if removes:
+        folder.remove(directory)
+        return [*done, "removed its directory"]
     (directory / LEDGER).unlink()
     return done
 
 
+def _end_tracers(found: Noted) -> list[str]:
+    """strace lets go of the process when it ends."""
+    tracers = found.tracers if found.of_this_boot else ()
+    said = [leftovers.end_noted(tracer, signal.SIGTERM, b"strace") for tracer in tracers]
+    return [why for why in said if why is not None]
+
+
+def _end_client(found: Noted) -> list[str]:
+    """The Java client ends with its drill by itself, but where it stands still."""
+    if found.client is None or not found.of_this_boot or not found.client.send(signal.SIGKILL):
+        return []
+    return ["ended the Java client"]
+
+
+def _end_network(found: Noted) -> list[str]:
+    """Proxies, switch and namespaces. Raises NotRemoved."""
+    if not found.of_this_boot:
+        return []
+    said = []
+    if found.proxies is not None:
+        words = (b"toxiproxy", b"chaos.links.relay")
+        said.append(leftovers.end_noted(found.proxies, signal.SIGKILL, *words))
+    if found.switch is not None:
+        said.append(leftovers.end_noted(found.switch, signal.SIGKILL, b"chaos.live.switch"))
+    others = [name for name in found.namespaces if network.is_anothers(name)]
+    said += [f"left namespace {name} alone: a process is in it, so it is another drill's" for name in others]
+    own = [name for name in found.namespaces if name not in others]
+    if wrong := network.remove(own):
+        raise network.NotRemoved("; ".join(wrong))
+    done = [why for why in said if why is not None]
+    return [*done, f"removed {len(own)} namespaces"] if found.switch is not None else done
+
+
 def _end_servers(directory: Path) -> list[str]:
-    """Those of its cluster, if it has come to one, and those that no state file names: of RocketMQ, and one
-    that was started in the moment in which the drill was killed."""
-    done = []
-    if (directory / layouts.STATE_FILE).exists():
-        cluster = LocalCluster.open(directory)
-        running = [node for node in cluster.layout.nodes if cluster.is_running(node)]
-        for node in running:
-            # Its network and its disk end with this command: nobody may find it half alive.
-            cluster.send_signal(node, signal.SIGKILL)
-        if running:
-            cluster.end(running)
-            done.append(f"ended {', '.join(node.name for node in running)}")
-    if others := leftovers.of(directory):
-        leftovers.end(others)
-        done.append(f"ended {len(others)} servers that no drill looked after")
-    return done
+    """Those of its cluster, if it has come to one. Raises ConfigError when its state cannot be read."""
+    if not (directory / layouts.STATE_FILE).exists():
+        return []
+    cluster = LocalCluster.open(directory)
+    running = [node for node in cluster.layout.nodes if cluster.is_running(node)]
+    for node in running:
+        # Its network and its disk end with this command: nobody may find it half alive.
+        cluster.send_signal(node, signal.SIGKILL)
+    if not running:
+        return []
+    cluster.end(running)
+    return [f"ended {', '.join(node.name for node in running)}"]
+
+
+def _end_forgotten(directory: Path) -> list[str]:
+    """Servers that no state file names: of RocketMQ, and one that was started in the moment in which the
+    drill was killed."""
+    others = leftovers.of(directory)
+    leftovers.end(others)
+    return [f"ended {len(others)} servers that no drill looked after"] if others else []
+
+
+def _sweep_clocks(directory: Path) -> list[str]:
+    clocks.sweep(clocks.noted(directory / CLOCKS))
+    return []
+
+
+def _check_gone(directory: Path) -> list[str]:
+    """Raises NotHealed for what is still there that its ledger has to speak of."""
+    own = directory.resolve()
+    mounts = [mount for _, mount in loop_disk.mounts() if mount.is_relative_to(own)]
+    wrong = [f"{mount} is still mounted" for mount in mounts if mount.is_mount()]
+    wrong += [f"server {server.pid} still runs" for server in leftovers.of(directory) if server.runs]
+    if wrong:
+        raise NotHealed("; ".join(wrong))
+    return []
 
 
 def _take_disks(directory: Path, *, keep: bool) -> list[str]:
     """Every mount and loop device of a drill's directory, whether it was noted or not. ``keep``: what lies on
-    them stays there; only a disk that was copied out now has its image taken away."""
+    them stays there; only a disk that was copied out now has its image taken away. Raises NotHealed when all
+    was tried."""
     done = []
     copied: set[str] = set()
     failed: set[str] = set()
+    wrong: list[str] = []
     for device, mount in loop_disk.mounts():
         if mount.is_relative_to(directory.resolve()):
             subprocess.run(["umount", "-l", str(mount)], capture_output=True)
@@ -339,7 +441,11 @@ def _take_disks(directory: Path, *, keep: bool) -> list[str]:
                 (failed if why else copied).add(mount.name)
                 done.append(f"could not copy it: {why}" if why else f"kept {mount}")
     for image in sorted((directory / "disks").glob("*.img")):
-        loop_disk.detach(image)
+        try:
+            loop_disk.detach(image)
+        except OSError as error:
+            wrong.append(str(error))
+            continue
         if keep and image.stem not in copied:
             done.append(f"left {image}, which may hold the only copy of {image.stem}")
         else:
@@ -349,26 +455,11 @@ def _take_disks(directory: Path, *, keep: bool) -> list[str]:
         image = directory / "disks" / f"{name}.img"
         if name not in failed and not image.exists():  # it went when the copy was whole
             done.append(loop_disk.finish(draft))
+    if not any((directory / "disks").glob("*.img")):
+        shutil.rmtree(directory / "disks", ignore_errors=True)
+    if wrong:
+        raise NotHealed("; ".join(wrong))
     return done
-
-
-def _end_tracer(pid: int) -> None:
-    """strace lets go of the process when it ends."""
-    if runs(pid, b"strace"):
-        os.kill(pid, signal.SIGTERM)
-
-
-def _end_client(pid: int, directory: Path) -> bool:
-    """It ends with its drill by itself, but where it stands still."""
-    if not runs(pid, leftovers.HOME + os.fsencode(client_home(directory.resolve()))):
-        return False
-    os.kill(pid, signal.SIGKILL)
-    return True
-
-
-def _end_proxies(pid: int) -> None:
-    if runs(pid, b"toxiproxy") or runs(pid, b"chaos.links.relay"):
-        os.kill(pid, signal.SIGKILL)
 
 
 __all__ = ["Ground", "heal", "loop_disk"]

@@ -11,12 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from chaos.live.noted import PROC, Noted, began, is_ours, pid_namespace
+from chaos.live.noted import PROC, Noted, Process, began, is_ours, pid_namespace, runs
 from model.errors import ConfigError
 
 REAPERS: Final = frozenset({"systemd", "init", "tini", "dumb-init", "docker-init"})
@@ -25,30 +24,24 @@ CONF: Final = b"-c"
 HOME: Final = b"-Duser.home="
 """How a server of ours, and one of RocketMQ, names its directory."""
 END_S: Final = 10.0
+KILLED_S: Final = 2.0
 POLL_S: Final = 0.05
 
 
-class Server(NamedTuple):
-    """A process, and none that has its number since."""
-
-    pid: int
-    began: int
-
-
-def found(prefix: Path) -> dict[Server, Path]:
+def found(prefix: Path) -> dict[Process, Path]:
     """The directory of each forgotten server of this user. ``prefix``: how the paths of drills' directories
     begin."""
     servers = _orphans(os.fsencode(prefix))
     return {server: place for server, place in servers.items() if not is_looked_after(place)}
 
 
-def of(directory: Path) -> list[Server]:
+def of(directory: Path) -> list[Process]:
     """The servers of one directory that nobody's process started, also those that no state file names."""
     place = directory.resolve()
     return [server for server, at in _orphans(os.fsencode(place)).items() if at == place]
 
 
-def _orphans(prefix: bytes) -> dict[Server, Path]:
+def _orphans(prefix: bytes) -> dict[Process, Path]:
     servers, own = {}, pid_namespace()
     for entry in PROC.iterdir():
         if not entry.name.isdigit() or (since := began(pid := int(entry.name))) is None:
@@ -57,7 +50,7 @@ def _orphans(prefix: bytes) -> dict[Server, Path]:
         if directory is None or not _is_orphan(pid) or not _is_of(os.geteuid(), entry):
             continue
         if pid_namespace(pid) == own:  # else it is a container's, which has other folders
-            servers[Server(pid, since)] = directory
+            servers[Process(pid, since)] = directory
     return servers
 
 
@@ -83,22 +76,42 @@ def _is_of(uid: int, process: Path) -> bool:
         return False
 
 
-def end(servers: Iterable[Server]) -> None:
-    """SIGTERM, also to those that stand still; SIGKILL after ``END_S``."""
+def end_noted(process: Process, number: int, *words: bytes) -> str | None:
+    """Send what a drill that is gone noted a signal; why it was left alone, or None. A pid without its start,
+    as an earlier release noted it, may be another's since: it has to have one of ``words`` on its command
+    line, to be of this user, and an orphan, as what a drill leaves is: that of a drill that runs is none."""
+    if process.began is not None:
+        process.send(number)
+        return None
+    if not any(runs(process.pid, word) for word in words):
+        return None  # it has ended
+    if not _is_orphan(process.pid) or not _is_of(os.geteuid(), PROC / str(process.pid)):
+        return f"left process {process.pid} alone: an earlier release noted it, and it may be another drill's"
+    Process.of(process.pid).send(number)
+    return None
+
+
+def end(servers: Iterable[Process]) -> None:
+    """SIGTERM, also to those that stand still; SIGKILL after ``END_S``, which is waited for."""
     left = set(servers)
     for number in (signal.SIGTERM, signal.SIGCONT):
         _signal(left, number)
-    until = time.monotonic() + END_S
-    while left and time.monotonic() < until:
-        left = set(filter(_runs, left))
-        time.sleep(POLL_S)
+    left = _still(left, END_S)
     _signal(left, signal.SIGKILL)
+    _still(left, KILLED_S)
 
 
-def _signal(servers: Iterable[Server], number: int) -> None:
-    for server in filter(_runs, servers):
-        with suppress(ProcessLookupError):
-            os.kill(server.pid, number)
+def _still(servers: Iterable[Process], within_s: float) -> set[Process]:
+    """Which of them run after that time, or none before."""
+    left, until_s = set(servers), time.monotonic() + within_s
+    while (left := {server for server in left if server.runs}) and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+    return left
+
+
+def _signal(servers: Iterable[Process], number: int) -> None:
+    for server in servers:
+        server.send(number)
 
 
 def _words(pid: int) -> list[bytes]:
@@ -135,8 +148,3 @@ def _parent(pid: int) -> int:
         return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _runs(server: Server) -> bool:
-    """A zombie does not, nor does one that has its number since."""
-    return began(server.pid) == server.began

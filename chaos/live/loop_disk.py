@@ -48,12 +48,13 @@ class LoopDisk:
             raise OSError(f"{self.mount} is not empty")
         with self.image.open("wb") as file:
             file.truncate(self._megabytes << 20)
-        _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", str(self.image))
-        self.device = _run("losetup", "-f", "--show", str(self.image)).strip()
         try:
+            _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", str(self.image))
+            self.device = _run("losetup", "-f", "--show", str(self.image)).strip()
             self._mount()
             (self.mount / "lost+found").rmdir()
         except BaseException:
+            # losetup may have ended after it attached the image, and before it said to what.
             self.__exit__(None, None, None)
             raise
         return self
@@ -62,12 +63,14 @@ class LoopDisk:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.unplug()
-        self.image.unlink()
+        self.image.unlink(missing_ok=True)
 
     def unplug(self) -> None:
-        """What lies on it stays in its image."""
-        subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
-        subprocess.run(["losetup", "-d", self.device], capture_output=True)
+        """What lies on it stays in its image. Raises OSError when it is still mounted."""
+        done = subprocess.run(["umount", "-l", str(self.mount)], capture_output=True, text=True)
+        if done.returncode != 0 and os.path.ismount(self.mount):
+            raise OSError(f"{self.mount} is still mounted: {done.stderr.strip()}")
+        detach(self.image)
 
     def keep(self) -> str | None:
         """As leaving it, but what lies on it is in the directory where it was mounted then; why that failed:
@@ -208,17 +211,26 @@ def sweep(directory: Path) -> list[str]:
             if is_ours(place / "disk"):
                 subprocess.run(["umount", "-l", str(place / "disk")], capture_output=True)
             if is_our_file(place / "image"):
-                detach(place / "image")
+                try:
+                    detach(place / "image")
+                except OSError:
+                    continue  # its image is what the device is found by
             shutil.rmtree(place, ignore_errors=True)
             done.append(str(place))
     return done
 
 
 def detach(image: Path) -> None:
-    """Every loop device of a file."""
+    """Every loop device of a file; one that is busy goes when it is not. Raises OSError."""
+    for device in _devices(image):
+        done = subprocess.run(["losetup", "-d", device], capture_output=True, text=True)
+        if done.returncode != 0 and device in _devices(image):
+            raise OSError(f"{device} of {image} cannot be detached: {done.stderr.strip()}")
+
+
+def _devices(image: Path) -> list[str]:
     listed = subprocess.run(["losetup", "-j", str(image)], capture_output=True, text=True)
-    for line in listed.stdout.splitlines():
-        subprocess.run(["losetup", "-d", line.partition(":")[0]], capture_output=True)
+    return [line.partition(":")[0] for line in listed.stdout.splitlines()]
 
 
 def _run(*command: str) -> str:

@@ -12,6 +12,8 @@ import asyncio
 import json
 import os
 import random
+import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -23,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.live.noted import began, is_seen, pid_namespace
+from chaos.live.noted import Process, began, is_seen, pid_namespace
 from chaos.live.switch import TUN, Rule
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
@@ -39,6 +41,9 @@ MACHINES_MAX: Final = 99
 TOOLS: Final = ("ip", "nsenter", "ss")
 NETNS: Final = Path("/run/netns")
 PROBE: Final = "keelmq-probe-"
+OWN_NAME: Final = re.compile(r"keelmq-\d+-[0-9a-f]{8}-.")
+"""Of a namespace that no other drill, before or since, can have. An earlier release numbered them only, by
+one of 254 numbers."""
 TRIES: Final = 20
 ANSWER_S: Final = 10.0
 
@@ -51,7 +56,7 @@ class Cutter(Protocol):
     @property
     def means(self) -> str: ...
     @property
-    def pid(self) -> int: ...
+    def process(self) -> Process: ...
     async def cut(self, pairs: Iterable[Sequence[str]], direction: str) -> None: ...
     async def spoil(self, name: str, kind: str, attributes: Mapping[str, int]) -> None: ...
     async def heal(self) -> None: ...
@@ -62,12 +67,18 @@ class NoNetwork(MqError):
     """There is no network to break; the text says why."""
 
 
+class NotRemoved(MqError):
+    """Something of a network is still there; the text says what and why."""
+
+
 class Network:
     """The machines by name, and what befalls the packets between them. Make it by ``lay``."""
 
     def __init__(self, switch: asyncio.subprocess.Process, number: int) -> None:
         self._switch = switch
+        self._noted = Process.of(switch.pid)
         self.number = number
+        self._own = secrets.token_hex(4)
         self.machines: dict[str, int] = {CLIENTS: CLIENT_HOST}
         self._rules: dict[tuple[str, str], Rule] = {}
         self._dark: set[str] = set()
@@ -84,7 +95,7 @@ class Network:
         note: Callable[[Network], None] = lambda network: None,
     ) -> Network:
         """Start the switch and plug the machines in. ``note`` hears of it before a namespace is made. Raises
-        NoNetwork; nothing is left then."""
+        NoNetwork; nothing is left then. Raises NotRemoved when something is."""
         reason = unavailable()
         if reason is not None:
             raise NoNetwork(reason)
@@ -117,11 +128,12 @@ class Network:
         return bool(self._dark) or any(rule != Rule() for rule in self._rules.values())
 
     @property
-    def switch_pid(self) -> int:
-        return self._switch.pid
+    def switch(self) -> Process:
+        """As a ledger notes it."""
+        return self._noted
 
     def namespace(self, name: str) -> str:
-        return f"keelmq-{self.number}-{name}"
+        return f"keelmq-{self.number}-{self._own}-{name}"
 
     def namespaces(self) -> list[str]:
         return [self.namespace(name) for name in self.machines if name != CLIENTS]
@@ -196,16 +208,22 @@ class Network:
         return len(out.splitlines())
 
     async def stop(self) -> None:
-        """End the switch; the namespaces go with their last process."""
+        """End the switch; the namespaces go with their last process. Raises NotRemoved when all was tried."""
+        wrong = []
         if self.detours is not None:
-            self.detours.stop()
-            self.detours = None
+            try:
+                self.detours.stop()
+                self.detours = None
+            except (OSError, subprocess.SubprocessError) as error:
+                wrong.append(f"the proxies: {error}")
         if self._switch.returncode is None:
             assert self._switch.stdin is not None
             self._switch.stdin.close()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._switch.wait(), ANSWER_S)
-        remove(self.switch_pid, self.namespaces())
+        self.switch.send(signal.SIGKILL)
+        if wrong := wrong + remove(self.namespaces()):
+            raise NotRemoved("; ".join(wrong))
 
     async def _choose_number(self, chance: random.Random) -> None:
         """The third number of all addresses: one that no other drill on this machine has."""
@@ -271,15 +289,23 @@ class Network:
             raise NoNetwork(answer["error"])
 
 
-def remove(switch_pid: int, namespaces: Iterable[str]) -> None:
-    """What a drill left: its switch, if that process is one, and its namespaces."""
-    try:
-        if b"chaos.live.switch" in Path(f"/proc/{switch_pid}/cmdline").read_bytes():
-            os.kill(switch_pid, signal.SIGKILL)
-    except (OSError, ProcessLookupError):
-        pass
+def remove(namespaces: Iterable[str]) -> list[str]:
+    """Take namespaces away: why some are still there."""
+    wrong = []
     for name in namespaces:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        done = subprocess.run(["ip", "netns", "del", name], capture_output=True, text=True)
+        if done.returncode != 0 and (NETNS / name).exists():
+            wrong.append(f"namespace {name} is still there: {done.stderr.strip()}")
+    return wrong
+
+
+def is_anothers(namespace: str) -> bool:
+    """Whether a drill that is gone, and whose processes have ended, noted a name that is another one's since:
+    an earlier release's, in which some process is."""
+    if OWN_NAME.match(namespace):
+        return False
+    inside = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True)
+    return bool(inside.stdout.strip())
 
 
 def sweep(netns: Path = NETNS) -> list[str]:

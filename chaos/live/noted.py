@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from admin.local import layout as layouts
 from model.errors import ConfigError
@@ -21,30 +21,62 @@ OURS: Final = "keelmq-"
 """How the names of all that drills make begin."""
 DRILL: Final = f"{OURS}drill-"
 """How the names of the folders begin that drills make."""
+CAMPAIGN_ENV: Final = "KEELMQ_CAMPAIGN"
+"""The variable by which a drill is told whose run it is: the folder of a campaign."""
+
+
+class Process(NamedTuple):
+    """One process, and none that has its number since. ``began``: see there; None: an earlier release, which
+    does not say it, noted the pid, or there was none."""
+
+    pid: int
+    began: int | None = None
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        return cls(pid, began(pid))
+
+    @property
+    def runs(self) -> bool:
+        """A zombie does not."""
+        return self.began is not None and began(self.pid) == self.began
+
+    def send(self, number: int) -> bool:
+        """A signal, to it alone; whether it was there."""
+        if not self.runs:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:  # it has just ended
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
     """What one drill has to undo, as its ``chaos.json`` says. ``began``, ``boot``: when its process began,
     and in which run of the machine, which an earlier release does not say. ``pid_namespace``: whose pids
-    these are. ``proxies``, ``switch``, ``tracers``, ``client`` (the Java one): pids."""
+    these are. ``client``: the official Java one. ``campaign``: the folder of the campaign that the drill is a
+    run of. ``cleared``: nothing is to be undone but the drill's folder."""
 
     pid: int
     began: int | None = None
     boot: str | None = None
     pid_namespace: int | None = None
     keep: bool = False
-    switch: int | None = None
+    switch: Process | None = None
     namespaces: Sequence[str] = ()
-    tracers: Sequence[int] = ()
-    proxies: int | None = None
-    client: int | None = None
+    tracers: Sequence[Process] = ()
+    proxies: Process | None = None
+    client: Process | None = None
+    campaign: str | None = None
+    cleared: bool = False
 
     @classmethod
     def of_this_process(cls, **more: Any) -> Self:
         """``more``: what there is to undo."""
-        pid = os.getpid()
-        return cls(pid=pid, began=began(pid), boot=boot(), pid_namespace=pid_namespace(), **more)
+        pid, of = os.getpid(), os.environ.get(CAMPAIGN_ENV)
+        return cls(pid=pid, began=began(pid), boot=boot(), pid_namespace=pid_namespace(), campaign=of, **more)
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
@@ -64,6 +96,9 @@ class Noted:
         for name, value in known.items():
             if not _FITS[name](value):
                 raise ConfigError(f"{path} is no drill's: {name} is {value!r}")
+        for name in {"switch", "proxies", "client"} & known.keys():
+            known[name] = _process(known[name])
+        known["tracers"] = [_process(one) for one in known.get("tracers", ())]
         return cls(**known)
 
     def write(self, directory: Path) -> None:
@@ -99,8 +134,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
+def _is_process(value: Any) -> bool:
+    """A pid and when it began; of an earlier release a pid."""
+    if not isinstance(value, list):
+        return _is_number(value)
+    return len(value) == 2 and _is_number(value[0]) and (value[1] is None or _is_number(value[1]))
+
+
+def _process(value: Any) -> Process:
+    return Process(*value) if isinstance(value, list) else Process(value)
+
+
+def _are_processes(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_process, value))
 
 
 def _are_names(value: Any) -> bool:
@@ -108,11 +154,12 @@ def _are_names(value: Any) -> bool:
 
 
 _FITS: Final = {
-    **dict.fromkeys(("pid", "began", "pid_namespace", "switch", "proxies", "client"), _is_number),
-    "boot": lambda value: isinstance(value, str),
-    "keep": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("pid", "began", "pid_namespace"), _is_number),
+    **dict.fromkeys(("switch", "proxies", "client"), _is_process),
+    **dict.fromkeys(("boot", "campaign"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(("keep", "cleared"), lambda value: isinstance(value, bool)),
     "namespaces": _are_names,
-    "tracers": _are_numbers,
+    "tracers": _are_processes,
 }
 
 

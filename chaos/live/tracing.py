@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 from typing import Final
 
+from chaos.live.noted import Process
 from model.errors import MqError
 
 SYNCS: Final = "fsync,fdatasync,msync,sync_file_range"
@@ -29,13 +30,10 @@ class Tracer:
 
     def __init__(self, process: asyncio.subprocess.Process, fault: str = "") -> None:
         self._process = process
+        self.noted = Process.of(process.pid)
         self.fault = fault
         self.injected = 0
         self.watching: asyncio.Task[None] | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @classmethod
     async def attach(cls, pid: int, what: str, calls: str = SYNCS, fault: str = "") -> Tracer:

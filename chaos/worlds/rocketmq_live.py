@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Final
 from admin.local.cluster import ClusterNotReady
 from admin.local.layout import BROKER_DEFAULTS, HOST, Layout, Node
 from chaos.links.cluster_links import LINK_FAULTS
+from chaos.live import folder
 from chaos.worlds import rocketmq
 from chaos.worlds.live import (
     FAULTS,
@@ -48,12 +48,20 @@ class RocketMQWorld:
 
     target = "rocketmq"
 
-    def __init__(self, env: Env, directory: Path, *, brokers: int = 3, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        env: Env,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        settings: Sequence[str] = (),
+        base_port: int | None = None,
+    ) -> None:
         """Raises ConfigError for ``settings`` that are none, CannotDrill without Java or the jars."""
         missing = rocketmq.unavailable()
         if missing is not None:
             raise CannotDrill(f"the real RocketMQ cannot run here: {missing}")
-        layout = Layout.make(brokers=brokers)
+        layout = Layout.make(brokers=brokers, base_port=base_port)
         layout.add_settings(settings)
         self._env = env
         self._directory = directory
@@ -106,7 +114,7 @@ class RocketMQWorld:
                 self._nodes[node.name].send_signal(signal.SIGTERM)
             for node in nodes:
                 await self._env.offload(self._nodes[node.name].stop)
-        await self._env.offload(lambda: shutil.rmtree(self._directory, ignore_errors=True))
+        await self._env.offload(lambda: folder.remove(self._directory))
 
     async def wait_full(self, timeout_s: float) -> None:
         await self._until("a full SyncStateSet", self._is_full, timeout_s)

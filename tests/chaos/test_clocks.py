@@ -76,7 +76,8 @@ def test_a_jump_moves_the_wall_clock_of_one_process_and_no_monotonic_one(tmp_pat
         assert 0.5 < (later_s - wall_s) / (then_s - monotonic_s) < 1.5
         child.kill()
     assert Path(clocks.SHARED, f"faketime_shm_{child.pid}").exists(), "a killed process leaves it"
-    clocks.sweep()
+    assert child.pid in clocks.noted(tmp_path / "clock")
+    clocks.sweep(clocks.noted(tmp_path / "clock"))
     assert not any(clocks.SHARED.glob(f"*faketime_*_{child.pid}"))
 
 
@@ -101,10 +102,19 @@ def test_what_a_living_process_has_is_left_alone(tmp_path: Path) -> None:
     for pid in (os.getpid(), gone.pid):
         for name in clocks.NAMES:
             (tmp_path / f"{name}{pid}").touch()
-    (tmp_path / "faketime_shm_x").touch()
-    assert clocks.sweep(tmp_path) == 2
+    other = tmp_path / f"{clocks.NAMES[0]}4000000"
+    other.touch()
+    assert clocks.sweep([os.getpid(), gone.pid], tmp_path) == 2
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*(f"{name}{os.getpid()}" for name in clocks.NAMES), "faketime_shm_x"}
+    assert left == {*(f"{name}{os.getpid()}" for name in clocks.NAMES), other.name}, "a container's, or so"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
+def test_what_another_users_process_left_stays(tmp_path: Path) -> None:
+    (left := tmp_path / f"{clocks.NAMES[0]}4000000").touch()
+    os.chown(left, 12_345, 12_345)
+    assert clocks.sweep([4_000_000], tmp_path) == 0
+    assert left.exists()
 
 
 def test_a_library_that_is_none_is_refused_with_what_the_loader_says(

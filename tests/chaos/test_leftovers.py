@@ -26,8 +26,8 @@ from chaos.drills.commands import Site
 from chaos.drills.live import commands
 from chaos.drills.live.commands import KEPT_AT, PREFIX, _findable, _places
 from chaos.live import leftovers, loop_disk, network, noted
-from chaos.live.ground import Ground, client_home, heal
-from chaos.live.noted import LEDGER, keeps
+from chaos.live.ground import Ground, heal
+from chaos.live.noted import LEDGER, Process, keeps
 from model.errors import ConfigError
 from runtime.os_env import OsEnv
 from tests.live.commands import Shell
@@ -57,10 +57,10 @@ def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
-def server(child: subprocess.Popen[bytes]) -> leftovers.Server:
-    since = noted.began(child.pid)
-    assert since is not None
-    return leftovers.Server(child.pid, since)
+def server(child: subprocess.Popen[bytes]) -> Process:
+    found = Process.of(child.pid)
+    assert found.runs
+    return found
 
 
 def test_a_forgotten_server_ends_and_one_that_only_names_its_directory_does_not(
@@ -77,7 +77,7 @@ def test_a_forgotten_server_ends_and_one_that_only_names_its_directory_does_not(
     ):
         found = [server(ours), server(theirs)]
         assert leftovers.found(prefix) == dict.fromkeys(found, place)
-        leftovers.end([*found, leftovers.Server(other.pid, 1)])  # another one has its number since
+        leftovers.end([*found, Process(other.pid, 1)])  # another one has its number since
         assert ours.wait(10) < 0
         assert theirs.wait(10) < 0
         assert (reader.poll(), other.poll()) == (None, None)
@@ -159,11 +159,11 @@ def test_the_java_client_of_a_dead_drill_ends_and_who_has_its_number_since_does_
     monkeypatch.setattr(leftovers, "REAPERS", frozenset())  # it is found by what the drill noted
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(commands, "_end_leftovers", lambda: None)
-    for of, ends in (("b", False), ("a", True)):
+    for earlier, ends in ((1, False), (0, True)):
         (place := tmp_path / f"{PREFIX}a").mkdir()
-        home = client_home(tmp_path / f"{PREFIX}{of}")
-        with process(f"-Duser.home={home}") as child:
-            (place / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL | {"keep": False, "client": child.pid}))
+        with process("java") as child:
+            client = [child.pid, (noted.began(child.pid) or 0) - earlier]
+            (place / LEDGER).write_text(json.dumps(OF_A_DEAD_DRILL | {"keep": False, "client": client}))
             said = Shell()("drill", "heal")
             assert ("ended the Java client" in said) is ends
             assert (child.wait(10) if ends else child.poll()) == (-signal.SIGKILL if ends else None)
@@ -184,7 +184,6 @@ async def test_a_drill_without_a_plan_says_that_it_works_there_before_it_starts_
         return {}
 
     monkeypatch.setattr(LocalCluster, "up", up)
-    monkeypatch.setattr(layouts, "free_base_port", lambda span: 20_000)
     async with Site("keelmq", None, ()).world(OsEnv(seed=1), lambda _: None):
         assert seen == [True]
     assert list(tmp_path.iterdir()) == []
@@ -315,15 +314,20 @@ def test_a_ledger_of_another_run_of_the_machine_names_nobody(
     """Pids and the numbers of networks have been given to others since."""
     layouts.save(Layout.make(base_port=20_000), tmp_path)
     removed: list[Any] = []
-    monkeypatch.setattr(network, "remove", lambda *told: removed.append(told))
-    monkeypatch.setattr("chaos.live.ground._end_tracer", removed.append)
-    monkeypatch.setattr("chaos.live.ground._end_proxies", removed.append)
+    monkeypatch.setattr(network, "is_anothers", lambda name: False)
+
+    def remove(names: list[str]) -> list[str]:
+        removed.extend(names)
+        return []
+
+    monkeypatch.setattr(network, "remove", remove)
+    monkeypatch.setattr(leftovers, "end_noted", lambda one, *_: removed.append(one.pid))
     left = {**OF_A_DEAD_DRILL, "switch": 7, "namespaces": ["keelmq-7-b"], "tracers": [8], "proxies": 9}
     own = noted.began(os.getpid())
-    for boot, count in (("before", 0), (noted.boot(), 3)):
+    for boot, gone in (("before", []), (noted.boot(), [8, 9, 7, "keelmq-7-b"])):
         (tmp_path / LEDGER).write_text(json.dumps({**left, "boot": boot}))
         heal(tmp_path)
-        assert len(removed) == count
+        assert removed == gone
     (tmp_path / LEDGER).write_text(json.dumps({**left, "boot": "before", "pid": os.getpid(), "began": own}))
     heal(tmp_path)  # who has its pid since is not that drill
     assert not (tmp_path / LEDGER).exists()
@@ -554,7 +558,7 @@ def test_a_network_that_a_dead_drill_left_is_not_taken_again(
 ) -> None:
     (tmp_path / "keelmq-7-broker-a-0").touch()
     monkeypatch.setattr(network, "NETNS", tmp_path)
-    made = network.Network(cast(Any, None), 0)
+    made = network.Network(cast(Any, SimpleNamespace(pid=4_000_000)), 0)
     asked: list[int] = []
 
     async def ask(**command: Any) -> None:

@@ -396,7 +396,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from chaos.links.server import LinkServer
-print(LinkServer.start(Path(sys.argv[1]), None).pid, flush=True)
+print(LinkServer.start(Path(sys.argv[1]), None).process.pid, flush=True)
 sys.stdin.read()
 """
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import CLIENTS, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
 from chaos.history import History
-from chaos.live import leftovers, loop_disk, network
+from chaos.live import folder, leftovers, loop_disk, network
 from chaos.live.ground import heal
 from chaos.live.means import refusal
 from chaos.live.noted import DRILL, LEDGER, began, is_our_file, is_ours, is_seen, keeps, pid_namespace
@@ -281,7 +280,7 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
         return _heal_staging(hosts)
     if directory is not None:
         try:
-            _heal_place(directory)
+            heal_place(directory)
         except RuntimeError as error:
             click.echo(str(error), err=True)
             return UNFINISHED
@@ -300,12 +299,12 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
 
 
 def _heal_known(place: Path, notes: list[Path]) -> None:
-    """A folder that a drill made, or that ``notes`` name. Raises as ``_heal_place``, and MqError."""
+    """A folder that a drill made, or that ``notes`` name. Raises as ``heal_place``, and MqError."""
     if place.exists() and not is_ours(place):
         click.echo(f"{place} is another user's: left alone", err=True)
         return
-    if any((place / name).exists() for name in (STATE_FILE, LEDGER)):
-        _heal_place(place)
+    if any((place / name).exists() for name in (STATE_FILE, LEDGER)) or folder.is_forgotten(place):
+        heal_place(place)
     elif notes and _was_removed(place, notes):
         click.echo(f"{place} was removed: nothing to do")
     else:
@@ -316,14 +315,15 @@ def _heal_known(place: Path, notes: list[Path]) -> None:
         note.unlink(missing_ok=True)
 
 
-def _heal_place(place: Path) -> None:
-    """Raises RuntimeError when its drill still runs, ConfigError, OSError."""
+def heal_place(place: Path, tell: Callable[[str], object] = click.echo) -> None:
+    """Raises RuntimeError when its drill still runs, MqError, OSError."""
+    if folder.is_forgotten(place):
+        folder.remove(place)
+        tell(f"{place}: removed what was empty")
+        return
     left = (place / LEDGER).exists() and not keeps(place)
-    done = heal(place)
-    if left and place.name.startswith(PREFIX):
-        shutil.rmtree(place, ignore_errors=True)
-        done.append("removed its directory")
-    click.echo(f"{place}: {', '.join(done) or 'nothing to do'}")
+    done = heal(place, removes=left and place.name.startswith(PREFIX))
+    tell(f"{place}: {', '.join(done) or 'nothing to do'}")
 
 
 def _places() -> dict[Path, list[Path]]:
@@ -372,7 +372,7 @@ def _device(place: Path) -> int:
 
 
 @contextmanager
-def _findable(keep: Path) -> Iterator[None]:
+def _findable(keep: Path) -> Iterator[Path]:
     """Note where a drill works that keeps its folder: who heals looks there, too."""
     # A name that nobody can foretell, and put a link there.
     file, name = tempfile.mkstemp(prefix=PREFIX, suffix=KEPT_AT)
@@ -381,7 +381,7 @@ def _findable(keep: Path) -> Iterator[None]:
         pid, at = os.getpid(), keep.resolve()
         out.write(f"{pid} {began(pid)} {pid_namespace()} {_device(at)} {at}")
     try:
-        yield
+        yield keep
     finally:
         note.unlink(missing_ok=True)
 
@@ -455,13 +455,10 @@ def write_history(history: History, path: Path) -> None:
 def carried_out(spec: DrillSpec, console: Console, keep: Path | None = None) -> DrillResult:
     """One plan on a cluster of its own, in a directory that is removed after, or in ``keep``. Raises
     MqError."""
-    own = keep or Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        with ending.in_order(), nullcontext() if keep is None else _findable(keep):
-            return ending.run(_run(spec, own, console, keep is not None), loop_factory())
-    finally:
-        if keep is None:
-            shutil.rmtree(own, ignore_errors=True)
+    # A signal cancels the run while there is one: what comes before and after it, none may cut.
+    place = folder.made(partial(click.echo, err=True)) if keep is None else _findable(keep)
+    with ending.in_order(), ending.uncut(), place as own:
+        return ending.run(_run(spec, own, console, keep is not None), loop_factory())
 
 
 async def _run(spec: DrillSpec, own: Path, console: Console, keep: bool) -> DrillResult:

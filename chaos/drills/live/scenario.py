@@ -48,7 +48,7 @@ from chaos.drills.measure import (
 )
 from chaos.drills.timeline import availability, strikes_ms, timeline
 from chaos.history import Happened, History, Ok
-from chaos.live import logs, planted
+from chaos.live import logs, planted, ports
 from chaos.live.executor import GONE_S, Executor
 from chaos.live.ground import Ground
 from chaos.live.means import needed
@@ -64,6 +64,7 @@ from client.message import Queue
 from model.errors import MqError
 from runtime.env import Env
 
+CONTROLLERS: Final = 3
 COPIES: Final = ("inSyncReplicas", "minInSyncReplicas")
 CLIENTS: Final = (OURS, JAVA)
 """Whose client sends and reads: ours, or RocketMQ's own."""
@@ -260,11 +261,12 @@ async def run_scenario(
         check_available()
     phases, begun = Phases(time.monotonic, tell), await env.offload(named)
     phases("laying the ground")
-    cluster = _laid_out(env, spec, directory)
-    ground = Ground(cluster, keep=keep)
     async with AsyncExitStack() as stack:
+        base = stack.enter_context(ports.held(CONTROLLERS + spec.plan.brokers))
+        cluster = _laid_out(env, spec, directory, base)
+        ground = Ground(cluster, keep=keep)
         stack.push_async_callback(ground.clear)
-        stack.callback(cluster.down)
+        stack.callback(ground.take_down)
         await ground.lay(
             needed(type(step.fault) for step in spec.plan.steps),
             random.Random(),  # names that no other drill has: no part of the plan
@@ -282,8 +284,8 @@ async def run_scenario(
             _add(told, _taken_down(cluster, told.history))
             full = told.drill.full_again_ms is not None
             _add(told, await env.offload(lambda: stores.damaged(cluster, told.history, full=full)))
-    if ground.unkept:
-        told.drill.unfinished = told.drill.unfinished or "; ".join(ground.unkept)
+    if wrong := ground.unkept + ground.left:
+        told.drill.unfinished = told.drill.unfinished or "; ".join(wrong)
     told.spent_s = phases.spent_s()
     told.where = {**told.where, "release": of_one(begun, told.where.get("release"))}
     return told
@@ -310,11 +312,11 @@ def _add(told: DrillResult, found: Sequence[Mapping[str, Any]]) -> None:
     told.broken = Counter(told.broken) + Counter(str(one["checker"]) for one in found)
 
 
-def _laid_out(env: Env, spec: DrillSpec, directory: Path) -> LocalCluster:
+def _laid_out(env: Env, spec: DrillSpec, directory: Path, base: int) -> LocalCluster:
     brokers, settings = spec.plan.brokers, spec.cluster_settings()
     if spec.target == OURS:
-        return LocalCluster.create(directory, brokers=brokers, settings=settings)
-    theirs = RocketMQCluster.create(directory, brokers=brokers, settings=settings)
+        return LocalCluster.create(directory, brokers=brokers, base_port=base, settings=settings)
+    theirs = RocketMQCluster.create(directory, brokers=brokers, base_port=base, settings=settings)
     theirs.env = env
     return theirs
 
