@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +14,12 @@ from admin import ending
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
-from chaos.drills.live.campaign import goals
+from chaos.drills.live.campaign import goals, left
 from chaos.drills.live.campaign.goals import Row
 from chaos.drills.live.campaign.page import page
 from chaos.drills.live.campaign.runs import Runs, Say, alone
 from chaos.drills.live.campaign.state import Campaign
-from chaos.drills.live.commands import PREVIOUS, heal_
+from chaos.drills.live.commands import PREVIOUS
 from chaos.drills.live.kept import kept_code
 from chaos.drills.live.names import OURS, THEIRS, TOXIPROXY
 from chaos.drills.live.results import broke
@@ -90,7 +88,8 @@ def campaign(
             with alone(directory) as lock, ending.in_order():
                 found = Campaign.open(directory, rows)  # as it is now that nobody else works there
                 found.begin(release, command)
-                _heal()
+                # What runs of an interrupted campaign left would take time from these.
+                left.heal(directory, say)
                 until_s = None if limit_s is None else time.monotonic() + limit_s
                 for target, count in ((OURS, jobs), (THEIRS, their_jobs)):
                     runs = Runs(found, count, lock, say, previous, until_s)
@@ -151,12 +150,6 @@ def _ready(rows: Sequence[Row]) -> None:
     if lacks:
         told = "; ".join(f"{what}: {why}" for what, why in lacks.items())
         raise click.UsageError(f"not on this machine: {told} (--only chooses the others)")
-
-
-def _heal() -> None:
-    """What runs of an interrupted campaign left would take time from these."""
-    with redirect_stdout(sys.stderr):  # stdout may be the page's
-        click.get_current_context().invoke(heal_, directory=None, hosts=None)
 
 
 def _write(found: Campaign, command: str, at_most: int | None, directory: Path, out: Path | None) -> None:

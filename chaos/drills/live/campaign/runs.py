@@ -19,6 +19,7 @@ from typing import Any, Final
 from admin import ending
 from admin.exits import FAILED, INTERRUPTED, UNFINISHED
 from admin.outfile import write_whole
+from chaos.drills.live.campaign import left
 from chaos.drills.live.campaign.goals import Row
 from chaos.drills.live.campaign.state import PUT_ASIDE, REFUSED, Campaign, Cell
 from chaos.drills.live.counted import Counted
@@ -26,6 +27,7 @@ from chaos.drills.live.kept import kept_code, never_began
 from chaos.drills.live.names import THEIRS
 from chaos.drills.live.results import NAME, broke, read_one
 from chaos.drills.live.scenario import DrillSpec
+from chaos.live.noted import CAMPAIGN_ENV
 from chaos.live.releases import Code, code
 from chaos.scenarios.matrix import plan
 from model.errors import ConfigError, MqError
@@ -77,7 +79,7 @@ class Runs:
 
     def carry_out(self, rows: Sequence[Row]) -> None:
         """What is missing of ``rows``. Interrupted, it ends the runs under way, which leave nothing, and are
-        begun again the next time."""
+        begun again the next time. Raises MqError when what a run left cannot be undone."""
         try:
             while True:
                 while len(self._running) < self.jobs and (cell := self._next(rows)) is not None:
@@ -89,8 +91,16 @@ class Runs:
                     if run.poll() is not None:
                         del self._running[cell]
                         self._ended(cell, run.returncode, rows)
+                        # One that was killed left its servers: no other is measured beside them.
+                        left.heal(self.campaign.directory, self.say, run.pid)
         finally:
-            self._end_all()
+            # A signal may come between what ended the loop and that block: there it only hurries.
+            try:
+                with ending.uncut():
+                    self._end_all()
+            except KeyboardInterrupt:
+                self._end_all()
+                raise
 
     def _next(self, rows: Sequence[Row]) -> Cell | None:
         if self.begin_until_s is not None and self.clock_s() >= self.begin_until_s:
@@ -114,7 +124,7 @@ class Runs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": found},
+                env={**os.environ, "PYTHONPATH": found, CAMPAIGN_ENV: left.named(self.campaign.directory)},
                 start_new_session=True,
                 pass_fds=(self.lock,),
             )
@@ -199,7 +209,7 @@ class Runs:
         return self.campaign.directory / folder / f"{name}.{ending}"
 
     def _end_all(self) -> None:
-        """Each takes its cluster down in order; who does not is killed, and ``keelmq drill heal`` is left."""
+        """Each takes its cluster down in order; who does not is killed, and what it left is undone."""
         for run in self._running.values():
             run.send_signal(signal.SIGTERM)
         until_s, hurried = time.monotonic() + ENDS_S, False
@@ -212,7 +222,12 @@ class Runs:
         for cell, run in self._running.items():
             if run.poll() is None:
                 run.kill()
-                self.say(f"{cell.name} did not end and was killed: keelmq drill heal")
+                run.wait()
+                self.say(f"{cell.name} did not end and was killed")
+            try:
+                left.heal(self.campaign.directory, self.say, run.pid)
+            except MqError as error:
+                self.say(f"{cell.name}: {error}")
         self._running.clear()
 
 
