@@ -8,10 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,31 +27,8 @@ from chaos.live.ground import Ground, heal
 from chaos.live.noted import LEDGER, Process, keeps
 from model.errors import ConfigError
 from runtime.os_env import OsEnv
+from tests.chaos.left import OF_A_DEAD_DRILL, process
 from tests.live.commands import Shell
-
-WAITS = "import signal, sys; signal.signal(signal.SIGCONT, lambda *_: 0); print(flush=True); sys.stdin.read()"
-
-OF_A_DEAD_DRILL: dict[str, Any] = {
-    "pid": 1,
-    "began": -1,
-    "keep": True,
-    "switch": None,
-    "namespaces": [],
-    "tracers": [],
-}
-
-
-@contextmanager
-def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One that waits, with these words on its command line."""
-    command = [sys.executable, "-S", "-E", "-c", WAITS, *words]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 def server(child: subprocess.Popen[bytes]) -> Process:

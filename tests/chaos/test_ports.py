@@ -11,15 +11,30 @@ import pytest
 
 from admin.local import layout as layouts
 from admin.local.layout import HOST, PORTS_EACH
-from chaos.drills.live import scenario
-from chaos.drills.live.scenario import DrillResult, run_scenario
+from chaos import faults
+from chaos.drills.live import scenario, stores
+from chaos.drills.live.scenario import DrillResult, DrillSpec, run_scenario
 from chaos.drills.measure import Drill
+from chaos.faults import Step
 from chaos.history import History
 from chaos.live import ports
 from chaos.live.outcome import Outcome
+from chaos.scenarios import Plan
 from model.errors import ConfigError
 from runtime.os_env import OsEnv
-from tests.chaos.test_ends import SPEC, Cluster
+from tests.fakes.live import FakeCluster
+
+SPEC = DrillSpec(scenario="x", seed=1, plan=Plan([Step(1, faults.Look("b1"))], load_ms=2))
+
+
+class Cluster(FakeCluster):
+    """It is there at once, and gone at once."""
+
+    async def up(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+    def down(self, grace_s: float = 0.0) -> list[str]:
+        return []
 
 
 def always(base: int) -> Any:
@@ -78,7 +93,7 @@ async def test_a_run_holds_the_ports_of_its_cluster_until_it_is_gone(
 
     monkeypatch.setattr(scenario, "_laid_out", laid_out)
     monkeypatch.setattr(scenario, "strike", strike)
-    monkeypatch.setattr(scenario.stores, "damaged", lambda *_, **__: [])
+    monkeypatch.setattr(stores, "damaged", lambda *_, **__: [])
     await run_scenario(OsEnv(seed=1), SPEC, tmp_path, env_of=lambda _: OsEnv(seed=1))
     assert given
     assert not any(map(is_claimed, given))

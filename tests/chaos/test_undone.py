@@ -32,7 +32,7 @@ from chaos.live import folder, leftovers, loop_disk, network
 from chaos.live.ground import Ground, NotHealed, heal
 from chaos.live.noted import DRILL, LEDGER, Noted, Process
 from chaos.scenarios import Plan
-from tests.chaos.test_leftovers import OF_A_DEAD_DRILL, process
+from tests.chaos.left import OF_A_DEAD_DRILL, process
 from tests.live.commands import Shell
 
 SPEC = DrillSpec(scenario="x", seed=1, plan=Plan([Step(1, faults.Look("b1"))], load_ms=2))
