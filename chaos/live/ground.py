@@ -424,6 +424,15 @@ def _check_gone(directory: Path) -> list[str]:
     return []
 
 
+def _take_image(image: Path, *, keep: bool) -> list[str]:
+    """Raises OSError."""
+    loop_disk.detach(image)
+    if keep:
+        return [f"left {image}, which may hold the only copy of {image.stem}"]
+    image.unlink(missing_ok=True)
+    return []
+
+
 def _take_disks(directory: Path, *, keep: bool) -> list[str]:
     """Every mount and loop device of a drill's directory, whether it was noted or not. ``keep``: what lies on
     them stays there; only a disk that was copied out now has its image taken away. Raises NotHealed when all
@@ -442,14 +451,9 @@ def _take_disks(directory: Path, *, keep: bool) -> list[str]:
                 done.append(f"could not copy it: {why}" if why else f"kept {mount}")
     for image in sorted((directory / "disks").glob("*.img")):
         try:
-            loop_disk.detach(image)
+            done += _take_image(image, keep=keep and image.stem not in copied)
         except OSError as error:
             wrong.append(str(error))
-            continue
-        if keep and image.stem not in copied:
-            done.append(f"left {image}, which may hold the only copy of {image.stem}")
-        else:
-            image.unlink(missing_ok=True)
     for draft in sorted(directory.glob(f"*/*{loop_disk.KEPT}")) if keep else ():
         name = draft.name.removesuffix(loop_disk.KEPT)
         image = directory / "disks" / f"{name}.img"
@@ -460,9 +464,6 @@ def _take_disks(directory: Path, *, keep: bool) -> list[str]:
     if wrong:
         raise NotHealed("; ".join(wrong))
     return done
-
-
-__all__ = ["Ground", "heal", "loop_disk"]
 
 
 def flip_bit(where: Path, chance: random.Random) -> tuple[Path, int] | None:
@@ -480,3 +481,6 @@ def flip_bit(where: Path, chance: random.Random) -> tuple[Path, int] | None:
                 file.write(bytes([byte]))
             return path, at
     return None
+
+
+__all__ = ["Ground", "heal", "loop_disk"]
