@@ -20,6 +20,7 @@ from chaos.drills.live.campaign.goals import Row
 from chaos.drills.live.campaign.runs import Runs, alone
 from chaos.drills.live.campaign.state import Campaign, Cell
 from chaos.live.noted import CAMPAIGN_ENV, DRILL, LEDGER, Noted, boot, pid_namespace
+from chaos.live.releases import Code
 from model.errors import MqError
 
 KILLS = Row(goal="kills", kind="kill", mode="default", strikes=5, per_run=2)
@@ -81,6 +82,10 @@ def test_a_drill_notes_whose_run_it_is(tmp_path: Path, monkeypatch: pytest.Monke
     assert Noted.of_this_process().campaign == str(tmp_path / "c")
 
 
+def same() -> Code:
+    return Code("v1", "")
+
+
 def begun(directory: Path) -> Campaign:
     found = Campaign.open(directory, [KILLS])
     found.begin("v1")
@@ -88,7 +93,7 @@ def begun(directory: Path) -> Campaign:
 
 
 def work(directory: Path, said: list[str], lock: int) -> Runs:
-    return Runs(begun(directory), 2, lock, said.append)
+    return Runs(begun(directory), 2, lock, said.append, code=same)
 
 
 def test_a_heal_that_failed_ends_the_campaign_with_what_to_do(
@@ -154,7 +159,7 @@ def test_a_signal_while_an_error_ends_a_campaign_leaves_no_run(
     monkeypatch.setattr(runs, "command", lambda *_: [sys.executable, "-c", ENDS_SLOWLY, str(next(files))])
     children: list[Any] = []
     with alone(tmp_path) as lock, ending.in_order(quiet=True):
-        found = Fails(begun(tmp_path), 3, lock, lambda text: None)
+        found = Fails(begun(tmp_path), 3, lock, lambda text: None, code=same)
         monkeypatch.setattr(Fails, "there", there)
         real = Runs._end_all
 
