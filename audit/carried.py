@@ -142,7 +142,7 @@ class Carries:
         self._folder.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_pylist([asdict(row) for row in rows], schema=CLEAN)
         replace(self._folder / "segments.parquet", bytes_of(table))
-        kept = {"segments"} | {row.content for row in rows}
+        kept = {"segments", "files"} | {row.content for row in rows}
         for path in self._folder.glob("*.parquet"):
             if path.name.partition(".")[0] not in kept:
                 path.unlink()

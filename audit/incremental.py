@@ -21,8 +21,9 @@ from audit.folding import Folded, Stretch
 from audit.intervals import Interval, joined
 from audit.reading.layout import Replica, Segment
 from audit.reading.storage import open_storage
-from audit.sources.location import identity
-from audit.tables import ScannedLog, Task, View
+from audit.tables import Engine, ScannedLog, Task, View
+from audit.trusted_files import NAME, TrustedFiles
+from audit.trusted_files import of as _of
 
 STATE: Final = pa.schema(
     [
@@ -83,6 +84,7 @@ class Trust:
         self._clean: dict[File, Clean] = {}
         self.carried = NOTHING
         self.said = Trusted()
+        self.files = TrustedFiles(state.with_suffix("") / NAME if state else None, replicas)
         if state is None:
             return
         for replica in replicas:
@@ -145,12 +147,14 @@ class Trust:
             row = {"location": file[0], "file": file[1], "size": size, "mtime_ns": mtime_ns}
             self._learned.append({**row, "start": one.start, "end": one.end, **folded._asdict()})
 
-    def carry(self, differ: Iterable[Interval], *, ledger: bool) -> int:
-        """Trust the oldest segments in which nothing was wrong and all replicas still agree. Returns where
-        the rest begins, which has to be read; 0 when nothing is trusted, as with a ``ledger``."""
+    def carry(self, differ: Iterable[Interval], engine: Engine, *, ledger: bool) -> int:
+        """Trust the oldest segments in which nothing was wrong, on which all replicas still agree, and whose
+        queues are on each as they were read there. Returns where the rest begins, which has to be read; 0
+        when nothing is trusted, as with a ``ledger``. Raises OSError."""
         if self._state is None:
             return 0
         self._say_changed()
+        doubted = self.files.doubted(engine)
         if ledger:
             return 0
         differs = joined(differ)
@@ -161,6 +165,8 @@ class Trust:
             differ_here = any(begin < found[1].end and until < end for begin, end in differs)
             if differ_here and not self._known_alike(held, until, found[1].end):
                 break  # one of them is not as it was
+            if found[1].end > doubted:
+                break  # a queue may not be as it was
             trusted.append(found)
             until = found[1].end
         if until == first:
@@ -207,8 +213,9 @@ class Trust:
                     how = "the same bytes" if before == after else "other bytes"
                 self.said.changed[f"{r.name}/{segment.name}"] = how
 
-    def save(self, findings: list[Finding], scanned: ScannedLog, unions: list[View]) -> None:
-        """Keep what was learned, and what full segments without a fault hold."""
+    def save(self, findings: list[Finding], scanned: ScannedLog, unions: list[View], waits: int) -> None:
+        """Keep what was learned, and what full segments without a fault hold. ``waits``: the first record
+        that a queue may lack still, so whether it comes was not seen."""
         if self._state is None:
             return
         counted = [f for f in findings if f.severity != INFO or f.caused_by]
@@ -217,7 +224,7 @@ class Trust:
         rows: list[Clean] = []
         for begin, holders in sorted(self._holders().items()):
             end = begin + size
-            wrong = any(_concerns(f, begin, end) for f in counted)
+            wrong = end > waits or any(_concerns(f, begin, end) for f in counted)
             kept = None if wrong else self._content([r for r, _ in holders], begin, scanned, unions)
             if kept is not None:
                 files = [(_of(r), segment.file) for r, segment in holders]
@@ -227,6 +234,7 @@ class Trust:
                     if file in self._stamps
                 ]
         self._carries.write(rows)
+        self.files.save(findings)
         replace(self._state, bytes_of(pa.Table.from_pylist(self._learned, schema=STATE)))
 
     def _holders(self) -> dict[int, list[tuple[Replica, Segment]]]:
@@ -256,11 +264,6 @@ BESIDE: Final = frozenset({"file_corrupt", "file_missing", "epoch_file_corrupt",
 def _concerns(f: Finding, begin: int, end: int) -> bool:
     """Would an audit that trusts this stretch not find it again?"""
     return f.overlaps(begin, end) or (f.phys_offset < 0 and f.kind not in BESIDE)
-
-
-def _of(replica: Replica) -> str:
-    """Two replicas that are shown alike share no trust."""
-    return f"{replica.name} {identity(replica.location)}"
 
 
 def _sealed(replica: Replica) -> list[Segment]:

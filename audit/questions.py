@@ -29,6 +29,7 @@ from audit.reading.beside import Beside
 from audit.reading.index_files import IndexTask
 from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.tables import Engine, EngineError, EntryBounds, ScannedLog, Tail, View
+from audit.trusted_files import NOWHERE, TrustedFiles
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,12 @@ NO_TAIL = Tail(0, -1, -1, "")
 @dataclass(frozen=True, slots=True)
 class Before:
     """What was known before the log was read, which begins at ``border``; what is trusted before it left
-    ``carried``."""
+    ``carried``. ``files``: what is known of index files."""
 
     looked: dict[int, Beside]
     border: int
     carried: Carried
+    files: TrustedFiles
 
 
 class Questions:
@@ -64,10 +66,15 @@ class Questions:
         self.views, self.ledger = views, ledger
         self.unions = unions  # the log, as far back as any replica holds it
         self.looked, self.border, self.carried = before.looked, before.border, before.carried
+        self.files = before.files
         self.unlisted = unlisted
         self.folder = Folder()
         self.hidden = Places(self.folder)  # rows that are only counted
         self.expired = 0
+        self.waits = NOWHERE  # the first record that need not be in its queue yet, and is not
+
+    def _wait(self, offset: int) -> None:
+        self.waits = min(self.waits, offset)
 
     def ask(self) -> list[Finding]:
         try:
@@ -149,7 +156,8 @@ class Questions:
             yield table.filter(pc.invert(known))
 
     def _index(self, looked: dict[int, Beside]) -> list[Finding]:
-        """Does each replica's index name what its log has? Files of trusted records only are not read."""
+        """Does each replica's index name what its log has? Files of trusted records only, which an earlier
+        audit read, are not read again."""
         try:
             return self._index_findings(self._index_tasks(looked), looked)
         except FileNotFoundError:
@@ -159,19 +167,25 @@ class Questions:
     def _index_findings(self, planned: list[IndexTask], looked: dict[int, Beside]) -> list[Finding]:
         """Raises FileNotFoundError when one of the files was removed since they were planned."""
         try:
-            return index.findings(self.facts, self.engine.index(planned), looked) if planned else []
+            if not planned:
+                return []
+            table = self.engine.index(planned)
+            self.files.learn(
+                planned, {*zip(table["replica"].to_pylist(), table["file"].to_pylist(), strict=True)}
+            )
+            return index.findings(self.facts, table, looked)
         except EngineError as error:  # of Spark: a worker's error, in words
             if index.removed(planned):
                 raise FileNotFoundError(str(error)) from error
             raise
 
     def _index_tasks(self, looked: dict[int, Beside]) -> list[IndexTask]:
+        found = index.tasks(self.facts.replicas, self._open(looked, "index"))
+        return [task for task in found if not (self.files.indexed(task) and self._before_border(task))]
+
+    def _before_border(self, task: IndexTask) -> bool:
         # One that brings no record behind the file before may have lost its entries: it is always read.
-        return [
-            task
-            for task in index.tasks(self.facts.replicas, self._open(looked, "index"))
-            if task.until > self.border or task.until <= task.begin or not task.slots
-        ]
+        return task.begin < task.until <= self.border and task.slots > 0
 
     def _derived(self, looked: dict[int, Beside]) -> list[Finding]:
         """Do the other files that RocketMQ makes of its log name what the log has?"""
@@ -213,13 +227,13 @@ class Questions:
                 cuts = entries.cuts(r, roots, causes.CAUSES["cq_missing"], again)
                 bounds = EntryBounds(max(r.start, self.border), 1 << 62 if r.clean else r.end, cuts)
                 found += entries.entries(
-                    self.facts, at, self.scanned.entered(view, folder.files, bounds), again
+                    self.facts, at, self.scanned.entered(view, folder.files, bounds), again, self._wait
                 )
             others = {queue for b, other in folders.items() if b != at for queue in other.queues}
             if folder.queues_of or others - folder.queues:
                 extents = self.scanned.queue_extents(view).to_pylist()
                 extents += self.carried.extents({(row["topic"], row["queue_id"]) for row in extents})
-                found += entries.absent(self.facts, at, folder, others, extents)
+                found += entries.absent(self.facts, at, folder, others, extents, self._wait)
         return found
 
     def _differences(self, roots: list[Finding], damages: Damages) -> list[Finding]:

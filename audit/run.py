@@ -271,7 +271,8 @@ def _audit(
 
     views = plan.views(replicas, reference, ranges)
     # Acknowledgements are asked of every record.
-    border = trust.carry((i for rows in ranges.differ.values() for i in rows), ledger=ledger is not None)
+    differing = (i for rows in ranges.differ.values() for i in rows)
+    border = trust.carry(differing, engine, ledger=ledger is not None)
     report.trust = trust.said
     wanted = {
         at: in_both(plan.own_parts(replicas[at], view), [(border, 1 << 62)]) for at, view in views.items()
@@ -282,7 +283,7 @@ def _audit(
         progress("asking the questions")
         report.records = scanned.record_count()
         unions = plan.unions(replicas, reference)
-        before = Before(looked, border, trust.carried)
+        before = Before(looked, border, trust.carried, trust.files)
         questions = Questions(facts, engine, scanned, views, unions, ledger, before, unlisted)
         report.findings = questions.ask()
         if not scanned.asked_all():
@@ -290,7 +291,7 @@ def _audit(
                 "the workers' copy of the ledger changed meanwhile: give one that nobody writes"
             )
         report.expired = questions.expired
-        trust.save(report.findings, scanned, unions)
+        trust.save(report.findings, scanned, unions, questions.waits)
     finally:
         scanned.close()
 

@@ -18,6 +18,7 @@ from audit.reading.derived import DerivedTask
 from audit.reading.index_files import IndexTask
 from audit.reading.plain import Plain
 from audit.reading.queue_files import Queue, QueueFile
+from audit.reading.queue_prefix import PrefixTask
 from audit.reading.record import Damage, Record
 from audit.reading.scan import Chunk, digests, scan, scan_columns
 from audit.reading.storage import open_storage
@@ -317,6 +318,9 @@ class Engine(Protocol):
 
     def derived(self, tasks: list[DerivedTask]) -> pa.Table:
         """INDEX rows of other files that are made of the log, in the same order."""
+
+    def prefixes(self, tasks: list[PrefixTask]) -> pa.Table:
+        """PREFIX rows, in any order."""
 
     def close(self) -> None: ...
 

@@ -16,6 +16,7 @@ from audit.folding import fold
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
+from audit.reading.queue_prefix import PREFIX, PrefixTask, run_prefix
 from audit.tables import DIGEST, Task, each_alone, run_digests
 
 T = TypeVar("T")
@@ -79,6 +80,9 @@ class LocalEngine:
         size = sum(size for task in tasks for _, size in (*task.files, *task.entries))
         batches = self._map(run_derived, tasks, size)
         return pa.Table.from_batches(batches, schema=INDEX).sort_by(INDEX_ORDER)
+
+    def prefixes(self, tasks: list[PrefixTask]) -> pa.Table:
+        return pa.Table.from_batches(map(run_prefix, tasks), schema=PREFIX)
 
     def close(self) -> None:
         if self._pool is not None:

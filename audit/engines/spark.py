@@ -1,4 +1,4 @@
-"""How do Spark's workers read every byte? A Python data source over the same plain functions, then SQL.
+"""How is a cluster asked? Its workers read every byte by ``audit.engines.on_spark.source``, then SQL.
 
 ``local[*]`` or any cluster by ``master``; workers open the stores by path or URL, so a cluster needs them
 mounted or in an object store. A failed task that Spark runs again reads twice and yields the same rows.
@@ -6,7 +6,6 @@ mounted or in an object store. A failed task that Spark runs again reads twice a
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,24 +18,24 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.acknowledged import WAITING_TOPIC
-from audit.engines.lines import read_ordered, read_sent
 from audit.engines.on_spark import digests
 from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.ledger import LedgerRows
 from audit.engines.on_spark.runs import QUEUE, queue_runs
 from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
+from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
-from audit.ledger import LEDGER, Ledger
+from audit.ledger import Ledger
 from audit.parts import Folder
-from audit.reading.derived import DerivedTask, run_derived
-from audit.reading.history import REFUSED, SENT, UNKNOWN
-from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask, run_index
-from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
+from audit.reading.derived import DerivedTask
+from audit.reading.history import REFUSED, UNKNOWN
+from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask
+from audit.reading.queue_files import QueueFile
+from audit.reading.queue_prefix import PREFIX, PrefixTask
 from audit.reading.scan import DIGEST_BYTES
 from audit.tables import (
     ACKED,
@@ -44,7 +43,6 @@ from audit.tables import (
     COMPARED,
     COPIES,
     DAMAGE,
-    DIGEST,
     DUPLICATES,
     EXTENTS,
     FOLDED,
@@ -62,12 +60,8 @@ from audit.tables import (
     Tail,
     Task,
     View,
-    run_digests,
-    run_scan,
 )
 from model.message import INNER_BATCH
-
-SOURCE: Final = "keelmq_log"
 
 
 @contextmanager
@@ -81,84 +75,10 @@ def spark_errors() -> Iterator[None]:
         raise EngineError(f"Spark failed: {text[0] if text else error!r} {last}".strip()) from error
 
 
-_SCHEMAS: Final = {
-    "digests": DIGEST,
-    "scan": LOG,
-    "entries": ENTRIES,
-    "index": INDEX,
-    "derived": INDEX,
-    "lines": LEDGER,
-    "sent": SENT,
-}
-PARTITIONS_MAX: Final = 64
-"""Of queue files."""
 STREAMED_ROWS: Final = 10_000
 NAMED_MAX: Final = 64
 """Stretches that a plan names."""
 DAMAGE_ORDER: Final = ["replica", "offset", "kind"]
-
-
-class LogSource(DataSource):
-    """``spark.read.format("keelmq_log").option("kind", one of _SCHEMAS).option("tasks", JSON)``."""
-
-    @classmethod
-    def name(cls) -> str:
-        return SOURCE
-
-    def schema(self) -> Any:
-        return from_arrow_schema(_SCHEMAS[self.options["kind"]])
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        kind, tasks = self.options["kind"], self.options["tasks"]
-        # Spark sends both, source and reader, to each task: of a large log's tasks that is their square.
-        self.options = {"kind": kind, "tasks": "[]"}
-        return LogReader(kind, json.loads(tasks))
-
-
-class LogReader(DataSourceReader):
-    """One partition a task."""
-
-    def __init__(self, kind: str, tasks: list[dict[str, Any]]) -> None:
-        self._kind = kind
-        self._tasks = tasks
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What reads one partition needs."""
-        return {"_kind": self._kind, "_tasks": []}
-
-    def partitions(self) -> list[InputPartition]:
-        if self._kind == "entries":  # many and small: a few files a partition
-            few = len(self._tasks) // PARTITIONS_MAX + 1
-            return [InputPartition(self._tasks[at : at + few]) for at in range(0, len(self._tasks), few)]
-        return [InputPartition(task) for task in self._tasks]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if partition is None or partition.value is None:
-            return  # no tasks: Spark reads one partition that is none
-        if self._kind == "entries":
-            for file in partition.value:
-                yield from read_entries(QueueFile.from_json(file))
-            return
-        if self._kind == "index":
-            yield run_index(IndexTask.from_json(partition.value))
-            return
-        if self._kind == "derived":
-            yield run_derived(DerivedTask.from_json(partition.value))
-            return
-        if self._kind in ("lines", "sent"):
-            read = read_ordered if self._kind == "lines" else read_sent
-            for table in read(partition.value):
-                yield from table.to_batches()
-            return
-        task = Task.from_json(partition.value)
-        if self._kind == "digests":
-            yield run_digests(task)
-        else:
-            yield from run_scan(task)
-
-
-def load(session: SparkSession, kind: str, tasks: list[dict[str, Any]]) -> DataFrame:
-    return session.read.format(SOURCE).option("kind", kind).option("tasks", json.dumps(tasks)).load()
 
 
 def describe(session: SparkSession, what: str | None) -> None:
@@ -237,6 +157,13 @@ class SparkEngine:
         describe(self._session, "batches, extensions and timers")
         found = load(self._session, "derived", [t.to_json() for t in tasks]).toArrow().cast(INDEX)
         return found.sort_by(INDEX_ORDER)
+
+    @spark_errors()
+    def prefixes(self, tasks: list[PrefixTask]) -> pa.Table:
+        if not tasks:
+            return PREFIX.empty_table()
+        describe(self._session, "queue files that changed")
+        return load(self._session, "prefixes", [t.to_json() for t in tasks]).toArrow().cast(PREFIX)
 
     def close(self) -> None:
         if self._folder is None and self._java is None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -42,8 +42,15 @@ def cuts(
     return tuple(sorted(edges | {tail_from(replica), *again.values()}))
 
 
-def entries(facts: Facts, at: int, told: Entered, again: Mapping[Queue, int]) -> list[Finding]:
-    """``again``: where a queue's topic was created again; what stands before has no entries any more."""
+def entries(
+    facts: Facts,
+    at: int,
+    told: Entered,
+    again: Mapping[Queue, int],
+    wait: Callable[[int], None] = lambda offset: None,
+) -> list[Finding]:
+    """``again``: where a queue's topic was created again; what stands before has no entries any more.
+    ``wait`` is told the records that need not be entered yet, and are not."""
     wrong = {_place(row): row for row in told.wrong.to_pylist()}
     records: dict[Place, Row] = {}
     for row in sorted(told.unentered.to_pylist(), key=lambda row: int(row["offset"])):
@@ -55,7 +62,8 @@ def entries(facts: Facts, at: int, told: Entered, again: Mapping[Queue, int]) ->
         entry = wrong.pop(place, None)
         unentered = record["offset"] >= tail and _ends(place, told)
         if unentered and (entry is None or _left_over(facts.replicas[at], entry)):
-            continue  # not entered yet
+            wait(int(record["offset"]))
+            continue
         if entry is not None:
             found.append(_at_record(facts, "cq_wrong", at, record, _said(entry)))
         else:
@@ -87,16 +95,25 @@ def sizes(facts: Facts, at: int, folder: QueueFolder) -> list[Finding]:
 
 
 def absent(
-    facts: Facts, at: int, folder: QueueFolder, others: set[Queue], extents: Sequence[Row]
+    facts: Facts,
+    at: int,
+    folder: QueueFolder,
+    others: set[Queue],
+    extents: Sequence[Row],
+    wait: Callable[[int], None] = lambda offset: None,
 ) -> list[Finding]:
-    """Queues that have records and no file, although topics.json or another replica has them."""
+    """Queues that have records and no file, although topics.json or another replica has them. ``wait`` is
+    told where those begin that need not be there yet."""
     tail = tail_from(facts.replicas[at])
     there = folder.queues
     found = []
     for row in sorted(extents, key=_queue):
         queue = _queue(row)
         expected = queue in others or row["queue_id"] < folder.queues_of.get(row["topic"], 0)
-        if queue in there or not expected or row["topic"] in folder.elsewhere or row["offset"] >= tail:
+        if queue in there or not expected or row["topic"] in folder.elsewhere:
+            continue
+        if row["offset"] >= tail:
+            wait(int(row["offset"]))
             continue
         records = int(row["records"])
         found.append(

@@ -142,9 +142,20 @@ def first_named(files: Sequence[QueueFile]) -> int:
     return -1
 
 
-def _batch(file: QueueFile, first: int, rows: Any) -> pa.RecordBatch:
+def offsets_of(raw: bytes) -> tuple[Any, Any]:
+    """The places, from 0 on, of the entries that stand for a message, and the physical offsets they name."""
+    rows = np.frombuffer(raw, dtype=_ENTRY)
+    at = _written(rows)
+    return at, rows["offset"][at].astype(np.int64)
+
+
+def _written(rows: Any) -> Any:
     blank = (rows["offset"] == 0) & ((rows["size"] == _PRE_BLANK_SIZE) | (rows["size"] == 0))
-    (at,) = np.nonzero(~blank)
+    return np.nonzero(~blank)[0]
+
+
+def _batch(file: QueueFile, first: int, rows: Any) -> pa.RecordBatch:
+    at = _written(rows)
     rows = rows[at]
     topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(at), np.int32)), pa.array([file.topic]))
     return pa.RecordBatch.from_arrays(

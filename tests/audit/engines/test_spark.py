@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,11 +35,12 @@ from tests.audit.plants import (
     delayed,
     delayed_across_retention,
     make,
+    make_queued,
     run_local,
     run_with,
     topic_created_again,
 )
-from tests.audit.stores import LogWriter, copies, ledger_of, look, patch, trio
+from tests.audit.stores import LogWriter, copies, ledger_of, look, patch, queue_file, trio
 from tests.audit.without_java import without_java
 
 pytest.importorskip("pyspark")
@@ -164,6 +166,26 @@ def test_what_is_carried_across_a_border_gives_the_same_rows(engine: object, tmp
         assert report.findings == reports[0].findings
 
 
+def test_a_queue_file_that_changed_gives_the_same_rows(engine: object, tmp_path: Path) -> None:
+    """Each engine knows the files by what the other one left, too."""
+    stores, _ = make_queued(tmp_path)
+    engines, states = (LocalEngine(), cast(Engine, engine)), [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    first = [run_with(by, stores, None, state).verdict for by, state in zip(engines, states, strict=True)]
+    assert first == ["clean", "clean"]
+    os.utime(queue_file(stores[0], "T", 0, 0), (4e9, 4e9))
+    crossed = [run_with(by, stores, None, state) for by, state in zip(engines, states[::-1], strict=True)]
+    assert [report.trust.border for report in crossed] == [BORDER, BORDER]
+    files = [pq.read_table(state.with_suffix("") / "files.parquet").to_pylist() for state in states]
+    assert sorted(files[0], key=str) == sorted(files[1], key=str)
+    file = queue_file(stores[2], "T", 1, 20)
+    file.write_bytes(bytes(file.stat().st_size))
+    reports = [run_with(by, stores, None, state) for by, state in zip(engines, states, strict=True)]
+    assert {f.kind for f in reports[0].findings} == {"cq_missing"}
+    assert 0 < reports[0].trust.border < BORDER
+    assert same(*reports)[0] == same(*reports)[1]
+    assert reports[0].trust.border == reports[1].trust.border
+
+
 @pytest.mark.more  # Every run looks at it from a wheel: tests/packaging/test_wheel.py, the demo.
 def test_it_runs_on_a_machine_without_java_among_modules_of_our_names(tmp_path: Path) -> None:
     """The runtime from PyPI takes over; a process of its own, because a session keeps its Java.
@@ -276,7 +298,7 @@ def test_spark_counts_them_too_and_cuts_long_queues(
 def test_what_a_task_is_sent_does_not_grow_with_the_number_of_tasks() -> None:
     from pyspark import cloudpickle
 
-    from audit.engines.spark import LogSource
+    from audit.engines.on_spark.source import LogSource
 
     tasks = [Task(n, "store", "commitlog/0", 0, 9, 9, 0, 9).to_json() for n in range(1000)]
     source = LogSource({"kind": "scan", "tasks": json.dumps(tasks)})
@@ -324,7 +346,7 @@ def test_of_a_ledger_that_workers_do_not_see_the_lines_come_from_the_driver(
 ) -> None:
     """It is gone where they look, is another one there, or has grown since the driver read it."""
     from audit.engines.on_spark import ledger as ledgers
-    from audit.engines.spark import load as load_of
+    from audit.engines.on_spark.source import load as load_of
 
     monkeypatch.setattr(ledgers, "reads_here", lambda session: False)
     _, path = lost_and_repeated(tmp_path)
