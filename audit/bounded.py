@@ -7,7 +7,7 @@ one row for each group of the others.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,7 @@ class Unlisted:
         self.rows = 0
 
     def __enter__(self) -> Unlisted:
+        self.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,6 +118,11 @@ class Bounded:
             heapq.heappush(heap, item)
         else:
             self._count(heapq.heappushpop(heap, item)[2])
+
+    def take(self, findings: Iterable[Finding]) -> None:
+        """All of them, ranked by where they stand."""
+        for f in findings:
+            self.add(f.phys_offset, f)
 
     def _count(self, f: Finding) -> None:
         f = self._linked(f)

@@ -17,7 +17,7 @@ from admin import ending
 from admin.numbers import Number
 from admin.terminal import say
 from audit.bounded import UNLISTED
-from audit.findings import EXIT_CODES
+from audit.findings import EXIT_CODES, new_of
 from audit.reading.storage import StoreSpec, parse_stores, shown
 from audit.results import diff as diffs
 from audit.run import Report
@@ -252,7 +252,12 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     state = None if full else directory / "trusted.parquet"
     report = run_audit(
-        specs, engine, ledger_path=ledger, state=state, unlisted=directory / UNLISTED, progress=progress
+        specs,
+        engine,
+        ledger_path=ledger,
+        state=state,
+        unlisted=new_of(directory / UNLISTED),
+        progress=progress,
     )
     options = ["--ledger", shown(ledger)] if ledger else []
     options += ["--engine", engine.name, *more, "--out", str(directory), *([] if full else ["--incremental"])]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from audit.bounded import UNLISTED
-from audit.findings import ERROR, INFO, Finding, verdict
+from audit.findings import ERROR, INFO, Finding, new_of, verdict
 from audit.reading.storage import StoreSpec, open_storage
 from audit.results import diff
 from audit.run import AuditError, Report, audit, conclude
@@ -98,7 +98,7 @@ class Continuous:
         engine = self._make_engine()
         state = self._directory / "trusted.parquet"
         try:
-            return audit(self._specs, engine, state=state, unlisted=self._directory / UNLISTED)
+            return audit(self._specs, engine, state=state, unlisted=new_of(self._directory / UNLISTED))
         finally:
             engine.close()
 

@@ -231,9 +231,14 @@ EXIT_CODES: Final = {"clean": 0, "warnings": 1, "diverged": 2, "unfinished": 3}
 
 
 def write(findings: list[Finding], directory: Path) -> None:
-    """``findings.jsonl`` and ``findings.parquet``: every row, never capped."""
+    """``findings.jsonl.new`` and ``findings.parquet.new``: every row, never capped."""
     rows = [f.to_json() for f in findings]
-    with (directory / "findings.jsonl").open("w") as file:
+    with new_of(directory / "findings.jsonl").open("w") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), directory / "findings.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), new_of(directory / "findings.parquet"))
+
+
+def new_of(path: Path) -> Path:
+    """Where a file of a report waits for the others."""
+    return path.with_name(f"{path.name}.new")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import tempfile
@@ -151,17 +152,20 @@ class Spool(Generic[T]):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="keelmq-audit-")  # noqa: SIM115 - read later
                 weakref.finalize(self, self._file.close)
+            self._file.seek(0, os.SEEK_END)
             pickle.dump(self._waiting, self._file)
             self._waiting = []
 
     def __iter__(self) -> Iterator[T]:
-        """None is added any more."""
-        if self._file is not None:
-            end = self._file.tell()
-            self._file.seek(0)
-            while self._file.tell() < end:
-                yield from pickle.load(self._file)
-        yield from self._waiting
+        """Those that are there now. Several may be under way, and any may stop early."""
+        waiting, at = list(self._waiting), 0
+        end = self._file.seek(0, os.SEEK_END) if self._file is not None else 0
+        while at < end:
+            self._file.seek(at)
+            items = pickle.load(self._file)
+            at = self._file.tell()
+            yield from items
+        yield from waiting
 
 
 def hashes(keys: pa.ChunkedArray | pa.Array) -> Any:

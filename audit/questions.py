@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from audit.bounded import Rest, Unlisted
 from audit.carried import Carried
@@ -22,6 +21,7 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.ledger import Ledger
+from audit.once import Once
 from audit.parts import Folder
 from audit.places import Places
 from audit.queues import RUNS_MAX, begins_again
@@ -98,25 +98,8 @@ class Questions:
         names = [r.name for r in facts.replicas]
         rest = Rest(self._count, causes.Links(found, names, self.hidden.overlap).linked)
         folders = self._folders()
-        broken: queues.Queues = {}
-        asked: dict[tuple[object, ...], Finding] = {}
-        before = {
-            ((row["topic"], row["queue_id"]), row["queue_offset"]): row["offset"]
-            for row in self.carried.queues.to_pylist()
-        }
-        for view in self.unions:
-            begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
-            table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
-            broken_here = queues.runs(table, list(folders.values()))
-            rows = queues.queues(facts, self.scanned, broken_here, view, before)
-            rows += queues.duplicates(facts, self._copies(view), view, rest)
-            if self.ledger is not None and self.ledger.topics:
-                strangers = self.scanned.strangers(self.ledger, view)
-                rows += queues.phantoms(facts, strangers, view, rest)
-            for row in rows:
-                asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
-            broken = broken_here | broken
-        found += asked.values()
+        broken, rows = self._of_unions(folders, rest)
+        found += rows
         found += self._entries(folders, broken, found)
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
         found += self._index(looked)
@@ -127,6 +110,34 @@ class Questions:
         if all(f.severity == INFO for f in found) and not self.border:
             found += tail_kinds.nothing(self.scanned.record_count())
         return found
+
+    def _of_unions(self, folders: dict[int, QueueFolder], rest: Rest) -> tuple[queues.Queues, list[Finding]]:
+        """Broken queues, and what is wrong with queues, copies and sends, in the log as far back as any
+        replica holds it. Its views share records: what several tell is told once."""
+        broken: queues.Queues = {}
+        asked: dict[tuple[object, ...], Finding] = {}
+        before = {
+            ((row["topic"], row["queue_id"]), row["queue_offset"]): row["offset"]
+            for row in self.carried.queues.to_pylist()
+        }
+        copies = rest.bounded("further copies", by=("topic",))
+        strange = rest.bounded("messages that nobody sent", by=("topic",))
+        once = Once(self.folder)
+        for view in self.unions:
+            begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
+            table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
+            broken_here = queues.runs(table, list(folders.values()))
+            for row in queues.queues(self.facts, self.scanned, broken_here, view, before):
+                asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
+            for tables in (self._carried_copies(view), self.scanned.copies(view)):
+                copies.take(filter(once.first, queues.duplicates(self.facts, tables, view)))
+                once.next_round()
+            if self.ledger is not None and self.ledger.topics:
+                strangers = self.scanned.strangers(self.ledger, view)
+                strange.take(filter(once.first, queues.phantoms(self.facts, strangers, view)))
+                once.next_round()
+            broken = broken_here | broken
+        return broken, [*asked.values(), *copies.findings(), *strange.findings()]
 
     def _queue_ends(self, looked: dict[int, Beside]) -> dict[Queue, int]:
         """Where each queue ends in the log in which it ends last; of no use without offsets of consumers."""
@@ -139,21 +150,14 @@ class Questions:
             ends.setdefault((row["topic"], row["queue_id"]), row["queue_offset"] + row["advance"])
         return ends
 
-    def _copies(self, view: View) -> Iterator[pa.Table]:
-        """What stands twice in what was read, or once there and once in what is trusted."""
+    def _carried_copies(self, view: View) -> Iterator[pa.Table]:
+        """What stands once in what was read, and once in what is trusted."""
         if not self.carried.of_keys:
-            yield from self.scanned.copies(view)
             return
         size = self.facts.replicas[view.base].segment_bytes
         end = max(r.end for r in self.facts.replicas)
-        carried: set[int] = set()
         for begin in range(self.border, end, size):
-            table = self.carried.copies(self.scanned.keyed(view, begin, begin + size))
-            carried.update(table["offset"].to_pylist())
-            yield table
-        for table in self.scanned.copies(view):
-            known = pc.is_in(table["offset"], value_set=pa.array(carried, pa.int64()))
-            yield table.filter(pc.invert(known))
+            yield self.carried.copies(self.scanned.keyed(view, begin, begin + size))
 
     def _index(self, looked: dict[int, Beside]) -> list[Finding]:
         """Does each replica's index name what its log has? Files of trusted records only, which an earlier

@@ -169,11 +169,13 @@ def _report(
     report = Report("", engine.name, [], replicas, unreadable, "", [], 0, 0, 0, 0)
     if ledger is not None:
         report.ledger, report.ledger_lines = ledger_path, len(ledger)
-    if replicas:
+    # Also without a replica: what an earlier audit left there is not this one's.
+    with Unlisted(unlisted) as rest:
+        if not replicas:
+            return report
         try:
-            with Unlisted(unlisted) as rest:
-                attempt = partial(_audit, replicas, engine, ledger, report, state, rest, progress)
-                _without_unreadable(replicas, report, attempt, progress)
+            attempt = partial(_audit, replicas, engine, ledger, report, state, rest, progress)
+            _without_unreadable(replicas, report, attempt, progress)
         except (OSError, EngineError) as error:
             text = str(error)
             for spec in specs:

@@ -21,6 +21,11 @@ _UNDER_ENTRIES: Final = (
     "queue_order",
 )
 
+_TOLD_APART: Final = frozenset(
+    {"dup_message", "phantom", "acked_missing", "acked_mismatch", "acked_out_of_order"}
+)
+"""Kinds whose rows got their causes before they were counted: those with one, and those without."""
+
 _FOLDED: Final = entries.KINDS | index.KINDS
 
 CAUSES: Final = {
@@ -98,7 +103,8 @@ class Links:
         """With its cause, if it has one."""
         # No damage of the log explains these.
         whole_queues = f.kind == "cq_missing" and f.records != 1 and f.found != entries.NO_ENTRY
-        apart = f.caused_by or f.phys_offset < 0 or whole_queues
+        told_apart = f.counted and f.kind in _TOLD_APART
+        apart = f.caused_by or f.phys_offset < 0 or whole_queues or told_apart
         cause = None if apart else _cause(f, self._causes, self._replicas)
         return f.follows(cause) if cause is not None else f
 
@@ -144,8 +150,8 @@ def _explains(cause: Finding, f: Finding) -> bool:
     """A consequence is information, whatever it was: so what counts more than its cause is none.
 
     But in a suffix that a rejoin cuts, all goes with it, and the others have what it lacks."""
-    if f.counted and not (cause.phys_offset <= f.phys_offset and f.until <= cause.until):
-        return False  # some of those it counts stand elsewhere
+    if f.counted and (cause.counted or not (cause.phys_offset <= f.phys_offset and f.until <= cause.until)):
+        return False  # some of those it counts stand elsewhere, or between those that the cause counts
     suffix = cause.kind == "divergent_suffix" and cause.phys_offset <= f.phys_offset
     if f.kind == "epoch_mismatch":
         return suffix

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.queues import Fault, Run, Runs, begins_again, explain
@@ -108,14 +107,11 @@ def _holder(facts: Facts, view: View, offset: int) -> int:
     return view.base if facts.replicas[view.base].covers(offset, offset + 1) else view.replica
 
 
-def duplicates(facts: Facts, found: Iterable[pa.Table], view: View, rest: Rest = NO_REST) -> list[Finding]:
-    """One row for each further copy of a message, of COPIES: at-least-once senders make them, so a warning.
-
-    What is not listed one by one goes to ``rest``."""
-    rows = rest.bounded("further copies", by=("topic",))
+def duplicates(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[Finding]:
+    """One row for each further copy of a message, of COPIES: at-least-once senders make them: a warning."""
     for table in found:
         for row in table.to_pylist():
-            f = facts.at(
+            yield facts.at(
                 "dup_message",
                 WARN,
                 _holder(facts, view, row["offset"]),
@@ -129,20 +125,16 @@ def duplicates(facts: Facts, found: Iterable[pa.Table], view: View, rest: Rest =
                 found=f"again at {row['offset']}",
                 records=1,
             )
-            rows.add(row["offset"], f)
-    return list(rows.findings())
 
 
 _STRANGE = {-1: "never sent", UNKNOWN: "another body than was sent", REFUSED: "its send was refused"}
 
 
-def phantoms(facts: Facts, found: Iterable[pa.Table], view: View, rest: Rest = NO_REST) -> list[Finding]:
-    """One row for each message that cannot be there, of STRANGERS. What is not listed one by one goes to
-    ``rest``."""
-    rows = rest.bounded("messages that nobody sent", by=("topic",))
+def phantoms(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[Finding]:
+    """One row for each message that cannot be there, of STRANGERS."""
     for table in found:
         for row in table.to_pylist():
-            f = facts.at(
+            yield facts.at(
                 "phantom",
                 ERROR,
                 _holder(facts, view, row["offset"]),
@@ -156,5 +148,3 @@ def phantoms(facts: Facts, found: Iterable[pa.Table], view: View, rest: Rest = N
                 found=_STRANGE[row["outcome"]],
                 records=1,
             )
-            rows.add(row["offset"], f)
-    return list(rows.findings())

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from audit.findings import ERROR, INFO, KINDS, Finding, write
+from audit.findings import ERROR, INFO, KINDS, UNLISTED, Finding, new_of, write
 from audit.incremental import Trusted
 from audit.pages import html, sentence
 from audit.pages.html import number, size
@@ -22,13 +22,23 @@ ROWS_MAX: Final = 200
 
 WINDOWS_MAX: Final = 100
 
+FILES: Final = (UNLISTED, "findings.parquet", "findings.jsonl", "summary.json", "index.html")
+"""Of a report. ``UNLISTED`` is there only if there are rows that are not listed."""
+
 
 def save(report: Report, directory: Path) -> None:
-    """Write findings.jsonl, findings.parquet, summary.json and index.html. Raises OSError."""
+    """Replace findings.jsonl, findings.parquet, summary.json, index.html and, by what the audit left beside
+    it, unlisted.parquet: all are written before the first is replaced. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     write(report.findings, directory)
-    (directory / "summary.json").write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
-    (directory / "index.html").write_text(page(report))
+    summary = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
+    new_of(directory / "summary.json").write_text(f"{summary}\n")
+    new_of(directory / "index.html").write_text(page(report))
+    for name in FILES:
+        if new_of(directory / name).exists():
+            new_of(directory / name).replace(directory / name)
+        else:  # of the report before
+            (directory / name).unlink(missing_ok=True)
 
 
 def page(report: Report) -> str:
