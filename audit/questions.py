@@ -21,6 +21,7 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.ledger import Ledger
+from audit.numbers import LAST
 from audit.once import Once
 from audit.parts import Folder
 from audit.places import Places
@@ -147,7 +148,7 @@ class Questions:
                 queue = (row["topic"], row["queue_id"])
                 ends[queue] = max(ends.get(queue, 0), row["queue_offset"])
         for row in self.carried.queues.to_pylist():
-            ends.setdefault((row["topic"], row["queue_id"]), row["queue_offset"] + row["advance"])
+            ends.setdefault((row["topic"], row["queue_id"]), min(row["queue_offset"] + row["advance"], LAST))
         return ends
 
     def _carried_copies(self, view: View) -> Iterator[pa.Table]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from audit.numbers import differences
 from audit.parts import Folder, Parts
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, Queue, QueueFile, read_entries
 from audit.reading.record import STORED_FROM
@@ -178,5 +179,5 @@ class _Stretch:
         ids = self.entries["queue_id"].to_numpy()
         for queue_id in np.unique(ids[right]).tolist():
             own = right & (ids == queue_id)
-            delays = self.entries["entry_tags"].to_numpy()[own] - stored[own]
+            delays = differences(self.entries["entry_tags"].to_numpy()[own], stored[own])
             yield (SCHEDULE_TOPIC, queue_id), self.entries["queue_offset"].to_numpy()[own], delays

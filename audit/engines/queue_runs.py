@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from audit.numbers import sums
 from audit.tables import QUEUES, RUNS
 
 Row = dict[str, Any]
@@ -60,7 +61,7 @@ class QueueRuns:
         order = np.argsort(queue, kind="stable")
         queue = queue[order]
         place = table["queue_offset"].to_numpy()[order]
-        end = place + table["advance"].to_numpy()[order]
+        end = sums(place, table["advance"].to_numpy()[order])
         new_queue = np.concatenate(([True], queue[1:] != queue[:-1]))
         (begins,) = np.nonzero(new_queue | np.concatenate(([True], place[1:] != end[:-1])))
         (queues,) = np.nonzero(new_queue[begins])  # the first run of each queue

@@ -19,6 +19,7 @@ from audit.engines.entries import entered
 from audit.engines.queue_runs import QueueCodes, QueueRuns
 from audit.engines.spill import EVERYWHERE, Rows, Spilled, damage_of, spill
 from audit.ledger import Ledger
+from audit.numbers import sums
 from audit.parts import Folder, Parts, hashes
 from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.queue_files import QueueFile
@@ -231,8 +232,8 @@ class LocalLog:
                 table = table.filter(pa.array((table["sys_flag"].to_numpy() & INNER_BATCH) == 0))
                 table = table.append_column("one", pa.array(np.ones(len(table), np.int64)))
             if "advance" in columns:
-                end = pc.add(table["queue_offset"], pc.cast(table["advance"], pa.int64()))
-                table = table.append_column("end", end)
+                end = sums(table["queue_offset"].to_numpy(), table["advance"].to_numpy())
+                table = table.append_column("end", pa.array(end))
             rows = table.group_by(queue).aggregate(asked)
             found.append(rows.select([*queue, *[f"{a}_{b}" for a, b in asked]]))
         if not found:

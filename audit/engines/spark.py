@@ -25,7 +25,7 @@ from audit.engines.on_spark import digests
 from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.ledger import LedgerRows
-from audit.engines.on_spark.runs import QUEUE, queue_runs
+from audit.engines.on_spark.runs import QUEUE, place_behind, queue_runs
 from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
 from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
@@ -303,7 +303,7 @@ class SparkLog:
     @spark_errors()
     def queue_ends(self, view: View) -> pa.Table:
         self._ask("ends of queues")
-        end = F.max(F.col("queue_offset") + F.col("advance")).alias("queue_offset")
+        end = F.max(place_behind()).alias("queue_offset")
         return self._queued(view).groupBy("topic", "queue_id").agg(end).toArrow()
 
     @spark_errors()

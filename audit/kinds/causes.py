@@ -8,6 +8,7 @@ from typing import Final
 
 from audit.findings import RANK, Finding, spans_of
 from audit.kinds import entries, index
+from audit.numbers import LAST
 
 _UNDER_ENTRIES: Final = (
     "missing_segment",
@@ -200,7 +201,7 @@ def fold(findings: list[Finding]) -> list[Finding]:
                 first,
                 until=max(f.until for f in rows),
                 copies=min(f.copies for f in rows),
-                records=sum(f.records for f in rows),
+                records=min(sum(f.records for f in rows), LAST),
             )
         )
     return out

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.numbers import LAST
 from audit.queues import Fault, Run, Runs, begins_again, explain
 from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.queue_files import Queue, QueueFolder, first_named
@@ -80,7 +81,7 @@ def queues(
                 uniq_key=fault.uniq_key,
                 expected=stands if first_at >= 0 else fault.expected,
                 found=fault.found,
-                records=fault.records,
+                records=min(fault.records, LAST),
             )
         )
     return found

@@ -8,6 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from audit.numbers import FIRST
 from audit.reading.queue_files import ENTRIES, EXTENSION_BELOW, QueueFile
 from audit.reading.record import STORED_FROM
 from audit.tables import LACKING, UNENTERED, Entered, EntryBounds
@@ -80,7 +81,7 @@ def _runs(unentered: DataFrame, wrong: DataFrame, cuts: Sequence[int]) -> DataFr
     place, offset = F.col("queue_offset"), F.col("offset")
     taken = F.lead(place).over(along) == place  # by the last of several records
     goes_on = (
-        (F.lag(place).over(along) + 1 == place)
+        (F.try_add(F.lag(place).over(along), F.lit(1)) == place)
         & (F.lag(offset).over(along) < offset)
         & (F.lag("cell").over(along) == F.col("cell"))
         & ~F.col("alone")
@@ -124,7 +125,7 @@ def _without_odd_dues(joined: DataFrame) -> DataFrame:
     neighbours, which agree."""
     delayed = (F.col("topic") == SCHEDULE_TOPIC) & (F.col("r_tags_code") >= STORED_FROM)
     queue = Window.partitionBy("topic", "queue_id").orderBy("queue_offset")
-    delay = F.col("entry_tags") - F.col("r_tags_code")
+    delay = F.coalesce(F.try_subtract(F.col("entry_tags"), F.col("r_tags_code")), F.lit(FIRST))
     judged = joined.filter(delayed).select(
         *PLACE,
         delay.alias("delay"),

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+
+from audit.numbers import LAST
 
 QUEUE: Final = ["topic", "queue_id"]
 STRETCH_BYTES: Final = 256 * 1024 * 1024
 """Of the log: a queue's places are looked at one stretch a task."""
+
+
+def place_behind() -> Column:
+    """The place behind a record, as ``audit.numbers.sums`` has it."""
+    return F.coalesce(F.try_add(F.col("queue_offset"), F.col("advance")), F.lit(LAST))
 
 
 def queue_runs(rows: DataFrame, most: int) -> DataFrame:
@@ -23,7 +30,7 @@ def _runs_of_stretches(rows: DataFrame, most: int) -> DataFrame:
     Of each the first ``most`` and one more, and the last; ``n`` is a run's number in its stretch."""
     stretch = F.floor(F.col("offset") / STRETCH_BYTES)
     along = Window.partitionBy(*QUEUE, "stretch").orderBy("offset")
-    end = F.col("queue_offset") + F.col("advance")
+    end = place_behind()
     begins = F.coalesce(F.lag(end).over(along) != F.col("queue_offset"), F.lit(True))
     runs = (
         rows.withColumn("stretch", stretch)

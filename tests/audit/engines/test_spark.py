@@ -30,6 +30,7 @@ from tests import ROOT
 from tests.audit import learner
 from tests.audit.border import BORDER, PLACES, append, made
 from tests.audit.counted import check_counted, check_damage, lost_and_repeated, much_damaged
+from tests.audit.extremes import extreme
 from tests.audit.plants import (
     PLANTS,
     delayed,
@@ -184,6 +185,13 @@ def test_a_queue_file_that_changed_gives_the_same_rows(engine: object, tmp_path:
     assert 0 < reports[0].trust.border < BORDER
     assert same(*reports)[0] == same(*reports)[1]
     assert reports[0].trust.border == reports[1].trust.border
+
+
+def test_numbers_at_the_ends_of_64_bits_give_the_same_rows(engine: object, tmp_path: Path) -> None:
+    store = extreme(tmp_path)
+    a, b = same(run_local([store], None), run_spark(engine, [store], None))
+    assert a == b
+    assert {"queue_gap", "dup_queue_offset", "cq_wrong", "cq_missing", "cq_dangling"} <= {f.kind for f in a}
 
 
 @pytest.mark.more  # Every run looks at it from a wheel: tests/packaging/test_wheel.py, the demo.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from audit.carried import NOTHING
@@ -14,9 +15,12 @@ from audit.engines import order
 from audit.engines.local import LocalEngine
 from audit.engines.order import out_of_order
 from audit.engines.queue_runs import QueueRuns
+from audit.findings import write
+from audit.numbers import FIRST, LAST, differences, sums
 from audit.parts import Folder, Parts, hashes
 from audit.queues import Run, Runs, explain
 from audit.tables import QUEUES, Task
+from tests.audit.extremes import extreme
 from tests.audit.plants import PLANTS, make, make_queued, run_local, run_with
 
 
@@ -221,3 +225,24 @@ def test_many_parts_are_made_in_two_steps_of_few_batches_and_hold_the_same_rows(
         assert parts.rows(number) == int((numbers == number).sum())
     assert sum(len([*parts.batches(number)]) for number in range(count)) == count - 1
     folder.close()
+
+
+def test_numbers_at_the_ends_of_64_bits_are_told_and_written(tmp_path: Path) -> None:
+    """A gap may have more places than its column can say."""
+    report = run_local([extreme(tmp_path)], None)
+    write(report.findings, tmp_path)
+    rows = pq.read_table(tmp_path / "findings.parquet.new").to_pylist()
+    assert len(rows) == len(report.findings)
+    assert max(f.records for f in report.findings) == LAST
+    gaps = {(f.queue_id, f.records) for f in report.findings if f.kind == "queue_gap" and f.queue_id < 2}
+    assert gaps == {(0, LAST - 5), (1, 1), (1, LAST - 6)}
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(LAST, 1), (LAST, 0), (FIRST, -1), (FIRST, 1), (-1, LAST), (FIRST, LAST), (0, FIRST)],
+)
+def test_sums_and_differences_stop_where_64_bits_end(a: int, b: int) -> None:
+    rows = np.array([a]), np.array([b])
+    assert sums(*rows).tolist() == [a + b if FIRST <= a + b <= LAST else LAST]
+    assert differences(*rows).tolist() == [a - b if FIRST <= a - b <= LAST else FIRST]
