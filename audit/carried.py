@@ -7,12 +7,13 @@ Replicas whose segments are equal share them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -33,6 +34,8 @@ CLEAN: Final = pa.schema(
     ]
 )
 KEYS: Final = pa.schema([("topic", pa.string()), ("uniq_key", pa.string()), ("offset", pa.int64())])
+KEYED_ROWS_MAX: Final = 1_000_000
+"""Whose keys are asked for at once, or a segment's: each time a cluster looks through all it keeps."""
 _SEPARATOR: Final = "\x01"  # stands in no topic
 
 
@@ -125,16 +128,23 @@ class Carries:
         queues = pa.Table.from_pylist(sorted(last.values(), key=lambda row: row["offset"]), schema=QUEUES)
         return Carried(queues, paths, sum(_count(path) for path in paths))
 
-    def keep(self, scanned: ScannedLog, view: View, begin: int, end: int) -> str:
-        """The content of a stretch that was read."""
-        queues = scanned.last_places(view, begin, end).sort_by("offset")
-        keys = scanned.keyed(view, begin, end).select(KEYS.names).cast(KEYS).sort_by("offset")
-        written = [bytes_of(queues), bytes_of(keys)]
-        content = hashlib.blake2b(b"".join(written), digest_size=16).hexdigest()
+    def keep(self, scanned: ScannedLog, view: View, begins: Sequence[int], size: int) -> dict[int, str]:
+        """The contents of segments of ``size`` bytes that were read, by where they begin, ascending."""
+        found: dict[int, str] = {}
+        if not begins:
+            return found
         self._folder.mkdir(parents=True, exist_ok=True)
-        for path, raw in zip((self._queues(content), self._keys(content)), written, strict=True):
-            replace(path, raw)
-        return content
+        queues = scanned.last_places(view, begins[0], begins[-1] + size, size).sort_by("offset")
+        for few in _together(begins, size, _segments_at_once(scanned, size)):
+            keys = scanned.keyed(view, few[0], few[-1] + size)
+            keys = keys.select(KEYS.names).cast(KEYS).sort_by("offset")
+            for begin in few:
+                written = [bytes_of(_part(table, begin, begin + size)) for table in (queues, keys)]
+                content = hashlib.blake2b(b"".join(written), digest_size=16).hexdigest()
+                for path, raw in zip((self._queues(content), self._keys(content)), written, strict=True):
+                    replace(path, raw)
+                found[begin] = content
+        return found
 
     def write(self, rows: Iterable[Clean]) -> None:
         """The segments of this audit; contents of no segment are removed."""
@@ -152,6 +162,31 @@ class Carries:
 
     def _keys(self, content: str) -> Path:
         return self._folder / f"{content}.keys.parquet"
+
+
+def _segments_at_once(scanned: ScannedLog, size: int) -> int:
+    chunks = scanned.chunks()
+    read_bytes = pc.sum(pc.subtract(chunks["until"], chunks["offset"])).as_py() or 0
+    return max(1, KEYED_ROWS_MAX * read_bytes // (size * max(1, scanned.record_count())))
+
+
+def _together(begins: Sequence[int], size: int, most: int) -> Iterator[list[int]]:
+    """Segments that follow each other, at most so many."""
+    few: list[int] = []
+    for begin in begins:
+        if few and (len(few) >= most or begin != few[-1] + size):
+            yield few
+            few = []
+        few.append(begin)
+    if few:
+        yield few
+
+
+def _part(rows: pa.Table, begin: int, end: int) -> pa.Table:
+    """Those of a stretch, of rows by offset."""
+    offsets = rows["offset"].to_numpy()
+    first, behind = (int(at) for at in np.searchsorted(offsets, [begin, end]))
+    return rows.slice(first, behind - first).combine_chunks()
 
 
 def rows_of(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ AGAIN_S: Final = 2.0
 """Between the two passes of which both must say it: a checkpoint is written once a second."""
 ENDS: Final = frozenset({"divergent_suffix", "short_tail", "extra_tail"})
 """How the log of a replica that is down ends; a rejoin mends it."""
+GONE_MAX: Final = 10_000
+"""Findings that are no more, of which is known that they were."""
 _HEAD_BYTES: Final = 8
 
 Stamps = tuple[object, ...]
@@ -104,7 +106,7 @@ class Continuous:
 
     def _note(self, report: Report) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        found = {_subject(f): f.to_json() for f in report.findings if f.severity != INFO}
+        found = diff.by_subject(f.to_json() for f in report.findings if f.severity != INFO)
         for subject, row in found.items():
             seen = self._seen.get(subject)
             if seen is None or seen.gone:
@@ -114,10 +116,17 @@ class Continuous:
             if subject not in found and not seen.gone:
                 self._say(f"- {diff.line(seen.row)}")
                 seen.gone = now
+        self._forget()
         rows = [{**seen.row, "since": seen.since, "gone": seen.gone} for seen in self._seen.values()]
         temporary = self._directory / f"{HISTORY}.new"
         temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         temporary.replace(self._directory / HISTORY)
+
+    def _forget(self) -> None:
+        """What went long ago, and first what does not count: of what does, enough stays for the verdict."""
+        gone = [(seen.counts, seen.gone, subject) for subject, seen in self._seen.items() if seen.gone]
+        for _, _, subject in sorted(gone, key=lambda row: row[:2])[: max(0, len(gone) - GONE_MAX)]:
+            del self._seen[subject]
 
 
 def sealed(specs: Sequence[StoreSpec]) -> Stamps:
@@ -157,13 +166,16 @@ def _both(first: Report, second: Report) -> Report:
 
 def _read(path: Path) -> dict[tuple[Any, ...], Seen]:
     """Raises ConfigError on what is no history."""
-    found = {}
+    found: dict[tuple[Any, ...], Seen] = {}
     try:
         for text in filter(None, path.read_text().split("\n")):  # a key may hold what else ends a line
             row = json.loads(text)
             since, gone = row.pop("since"), row.pop("gone")
             row = Finding.from_json(row).to_json()
-            found[diff.subject(row)] = Seen(row, since, gone)
+            about, number = diff.subject(row), 1
+            while (*about, number) in found:
+                number += 1
+            found[*about, number] = Seen(row, since, gone)
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -221,18 +221,17 @@ class Trust:
         counted = [f for f in findings if f.severity != INFO or f.caused_by]
         now = datetime.now(UTC).isoformat(timespec="seconds")
         size = _segment_bytes(self._replicas)
-        rows: list[Clean] = []
-        for begin, holders in sorted(self._holders().items()):
-            end = begin + size
-            wrong = end > waits or any(_concerns(f, begin, end) for f in counted)
-            kept = None if wrong else self._content([r for r, _ in holders], begin, scanned, unions)
-            if kept is not None:
-                files = [(_of(r), segment.file) for r, segment in holders]
-                rows += [
-                    Clean(*file, *self._stamps[file], end, kept[0], kept[1] or now)
-                    for file in files
-                    if file in self._stamps
-                ]
+        held = {
+            begin: holders
+            for begin, holders in sorted(self._holders().items())
+            if begin + size <= waits and not any(_concerns(f, begin, begin + size) for f in counted)
+        }
+        rows = [
+            Clean(_of(r), segment.file, *stamp, begin + size, content, since or now)
+            for begin, (content, since) in self._contents(held, size, scanned, unions).items()
+            for r, segment in held[begin]
+            if (stamp := self._stamps.get((_of(r), segment.file)))
+        ]
         self._carries.write(rows)
         self.files.save(findings)
         replace(self._state, bytes_of(pa.Table.from_pylist(self._learned, schema=STATE)))
@@ -245,16 +244,27 @@ class Trust:
                 found.setdefault(segment.base, []).append((r, segment))
         return found
 
-    def _content(
-        self, holders: list[Replica], begin: int, scanned: ScannedLog, unions: list[View]
-    ) -> tuple[str, str] | None:
-        """What a segment holds, and since when that is known: empty if it was read now."""
-        if begin < self.said.border:
-            clean = self._clean_at(holders, begin)
-            return (clean[1].content, clean[1].since) if clean else None
-        end = begin + _segment_bytes(self._replicas)
-        view = _view_of(unions, self._replicas, begin, end)
-        return (self._carries.keep(scanned, view, begin, end), "") if view else None
+    def _contents(
+        self,
+        held: dict[int, list[tuple[Replica, Segment]]],
+        size: int,
+        scanned: ScannedLog,
+        unions: list[View],
+    ) -> dict[int, tuple[str, str]]:
+        """What segments hold, and since when that is known: empty if they were read now."""
+        found: dict[int, tuple[str, str]] = {}
+        read: dict[View, list[int]] = {}
+        for begin, holders in held.items():
+            if begin < self.said.border:
+                clean = self._clean_at([r for r, _ in holders], begin)
+                if clean is not None:
+                    found[begin] = clean[1].content, clean[1].since
+            elif (view := _view_of(unions, self._replicas, begin, begin + size)) is not None:
+                read.setdefault(view, []).append(begin)
+        for view, begins in read.items():
+            kept = self._carries.keep(scanned, view, begins, size)
+            found |= {begin: (content, "") for begin, content in kept.items()}
+        return found
 
 
 BESIDE: Final = frozenset({"file_corrupt", "file_missing", "epoch_file_corrupt", "consumer_offset_beyond"})

@@ -253,8 +253,8 @@ class ScannedLog(Protocol):
     def first_taken(self, view: View, places: pa.Table) -> pa.Table:
         """TAKEN rows of ``places`` and ``offset``: the first record from ``since`` on in the place."""
 
-    def last_places(self, view: View, begin: int, end: int) -> pa.Table:
-        """QUEUES: the last place of every queue in a stretch of the log."""
+    def last_places(self, view: View, begin: int, end: int, size: int) -> pa.Table:
+        """QUEUES: the last place of every queue in each segment, of ``size`` bytes, of a stretch."""
 
     def keyed(self, view: View, begin: int, end: int) -> pa.Table:
         """DUPLICATES rows of all messages with a key, of users' topics, in a stretch of the log."""

@@ -117,14 +117,17 @@ class LocalLog:
             rows.group_by(TAKEN.names).aggregate([("offset", "min")]).rename_columns([*TAKEN.names, "offset"])
         )
 
-    def last_places(self, view: View, begin: int, end: int) -> pa.Table:
+    def last_places(self, view: View, begin: int, end: int, size: int) -> pa.Table:
         codes = QueueCodes()
-        last: dict[int, dict[str, Any]] = {}
+        last: dict[tuple[int, int], dict[str, Any]] = {}
         for table in self._queued(view, QUEUES.names, (begin, end)):
-            queue = codes.of(table)
-            numbers, behind = np.unique(queue[::-1], return_index=True)
-            rows = table.select(QUEUES.names).take(pa.array(len(queue) - 1 - behind)).to_pylist()
-            last.update(zip(numbers.tolist(), rows, strict=True))
+            segment = table["offset"].to_numpy() // size
+            for at in np.unique(segment).tolist():
+                own = table.select(QUEUES.names).filter(pa.array(segment == at))
+                queue = codes.of(own)
+                numbers, behind = np.unique(queue[::-1], return_index=True)
+                rows = own.take(pa.array(len(queue) - 1 - behind)).to_pylist()
+                last.update(zip(((at, number) for number in numbers.tolist()), rows, strict=True))
         return pa.Table.from_pylist(list(last.values()), schema=QUEUES)
 
     def _of_users(

@@ -266,11 +266,12 @@ class SparkLog:
         return rows.groupBy(*TAKEN.names).agg(F.min("offset").alias("offset")).toArrow()
 
     @spark_errors()
-    def last_places(self, view: View, begin: int, end: int) -> pa.Table:
+    def last_places(self, view: View, begin: int, end: int, size: int) -> pa.Table:
         self._ask("last places of queues")
         rows = _within(self._queued(view), begin, end)
         columns = [F.max_by(name, "offset").alias(name) for name in QUEUES.names[3:]]
-        last = rows.groupBy("topic", "queue_id").agg(F.max("offset").alias("offset"), *columns)
+        rows = rows.withColumn("segment", F.col("offset") - F.col("offset") % size)
+        last = rows.groupBy("topic", "queue_id", "segment").agg(F.max("offset").alias("offset"), *columns)
         return last.select(*QUEUES.names).toArrow().cast(QUEUES)
 
     @spark_errors()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.reading.layout import Replica
 
 
 def files(facts: Facts) -> list[Finding]:
     """Files that are missing between others, or shorter than the others."""
     found = []
     for at, r in enumerate(facts.replicas):
+        apart = _of_another_size(r)
         if not r.queues and not r.empty:
             found.append(
                 facts.at(
@@ -26,13 +28,12 @@ def files(facts: Facts) -> list[Finding]:
         for file, why in sorted(r.closed.items()):
             found.append(Finding("file_unreadable", ERROR, r.name, file, found=why))
         for begin, end in r.holes:
-            found.append(
-                facts.at("missing_segment", ERROR, at, begin, end, copies=len(facts.holders(begin, end)))
-            )
+            copies = len(facts.holders(begin, end))
+            found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         for segment in r.segments:
             file_end = segment.base + segment.size_bytes
             if segment.size_bytes > r.segment_bytes:
-                whole, more = f"{r.segment_bytes} bytes", f"{segment.size_bytes} bytes"
+                whole, more = f"{r.segment_bytes} bytes", apart or f"{segment.size_bytes} bytes"
                 end = r.segment_end(segment)
                 found.append(facts.at("unreadable_region", ERROR, at, end, end, expected=whole, found=more))
             if segment.size_bytes < r.segment_bytes and r.segment_end(segment) < r.end:
@@ -45,8 +46,16 @@ def files(facts: Facts) -> list[Finding]:
                         file_end,
                         end,
                         expected=f"{r.segment_bytes} bytes",
-                        found=f"{segment.size_bytes} bytes",
+                        found=apart or f"{segment.size_bytes} bytes",
                         copies=len([h for h in facts.holders(file_end, end) if h != at]),
                     )
                 )
     return found
+
+
+def _of_another_size(r: Replica) -> str:
+    """In words, where a store's files are all of one size, which is not that of the most."""
+    sizes = {segment.size_bytes for segment in r.segments}
+    if len(r.segments) < 2 or len(sizes) > 1 or r.segment_bytes in sizes:
+        return ""
+    return f"segment sizes differ: {sizes.pop()} bytes here, {r.segment_bytes} elsewhere"

@@ -101,7 +101,7 @@ def _same_version(file: Path, row: Row) -> None:
 def compare(old: Audit, new: Audit) -> Change:
     """Findings about the same place, message or file are one; they changed if anything else of them did."""
     change = Change(old, new)
-    before, after = _by_subject(old.findings), _by_subject(new.findings)
+    before, after = by_subject(old.findings), by_subject(new.findings)
     for about, row in after.items():
         former = before.get(about)
         if former is None:
@@ -119,7 +119,7 @@ def subject(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in _ABOUT)
 
 
-def _by_subject(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
+def by_subject(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
     """Several rows about one thing are told apart by their order."""
     found: dict[tuple[Any, ...], Row] = {}
     seen: dict[tuple[Any, ...], int] = {}

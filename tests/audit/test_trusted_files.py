@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from audit.engines.local import LocalEngine
+from audit.engines.relate import LocalLog
 from audit.reading.index_files import IndexTask, key_hash
 from tests.audit.plants import make_queued, run_local
 from tests.audit.stores import SEGMENT, LogWriter, copies, enter, queue_file
@@ -196,3 +197,52 @@ def test_an_index_file_is_read_again_only_where_it_was_not_or_changed(
         report, full = run_local(stores, None, state), run_local(stores, None)
         assert "index_wrong" in {f.kind for f in full.findings}
         assert report.findings == full.findings
+
+
+def test_keys_of_many_segments_are_asked_for_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster each question looks through all that was read."""
+    writer = queued(tmp_path, 400)
+    stores = copies(writer.root, 1)
+    asked: list[str] = []
+
+    def counting(name: str) -> Callable[..., object]:
+        ask = getattr(LocalLog, name)
+
+        def counted(*told: object) -> object:
+            asked.append(name)
+            return ask(*told)
+
+        return counted
+
+    for name in ("keyed", "last_places"):
+        monkeypatch.setattr(LocalLog, name, counting(name))
+    report = run_local(stores, None, tmp_path / "a.parquet")
+    assert asked == ["last_places", "keyed"]
+    monkeypatch.setattr("audit.carried.KEYED_ROWS_MAX", 1)
+    run_local(stores, None, tmp_path / "b.parquet")
+    full = report.replicas[0].end // SEGMENT
+    assert asked[2:] == ["last_places", *["keyed"] * full]
+    kept = [{file.name for file in (tmp_path / name).iterdir()} for name in ("a", "b")]
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == 2 * full + 2
+
+
+def test_copies_of_what_is_trusted_are_counted_without_their_places_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stands in what is trusted and twice behind it is told once for each place."""
+    monkeypatch.setattr("audit.bounded.LISTED_MAX", 2)
+    writer = queued(tmp_path)
+    stores, state = copies(writer.root, 1), tmp_path / "trusted.parquet"
+    run_local(stores, None, state)
+    for n in (*range(8), *range(4)):
+        writer.add(b"again", key=f"m{n}", queue_id=n % 2, stamp=5000)
+    writer.confirm(epochs=[(1, 0)])
+    writer.write_queues()
+    shutil.copytree(writer.root, stores[0], dirs_exist_ok=True)
+    report, full = run_local(stores, None, state), run_local(stores, None)
+    assert report.trust.border == 2 * SEGMENT
+    assert report.findings == full.findings
+    assert sum(f.records for f in full.findings if f.kind == "dup_message") == 12

@@ -11,6 +11,7 @@ from audit.reading import live
 from audit.reading.layout import find_ends, load, parse_epochs
 from audit.reading.storage import LocalStorage, StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
+from tests.audit.plants import run_local
 from tests.audit.stores import (
     LogWriter,
     copies,
@@ -195,3 +196,14 @@ def test_a_live_log_of_which_nothing_tells_what_was_confirmed_is_not_read(
     monkeypatch.setattr(LocalStorage, "read", broken)
     with pytest.raises(OSError, match="Input/output error"):
         live.look(StoreSpec("s", str(writer.root)))
+
+
+def test_stores_whose_segments_have_different_sizes_are_said_to(tmp_path: Path) -> None:
+    stores = []
+    for name, segment in (("a", 4096), ("b", 8192)):
+        writer = LogWriter(tmp_path / name, segment=segment)
+        writer.fill(200)
+        writer.confirm(epochs=[(1, 0)])
+        stores.append(writer.root)
+    rows = [f for f in run_local(stores, None).findings if f.kind == "missing_segment"]
+    assert {f.found for f in rows} == {"segment sizes differ: 8192 bytes here, 4096 elsewhere"}

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -331,3 +332,40 @@ def test_what_a_continuous_audit_tells_is_one_line_each(
     monkeypatch.setattr("audit.continuous.Continuous", Tells)
     assert watch([], tmp_path, 1.0, None) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_findings_about_one_thing_are_told_apart_and_what_went_long_ago_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what went those that count stay longest: they are in the verdict."""
+    monkeypatch.setattr("audit.continuous.GONE_MAX", 2)
+    found = [
+        Finding("queue_gap", "error", "r0", phys_offset=7, until=9, topic="T", queue_id=0, records=n)
+        for n in (1, 2)
+    ]
+    others = [Finding("dup_message", "warn", "r0", phys_offset=at) for at in range(3)]
+    reports = [[*found, *others], found, []]
+
+    class Told(Continuous):
+        def _audit(self) -> Report:
+            return Report("", "local", list(reports[0]), [], {}, "", [], 0, 0, 0, 0)
+
+    said: list[str] = []
+
+    def made() -> Told:
+        engine = partial(make_engine, "local")
+        return Told([], engine, tmp_path, lambda s: True, said.append, lambda report: None)
+
+    watched = made()
+    for _ in range(2):
+        watched._note(watched._audit())
+        reports.pop(0)
+    assert len([text for text in said if text.startswith("+ error")]) == 2
+    assert len(watched._seen) == 2 + 2
+    assert watched.run(1.0) == "diverged"
+    rows = [json.loads(line) for line in (tmp_path / HISTORY).read_text().splitlines()]
+    assert [(row["kind"], row["records"], bool(row["gone"])) for row in rows] == [
+        ("queue_gap", 1, True),
+        ("queue_gap", 2, True),
+    ]
+    assert len(made()._seen) == 2
