@@ -161,22 +161,24 @@ class Trust:
         held = [r for r in self._replicas if not r.empty]
         until = first = min((r.start for r in held), default=0)
         trusted: list[tuple[str, Clean]] = []
-        while found := self._clean_at(held, until):
+        # Not where a queue may not be as it was.
+        while (found := self._clean_at(held, until)) and found[1].end <= doubted:
             differ_here = any(begin < found[1].end and until < end for begin, end in differs)
             if differ_here and not self._known_alike(held, until, found[1].end):
                 break  # one of them is not as it was
-            if found[1].end > doubted:
-                break  # a queue may not be as it was
             trusted.append(found)
             until = found[1].end
         if until == first:
             return 0
+        self._take(trusted, until)
+        return until
+
+    def _take(self, trusted: list[tuple[str, Clean]], until: int) -> None:
         self.carried = self._carries.load([clean for _, clean in trusted])
         self.said.border = until
         self.said.segments = [name for name, _ in trusted]
         self.said.since = min(clean.since for _, clean in trusted)
         self.said.queues, self.said.keys = len(self.carried.queues), self.carried.keys
-        return until
 
     def _clean_at(self, held: list[Replica], begin: int) -> tuple[str, Clean] | None:
         """The segment that begins there, of a replica of which it is known to be clean."""

@@ -85,34 +85,36 @@ class TrustedFiles:
         if self._path is None:
             return 0
         doubts = [NOWHERE]
-        asked: list[PrefixTask] = []
-        stamps: dict[tuple[int, str], Stamp] = {}
+        asked: dict[tuple[int, str], tuple[PrefixTask, Stamp]] = {}
         for at, r in enumerate(self._replicas):
             if r.empty:
                 continue
             if (of(r), "") not in self._known or r.closed:
                 doubts.append(r.start)
-            if r.closed:
-                continue  # what cannot be read is not known
-            there: set[str] = set()
-            for file, stamp in self._queue_files(r):
-                there.add(file.file)
-                known = self._known.get((of(r), file.file))
-                if known is not None and known.stamp == stamp and stamp[1] > 0:
-                    self._now[of(r), file.file] = known
-                    continue
-                stamps[at, file.file] = stamp
-                prefix = (known.bytes, known.digest) if known is not None else ()
-                asked.append(PrefixTask(at, r.location, file.file, r.start, *prefix))
-            doubts += self._gone(r, there)
-            self._now[of(r), ""] = Known(of(r), "")
-        found = engine.prefixes(asked).to_pylist()
+            if not r.closed:  # what cannot be read is not known
+                doubts += self._look(at, asked)
+        found = engine.prefixes([task for task, _ in asked.values()]).to_pylist()
         doubts += [self._doubt(row) for row in found]
         for row in found:
-            self._keep(row, stamps[row["replica"], row["file"]])
-        read = {(row["replica"], row["file"]) for row in found}
-        doubts += [self._replicas[at].start for at, file in stamps if (at, file) not in read]
+            _, stamp = asked.pop((row["replica"], row["file"]))
+            self._keep(row, stamp)
+        doubts += [self._replicas[at].start for at, _ in asked]  # removed meanwhile
         return min(doubts)
+
+    def _look(self, at: int, asked: dict[tuple[int, str], tuple[PrefixTask, Stamp]]) -> list[int]:
+        """Where files began that are gone; of those that are not known, or changed, the task is added."""
+        r = self._replicas[at]
+        there: set[str] = set()
+        for file, stamp in self._queue_files(r):
+            there.add(file.file)
+            known = self._known.get((of(r), file.file))
+            if known is not None and known.stamp == stamp and stamp[1] > 0:
+                self._now[of(r), file.file] = known
+                continue
+            prefix = (known.bytes, known.digest) if known is not None else ()
+            asked[at, file.file] = PrefixTask(at, r.location, file.file, r.start, *prefix), stamp
+        self._now[of(r), ""] = Known(of(r), "")
+        return self._gone(r, there)
 
     def _queue_files(self, r: Replica) -> list[tuple[QueueFile, Stamp]]:
         folder = look(r.location) if r.queues else None

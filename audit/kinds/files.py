@@ -30,26 +30,23 @@ def files(facts: Facts) -> list[Finding]:
         for begin, end in r.holes:
             copies = len(facts.holders(begin, end))
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
-        for segment in r.segments:
-            file_end = segment.base + segment.size_bytes
-            if segment.size_bytes > r.segment_bytes:
-                whole, more = f"{r.segment_bytes} bytes", apart or f"{segment.size_bytes} bytes"
-                end = r.segment_end(segment)
-                found.append(facts.at("unreadable_region", ERROR, at, end, end, expected=whole, found=more))
-            if segment.size_bytes < r.segment_bytes and r.segment_end(segment) < r.end:
-                end = r.segment_end(segment)
-                found.append(
-                    facts.at(
-                        "unreadable_region",
-                        ERROR,
-                        at,
-                        file_end,
-                        end,
-                        expected=f"{r.segment_bytes} bytes",
-                        found=apart or f"{segment.size_bytes} bytes",
-                        copies=len([h for h in facts.holders(file_end, end) if h != at]),
-                    )
-                )
+        found += _sizes(facts, at)
+    return found
+
+
+def _sizes(facts: Facts, at: int) -> list[Finding]:
+    """Files that are longer than the others, or shorter and not the last."""
+    r = facts.replicas[at]
+    apart, whole = _of_another_size(r), f"{r.segment_bytes} bytes"
+    found = []
+    for segment in r.segments:
+        begin, end = segment.base + segment.size_bytes, r.segment_end(segment)
+        told = {"expected": whole, "found": apart or f"{segment.size_bytes} bytes"}
+        if begin > end:
+            found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
+        elif begin < end < r.end:
+            copies = len([h for h in facts.holders(begin, end) if h != at])
+            found.append(facts.at("unreadable_region", ERROR, at, begin, end, copies=copies, **told))
     return found
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, Result
 
+from audit.commands import audit as audit_command
 from audit.engines.local import LocalEngine
 from audit.parts import Spool
 from audit.reading.storage import parse_stores
@@ -83,7 +85,8 @@ def test_of_two_unions_each_further_copy_is_told_once(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_report_are_of_one_audit(tmp_path: Path) -> None:
-    from tests.audit.test_command import call
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(audit_command, list(arguments), standalone_mode=False)
 
     stores, writer, _ = make(tmp_path)
     for damaged in range(1, 12, 2):
