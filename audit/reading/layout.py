@@ -19,7 +19,7 @@ from typing import Final
 
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
-from audit.reading.storage import Storage, StoreSpec, open_storage
+from audit.reading.storage import Storage, StoreSpec, UnfitFileError, open_storage
 from audit.sources.compressed import CannotUnpackError
 
 MADE_OF_LOG: Final = {
@@ -122,7 +122,7 @@ def load(spec: StoreSpec) -> Replica:
                 replica.segments.append(Segment(int(name), file, storage.size(file)))
             except FileNotFoundError:
                 continue  # retention removed it meanwhile
-            except CannotUnpackError as error:
+            except (CannotUnpackError, UnfitFileError) as error:
                 replica.unread.append((Segment(int(name), file, 0), error.strerror or str(error)))
         replica.clean = not storage.exists("abort")
         replica.queues = storage.exists("consumequeue")

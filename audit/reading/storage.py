@@ -18,9 +18,10 @@ from urllib.parse import quote, unquote, urlsplit
 from audit.sources.arrow import BY_FSSPEC, ArrowStorage
 from audit.sources.compressed import Unpacking, archived
 from audit.sources.http import HttpStorage
+from audit.sources.limits import Limited
 from audit.sources.location import CODECS, archive_of, in_folder, shown, without_secrets
 from audit.sources.ssh import ssh_storage
-from audit.sources.storage import LocalStorage, Storage, StoredFile
+from audit.sources.storage import LocalStorage, Storage, StoredFile, UnfitFileError
 from audit.sources.unpacked import decoded
 from model.errors import ConfigError
 
@@ -28,6 +29,7 @@ __all__ = [
     "LocalStorage",
     "Storage",
     "StoreSpec",
+    "UnfitFileError",
     "open_file",
     "open_storage",
     "parse_stores",
@@ -40,8 +42,8 @@ def open_storage(location: str) -> Storage:
     """The storage behind a directory, a URL or an archive. Raises ConfigError on a URL nobody can read."""
     archive = archive_of(location)
     if archive is not None:
-        return archived(archive, _opened)
-    return Unpacking(_opened(location), location, _opened)
+        return Limited(archived(archive, _opened))
+    return Limited(Unpacking(_opened(location), location, _opened))
 
 
 def _opened(location: str) -> Storage:

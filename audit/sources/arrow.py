@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from audit.sources.location import shown, without_secrets
+from audit.sources.storage import NOT_REGULAR, UnfitFileError
 from model.errors import ConfigError
 
 BY_FSSPEC: Final = "fsspec+"
@@ -43,7 +44,12 @@ class ArrowStorage:
         return info
 
     def size(self, path: str) -> int:
-        return int(self._info(path).size)
+        from pyarrow import fs
+
+        info = self._info(path)
+        if info.type != fs.FileType.File:
+            raise UnfitFileError(22, NOT_REGULAR, f"{shown(self._url)}: {path}")
+        return int(info.size)
 
     def mtime_ns(self, path: str) -> int:
         return int(self._info(path).mtime_ns or 0)
@@ -56,6 +62,8 @@ class ArrowStorage:
         return True
 
     def read(self, path: str, offset: int, size: int) -> bytes:
+        if path not in self._files and self._fs.type_name == "local":
+            self.size(path)  # a pipe would be waited for
         with self._named(path):
             file = self._files.get(path)
             if file is None:

@@ -22,7 +22,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from audit.sources.location import shown
-from audit.sources.storage import LocalStorage, Storage
+from audit.sources.storage import NOT_REGULAR, LocalStorage, Storage, UnfitFileError
 from model.errors import ConfigError
 
 TIMEOUT_S: Final = 60.0
@@ -178,7 +178,11 @@ class SshStorage:
         return sorted(names)
 
     def size(self, path: str) -> int:
-        return int(self._ask(path, f"stat -L -c %s -- {self._quoted(path)} 2>&1", 4096))
+        told = self._ask(path, f"stat -L -c '%s %F' -- {self._quoted(path)} 2>&1", 4096)
+        size, _, kind = told.decode().strip().partition(" ")
+        if not kind.startswith("regular"):  # also "regular empty file"
+            raise UnfitFileError(22, NOT_REGULAR, self._named(path))
+        return int(size)
 
     def mtime_ns(self, path: str) -> int:
         told = self._ask(path, f"stat -L -c %.9Y -- {self._quoted(path)} 2>&1", 4096).decode()
@@ -188,6 +192,8 @@ class SshStorage:
     def exists(self, path: str) -> bool:
         try:
             self.size(path)
+        except UnfitFileError:
+            return True
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -195,7 +201,8 @@ class SshStorage:
     def read(self, path: str, offset: int, size: int) -> bytes:
         if size <= 0:
             return b""
-        how = f"iflag=skip_bytes,count_bytes,fullblock skip={offset} count={size} bs=1M status=none"
+        flags = "skip_bytes,count_bytes,fullblock,nonblock"  # nobody waits for who writes into a pipe
+        how = f"iflag={flags} skip={offset} count={size} bs=1M status=none"
         quoted = self._quoted(path)
         try:
             return self._ask(path, f"dd if={quoted} {how} 2>/dev/null", size)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any, Protocol
+import stat
+from typing import Any, Final, Protocol
+
+NOT_REGULAR: Final = "not a regular file"
+
+
+class UnfitFileError(OSError):
+    """What stands there is no file that a store may hold: a pipe, a device, a folder, or one too large."""
 
 
 class Storage(Protocol):
@@ -14,7 +21,7 @@ class Storage(Protocol):
         """Names in ``path``, sorted; empty when it does not exist."""
 
     def size(self, path: str) -> int:
-        """Bytes of a file. FileNotFoundError when absent."""
+        """Bytes of a file. FileNotFoundError when absent, UnfitFileError when it is no regular file."""
 
     def mtime_ns(self, path: str) -> int: ...
     def read(self, path: str, offset: int, size: int) -> bytes:
@@ -47,7 +54,7 @@ class LocalStorage:
             return []
 
     def size(self, path: str) -> int:
-        return os.stat(self._full(path)).st_size
+        return self._regular(path, os.stat(self._full(path))).st_size
 
     def mtime_ns(self, path: str) -> int:
         return os.stat(self._full(path)).st_mtime_ns
@@ -63,8 +70,22 @@ class LocalStorage:
     def _open(self, path: str) -> int:
         descriptor = self._files.get(path)
         if descriptor is None:
-            descriptor = self._files[path] = os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC)
+            full = self._full(path)
+            # Opening a device may do something; opening a pipe waits for who writes.
+            self._regular(path, os.stat(full))
+            descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                self._regular(path, os.fstat(descriptor))
+            except OSError:
+                os.close(descriptor)
+                raise
+            self._files[path] = descriptor
         return descriptor
+
+    def _regular(self, path: str, found: os.stat_result) -> os.stat_result:
+        if not stat.S_ISREG(found.st_mode):
+            raise UnfitFileError(22, NOT_REGULAR, self._full(path))
+        return found
 
     def read(self, path: str, offset: int, size: int) -> bytes:
         descriptor = self._open(path)
