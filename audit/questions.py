@@ -295,7 +295,8 @@ class Questions:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
         views = self.views, self.unions
-        result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest)
+        taken = list(beside.taken(self.facts, self.looked).values())
+        result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, taken)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))
 

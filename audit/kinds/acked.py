@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
+from audit.intervals import Interval
 from audit.kinds.facts import Facts
 from audit.ledger import Ledger
 from audit.plan import own_parts
@@ -35,6 +36,7 @@ class _Places:
 
     facts: Facts
     queue_starts: dict[tuple[str, int], int]
+    taken: Sequence[Interval]  # what logs lack at their start, and no retention removed
 
     def where(self, row: Row) -> int:
         """Where the message stands or should stand; -1 when nothing tells."""
@@ -49,7 +51,8 @@ class _Places:
     def expired(self, row: Row) -> bool:
         """Whether retention took the message from every log."""
         if row["fault"] == "missing":
-            return self._before_all(row, self.where(row))
+            where = self.where(row)
+            return self._before_all(row, where) and not self._was_taken(where)
         # what is there is a copy: delivered later, or sent again
         return row["fault"] == "mismatch" and self._before_all(row, int(row["phys_offset"]))
 
@@ -59,6 +62,10 @@ class _Places:
         if row["fault"] == "mismatch" and 0 <= int(row["phys_offset"]) < r.start:
             return True
         return self.held(row) and not r.start <= self.where(row) < r.end
+
+    def _was_taken(self, where: int) -> bool:
+        """Did a replica have the place when its broker stopped? Of a log that began at 0 nothing expired."""
+        return any(begin <= where < end or (where < 0 and begin == 0) for begin, end in self.taken)
 
     def _before_all(self, row: Row, where: int) -> bool:
         replicas = self.facts.replicas
@@ -79,14 +86,16 @@ def check(
     unions: Sequence[View],
     again: tuple[Again, ...],
     rest: Rest = NO_REST,
+    taken: Sequence[Interval] = (),
 ) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
-    ``unions``: the log as far back as any replica holds it, by which a message is too old.
+    ``unions``: the log as far back as any replica holds it, by which a message is too old; what was ``taken``
+    from a log's start is missing, not too old.
 
     What is not listed one by one goes to ``rest``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
-    places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]))
+    places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]), taken)
     found = rest.bounded("acknowledged messages", by=("topic", "queue_id"))
     orders = _Orders()
     expired = 0

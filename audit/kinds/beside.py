@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
+from audit.intervals import Interval
 from audit.kinds.facts import Facts
 from audit.reading.beside import BOOT, CHECKPOINT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
 from audit.reading.config_tables import SUFFIX
@@ -97,22 +98,28 @@ def _starts(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
     Age and a full disk tell nothing: each replica deletes at its own time, and may have run without a
     message for days. A broker that deleted a segment, or began its log later, notes the log's new start.
     """
-    for at, own in sorted(looked.items()):
-        r = facts.replicas[at]
-        # What another broker deleted since is not noted.
-        if not r.clean or own.written_by_others or not r.segments or not 0 <= own.log_start < r.start:
-            continue
-        holders = [h for h in facts.holders(own.log_start, r.start) if h != at]
+    for at, (begin, end) in sorted(taken(facts, looked).items()):
         yield facts.at(
             "missing_start",
             WARN,
             at,
-            own.log_start,
-            r.start,
-            expected=f"begins at {own.log_start} as when its broker stopped",
-            found=f"begins at {r.start}",
-            copies=len(holders),
+            begin,
+            end,
+            expected=f"begins at {begin} as when its broker stopped",
+            found=f"begins at {end}",
+            copies=len([h for h in facts.holders(begin, end) if h != at]),
         )
+
+
+def taken(facts: Facts, looked: Mapping[int, Beside]) -> dict[int, Interval]:
+    """By replica: what its log began with when its broker stopped, and has no more. No retention took it."""
+    found = {}
+    for at, own in looked.items():
+        r = facts.replicas[at]
+        # What another broker deleted since is not noted.
+        if r.clean and not own.written_by_others and r.segments and 0 <= own.log_start < r.start:
+            found[at] = own.log_start, r.start
+    return found
 
 
 def _timers(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from audit.findings import Finding
+from audit.pages import sentence, textfile
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.plants import make, run_local
-from tests.audit.stores import SEGMENT
+from tests.audit.stores import SEGMENT, LogWriter
 
 FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT:020d}"
 OFFSETS = "config/consumerOffset.json"
@@ -135,3 +137,50 @@ def test_an_oldest_segment_that_cannot_be_read_is_named_for_that_only(tmp_path: 
     (stores[1] / FIRST).mkdir()  # reading it fails whatever one's rights
     roots = {(f.kind, f.replica) for f in run_local(stores, None).findings if f.severity != "info"}
     assert roots == {("file_unreadable", "r1")}
+
+
+def _group_and_ledger(tmp_path: Path) -> tuple[list[Path], LogWriter, Path]:
+    stores, writer, ledger = make(tmp_path)
+    for store in stores:
+        _noted(store, 0)
+        shutil.copy(store / "epochFileCheckpoint", store / "epochFileCheckpoint.bak")
+        for file in (FIRST, SECOND):
+            (store / file).unlink()
+    return stores, writer, ledger
+
+
+@pytest.mark.parametrize("placed", [True, False], ids=["with places in the log", "without"])
+def test_acknowledged_messages_in_what_was_taken_from_all_are_lost(placed: bool, tmp_path: Path) -> None:
+    """Retention did not take them, so that they are not too old."""
+    stores, writer, ledger = _group_and_ledger(tmp_path)
+    gone = [row for row in writer.rows if int(str(row["phys_offset"])) < 2 * SEGMENT]
+    if not placed:
+        rows = ({name: value for name, value in row.items() if name != "phys_offset"} for row in writer.rows)
+        ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = run_local(stores, ledger)
+    told = [f for f in report.findings if f.severity == "error"]
+    assert {f.uniq_key for f in told} == {row["uniq_key"] for row in gone}
+    assert {(f.kind, f.replica, f.copies) for f in told} == {("acked_missing", "*", 0)}
+    assert (report.verdict, report.lost, report.expired) == ("diverged", len(gone), 0)
+    assert sentence.of(report.verdict, report.windows).startswith(f"{len(gone)} acknowledged messages are lost")
+    textfile.write(tmp_path / "audit.prom", report)
+    assert f'keelmq_audit_lost_messages{{audit="audit"}} {len(gone)}.0' in (tmp_path / "audit.prom").read_text()
+
+
+def test_what_retention_took_before_is_too_old(tmp_path: Path) -> None:
+    """Each log began with the second segment when its broker stopped, and the second was taken from all."""
+    stores, writer, ledger = _group_and_ledger(tmp_path)
+    for store in stores:
+        _noted(store, SEGMENT)
+    first = [row for row in writer.rows if int(str(row["phys_offset"])) < SEGMENT]
+    second = [row for row in writer.rows if SEGMENT <= int(str(row["phys_offset"])) < 2 * SEGMENT]
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (len(second), len(first))
+
+
+def test_what_one_replica_still_holds_is_not_lost(tmp_path: Path) -> None:
+    stores, _, ledger = _group_and_ledger(tmp_path)
+    for file in (FIRST, SECOND):
+        shutil.copy(tmp_path / "origin" / file, stores[0] / file)
+    report = run_local(stores, ledger)
+    assert (report.verdict, report.lost, report.expired) == ("warnings", 0, 0)
