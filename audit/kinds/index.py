@@ -28,14 +28,16 @@ KINDS: Final = frozenset({"index_wrong", "index_missing"})
 
 def tasks(replicas: Sequence[Replica], looked: dict[int, Beside]) -> list[IndexTask]:
     """What has to be read: one task a file, and one for a log that no file has. None of a store without any
-    file unless another one has files. Raises OSError."""
+    file unless another one has files, or its own note says what was indexed. Raises OSError."""
     of = {at: _heads(replicas[at]) for at in looked}
     shapes: Counter[Shape] = Counter(
         (head.size, slots) for rows in of.values() for head, slots in rows if slots
     )
     found: list[IndexTask] = []
     if not shapes:
-        return [task for at, rows in sorted(of.items()) for task in _shapeless(at, replicas[at], rows)]
+        for at, rows in sorted(of.items()):
+            found += _shapeless(at, replicas[at], rows) if rows else _noted(at, replicas[at], looked[at])
+        return found
     for at, rows in sorted(of.items()):
         r = replicas[at]
         if not r.empty:
@@ -66,6 +68,11 @@ def _shapeless(at: int, r: Replica, rows: list[tuple[Head, int]]) -> list[IndexT
         for head, _ in rows
         if head.following > 1 and r.start <= head.begin_offset < r.end
     ]
+
+
+def _noted(at: int, r: Replica, own: Beside) -> list[IndexTask]:
+    """A store without a file: what was indexed when its broker stopped, by its checkpoint."""
+    return _of_replica(at, r, [], (0, 0), _end(r, own)) if own.indexed and not r.empty else []
 
 
 def log_of(r: Replica) -> Log:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from audit.findings import Finding
 from audit.reading.beside import look_beside
 from audit.reading.storage import parse_stores
 from audit.run import audit
+from model.ids import PhysicalOffset
+from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.plants import run_local
 from tests.audit.stores import copies, unpack
 
@@ -187,3 +190,22 @@ def test_both_engines_say_the_same_of_an_index(tmp_path: Path, engine: object) -
         ("index_missing", "r2"),
         ("consumer_offset_beyond", "r0"),
     }
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_an_index_that_is_gone_everywhere_is_missed_by_what_each_store_noted(
+    stopped: bool, tmp_path: Path
+) -> None:
+    """No other store has to tell: the checkpoint of each says up to where its index was durable."""
+    stores = copies(unpack("plain-11", tmp_path))
+    (half,) = {r.start + (r.end - r.start) // 2 for r in run_local(stores, None).replicas}
+    for store in stores:
+        shutil.rmtree(store / "index")
+        (confirmed,) = struct.unpack_from(">q", (store / "checkpoint").read_bytes(), 32)
+        noted = Checkpoint(1, 1, 1, confirm_offset=confirmed, indexed_offset=PhysicalOffset(half))
+        (store / "checkpoint").write_bytes(noted.encode().ljust(FILE_BYTES, b"\0"))
+        if not stopped:
+            (store / "abort").touch()
+    found = [f for f in run_local(stores, None).findings if f.kind == "index_missing"]
+    assert [(f.severity, f.replica) for f in found] == [("warn", f"r{n}") for n in range(3) if stopped]
+    assert all(f.phys_offset < f.until <= half + 1000 and 100 < f.records < 360 for f in found)
