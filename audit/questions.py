@@ -13,7 +13,7 @@ from audit.bounded import Rest, Unlisted
 from audit.carried import Carried
 from audit.compare import drill_down, same_bytes
 from audit.findings import INFO, Finding
-from audit.kinds import acked, beside, causes, derived, entries, index, queues
+from audit.kinds import acked, beside, borders, causes, derived, entries, index, queues
 from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import Damages
 from audit.kinds.differences import Asked, differences
@@ -96,6 +96,7 @@ class Questions:
         found += beside.beside(facts, looked)
         found += self._differences(found, damages)
         found += self._tails(found, looked)
+        found += borders.borders(facts, looked, found)
         names = [r.name for r in facts.replicas]
         rest = Rest(self._count, causes.Links(found, names, self.hidden.overlap).linked)
         folders = self._folders()

@@ -89,6 +89,7 @@ class Beside:
     sealed: set[str] = field(default_factory=set)
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     timer: tuple[bytes, bytes] = (b"", b"")
+    settled: int = 0  # up to where, bytes, log and queues were whole and durable by the checkpoint
     indexed: int = 0  # up to where, bytes, the index was durable by the checkpoint; 0: it does not say
     log_start: int = -1  # where the log began by the checkpoint; -1: it does not say
     was_longer: int = 0  # where the log ended before it lost its end, bytes; 0: no note of that
@@ -184,7 +185,7 @@ class _Look:
     def _checkpoint(self, file: str, raw: bytes) -> str:
         problem = self._sealed(file, raw, b"KQ02", [(0, 40), (72, 88)], 88)
         if not problem and file in self._found.sealed:
-            (self._found.indexed,) = struct.unpack_from(">q", raw, 80)
+            self._found.settled, self._found.indexed = struct.unpack_from(">2q", raw, 72)
             self._found.log_start = _log_start(raw)
         return problem
 

@@ -162,9 +162,13 @@ def test_acknowledged_messages_in_what_was_taken_from_all_are_lost(placed: bool,
     assert {f.uniq_key for f in told} == {row["uniq_key"] for row in gone}
     assert {(f.kind, f.replica, f.copies) for f in told} == {("acked_missing", "*", 0)}
     assert (report.verdict, report.lost, report.expired) == ("diverged", len(gone), 0)
-    assert sentence.of(report.verdict, report.windows).startswith(f"{len(gone)} acknowledged messages are lost")
+    assert sentence.of(report.verdict, report.windows).startswith(
+        f"{len(gone)} acknowledged messages are lost"
+    )
     textfile.write(tmp_path / "audit.prom", report)
-    assert f'keelmq_audit_lost_messages{{audit="audit"}} {len(gone)}.0' in (tmp_path / "audit.prom").read_text()
+    assert (
+        f'keelmq_audit_lost_messages{{audit="audit"}} {len(gone)}.0' in (tmp_path / "audit.prom").read_text()
+    )
 
 
 def test_what_retention_took_before_is_too_old(tmp_path: Path) -> None:
