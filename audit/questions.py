@@ -20,6 +20,7 @@ from audit.kinds.differences import Asked, differences
 from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
+from audit.kinds.witnesses import Witnesses
 from audit.ledger import Ledger
 from audit.numbers import LAST
 from audit.once import Once
@@ -253,6 +254,7 @@ class Questions:
             _crc_lookup(self.ledger),
             lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
             same_bytes(replicas),
+            Witnesses(replicas, _crc_lookup(self.ledger) if self.ledger is not None else None).left,
         )
         return differences(self.facts, pairs, roots, asked, Rest(self._count))
 

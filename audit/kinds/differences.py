@@ -21,6 +21,10 @@ SameBytes = Callable[[int, int, Interval], bool]
 """Whether two replicas hold the same bytes over an interval."""
 
 
+Weigh = Callable[[list[list[int]], Interval], tuple[list[list[int]], str]]
+"""Of replicas grouped by what they hold over a stretch: the groups that no evidence contradicts, and which
+evidence contradicts the others."""
+
 Damaged = Callable[[str, int, int], bool]
 """Whether a replica's own bytes are damaged somewhere in a stretch."""
 
@@ -33,6 +37,7 @@ class Asked:
     body_crc: Callable[[str], int | None]
     acked_in: AckedIn
     same_bytes: SameBytes
+    weigh: Weigh = lambda groups, span: (groups, "")
 
 
 def differences(
@@ -42,7 +47,8 @@ def differences(
     asked: Asked,
     rest: Rest = NO_REST,
 ) -> list[Finding]:
-    """Readable bytes that differ: one row a suffix, one a stretch of damage; a vote says which copy is wrong.
+    """Readable bytes that differ: one row a suffix, one a stretch of damage; evidence says which copy is
+    wrong, and a vote where none does.
 
     ``pairs``: two replicas and where they differ, in log order. What is not listed one by one goes to
     ``rest``."""
@@ -70,7 +76,7 @@ def _of_pair(
     common_end = min(facts.replicas[base].end, facts.replicas[other].end)
     for run in runs(found):
         if run.is_suffix(common_end):
-            yield _suffix(facts, run, base, other, asked.acked_in, asked.same_bytes)
+            yield from _suffix(facts, run, base, other, asked)
             continue
         for d in run:
             yield from _stretch(facts, d, asked)
@@ -99,7 +105,8 @@ def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) 
 
 
 def _stretch(facts: Facts, d: Difference, asked: Asked) -> list[Finding]:
-    """The pair's copies that most of the undamaged ones contradict; a copy damaged in itself has its row."""
+    """The pair's copies that evidence, or else most of the undamaged ones, contradict; a copy damaged in
+    itself has its row."""
     span, same = (d.start, d.until), asked.same_bytes
     damaged = {at for at, r in enumerate(facts.replicas) if asked.damaged(r.name, *span)}
     pair = [at for at in (d.base, d.replica) if at not in damaged]
@@ -109,10 +116,14 @@ def _stretch(facts: Facts, d: Difference, asked: Asked) -> list[Finding]:
     groups = _groups(sorted({*facts.holders(*span), *pair} - damaged), span, same)
     if not pair or len(groups) < 2:
         return []
-    best = _largest(groups)
+    left, by = asked.weigh(groups, span)
+    best = _largest(left)
     if len(best) > 1:
         return [_tied(facts, d, pair, best, asked.body_crc)]
-    return [_wrong(facts, d, at, best[0], ambiguous=False) for at in pair if at not in best[0]]
+    # What is equal to a wrong copy of the pair is in no other pair.
+    wrong = [group for group in groups if group is not best[0] and set(group) & set(pair)]
+    by = by if best[0] not in _largest(groups) else ""
+    return [_wrong(facts, d, at, best[0], by, ambiguous=False) for group in wrong for at in group]
 
 
 def _largest(groups: list[list[int]]) -> list[list[int]]:
@@ -158,7 +169,10 @@ def _groups(holders: list[int], span: Interval, same: SameBytes) -> list[list[in
     return groups
 
 
-def _wrong(facts: Facts, d: Difference, wrong: int, right: list[int], *, ambiguous: bool) -> Finding:
+def _wrong(
+    facts: Facts, d: Difference, wrong: int, right: list[int], by: str = "", *, ambiguous: bool
+) -> Finding:
+    """``by``: what speaks for the right copies although they are fewer."""
     return facts.at(
         "bytes_differ",
         ERROR,
@@ -170,6 +184,7 @@ def _wrong(facts: Facts, d: Difference, wrong: int, right: list[int], *, ambiguo
         queue_offset=d.queue_offset,
         uniq_key=d.uniq_key,
         expected=f"as on {facts.replicas[d.base if d.base in right else right[0]].name}",
+        found=f"what {by} contradict{'s' if by == 'the ledger' else ''}" if by else "",
         ambiguous=ambiguous,
         copies=len(right),
         records=d.records,
@@ -181,10 +196,11 @@ def _suffix(
     run: Run,
     base: int,
     other: int,
-    acked_in: AckedIn,
-    same: SameBytes,
-) -> Finding:
-    """One log went its own way. Later epoch wins, then the majority, then the acknowledged messages."""
+    asked: Asked,
+) -> Iterator[Finding]:
+    """One log went its own way. Later epoch wins, then the acknowledged messages, then what queues say of
+    both, then the majority."""
+    acked_in, same = asked.acked_in, asked.same_bytes
     begin, end = run.start, run.until
     a, b = facts.replicas[base], facts.replicas[other]
     epochs = (a.epoch_at(a.end - 1), b.epoch_at(b.end - 1))
@@ -192,16 +208,39 @@ def _suffix(
     wrong, ambiguous = other, False
     if epochs[0] != epochs[1]:
         wrong = base if epochs[0] < epochs[1] else other
-    elif votes[0] != votes[1]:
-        wrong = base if votes[0] < votes[1] else other
     else:
-        counts = (acked_in(base, begin, None), acked_in(other, begin, None))
-        wrong = base if counts[0] < counts[1] else other
-        ambiguous = counts[0] == counts[1]
+        counts = (acked_in(base, begin, other), acked_in(other, begin, base))
+        left, _ = asked.weigh([[base], [other]], (begin, end))
+        if counts[0] != counts[1]:
+            wrong = base if counts[0] < counts[1] else other
+        elif len(left) == 1:
+            wrong = base if left == [[other]] else other
+        else:
+            wrong = base if votes[0] < votes[1] else other
+            ambiguous = votes[0] == votes[1]
     right = base if wrong == other else other
-    r = facts.replicas[wrong]
-    lost = _confirmed(r, begin, later=epochs[0] != epochs[1]) or acked_in(wrong, begin, right) > 0
-    common = consistent_point(a, b)
+    span = (begin, min(end, a.end, b.end))
+    alike = [at for at in facts.holders(*span) if at not in (base, other)] if wrong == base else []
+    copies = votes[0] if right == base else votes[1]
+    for at in (wrong, *(at for at in alike if same(base, at, span))):  # they are in no pair of their own
+        later = epochs[0] != epochs[1]
+        yield _of_suffix(facts, run, at, right, asked, ambiguous=ambiguous, later=later, copies=copies)
+
+
+def _of_suffix(
+    facts: Facts,
+    run: Run,
+    wrong: int,
+    right: int,
+    asked: Asked,
+    *,
+    ambiguous: bool,
+    later: bool,
+    copies: int,
+) -> Finding:
+    r, begin = facts.replicas[wrong], run.start
+    lost = _confirmed(r, begin, later=later) or asked.acked_in(wrong, begin, right) > 0
+    common = consistent_point(facts.replicas[right], r)
     return facts.at(
         "divergent_suffix",
         ERROR if lost else WARN,
@@ -211,7 +250,7 @@ def _suffix(
         expected=f"epoch {facts.replicas[right].epoch_at(begin)} as on {facts.replicas[right].name}",
         found=f"epoch {r.epoch_at(begin)}" + (f", consistent up to {common}" if common >= 0 else ""),
         ambiguous=ambiguous,
-        copies=votes[0] if right == base else votes[1],
+        copies=copies,
         records=run.records,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,9 +15,14 @@ _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_regio
 _BY_LOG: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling", "index_wrong", "index_missing"})
 _BY_MASTER: Final = frozenset({"short_tail", "divergent_suffix", "extra_tail"})
 _COPIED: Final = frozenset({"missing_segment", "missing_start"})
+_DIFFER: Final = frozenset({"bytes_differ", "divergent_suffix"})
 _LOST: Final = (
     "No store that was audited holds these messages. Audit again with the stores of dead replicas and of "
     "backups (keelmq backup restore); else their senders have to send them again."
+)
+_OUTVOTED: Final = (
+    "This copy is right where most of the others are wrong alike: no command may take what they hold. Mend "
+    "those first."
 )
 _UNDECIDED: Final = (
     "Which copy is right is open: give all replicas, or a ledger; then decide, as no command can."
@@ -36,10 +42,11 @@ class Step:
 def steps(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Step]:
     """What to do, errors first. A consequence is mended with its cause."""
     counted: dict[tuple[str, str], dict[str, int]] = {}
+    sound = _Sound(findings, replicas)
     for f in sorted(findings, key=lambda f: (not _lost(f), f.severity != ERROR)):
         if f.severity == INFO and not _lost(f):
             continue
-        replica, command, why = _of(f, replicas)
+        replica, command, why = _of(f, replicas, sound)
         reasons = counted.setdefault((replica, command), {})
         reasons[why] = reasons.get(why, 0) + 1
     found = []
@@ -55,22 +62,55 @@ def _lost(f: Finding) -> bool:
     return f.kind == "acked_missing" and f.copies == 0 and bool(f.topic)
 
 
-def _of(f: Finding, replicas: Sequence[Replica]) -> tuple[str, str, str]:
+class _Sound:
+    """Which replicas a repair may take bytes of. It asks those it is given for what most of them hold: where
+    a finding says that fewer are right, no others may be given, nor any that is right in another place."""
+
+    def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._differ = [f for f in findings if f.kind in _DIFFER and not f.ambiguous]
+        suffixes = Counter(f.phys_offset for f in self._differ if f.kind == "divergent_suffix")
+        self._outvoted = [
+            f
+            for f in self._differ
+            if (f.kind == "bytes_differ" and f.found)
+            or (f.kind == "divergent_suffix" and suffixes[f.phys_offset] > f.copies)
+        ]
+
+    def sources(self, own: Replica) -> list[Replica]:
+        others = [r for r in self._replicas if r is not own]
+        if not self._outvoted:
+            return others
+        wrong = {f.replica for f in self._differ}
+        return [] if self._confirmed(own) else [r for r in others if r.name not in wrong]
+
+    def _confirmed(self, own: Replica) -> bool:
+        """Is it right somewhere where most of the others are wrong alike?"""
+        return any(
+            own.covers(f.phys_offset, f.until)
+            and not any(g.replica == own.name and g.overlaps(f.phys_offset, f.until) for g in self._differ)
+            for f in self._outvoted
+        )
+
+
+def _of(f: Finding, replicas: Sequence[Replica], sound: _Sound) -> tuple[str, str, str]:
     own = next((r for r in replicas if r.name == f.replica), None)
     if _lost(f):
         return f.replica, "", _LOST
     if f.ambiguous:
         return f.replica, "", _UNDECIDED
+    if own is not None and f.kind in _BY_REPAIR | _BY_LOG and not sound.sources(own) and len(replicas) > 1:
+        return own.name, "", _OUTVOTED
     if own is not None and f.kind in _BY_REPAIR and f.copies:
         return (
             own.name,
-            _repair(own, replicas),
+            _repair(own, replicas, sound),
             "With its broker stopped, this takes the right bytes of the others, and makes queues and index.",
         )
     if own is not None and f.kind in _BY_LOG:
         return (
             own.name,
-            _repair(own, replicas),
+            _repair(own, replicas, sound),
             "With its broker stopped, this makes queues and index of the log.",
         )
     if own is not None and f.kind in _COPIED and (source := _holder(f, own, replicas)) is not None:
@@ -98,8 +138,8 @@ _BY_HAND: Final = {
 }
 
 
-def _repair(own: Replica, replicas: Sequence[Replica]) -> str:
-    others = [f"--from {_path(r)}" for r in replicas if r is not own]
+def _repair(own: Replica, replicas: Sequence[Replica], sound: _Sound) -> str:
+    others = [f"--from {_path(r)}" for r in sound.sources(own)]
     return " ".join(["keelmq store repair", _path(own), *others]) if _all_local(replicas) else ""
 
 

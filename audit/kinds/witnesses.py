@@ -1,0 +1,173 @@
+"""Which copies of a stretch does anything but their number speak for?
+
+Asked in this order, each of the copies that the one before left: the ledger, which confirms messages; the
+places of queues, which ascend by one along a log; queue entries of replicas whose own copy does not have what
+they name. A copy that only others outnumber is not wrong by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from audit.compare import covering_start
+from audit.intervals import Interval
+from audit.reading.layout import Replica, segment_reader
+from audit.reading.queue_files import entry_at
+from audit.reading.record import Record, parse
+from audit.reading.scan import window
+from audit.reading.storage import open_storage
+
+Group = list[int]
+"""Replicas with the same bytes."""
+Named = tuple[str, int, int, int, int, int]
+"""A record as a queue's entry names it: topic, queue, place, offset, size, tag code."""
+
+_LOOKED_BYTES: Final = 1024 * 1024
+_NEAR_BYTES: Final = 256 * 1024
+_ASKED_MAX: Final = 1000
+"""Stretches of which all is asked; each costs some reads. Of those behind them only the ledger is."""
+_NAMED_MAX: Final = 64
+"""Records of a stretch whose entries are looked up."""
+_UNPLACED: Final = 0x4
+"""Of sysFlag: a prepared message, or one that was rolled back, takes no place in its queue."""
+
+
+class Witnesses:
+    """``body_crc`` asks the ledger for a message; None: there is no ledger."""
+
+    def __init__(self, replicas: Sequence[Replica], body_crc: Callable[[str], int | None] | None) -> None:
+        self._replicas, self._body_crc = replicas, body_crc
+        self._asked = 0
+
+    def left(self, groups: list[Group], span: Interval) -> tuple[list[Group], str]:
+        """The groups that are not contradicted, and by what others are. Raises OSError."""
+        span = (span[0], min(span[1], span[0] + _LOOKED_BYTES))
+        self._asked += 1
+        held = {group[0]: records(self._replicas[group[0]], *span) for group in groups}
+        ways = [("the ledger", self._confirmed)] if self._body_crc is not None else []
+        if self._asked <= _ASKED_MAX:
+            ways += [("places of queues", self._in_place), ("queue entries", self._named)]
+        by = ""
+        for name, score in ways:
+            scores = score(groups, held, span)
+            most = max(scores)
+            if min(scores) < most:
+                groups = [group for group, own in zip(groups, scores, strict=True) if own == most]
+                by = by or name
+            if len(groups) == 1:
+                break
+        return groups, by
+
+    def _confirmed(self, groups: list[Group], held: dict[int, list[Record]], span: Interval) -> list[int]:
+        """How many acknowledged messages each has with their bodies."""
+        assert self._body_crc is not None, "asked with a ledger only"
+        ask = self._body_crc
+        return [
+            sum(
+                ask(record.uniq_key) in (record.body_crc, record.plain_crc)
+                for record in held[group[0]]
+                if record.uniq_key
+            )
+            for group in groups
+        ]
+
+    def _in_place(self, groups: list[Group], held: dict[int, list[Record]], span: Interval) -> list[int]:
+        return [-self._breaks(self._replicas[group[0]], held[group[0]], span) for group in groups]
+
+    def _breaks(self, r: Replica, own: list[Record], span: Interval) -> int:
+        """How often a queue's places do not go on, into the stretch, in it and out of it."""
+        before = records(r, _border_before(r, span[0]), span[0])
+        behind = records(r, span[1], span[1] + _NEAR_BYTES)
+        following: dict[tuple[str, int], int] = {}
+        left: set[tuple[str, int]] = set()  # queues that were followed out of the stretch
+        broken = 0
+        for record in (*before, *own, *behind):
+            queue = (record.topic, record.queue_id)
+            if record.sys_flag & _UNPLACED or queue in left:
+                continue
+            goes_on = following.get(queue, record.queue_offset) == record.queue_offset
+            broken += record.offset >= span[0] and not goes_on
+            following[queue] = record.queue_offset + record.advance
+            if record.offset >= span[1]:
+                left.add(queue)
+        return broken
+
+    def _named(self, groups: list[Group], held: dict[int, list[Record]], span: Interval) -> list[int]:
+        """How many entries of the other replicas name what only this copy has."""
+        names = {first: {_name(record) for record in rows} for first, rows in held.items()}
+        told: list[int] = []
+        for group in groups:
+            others = [other for other in groups if other is not group]
+            told.append(
+                sum(
+                    self._names(at, name)
+                    for other in others
+                    for at in other
+                    for name in sorted(names[group[0]] - names[other[0]])[:_NAMED_MAX]
+                )
+            )
+        return told
+
+    def _names(self, at: int, name: Named) -> bool:
+        """Does the replica's own queue name that record?"""
+        storage = open_storage(self._replicas[at].location)
+        try:
+            return entry_at(storage, *name[:3]) == name[3:]
+        except OSError:
+            return False  # that its queues cannot be read has its own row
+        finally:
+            storage.close()
+
+
+def _name(record: Record) -> Named:
+    return (
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.offset,
+        record.size,
+        record.tags_code,
+    )
+
+
+def records(r: Replica, begin: int, until: int) -> list[Record]:
+    """Those that begin in [``begin``, ``until``), from a border on, up to what cannot be read. Raises
+    OSError."""
+    found: list[Record] = []
+    storage = open_storage(r.location)
+    try:
+        for segment in r.segments:
+            end = r.segment_end(segment)
+            at, stop = max(begin, segment.base), min(until, end, r.end)
+            read = segment_reader(storage, segment)
+            data, base = b"", at
+            while at < stop:
+                parsed = parse(data, at - base, at, end, plain=True)
+                if (parsed.problem in ("incomplete", "fewer than 8 bytes") and base < at) or not data:
+                    data, base = read(at, min(stop - at, _LOOKED_BYTES)), at
+                    parsed = parse(data, 0, at, end, plain=True)
+                if parsed.problem in ("incomplete", "fewer than 8 bytes"):
+                    data, base = window(read, at, end - at), at
+                    parsed = parse(data, 0, at, end, plain=True)
+                if not parsed.size:
+                    return found
+                if parsed.record is not None and parsed.damage is None:
+                    found.append(parsed.record)
+                at += parsed.size
+    finally:
+        storage.close()
+    return found
+
+
+def _border_before(r: Replica, offset: int) -> int:
+    """Where a record begins some way before a border; the border itself if nothing is there."""
+    near = max(r.start, offset - _NEAR_BYTES)
+    segment = r.segment_at(near)
+    if segment is None or near >= offset:
+        return offset
+    storage = open_storage(r.location)
+    try:
+        return covering_start(segment_reader(storage, segment), near, segment.base, r.segment_end(segment))
+    finally:
+        storage.close()
