@@ -49,7 +49,7 @@ def _missing(facts: Facts, at: int, looked: Mapping[int, Beside]) -> dict[str, s
     found = _copies(own) | _tables(own)
     others = [o for b, o in looked.items() if b != at and _settled(facts, b) and o.ours == own.ours]
     if others:
-        for file in frozenset.intersection(*(frozenset(o.present) for o in others)):
+        for file in frozenset.intersection(*(frozenset(o.present - o.empty) for o in others)):
             if file in _ALWAYS or (len(others) > 1 and _compared(file)):
                 found.setdefault(file, f"a file as {len(others)} others have")
     return {file: why for file, why in found.items() if file not in own.present}

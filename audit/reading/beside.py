@@ -30,6 +30,7 @@ from typing import Final, TypeVar
 from audit.reading.config_tables import (
     SUFFIX,
     changed_table,
+    is_empty,
     is_sealed,
     offsets_of,
     parsed,
@@ -87,6 +88,7 @@ class Beside:
     problems: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     sealed: set[str] = field(default_factory=set)
+    empty: set[str] = field(default_factory=set)  # tables without a row, which nothing changed since
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     timer: tuple[bytes, bytes] = (b"", b"")
     settled: int = 0  # up to where, bytes, log and queues were whole and durable by the checkpoint
@@ -180,6 +182,8 @@ class _Look:
     def _table(self, file: str, raw: bytes) -> str:
         if is_sealed(raw):
             self._found.sealed.add(file)
+        if f"{file.removesuffix('.bak')}{SUFFIX}" not in self._found.present and is_empty(raw):
+            self._found.empty.add(file)
         return problem_of(raw)
 
     def _checkpoint(self, file: str, raw: bytes) -> str:

@@ -77,6 +77,16 @@ def problem_of(raw: bytes) -> str:
     return "" if isinstance(parsed(raw), dict) else f"not a JSON object: {raw[:40]!r}"
 
 
+def is_empty(raw: bytes) -> bool:
+    """Is it a table without a row? A broker that never had one has no file."""
+    table = parsed(raw)
+    if not isinstance(table, dict):
+        return False
+    rows = {name: value for name, value in table.items() if isinstance(value, dict | list)}
+    rows.pop("dataVersion", None)
+    return any(name.endswith("Table") for name in rows) and not any(rows.values())
+
+
 def changed_table(storage: Storage, file: str) -> tuple[dict[str, Any] | None, Changes]:
     """A table, from ``.bak`` if it is not as it was written, and what changed since. Raises OSError."""
     # The changes first: a table that is written meanwhile has them, and they are passed over.

@@ -9,6 +9,7 @@ import pytest
 
 from audit.reading import beside
 from broker.membership.reboot import Noted
+from broker.tables import change_file
 from model.ids import Epoch, PhysicalOffset
 from store.files.damage import DamagedRange, encode_ranges
 from store.files.epoch_file import EpochEntry, encode
@@ -78,3 +79,29 @@ def test_a_log_that_was_longer_by_its_own_note_lost_its_end(
 
 def test_what_a_broker_notes_of_its_boot_is_expected_member_by_member() -> None:
     assert {field.encode_name for field in msgspec.structs.fields(Noted)} == set(beside._BOOT)
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ('{"dataVersion":{"counter":0},"groupTopicMap":{},"offsetTable":{},"popsUpTo":0}', []),
+        ('{"dataVersion":{"counter":0},"offsetTable":{"T@g":{"0":3}}}', ["config/consumerOffset.json"]),
+    ],
+)
+def test_an_empty_table_and_none_are_the_same(table: str, found: list[str], stores: list[Path]) -> None:
+    """A group that never had a consumer: its slaves wrote a table, its master none."""
+    for store in stores[:2]:
+        (store / "config").mkdir()
+        (store / "config" / "consumerOffset.json").write_text(table)
+    assert told(stores) == [("file_missing", "warn", file) for file in found]
+
+
+def test_a_table_whose_rows_are_in_its_changes_is_not_empty(stores: list[Path]) -> None:
+    for store in stores[:2]:
+        (store / "config").mkdir()
+        (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{},"keelmqChanges":0}')
+        change = change_file.encode(1, {"offsetTable": {"T@g": {0: 3}}, "part": True})
+        (store / "config" / "consumerOffset.json.changes").write_bytes(change)
+    assert [row for row in told(stores) if row[0] == "file_missing"] == [
+        ("file_missing", "warn", "config/consumerOffset.json")
+    ]
