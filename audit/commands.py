@@ -18,7 +18,7 @@ from admin.numbers import Number
 from admin.terminal import say
 from audit.bounded import UNLISTED
 from audit.findings import EXIT_CODES, new_of
-from audit.reading.storage import StoreSpec, parse_stores, shown
+from audit.reading.storage import StoreSpec, inside, parse_stores, shown
 from audit.results import diff as diffs
 from audit.run import Report
 from audit.run import audit as run_audit
@@ -134,10 +134,10 @@ def audit(
     if continuous:
         if ledger or engine != "local" or as_json:
             raise click.UsageError("--continuous has no ledger, the local engine, and text")
-        return watch(parse_stores(list(stores)), Path(out), every, textfile)
+        return watch(_apart(parse_stores(list(stores)), out, textfile), Path(out), every, textfile)
     _refuse_unfit(engine, master, conf, ledger)
     directory = Path(out)
-    specs = parse_stores(list(stores))
+    specs = _apart(parse_stores(list(stores)), out, textfile)
     report: Report | None = None
     with ending.in_order(quiet=True):  # what a scan spilled is removed by any signal
         try:
@@ -163,6 +163,15 @@ def audit(
             say(line)
         say(f"report: {directory / 'index.html'}")
     return EXIT_CODES[report.verdict]
+
+
+def _apart(specs: list[StoreSpec], out: str, textfile: Path | None) -> list[StoreSpec]:
+    """The stores, which are only read: raises UsageError if a result would lie in one."""
+    for option, path in (("--out", out), ("--textfile", textfile)):
+        for spec in specs:
+            if path is not None and inside(str(path), spec.location):
+                raise click.UsageError(f"{option} {path}: it lies in the store {shown(spec.location)}")
+    return specs
 
 
 def _nothing_read(report: Report) -> str:

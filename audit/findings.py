@@ -31,6 +31,7 @@ KINDS: Final = {
     "phys_offset_mismatch": "a record names another place than where it stands",
     "file_unreadable": "a file cannot be read: its disk or its rights fail; the rest was audited without it",
     "missing_segment": "a file is missing between the first and the last one",
+    "same_file": "two replicas have one file, not a copy each: that they agree says nothing",
     "missing_start": "the oldest segments are gone since the broker stopped: not by retention",
     "cq_wrong": "a queue's entry names another record, size or tag than the log has at this place",
     "cq_missing": "records, a queue or all queues have no entries: no consumer finds them",

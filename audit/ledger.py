@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from audit.parts import Folder, Parts, hashes
 from audit.reading import history
-from audit.reading.history import CRC_MASK, SENT, json_object, lines_of
+from audit.reading.history import CRC_MASK, SENT, is_blank, json_object, lines_of
 from audit.reading.storage import codec_of
 from audit.reading.watched import WatchedFile, WatchedFolder
 from audit.sources.arrow import connected
@@ -238,7 +238,7 @@ def _tables(rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[pa.Table]:
 
 def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
-        if not line.strip():
+        if is_blank(line):
             continue
         where = f"{path}:{number}"
         yield where, json_object(line, where)
@@ -256,7 +256,7 @@ def from_rows(rows: Iterable[tuple[str, dict[str, Any]]], first: int = 0) -> pa.
             columns["line"].append(line)
             columns["uniq_key"].append(_text(row["uniq_key"]))
             columns["topic"].append(_text(row["topic"]))
-            columns["queue_id"].append(_number(row["queue_id"]))
+            columns["queue_id"].append(_number(row["queue_id"], 32))
             columns["queue_offset"].append(_number(row["queue_offset"]))
             columns["body_crc"].append(_number(row["body_crc"]) & CRC_MASK)
             columns["phys_offset"].append(_number(_or(row.get("phys_offset"), -1)))
@@ -281,9 +281,11 @@ def _text(value: Any) -> str:
     return value
 
 
-def _number(value: Any) -> int:
+def _number(value: Any, bits: int = 64) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"expected a whole number, found {value!r}")
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"expected a number of {bits} bits, found {value:.4g}")
     return value
 
 

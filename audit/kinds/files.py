@@ -1,6 +1,6 @@
 """Files that are missing, unreadable or of a wrong size.
 
-``file_unreadable``, ``missing_segment``, ``unreadable_region``, ``cq_missing``.
+``file_unreadable``, ``missing_segment``, ``unreadable_region``, ``cq_missing``, ``same_file``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica
+from audit.reading.storage import inode
 
 
 def files(facts: Facts) -> list[Finding]:
@@ -31,7 +32,7 @@ def files(facts: Facts) -> list[Finding]:
             copies = len(facts.holders(begin, end))
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         found += _sizes(facts, at)
-    return found
+    return found + _shared(facts)
 
 
 def _sizes(facts: Facts, at: int) -> list[Finding]:
@@ -56,3 +57,27 @@ def _of_another_size(r: Replica) -> str:
     if len(r.segments) < 2 or len(sizes) > 1 or r.segment_bytes in sizes:
         return ""
     return f"segment sizes differ: {sizes.pop()} bytes here, {r.segment_bytes} elsewhere"
+
+
+def _shared(facts: Facts) -> list[Finding]:
+    """Segments of two replicas that are one file by two names, as a hard link or a link makes them: what is
+    compared with itself is equal, and its copies are one."""
+    owners: dict[tuple[int, int], int] = {}
+    shared: dict[tuple[int, int], list[str]] = {}
+    for at, r in enumerate(facts.replicas):
+        for segment in r.segments:
+            number = inode(r.location, segment.file)
+            owner = owners.setdefault(number, at) if number is not None else at
+            if owner != at:
+                shared.setdefault((at, owner), []).append(segment.file)
+    return [
+        Finding(
+            "same_file",
+            WARN,
+            facts.replicas[at].name,
+            names[0],
+            expected="segments of its own",
+            found=f"{len(names)} that are also those of {facts.replicas[owner].name}",
+        )
+        for (at, owner), names in shared.items()
+    ]

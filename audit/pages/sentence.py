@@ -17,6 +17,7 @@ _WITHOUT: Final = {
     "unfinished": "Not everything could be read, so this is no clean bill.",
 }
 _TOPICS_MAX: Final = 3
+_OF_ALL: Final = frozenset({"queue_gap", "queue_order", "dup_queue_offset", "dup_message", "phantom"})
 _WHAT: Final = {
     "crc_mismatch": "{n} damaged {records}",
     "bytes_differ": "other bytes in {n} {records} than the others",
@@ -26,9 +27,10 @@ _WHAT: Final = {
     "missing_segment": "a log without one of its segments",
     "missing_start": "a log whose oldest segments were taken away",
     "divergent_suffix": "another history than the others",
-    "short_tail": "a log that ends before the others'",
+    "short_tail": "a log that ends too early",
     "extra_tail": "a log that ends behind the others'",
     "epoch_mismatch": "another epoch than the others",
+    "same_file": "files that are another replica's, too",
     "acked_missing": "no copy of {n} acknowledged {messages}",
     "acked_mismatch": "{n} acknowledged {messages} with another body or place",
     "acked_out_of_order": "{n} acknowledged {messages} in an order that their acknowledgements exclude",
@@ -64,9 +66,21 @@ def _of_windows(windows: Sequence[Window]) -> str:
     for severity in (ERROR, WARN):
         rows = [w for w in windows if w.severity == severity]
         if rows:
-            first = [w for w in rows if (w.kind, w.replica) == (rows[0].kind, rows[0].replica)]
-            return _told(first, _different(first), windows)
+            first, names = _alike(rows)
+            alike = [w for w in rows if w.kind == rows[0].kind and w.replica in names]
+            return _told(alike, _different(first, names), windows)
     return ""
+
+
+def _alike(rows: Sequence[Window]) -> tuple[list[Window], list[str]]:
+    """What the first replica has of its worst kind, and all that have it in the same places."""
+    kind, places = rows[0].kind, dict[str, list[tuple[int, int, str]]]()
+    for w in rows:
+        if w.kind == kind:
+            places.setdefault(w.replica, []).append((w.phys_offset, w.until, w.segment))
+    own = rows[0].replica
+    first = [w for w in rows if (w.kind, w.replica) == (kind, own)]
+    return first, [name for name, held in places.items() if held == places[own]]
 
 
 def _lost(lost: Sequence[Window]) -> str:
@@ -76,8 +90,11 @@ def _lost(lost: Sequence[Window]) -> str:
     return f"{number(count)} acknowledged {verb} lost, {where}"
 
 
-def _different(rows: Sequence[Window]) -> str:
-    holder = "Every replica has" if rows[0].replica == "*" else f"{rows[0].replica} has"
+def _different(rows: Sequence[Window], names: Sequence[str]) -> str:
+    holder = f"{_joined(names)} {'has' if len(names) == 1 else 'have'}"
+    if rows[0].kind in _OF_ALL:  # the row names the replica whose records were read
+        holder = "The log has"
+    holder = "Every replica has" if rows[0].replica == "*" else holder
     count = sum(w.records for w in rows)
     words = {name: name[:-1] if count == 1 else name for name in ("records", "messages", "places")}
     what = _WHAT.get(rows[0].kind, rows[0].kind).format(n=number(count), **words)

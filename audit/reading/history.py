@@ -7,6 +7,7 @@ Its lines are events, each with a ``type``: ``invoke``, then one of ``ok``, ``fa
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
@@ -48,6 +49,11 @@ def lines_of(file: Any) -> Iterator[bytes]:
         yield rest
 
 
+def is_blank(line: bytes) -> bool:
+    """Is it empty, or the mark of UTF-8 alone, which an editor puts before all?"""
+    return not line.strip().removeprefix(BOM_UTF8).strip()
+
+
 def json_object(line: bytes, where: str) -> dict[str, Any]:
     """Raises ConfigError, which names ``where``; OSError for a last line that is cut: its file is being
     written, or is not whole."""
@@ -79,7 +85,7 @@ def objects(
         for line in lines:
             if at >= end:
                 return
-            if line.strip():
+            if not is_blank(line):
                 yield f"{name} at byte {at}", json_object(line, f"{name} at byte {at}")
             at += len(line)
 

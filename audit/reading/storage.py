@@ -30,6 +30,8 @@ __all__ = [
     "Storage",
     "StoreSpec",
     "UnfitFileError",
+    "inode",
+    "inside",
     "open_file",
     "open_storage",
     "parse_stores",
@@ -161,18 +163,42 @@ def _listed(row: dict[str, Any]) -> StoreSpec:
 
 def _identity(location: str) -> object:
     """The same for two ways to one store: the directory its log lies in, or the URL when it is not local."""
+    path = _on_this_machine(location)
+    if "://" in path:
+        return path.rstrip("/")
+    # No store, or not readable: said when it is looked at.
+    return inode(location, "commitlog") or os.path.realpath(path)
+
+
+def _on_this_machine(location: str) -> str:
+    """The path of a store that lies here, whatever names it; else its URL."""
     path = location.removeprefix(BY_FSSPEC)
     path = unquote(path.removeprefix("file://")) if path.startswith("file://") else path
     if path.startswith("ssh://"):
         files = ssh_storage(path)
         path = files.root if isinstance(files, LocalStorage) else path
+    return path
+
+
+def inode(location: str, file: str) -> tuple[int, int] | None:
+    """Device and number of a file of a store, the same for all its names; None where that cannot be told."""
+    path = _on_this_machine(location)
     if "://" in path:
-        return path.rstrip("/")
+        return None
     try:
-        found = os.stat(os.path.join(path, "commitlog"))
-    except OSError:  # no store, or not readable: said when it is looked at
-        return os.path.realpath(path)
+        found = os.stat(os.path.join(path, file))
+    except OSError:
+        return None
     return found.st_dev, found.st_ino
+
+
+def inside(path: str, location: str) -> bool:
+    """Does a path of this machine, which need not be there yet, lie in a store?"""
+    store = _on_this_machine(location)
+    if "://" in store or not os.path.isdir(store):
+        return False
+    whole, root = os.path.realpath(path), os.path.realpath(store)
+    return os.path.commonpath([whole, root]) == root
 
 
 def _tail(location: str, parts: int) -> str:

@@ -129,6 +129,7 @@ _BY_HAND: Final = {
     "file_unreadable": "Replace the disk, and start the broker with an empty store: it copies the master's.",
     "file_corrupt": "Put the file back from its .bak or a backup while its broker is stopped.",
     "file_missing": "Put the file back from its .bak or a backup while its broker is stopped.",
+    "same_file": "Give stores that are copies of their own: one file counts as one copy.",
     "epoch_file_corrupt": "Start its broker while a master is there: it copies the master's epoch file.",
     "epoch_mismatch": "Start its broker with an empty store: it copies the master's log and epochs.",
     "dup_message": "Nothing to mend: a sender tried again. Consumers have to bear it.",

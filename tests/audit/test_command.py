@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click import UsageError
 from click.testing import CliRunner, Result
 
 from admin.exits import INTERRUPTED
@@ -145,3 +146,17 @@ def test_a_changed_segment_is_read_again(tmp_path: Path) -> None:
     assert call(*texts, "--out", out, "--incremental").return_value == 0
     next(p for p in PLANTS if p.name == "flipped bit").do(stores, writer)
     assert call(*texts, "--out", out, "--incremental").return_value == 2
+
+
+@pytest.mark.parametrize("where", ["", "report", "commitlog", "../link/config"])
+@pytest.mark.parametrize("option", ["--out", "--textfile"])
+def test_no_result_lies_in_a_store(option: str, where: str, tmp_path: Path) -> None:
+    stores, _ = plant("nothing", tmp_path)
+    (tmp_path / "link").symlink_to(stores[1])
+    before = sorted(Path(stores[1]).rglob("*"))
+    rest = [] if option == "--out" else ["--out", str(tmp_path / "out")]
+    path = f"{stores[1]}/{where}/audit.prom" if rest else f"{stores[1]}/{where}"
+    refused = call(*stores, option, path, *rest).exception
+    assert isinstance(refused, UsageError)
+    assert "it lies in the store" in str(refused)
+    assert sorted(Path(stores[1]).rglob("*")) == before

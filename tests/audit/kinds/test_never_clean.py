@@ -255,3 +255,18 @@ def test_what_is_lost_follows_from_no_warning(held: int, severity: str) -> None:
     for begin, expected in ((100, "info"), (50, "error")):
         wrong = Finding("epoch_mismatch", "error", "r0", phys_offset=begin, until=200)
         assert causes.link([suffix, wrong], ["r0"])[1].severity == expected
+
+
+@pytest.mark.parametrize("how", ["hard links", "links"])
+def test_segments_that_are_one_file_are_no_copies(how: str, tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    for store in stores[1:]:
+        for segment in sorted((store / "commitlog").iterdir()):
+            segment.unlink()
+            original = stores[0] / "commitlog" / segment.name
+            segment.hardlink_to(original) if how == "hard links" else segment.symlink_to(original)
+    report = run_local(stores, None)
+    told = [(f.kind, f.severity, f.replica, f.segment, f.found) for f in report.findings]
+    words = "3 that are also those of r0"
+    assert told == [("same_file", "warn", f"r{n}", f"commitlog/{FIRST}", words) for n in (1, 2)]
+    assert report.verdict == "warnings"

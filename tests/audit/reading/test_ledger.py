@@ -40,7 +40,7 @@ def test_json_lines_and_parquet_are_the_same_ledger(tmp_path: Path) -> None:
         ('{"uniq_key":"K"}', "topic is missing"),
         (json.dumps({**ROW, "queue_id": "x"}), "whole number"),
         (json.dumps({**ROW, "uniq_key": 5}), "expected text"),
-        (json.dumps({**ROW, "queue_id": 1 << 40}), "ledger"),
+        (json.dumps({**ROW, "queue_id": 1 << 40}), "bad.jsonl:2: expected a number of 32 bits"),
     ],
 )
 def test_a_bad_line_is_named(text: str, said: str, tmp_path: Path) -> None:
@@ -150,3 +150,24 @@ def test_a_line_of_a_history_that_is_no_known_event_is_named(line: dict[str, Any
 
 def test_each_event_of_a_drill_is_a_send_or_known_to_be_none() -> None:
     assert {kind.type for kind in get_args(HistoryEvent)} == {"invoke", "ok", "fail", "unknown", *NO_SENDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("queue_offset", 2**70), ("queue_id", 2**31), ("phys_offset", 2**63)]
+)
+def test_a_number_that_no_column_holds_is_named_by_its_line(name: str, value: int, tmp_path: Path) -> None:
+    path = tmp_path / "acked.jsonl"
+    row = {"uniq_key": "k", "topic": "T", "queue_id": 0, "queue_offset": 0, "body_crc": 1}
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, name: value}) + "\n")
+    with pytest.raises(ConfigError, match=r"acked\.jsonl:2: expected a number of \d+ bits"):
+        read_ledger(str(path))
+
+
+@pytest.mark.parametrize("begin", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n"])
+def test_the_mark_of_an_editor_before_all_is_no_line(begin: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "acked.jsonl"
+    row = {"uniq_key": "k", "topic": "T", "queue_id": 0, "queue_offset": 0, "body_crc": 1}
+    path.write_bytes(begin + json.dumps(row).encode() + b"\r\n")
+    ledger = read_ledger(str(path))
+    assert (len(ledger), ledger.body_crc("k")) == (1, 1)
+    ledger.close()
