@@ -16,7 +16,7 @@ from audit.findings import INFO, WARN, Finding
 from audit.kinds.entries import tail_from
 from audit.kinds.facts import Facts
 from audit.reading.beside import Beside
-from audit.reading.index_files import Head, IndexTask, Log, hashes_at, heads, last_offset, slots_of
+from audit.reading.index_files import Head, IndexTask, Log, last_offset, shapes
 from audit.reading.layout import Replica
 from audit.reading.storage import open_storage
 
@@ -82,10 +82,7 @@ def log_of(r: Replica) -> Log:
 def _heads(r: Replica) -> list[tuple[Head, int]]:
     storage, where = open_storage(r.location), log_of(r)
     try:
-        return [
-            (head, slots_of(storage, head, hashes_at(storage, where, head.begin_offset)))
-            for head in heads(storage)
-        ]
+        return shapes(storage, where)
     finally:
         storage.close()
 

@@ -1,25 +1,32 @@
 """Which copies of a stretch does anything but their number speak for?
 
 Asked in this order, each of the copies that the one before left: the ledger, which confirms messages; the
-places of queues, which ascend by one along a log; queue entries of replicas whose own copy does not have what
-they name. A copy that only others outnumber is not wrong by that.
+places of queues, which ascend by one along a log; queue entries, and then index entries, of replicas whose
+own copy does not have what they name. A copy that only others outnumber is not wrong by that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from typing import Final
 
 from audit.compare import covering_start
 from audit.intervals import Interval
+from audit.kinds.index import log_of
+from audit.reading.index_files import Head, hashes_of, names, shapes
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.queue_files import entry_at
-from audit.reading.record import Record, parse
+from audit.reading.record import Record, indexed_words, parse
 from audit.reading.scan import window
 from audit.reading.storage import open_storage
 
 Group = list[int]
 """Replicas with the same bytes."""
+Rows = list[tuple[Record, bytes]]
+"""Records and their bytes."""
+Held = dict[int, Rows]
+"""What each group has of the stretch, by its first replica."""
 Named = tuple[str, int, int, int, int, int]
 """A record as a queue's entry names it: topic, queue, place, offset, size, tag code."""
 
@@ -39,6 +46,7 @@ class Witnesses:
     def __init__(self, replicas: Sequence[Replica], body_crc: Callable[[str], int | None] | None) -> None:
         self._replicas, self._body_crc = replicas, body_crc
         self._asked = 0
+        self._indexes: dict[int, list[tuple[Head, int]]] = {}
 
     def left(self, groups: list[Group], span: Interval) -> tuple[list[Group], str]:
         """The groups that are not contradicted, and by what others are. Raises OSError."""
@@ -47,7 +55,11 @@ class Witnesses:
         held = {group[0]: records(self._replicas[group[0]], *span) for group in groups}
         ways = [("the ledger", self._confirmed)] if self._body_crc is not None else []
         if self._asked <= _ASKED_MAX:
-            ways += [("places of queues", self._in_place), ("queue entries", self._named)]
+            ways += [
+                ("places of queues", self._in_place),
+                ("queue entries", self._named),
+                ("the index", self._indexed),
+            ]
         by = ""
         for name, score in ways:
             scores = score(groups, held, span)
@@ -59,30 +71,30 @@ class Witnesses:
                 break
         return groups, by
 
-    def _confirmed(self, groups: list[Group], held: dict[int, list[Record]], span: Interval) -> list[int]:
+    def _confirmed(self, groups: list[Group], held: Held, span: Interval) -> list[int]:
         """How many acknowledged messages each has with their bodies."""
         assert self._body_crc is not None, "asked with a ledger only"
         ask = self._body_crc
         return [
             sum(
                 ask(record.uniq_key) in (record.body_crc, record.plain_crc)
-                for record in held[group[0]]
+                for record, _ in held[group[0]]
                 if record.uniq_key
             )
             for group in groups
         ]
 
-    def _in_place(self, groups: list[Group], held: dict[int, list[Record]], span: Interval) -> list[int]:
+    def _in_place(self, groups: list[Group], held: Held, span: Interval) -> list[int]:
         return [-self._breaks(self._replicas[group[0]], held[group[0]], span) for group in groups]
 
-    def _breaks(self, r: Replica, own: list[Record], span: Interval) -> int:
+    def _breaks(self, r: Replica, own: Rows, span: Interval) -> int:
         """How often a queue's places do not go on, into the stretch, in it and out of it."""
         before = records(r, _border_before(r, span[0]), span[0])
         behind = records(r, span[1], span[1] + _NEAR_BYTES)
         following: dict[tuple[str, int], int] = {}
         left: set[tuple[str, int]] = set()  # queues that were followed out of the stretch
         broken = 0
-        for record in (*before, *own, *behind):
+        for record, _ in (*before, *own, *behind):
             queue = (record.topic, record.queue_id)
             if record.sys_flag & _UNPLACED or queue in left:
                 continue
@@ -93,9 +105,9 @@ class Witnesses:
                 left.add(queue)
         return broken
 
-    def _named(self, groups: list[Group], held: dict[int, list[Record]], span: Interval) -> list[int]:
+    def _named(self, groups: list[Group], held: Held, span: Interval) -> list[int]:
         """How many entries of the other replicas name what only this copy has."""
-        names = {first: {_name(record) for record in rows} for first, rows in held.items()}
+        named = {first: {_name(record) for record, _ in rows} for first, rows in held.items()}
         told: list[int] = []
         for group in groups:
             others = [other for other in groups if other is not group]
@@ -104,7 +116,7 @@ class Witnesses:
                     self._names(at, name)
                     for other in others
                     for at in other
-                    for name in sorted(names[group[0]] - names[other[0]])[:_NAMED_MAX]
+                    for name in sorted(named[group[0]] - named[other[0]])[:_NAMED_MAX]
                 )
             )
         return told
@@ -119,6 +131,52 @@ class Witnesses:
         finally:
             storage.close()
 
+    def _indexed(self, groups: list[Group], held: Held, span: Interval) -> list[int]:
+        """How many index entries of the other replicas name a key that only this copy has there."""
+        keys = {
+            first: {
+                (value, record.offset)
+                for record, raw in rows
+                for value in hashes_of(record, indexed_words(raw))
+            }
+            for first, rows in held.items()
+        }
+        return [
+            sum(
+                self._has_entry(at, *key)
+                for other in groups
+                if other is not group
+                for at in other
+                for key in sorted(keys[group[0]] - keys[other[0]])[:_NAMED_MAX]
+            )
+            for group in groups
+        ]
+
+    def _has_entry(self, at: int, value: int, offset: int) -> bool:
+        # The record with which a file begins may be the wrong one: then another file of its size tells.
+        known = sorted(
+            (slots, head.size) for of in range(len(self._replicas)) for head, slots in self._shapes(of)
+        )
+        slots_of = {size: slots for slots, size in known}
+        storage = open_storage(self._replicas[at].location)
+        try:
+            return any(
+                names(storage, head, slots or slots_of[head.size], value, offset)
+                for head, slots in self._shapes(at)
+            )
+        except OSError:
+            return False  # that its index cannot be read has its own row
+        finally:
+            storage.close()
+
+    def _shapes(self, at: int) -> list[tuple[Head, int]]:
+        if at not in self._indexes:
+            self._indexes[at] = []
+            storage = open_storage(self._replicas[at].location)
+            with closing(storage), suppress(OSError):
+                self._indexes[at] = shapes(storage, log_of(self._replicas[at]))
+        return self._indexes[at]
+
 
 def _name(record: Record) -> Named:
     return (
@@ -131,10 +189,10 @@ def _name(record: Record) -> Named:
     )
 
 
-def records(r: Replica, begin: int, until: int) -> list[Record]:
+def records(r: Replica, begin: int, until: int) -> Rows:
     """Those that begin in [``begin``, ``until``), from a border on, up to what cannot be read. Raises
     OSError."""
-    found: list[Record] = []
+    found: Rows = []
     storage = open_storage(r.location)
     try:
         for segment in r.segments:
@@ -153,7 +211,7 @@ def records(r: Replica, begin: int, until: int) -> list[Record]:
                 if not parsed.size:
                     return found
                 if parsed.record is not None and parsed.damage is None:
-                    found.append(parsed.record)
+                    found.append((parsed.record, data[at - base : at - base + parsed.size]))
                 at += parsed.size
     finally:
         storage.close()

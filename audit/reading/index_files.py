@@ -40,6 +40,7 @@ _DEFAULT_ENTRIES: Final = 20_000_000
 _ROLLBACK: Final = 0xC
 _SEARCHED_BYTES_MAX: Final = 64 * 1024 * 1024
 _NAME_CHARS: Final = 17
+_CHAIN_MAX: Final = 1000
 
 INDEX: Final = pa.schema(
     [
@@ -317,8 +318,7 @@ class _Check:
             if record.sys_flag & _ROLLBACK == _ROLLBACK:
                 must: frozenset[int] = frozenset()
             else:
-                keys = [record.uniq_key, *words.keys]
-                must = frozenset(key_hash(record.topic, key) for key in keys if key)
+                must = hashes_of(record, words)
             # RocketMQ 5.4 and newer index tags, too.
             tag = {key_hash(record.topic, f"T#{words.tags}")} if words.tags else set()
             self._records[record.offset] = _Logged(record, must, must | tag)
@@ -348,6 +348,37 @@ class _Check:
                 "found": found,
             }
         )
+
+
+def shapes(storage: Storage, log: Log) -> list[tuple[Head, int]]:
+    """Each file of a store and its slots, 0 where that cannot be told."""
+    return [
+        (head, slots_of(storage, head, hashes_at(storage, log, head.begin_offset))) for head in heads(storage)
+    ]
+
+
+def names(storage: Storage, head: Head, slots: int, value: int, offset: int) -> bool:
+    """Has the file an entry of that hash and physical offset? It is looked up as a broker does."""
+    if not slots or not head.begin_offset <= offset <= head.end_offset:
+        return False
+    number = int.from_bytes(storage.read(head.file, HEADER_BYTES + 4 * (value % slots), 4))
+    for _ in range(_CHAIN_MAX):
+        if not 0 < number < head.following:
+            return False
+        raw = storage.read(head.file, HEADER_BYTES + 4 * slots + ENTRY_BYTES * number, ENTRY_BYTES)
+        if len(raw) < ENTRY_BYTES:
+            return False
+        (entry,) = np.frombuffer(raw, ENTRY)
+        if (int(entry["hash"]), int(entry["offset"])) == (value, offset):
+            return True
+        number = int(entry["before"])
+    return False
+
+
+def hashes_of(record: Record, words: Words) -> frozenset[int]:
+    """What an index must have of it."""
+    keys = (record.uniq_key, *words.keys)
+    return frozenset(key_hash(record.topic, key) for key in keys if key)
 
 
 def hashes_at(storage: Storage, log: Log, offset: int) -> frozenset[int]:

@@ -17,7 +17,7 @@ from audit.run import audit
 from audit.tables import Engine
 from model.message import java_hash
 from tests.audit.plants import delayed, make_queued, run_local
-from tests.audit.stores import LogWriter, copies, enter, patch, queue_file, record, unpack, write_epochs
+from tests.audit.stores import LogWriter, copies, enter, look, patch, queue_file, record, unpack, write_epochs
 
 Damage = Callable[[Path], None]
 
@@ -127,6 +127,13 @@ def test_a_running_brokers_queues_may_end_early_or_reach_behind_the_noted_end(tm
     assert run_local(stores, ledger).findings == []
 
 
+def border(store: Path, at: int) -> int:
+    """Where the next record begins."""
+    while look(store, at + 28, 8) != at.to_bytes(8):
+        at += 1
+    return at
+
+
 def test_a_running_brokers_last_entries_are_right_where_there_are_any(tmp_path: Path) -> None:
     """Of a log that was cut something may be left there, of one that never was nothing."""
     stores, ledger = make_queued(tmp_path)
@@ -135,7 +142,7 @@ def test_a_running_brokers_last_entries_are_right_where_there_are_any(tmp_path: 
     change(39, tags=1)(stores[1])
     assert rows(run_local(stores, ledger).findings) == [("cq_wrong", "warn", "r1", 1, 39, 1)]
     for store in stores:
-        write_epochs(store, [(1, 0), (2, 100)])
+        write_epochs(store, [(1, 0), (2, border(store, 100))])
     assert run_local(stores, ledger).findings == []
 
 
@@ -154,7 +161,7 @@ def test_a_cut_logs_entries_may_be_left_over_at_the_ends_of_its_queues(tmp_path:
     """RocketMQ cuts a former master's log and sets its queues' ends; the entries stay in the files."""
     stores, ledger = make_queued(tmp_path)
     for store in stores:
-        write_epochs(store, [(1, 0), (2, 8000)])
+        write_epochs(store, [(1, 0), (2, border(store, 8000))])
     beyond(stores[2])
     report = run_local(stores, ledger)
     assert rows(report.findings) == [("cq_dangling", "info", "r2", 1, 40, 2)]

@@ -12,7 +12,7 @@ from audit.reading.record import MAGIC_BLANK
 from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, make_queued, run_local
-from tests.audit.stores import SEGMENT, LogWriter, look, patch, record
+from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, unpack
 
 
 def _at(writer: LogWriter, n: int) -> int:
@@ -107,3 +107,17 @@ def test_acknowledged_messages_outweigh_two_logs_that_end_otherwise(tmp_path: Pa
     _blank(stores[1:], _at(writer, 77))
     report = run_local(stores, ledger_at(tmp_path, writer.rows))
     assert {f.replica for f in report.findings if f.kind == "divergent_suffix"} == {"r1", "r2"}
+
+
+def test_the_index_outweighs_two_copies_with_another_key(tmp_path: Path) -> None:
+    """A key is under no CRC, and no queue knows it."""
+    stores = copies(unpack("plain-11", tmp_path))
+    segment = sorted((stores[0] / "commitlog").iterdir())[0].name
+    at = (stores[0] / "commitlog" / segment).read_bytes().index(b"UNIQ_KEY\x01") + len("UNIQ_KEY\x01") + 5
+    for store in stores[1:]:
+        with (store / "commitlog" / segment).open("r+b") as file:
+            file.seek(at)
+            file.write(b"#")
+    assert _differ(run_local(stores, None)) == [
+        (f"r{n}", "error", 1, "what the index contradicts") for n in (1, 2)
+    ]
