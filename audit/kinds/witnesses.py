@@ -52,7 +52,6 @@ class Witnesses:
         """The groups that are not contradicted, and by what others are. Raises OSError."""
         span = (span[0], min(span[1], span[0] + _LOOKED_BYTES))
         self._asked += 1
-        held = {group[0]: records(self._replicas[group[0]], *span) for group in groups}
         ways = [("the ledger", self._confirmed)] if self._body_crc is not None else []
         if self._asked <= _ASKED_MAX:
             ways += [
@@ -60,6 +59,7 @@ class Witnesses:
                 ("queue entries", self._named),
                 ("the index", self._indexed),
             ]
+        held = {group[0]: records(self._replicas[group[0]], *span) for group in groups if ways}
         by = ""
         for name, score in ways:
             scores = score(groups, held, span)

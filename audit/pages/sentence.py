@@ -42,6 +42,11 @@ _WHAT: Final = {
     "cq_wrong": "wrong queue entries",
     "cq_missing": "records without queue entries",
     "cq_dangling": "queue entries without records",
+    "index_wrong": "an index that does not agree with the log",
+    "index_missing": "records that no index names",
+    "epoch_file_corrupt": "an epoch file that cannot be right",
+    "file_corrupt": "a small file that is not as it was written",
+    "file_missing": "a small file less than it should have",
     "timer_wrong": "timers that do not agree with the log",
     "consumer_offset_beyond": "a consumer group that is further than its queue",
 }

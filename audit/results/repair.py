@@ -20,6 +20,7 @@ _LOST: Final = (
     "No store that was audited holds these messages. Audit again with the stores of dead replicas and of "
     "backups (keelmq backup restore); else their senders have to send them again."
 )
+_ENDED: Final = "No replica goes on where this log has to: look in a backup (keelmq backup restore)."
 _OUTVOTED: Final = (
     "This copy is right where most of the others are wrong alike: no command may take what they hold. Mend "
     "those first."
@@ -116,6 +117,8 @@ def _of(f: Finding, replicas: Sequence[Replica], sound: _Sound) -> tuple[str, st
     if own is not None and f.kind in _COPIED and (source := _holder(f, own, replicas)) is not None:
         why = "With its broker stopped, this brings the file back; keelmq store verify checks it."
         return own.name, _copy(f, own, source), why
+    if f.kind == "short_tail" and f.severity == ERROR and not f.copies:
+        return f.replica, "", _ENDED
     if own is not None and f.kind in _BY_MASTER:
         why = "Start its broker in the group: it follows the master from where both agree, or says why not."
         return own.name, "", why
