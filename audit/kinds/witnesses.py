@@ -7,7 +7,7 @@ own copy does not have what they name. A copy that only others outnumber is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from typing import Final
 
@@ -85,25 +85,10 @@ class Witnesses:
         ]
 
     def _in_place(self, groups: list[Group], held: Held, span: Interval) -> list[int]:
-        return [-self._breaks(self._replicas[group[0]], held[group[0]], span) for group in groups]
-
-    def _breaks(self, r: Replica, own: Rows, span: Interval) -> int:
-        """How often a queue's places do not go on, into the stretch, in it and out of it."""
-        before = records(r, _border_before(r, span[0]), span[0])
-        behind = records(r, span[1], span[1] + _NEAR_BYTES)
-        following: dict[tuple[str, int], int] = {}
-        left: set[tuple[str, int]] = set()  # queues that were followed out of the stretch
-        broken = 0
-        for record, _ in (*before, *own, *behind):
-            queue = (record.topic, record.queue_id)
-            if record.sys_flag & _UNPLACED or queue in left:
-                continue
-            goes_on = following.get(queue, record.queue_offset) == record.queue_offset
-            broken += record.offset >= span[0] and not goes_on
-            following[queue] = record.queue_offset + record.advance
-            if record.offset >= span[1]:
-                left.add(queue)
-        return broken
+        logs = [self._replicas[group[0]] for group in groups]
+        before = _agreed(records(r, _border_before(r, span[0]), span[0]) for r in logs)
+        behind = _agreed(records(r, span[1], span[1] + _NEAR_BYTES) for r in logs)
+        return [-_breaks([*before, *_of(held[group[0]]), *behind], span) for group in groups]
 
     def _named(self, groups: list[Group], held: Held, span: Interval) -> list[int]:
         """How many entries of the other replicas name what only this copy has."""
@@ -176,6 +161,38 @@ class Witnesses:
             with closing(storage), suppress(OSError):
                 self._indexes[at] = shapes(storage, log_of(self._replicas[at]))
         return self._indexes[at]
+
+
+def _of(rows: Rows) -> list[Record]:
+    return [record for record, _ in rows]
+
+
+def _agreed(held: Iterable[Rows]) -> list[Record]:
+    """What the copies have around a stretch, by place: each may be damaged there, and lack some of it. Where
+    they have different records, none."""
+    found: dict[int, Record | None] = {}
+    for record in (record for rows in held for record in _of(rows)):
+        known = found.setdefault(record.offset, record)
+        if known is not None and _name(known) != _name(record):
+            found[record.offset] = None
+    return [record for _, record in sorted(found.items()) if record is not None]
+
+
+def _breaks(rows: Iterable[Record], span: Interval) -> int:
+    """How often a queue's places do not go on, into the stretch, in it and out of it."""
+    following: dict[tuple[str, int], int] = {}
+    left: set[tuple[str, int]] = set()  # queues that were followed out of the stretch
+    broken = 0
+    for record in rows:
+        queue = (record.topic, record.queue_id)
+        if record.sys_flag & _UNPLACED or queue in left:
+            continue
+        goes_on = following.get(queue, record.queue_offset) == record.queue_offset
+        broken += record.offset >= span[0] and not goes_on
+        following[queue] = record.queue_offset + record.advance
+        if record.offset >= span[1]:
+            left.add(queue)
+    return broken
 
 
 def _name(record: Record) -> Named:

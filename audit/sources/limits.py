@@ -28,7 +28,8 @@ _BYTES_MAX: Final = {
 
 def bytes_max(path: str) -> int:
     """Of a file, by its path below the store; one that lies beside the folders is a note of a few lines."""
-    return _BYTES_MAX.get(path.partition("/")[0], _NOTE_BYTES_MAX)
+    folder, slash, _ = path.partition("/")
+    return _BYTES_MAX.get(folder, _MAPPED_BYTES_MAX if slash else _NOTE_BYTES_MAX)
 
 
 class Limited:

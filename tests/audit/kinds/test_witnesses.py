@@ -121,3 +121,13 @@ def test_the_index_outweighs_two_copies_with_another_key(tmp_path: Path) -> None
     assert _differ(run_local(stores, None)) == [
         (f"r{n}", "error", 1, "what the index contradicts") for n in (1, 2)
     ]
+
+
+def test_damage_of_a_neighbour_is_no_evidence(tmp_path: Path) -> None:
+    """The next record of the queue is damaged on two replicas: no places are skipped by that."""
+    stores, writer, _ = make(tmp_path)
+    at = _at(writer, 40)
+    patch(stores[2], at + 41, bytes([look(stores[2], at + 41, 1)[0] ^ 4]))  # when it was born
+    for store in stores[:2]:
+        patch(store, _at(writer, 42) + 90, b"?")
+    assert _differ(run_local(stores, None)) == [("r2", "error", 2, "")]
