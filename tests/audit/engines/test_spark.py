@@ -26,6 +26,8 @@ from audit.reading.layout import find_ends, load
 from audit.reading.storage import parse_stores
 from audit.run import Report, audit
 from audit.tables import Engine, EngineError, Task, View
+from model.ids import PhysicalOffset
+from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests import ROOT
 from tests.audit import learner
 from tests.audit.border import BORDER, PLACES, append, made
@@ -41,7 +43,17 @@ from tests.audit.plants import (
     run_with,
     topic_created_again,
 )
-from tests.audit.stores import LogWriter, copies, ledger_of, look, patch, queue_file, trio
+from tests.audit.stores import (
+    LogWriter,
+    copies,
+    ledger_of,
+    look,
+    patch,
+    queue_file,
+    record,
+    trio,
+    write_epochs,
+)
 from tests.audit.without_java import without_java
 
 pytest.importorskip("pyspark")
@@ -147,6 +159,25 @@ def test_a_learner_that_is_cut_or_behind_gives_the_same_rows(
     expected = learner.check(LocalEngine(), learner.CASES[name], tmp_path / "a")
     found = learner.check(cast(Engine, engine), learner.CASES[name], tmp_path / "b")
     assert found.findings == expected.findings
+
+
+def test_evidence_and_each_store_s_own_notes_give_the_same_rows(engine: object, tmp_path: Path) -> None:
+    """Two copies altered alike, segments that no retention took, an epoch inside a record, a pipe."""
+    stores, writer, ledger = make(tmp_path)
+    at = int(str(writer.rows[50]["phys_offset"]))
+    for store in stores:
+        noted = Checkpoint(1, 1, 1, confirm_offset=PhysicalOffset(writer.end))
+        noted.log_start = PhysicalOffset(0)
+        (store / "checkpoint").write_bytes(noted.encode().ljust(FILE_BYTES, b"\0"))
+        write_epochs(store, [(1, 0), (3, at + 9)])
+        (store / "commitlog" / f"{0:020d}").unlink()
+    for store in stores[1:]:
+        patch(store, at, record(at, 25, b"x-50" * 5, key="m50", stamp=1050))
+    os.mkfifo(stores[0] / "bootId.json")
+    local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
+    assert local == spark
+    kinds = {f.kind for f in spark if f.severity == "error"}
+    assert kinds == {"bytes_differ", "acked_missing", "epoch_mismatch", "file_unreadable"}
 
 
 def test_what_is_carried_across_a_border_gives_the_same_rows(engine: object, tmp_path: Path) -> None:
