@@ -120,10 +120,13 @@ def _stretch(facts: Facts, d: Difference, asked: Asked) -> list[Finding]:
     best = _largest(left)
     if len(best) > 1:
         return [_tied(facts, d, pair, best, asked.body_crc)]
-    # What is equal to a wrong copy of the pair is in no other pair.
-    wrong = [group for group in groups if group is not best[0] and set(group) & set(pair)]
     by = by if best[0] not in _largest(groups) else ""
-    return [_wrong(facts, d, at, best[0], by, ambiguous=False) for group in wrong for at in group]
+    return [_wrong(facts, d, at, best[0], by, ambiguous=False) for at in _contradicted(groups, best[0], pair)]
+
+
+def _contradicted(groups: list[list[int]], best: list[int], pair: list[int]) -> list[int]:
+    """Of the pair, with those that are equal to them: these are in no other pair."""
+    return [at for group in groups if group is not best and set(group) & set(pair) for at in group]
 
 
 def _largest(groups: list[list[int]]) -> list[list[int]]:
@@ -200,31 +203,33 @@ def _suffix(
 ) -> Iterator[Finding]:
     """One log went its own way. Later epoch wins, then the acknowledged messages, then what queues say of
     both, then the majority."""
-    acked_in, same = asked.acked_in, asked.same_bytes
-    begin, end = run.start, run.until
+    begin, same = run.start, asked.same_bytes
     a, b = facts.replicas[base], facts.replicas[other]
-    epochs = (a.epoch_at(a.end - 1), b.epoch_at(b.end - 1))
-    votes = _vote(facts, base, other, (begin, min(end, a.end, b.end)), same)
-    wrong, ambiguous = other, False
-    if epochs[0] != epochs[1]:
-        wrong = base if epochs[0] < epochs[1] else other
+    span = (begin, min(run.until, a.end, b.end))
+    votes = _vote(facts, base, other, span, same)
+    later = a.epoch_at(a.end - 1) != b.epoch_at(b.end - 1)
+    if later:
+        wrong, ambiguous = (base if a.epoch_at(a.end - 1) < b.epoch_at(b.end - 1) else other), False
     else:
-        counts = (acked_in(base, begin, other), acked_in(other, begin, base))
-        left, _ = asked.weigh([[base], [other]], (begin, end))
-        if counts[0] != counts[1]:
-            wrong = base if counts[0] < counts[1] else other
-        elif len(left) == 1:
-            wrong = base if left == [[other]] else other
-        else:
-            wrong = base if votes[0] < votes[1] else other
-            ambiguous = votes[0] == votes[1]
+        wrong, ambiguous = _of_one_epoch(base, other, (begin, run.until), votes, asked)
     right = base if wrong == other else other
-    span = (begin, min(end, a.end, b.end))
     alike = [at for at in facts.holders(*span) if at not in (base, other)] if wrong == base else []
     copies = votes[0] if right == base else votes[1]
     for at in (wrong, *(at for at in alike if same(base, at, span))):  # they are in no pair of their own
-        later = epochs[0] != epochs[1]
         yield _of_suffix(facts, run, at, right, asked, ambiguous=ambiguous, later=later, copies=copies)
+
+
+def _of_one_epoch(
+    base: int, other: int, span: Interval, votes: tuple[int, int], asked: Asked
+) -> tuple[int, bool]:
+    """Which of two logs is the wrong one, and whether nothing tells."""
+    counts = (asked.acked_in(base, span[0], other), asked.acked_in(other, span[0], base))
+    if counts[0] != counts[1]:
+        return (base if counts[0] < counts[1] else other), False
+    left, _ = asked.weigh([[base], [other]], span)
+    if len(left) == 1:
+        return (base if left == [[other]] else other), False
+    return (base if votes[0] < votes[1] else other), votes[0] == votes[1]
 
 
 def _of_suffix(

@@ -20,7 +20,11 @@ _LOST: Final = (
     "No store that was audited holds these messages. Audit again with the stores of dead replicas and of "
     "backups (keelmq backup restore); else their senders have to send them again."
 )
-_ENDED: Final = "No replica goes on where this log has to: look in a backup (keelmq backup restore)."
+_NOWHERE: Final = {
+    "short_tail": "No replica goes on where this log has to: look in a backup (keelmq backup restore).",
+    "epoch_mismatch": "Its log contradicts this file, and no other has to be right: look in a backup.",
+}
+"""What is wrong by the store itself; that others are right nobody says."""
 _OUTVOTED: Final = (
     "This copy is right where most of the others are wrong alike: no command may take what they hold. Mend "
     "those first."
@@ -95,34 +99,38 @@ class _Sound:
 
 
 def _of(f: Finding, replicas: Sequence[Replica], sound: _Sound) -> tuple[str, str, str]:
-    own = next((r for r in replicas if r.name == f.replica), None)
     if _lost(f):
         return f.replica, "", _LOST
     if f.ambiguous:
         return f.replica, "", _UNDECIDED
-    if own is not None and f.kind in _BY_REPAIR | _BY_LOG and not sound.sources(own) and len(replicas) > 1:
+    own = next((r for r in replicas if r.name == f.replica), None)
+    found = _by_command(f, own, replicas, sound) if own is not None else None
+    return found or (f.replica, "", _by_hand(f, own is not None))
+
+
+def _by_command(
+    f: Finding, own: Replica, replicas: Sequence[Replica], sound: _Sound
+) -> tuple[str, str, str] | None:
+    if f.kind in _BY_REPAIR | _BY_LOG and not sound.sources(own) and len(replicas) > 1:
         return own.name, "", _OUTVOTED
-    if own is not None and f.kind in _BY_REPAIR and f.copies:
-        return (
-            own.name,
-            _repair(own, replicas, sound),
-            "With its broker stopped, this takes the right bytes of the others, and makes queues and index.",
-        )
-    if own is not None and f.kind in _BY_LOG:
-        return (
-            own.name,
-            _repair(own, replicas, sound),
-            "With its broker stopped, this makes queues and index of the log.",
-        )
-    if own is not None and f.kind in _COPIED and (source := _holder(f, own, replicas)) is not None:
+    if f.kind in _BY_REPAIR and f.copies:
+        why = "With its broker stopped, this takes the right bytes of the others, and makes queues and index."
+        return own.name, _repair(own, replicas, sound), why
+    if f.kind in _BY_LOG:
+        why = "With its broker stopped, this makes queues and index of the log."
+        return own.name, _repair(own, replicas, sound), why
+    if f.kind in _COPIED and (source := _holder(f, own, replicas)) is not None:
         why = "With its broker stopped, this brings the file back; keelmq store verify checks it."
         return own.name, _copy(f, own, source), why
-    if f.kind == "short_tail" and f.severity == ERROR and not f.copies:
-        return f.replica, "", _ENDED
-    if own is not None and f.kind in _BY_MASTER:
-        why = "Start its broker in the group: it follows the master from where both agree, or says why not."
-        return own.name, "", why
-    return f.replica, "", _BY_HAND.get(f.kind, _OTHERWISE)
+    return None
+
+
+def _by_hand(f: Finding, of_one: bool) -> str:
+    if f.severity == ERROR and not f.copies and f.kind in _NOWHERE:
+        return _NOWHERE[f.kind]
+    if of_one and f.kind in _BY_MASTER:
+        return "Start its broker in the group: it follows the master from where both agree, or says why not."
+    return _BY_HAND.get(f.kind, _OTHERWISE)
 
 
 _OTHERWISE: Final = (

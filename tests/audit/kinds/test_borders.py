@@ -9,6 +9,7 @@ import pytest
 
 from audit.findings import Finding
 from audit.reading.record import MAGIC_BLANK
+from audit.results.repair import steps
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.plants import make, run_local
@@ -40,6 +41,7 @@ def test_an_epoch_that_begins_inside_a_record_on_every_replica_is_named(more: in
     report = run_local(stores, None)
     expected = [("epoch_mismatch", "error", f"r{n}", begin, begin + more + 1) for n in range(3)]
     assert (_told(report.findings), report.verdict) == (expected, "diverged")
+    assert not any("empty store" in step.why for step in steps(report.findings, report.replicas))
 
 
 def test_an_epoch_that_begins_behind_the_log_s_end_is_named(tmp_path: Path) -> None:
