@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaos.checks import messages, order
 from chaos.checks.violation import Violation
+from chaos.drills import asked
 from chaos.history import History, Invoke, Ok, Read, Send
 from client.message import Queue
 
@@ -200,33 +201,34 @@ def longest_gap(times_ms: Sequence[float], fault_ms: float, until_ms: float) -> 
 
 
 def outages(history: History, strikes_ms: Sequence[float], until_ms: float) -> list[float]:
-    """The longest time without an acknowledgement after each strike, to the next one, of each queue that
-    anything was sent to: strike by strike."""
-    acked = _answered(history)
+    """After each strike, to the next one, the longest outage of each queue that was asked meanwhile: strike
+    by strike."""
+    spans = asked.by_queue(history).values()
     marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
-    return [longest_gap(times, at, end) for at, end in pairwise(marks) for times in acked.values()]
+    found = (asked.longest(own, at, end) for at, end in pairwise(marks) for own in spans)
+    return [time for time in found if time is not None]
 
 
 def by_queue(
     clients: History, every: History, strikes_ms: Sequence[float], until_ms: float, *, judged: bool
 ) -> list[dict[str, Any]]:
-    """RTO and RPO of each queue: over the strikes the longest times in which none of ``clients`` had an
-    acknowledgement, and how many messages of ``every`` client were acknowledged and are gone: their sums are
+    """RTO and RPO of each queue: over the strikes the longest times in which ``clients`` asked it and were
+    not answered, and how many messages of ``every`` client were acknowledged and are gone: their sums are
     what ``judge`` counts. Not ``judged``: that cannot be said."""
     found = []
     marks = [*(at for at in strikes_ms if at < until_ms), until_ms]
-    lost, served = gone(every) if judged else {}, _answered(clients)
+    lost, spans = gone(every) if judged else {}, asked.by_queue(clients)
     for queue, acked in sorted(_answered(every).items(), key=lambda one: str(one[0])):
-        times = served.get(queue, [])
-        gaps = sorted(longest_gap(times, at, end) for at, end in pairwise(marks))
+        times = (asked.longest(spans.get(queue, ()), at, end) for at, end in pairwise(marks))
+        outages_ms = sorted(time for time in times if time is not None)
         found.append(
             {
                 "queue": str(queue),
-                "acked": len(acked),
+                "acked": acked,
                 "lost": lost.get(queue, 0) if judged else None,
-                "rto_p50_ms": percentile(gaps, 50),
-                "rto_p99_ms": percentile(gaps, 99),
-                "rto_max_ms": max(gaps, default=None),
+                "rto_p50_ms": percentile(outages_ms, 50),
+                "rto_p99_ms": percentile(outages_ms, 99),
+                "rto_max_ms": max(outages_ms, default=None),
             }
         )
     return found
@@ -237,14 +239,12 @@ def gone(history: History) -> Mapping[Queue, int]:
     return Counter(send.queue for send, _ in messages.lacking(history.sends(), history.reads(final=True)))
 
 
-def _answered(history: History) -> dict[Queue, list[float]]:
-    """When sends to each queue were acknowledged; of one that was only sent to, never."""
-    acked: dict[Queue, list[float]] = {}
+def _answered(history: History) -> Mapping[Queue, int]:
+    """How many sends to each queue were acknowledged; of one that was only sent to, none."""
+    acked: Counter[Queue] = Counter()
     for event in history.events:
-        if isinstance(event, Invoke):
-            acked.setdefault(event.queue, [])
-        elif isinstance(event, Ok):
-            acked.setdefault(event.queue, []).append(event.at_ms)
+        if isinstance(event, Invoke | Ok):
+            acked[event.queue] += isinstance(event, Ok)
     return acked
 
 

@@ -6,18 +6,20 @@ All times are ms of the history's clock, which begins with the load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
+from chaos.drills import asked
 from chaos.drills.measure import percentile
 from chaos.faults import kind_of
-from chaos.history import ENDED_FAULT, GOES_ON, LAUNCHED, Happened, History, Observed
+from chaos.history import ENDED_FAULT, GOES_ON, LAUNCHED, Happened, History, Observed, Send
 
 BIN_MS: Final = 20.0
 GAP_MS: Final = 50.0
 """A time without any acknowledgement that is worth a mark."""
 WINDOW_MS: Final = 100.0
+_WIDTH: Final = int(WINDOW_MS // BIN_MS)
 SILENT_MS: Final = 1500.0
 """A server that said nothing for so long has no role that anybody knows."""
 AGAIN: Final = ("restart", LAUNCHED)
@@ -64,10 +66,10 @@ AFTER_MS: Final = 5000.0
 
 
 def timeline(history: History, until_ms: float) -> dict[str, Any]:
-    """``acks``, ``latency_max_ms``: by bins of ``bin_ms``; ``latency_p50_ms`` and ``latency_p99_ms``: a send
-    without an answer counts with the time that it was waited for; ``gaps``: [from, to] without an
-    acknowledgement, to the load's end; ``faults``: name, node, from, to; ``roles``: node, role, epoch, from,
-    to."""
+    """``acks``, ``latency_max_ms``, ``asked`` (sends that were under way, however short): by bins of
+    ``bin_ms``; ``latency_p50_ms`` and ``latency_p99_ms``: a send without an answer counts with the time that
+    it was waited for; ``gaps``: [from, to] in which somebody asked and nobody was answered, to the load's
+    end; ``faults``: name, node, from, to; ``roles``: node, role, epoch, from, to."""
     every = history.sends()
     sends = [send for send in every if send.outcome == "ok" and send.ended_ms is not None]
     ended = sorted(send.ended_ms for send in sends if send.ended_ms is not None)
@@ -88,21 +90,39 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
         "bin_ms": BIN_MS,
         "until_ms": round(until_ms, 1),
         "acks": acks,
+        "asked": _under_way(every, len(acks)),
         "latency_max_ms": slowest,
         "latency_p50_ms": percentile(waited, 50),
         "latency_p99_ms": percentile(waited, 99),
-        "gaps": [[round(a, 1), round(b, 1)] for a, b in pairwise([0.0, *ended, until_ms]) if b - a >= GAP_MS],
+        "gaps": [[round(a, 1), round(b, 1)] for a, b in _unanswered(history, until_ms) if b - a >= GAP_MS],
         "faults": _faults(history, until_ms),
         "roles": _roles(history.observed(), until_ms),
     }
 
 
+def _under_way(sends: Sequence[Send], bins: int) -> list[int]:
+    """How many sends each bin has a part of."""
+    steps = [0] * (bins + 1)
+    for send in sends:
+        first = int(send.invoked_ms // BIN_MS)
+        if first < bins:
+            steps[first] += 1
+            last = bins - 1 if send.ended_ms is None else int(send.ended_ms // BIN_MS)
+            steps[min(last, bins - 1) + 1] -= 1
+    return list(accumulate(steps[:-1]))
+
+
+def _unanswered(history: History, until_ms: float) -> Iterator[asked.Span]:
+    """When no queue answered, until then."""
+    return ((a, min(b, until_ms)) for a, b in asked.over_all(history) if a < until_ms)
+
+
 def availability(told: Mapping[str, Any]) -> float | None:
-    """The share of windows of WINDOW_MS in which something was acknowledged, from each fault on until
-    AFTER_MS after its end or the first acknowledgement after that, whichever is later: how long the waits
-    between two faults are changes nothing, and no outage is cut. ``told``: a ``timeline``. None without a
-    fault."""
-    acks, width = told["acks"], int(WINDOW_MS // BIN_MS)
+    """The share of windows of WINDOW_MS that were served, of those in which a send was under way, from each
+    fault on until AFTER_MS after its end or the first acknowledgement after that, whichever is later: how
+    long the waits between two faults are changes nothing, and no outage is cut. ``told``: a ``timeline``.
+    None without a fault."""
+    acks, windows = told["acks"], len(told["acks"]) // _WIDTH
     chosen: set[int] = set()
     for fault in told["faults"]:
         ended = int(-(-fault["to_ms"] // BIN_MS))  # bins before it may hold acknowledgements of before
@@ -110,9 +130,31 @@ def availability(told: Mapping[str, Any]) -> float | None:
         first = int(fault["from_ms"] // WINDOW_MS)
         last = int(max(fault["to_ms"] + AFTER_MS, again_ms) // WINDOW_MS)
         # The last window may be cut short by the load's end.
-        chosen.update(range(first, min(last, len(acks) // width)))
-    served = [any(acks[at * width : (at + 1) * width]) for at in chosen]
+        chosen.update(range(first, min(last, windows)))
+    return _share(told, chosen)
+
+
+def availability_before(told: Mapping[str, Any]) -> float | None:
+    """The share of served windows before the first fault; None: no window, or no fault."""
+    first_ms = min((fault["from_ms"] for fault in told["faults"]), default=0.0)
+    return _share(told, range(int(first_ms // WINDOW_MS)))
+
+
+def _share(told: Mapping[str, Any], windows: Iterable[int]) -> float | None:
+    served = [one for at in windows if (one := _served(told, at)) is not None]
     return round(sum(served) / len(served), 4) if served else None
+
+
+def _served(told: Mapping[str, Any], window: int) -> bool | None:
+    """Whether something was acknowledged within WINDOW_MS of when a send was first under way in that window;
+    None: none was. Of a timeline without ``asked`` (commit bb5892a6 and before) that counts as from its begin on."""
+    first, under_way = window * _WIDTH, told.get("asked")
+    if under_way is not None:
+        waits = (at for at in range(first, first + _WIDTH) if under_way[at])
+        if (begun := next(waits, None)) is None:
+            return None
+        first = begun
+    return any(told["acks"][first : first + _WIDTH])
 
 
 def strikes_ms(told: Mapping[str, Any]) -> list[float]:

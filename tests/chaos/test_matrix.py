@@ -210,11 +210,12 @@ def test_what_nobody_asked_is_no_zero() -> None:
     assert [(row[1], row[13]) for row in cells] == [("default", "0"), ("all-ack", "-"), ("", "0")]
 
 
-def test_availability_is_the_share_of_windows_with_an_acknowledgement_while_faults_act() -> None:
+def test_availability_is_the_share_of_served_windows_while_faults_act() -> None:
     queue = Queue("t", "g", 0)
     events: list[Any] = []
     for at in [*range(0, 1000, 20), *range(1500, 2000, 20)]:
         events += [Invoke(at, "p", f"k{at}", queue, 1), Ok(at + 1.0, "p", f"k{at}", queue, at, at)]
+    events += [Invoke(990.0, "q", "w", queue, 1), Ok(1501.0, "q", "w", queue, 9, 9)]
     struck = [Happened(1000.0, "b", "kill"), Happened(1400.0, "b", "restart")]
     told = timeline(History([*events, *struck]), 2000.0)
     assert availability(told) == 0.5

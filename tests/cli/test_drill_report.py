@@ -19,7 +19,7 @@ from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, by_queue, judge, outages
 from chaos.drills.timeline import strikes_ms, timeline
 from chaos.faults import Isolate, Step
-from chaos.history import ENDED_FAULT, LAUNCHED, Happened, History, Invoke, Observed, Ok, Read, Unknown
+from chaos.history import ENDED_FAULT, LAUNCHED, Fail, Happened, History, Invoke, Observed, Ok, Read, Unknown
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import VERDICTS, _beside, overview, page
@@ -38,6 +38,8 @@ def history() -> History:
         if not 500 <= at < 580:
             events.append(Invoke(at, "p0", f"k{at}", QUEUE, 1))
             events.append(Ok(at + 4.0, "p0", f"k{at}", QUEUE, at // 10, at, "127.0.0.1:1"))
+        elif at == 500:
+            events += [Invoke(494.0, "p1", "r", QUEUE, 1), Fail(580.0, "p1", "r", "the master is gone")]
         if at % 100 == 0:
             master = "broker-a-0" if at < 500 else "broker-a-1"
             for name in ("broker-a-0", "broker-a-1"):
@@ -222,7 +224,7 @@ def test_an_outage_that_does_not_end_is_a_gap_and_a_send_without_an_answer_was_w
     events += [Invoke(100.0, "p", "a", queue, 1), Unknown(700.0, "p", "a", "timeout")]
     events += [Invoke(700.0, "p", "b", queue, 1)]
     found = timeline(History(events), 1000.0)
-    assert found["gaps"] == [[92.0, 1000.0]]
+    assert found["gaps"] == [[100.0, 1000.0]]
     assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (2.0, 600.0)
 
 
@@ -236,9 +238,11 @@ def test_each_strikes_outage_is_counted_for_each_queue() -> None:
     one, other = Queue("t", "g", 0), Queue("t", "g", 1)
     events: list[Any] = []
     for queue, back in ((one, 300.0), (other, 400.0)):
+        asked = 0.0
         for at in (*range(0, 200, 10), *range(int(back), 1000, 10)):
             key = f"{queue.queue_id}-{at}"
-            events += [Invoke(at, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+            events += [Invoke(asked, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+            asked = at
     assert outages(History(events), [190.0, 600.0], 990.0) == [110.0, 210.0, 10.0, 10.0]
     events += [Happened(190.0, "b", "reset_links"), Happened(600.0, "b", "reset_links")]
     result = DrillResult(Drill(), Outcome(), History(events), {}, 990.0)
@@ -251,9 +255,11 @@ def test_each_queue_has_its_own_outages_and_losses() -> None:
     one, other = Queue("t", "g", 0), Queue("t", "g", 1)
     events: list[Any] = []
     for queue, back in ((one, 300), (other, 400)):
+        asked = 0.0
         for at in (*range(0, 200, 10), *range(back, 1000, 10)):
             key = f"{queue.queue_id}-{at}"
-            events += [Invoke(at, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+            events += [Invoke(asked, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+            asked = at
             if queue == one or at != 500:
                 events.append(Read(1000.0, "c", key, queue, at, 1, final=True))
     every = History(events)

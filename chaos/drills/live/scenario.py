@@ -26,6 +26,7 @@ from admin.local.cluster import ClusterNotReady, LocalCluster
 from chaos import faults
 from chaos.checks import Evidence, Promised, check_all
 from chaos.checks.liveness import Group
+from chaos.drills import asked
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.live import stores, stubborn
 from chaos.drills.live.disks import lied
@@ -42,12 +43,11 @@ from chaos.drills.measure import (
     Drill,
     by_queue,
     judge,
-    longest_gap,
     outages,
     percentile,
 )
-from chaos.drills.timeline import availability, strikes_ms, timeline
-from chaos.history import Happened, History, Ok
+from chaos.drills.timeline import availability, availability_before, strikes_ms, timeline
+from chaos.history import Happened, History
 from chaos.live import logs, planted, ports
 from chaos.live.executor import GONE_S, Executor
 from chaos.live.ground import Ground
@@ -232,6 +232,7 @@ class DrillResult:
             "stopped": None if self.stopped is None else self.stopped.to_json(),
             "timeline": seen,
             "availability": availability(seen),
+            "availability_before": availability_before(seen),
             MARKS: marks,
             "rto_strikes_ms": times,
             "rto_p50_ms": percentile(sorted(times), 50),
@@ -559,18 +560,15 @@ def _judge(
 
 
 def _times(drill: Drill, history: History, queues: Sequence[Queue], until_ms: float) -> None:
-    """How long which queue was without an acknowledgement, from the first fault on."""
+    """How long who asked which queue was not answered, from the first fault on."""
     struck = [
         e.at_ms for e in history.events if isinstance(e, Happened) and faults.kind_of(e.name) is not None
     ]
-    acks = [event for event in history.events if isinstance(event, Ok)]
     if struck:
-        drill.rto_queues_ms = [
-            longest_gap([ack.at_ms for ack in acks if ack.queue == queue], min(struck), until_ms)
-            for queue in queues
-        ]
+        spans, first_ms = asked.by_queue(history), min(struck)
+        drill.rto_queues_ms = [asked.longest(spans.get(queue, ()), first_ms, until_ms) for queue in queues]
         drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
-        drill.stall_ms = longest_gap([ack.at_ms for ack in acks], min(struck), until_ms)
+        drill.stall_ms = asked.longest(asked.over_all(history), first_ms, until_ms)
 
 
 def proves_nothing(plan: Plan, outcome: Outcome, acked: int) -> str | None:
