@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ import aiohttp
 
 from admin.local.cluster import POLL_S, UP_TIMEOUT_S, ClusterNotReady, LocalCluster
 from admin.local.layout import Layout, Node
-from chaos.remote.hosts import Host, Hosts
+from chaos.remote.hosts import UNDONE_BY, Host, Hosts
 
 SIGNALS: Final = {
     signal.SIGKILL: "kill",
@@ -24,6 +25,7 @@ SIGNALS: Final = {
     signal.SIGCONT: "resume",
 }
 SSH_S: Final = 30.0
+HOSTS_AT_ONCE: Final = 16
 
 
 class RemoteCluster(LocalCluster):
@@ -43,6 +45,8 @@ class RemoteCluster(LocalCluster):
         self._hands = {host.name: ThreadPoolExecutor(1, host.name) for host in hosts.servers}
         """Commands for one host come one after the other, and nobody waits for them meanwhile."""
         self._asked: list[Future[None]] = []
+        self.struck = False
+        """Whether a host was told to break something: what it did of that is not known."""
 
     def is_running(self, node: Node) -> bool:
         """As far as this drill is concerned: it was not told to end."""
@@ -51,6 +55,7 @@ class RemoteCluster(LocalCluster):
     def send_signal(self, node: Node, number: int) -> bool:
         """Ask its host, and do not wait: ssh takes longer than a fault may."""
         what = SIGNALS[signal.Signals(number)]
+        self.struck |= what in UNDONE_BY
         if what in ("kill", "stop"):
             if node.name in self._ended:
                 return False
@@ -90,21 +95,28 @@ class RemoteCluster(LocalCluster):
         wait(self._asked)
         self._asked.clear()
 
-    def mend(self) -> list[str]:
+    def unreached(self) -> list[str]:
+        """Hosts that do nothing when they are told to, and why. Changes nothing there."""
+        return self._tell_all(self.hosts.reach, lambda text: None)
+
+    def mend(self, tell: Callable[[str], object] = lambda text: None) -> list[str]:
         """Have every server run; what did not work, in words. A host that hangs is one of those."""
         self._reap()
-        wrong = []
-        for host in self.hosts.servers:
-            command = self.hosts.mend(host)
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SSH_S)
-            except subprocess.TimeoutExpired:
-                wrong.append(f"{host.name}: no answer within {2 * SSH_S:.0f} s")
-                continue
-            if done.returncode:
-                wrong.append(f"{host.name}: {done.stderr.strip() or done.returncode}")
+        wrong = self._tell_all(self.hosts.mend, tell)
         self._ended.clear()
         return wrong
+
+    def _tell_all(self, command: Callable[[Host], Sequence[str]], tell: Callable[[str], object]) -> list[str]:
+        """Hosts hear it at the same time, the servers of one host one after the other."""
+        places: dict[str, list[Host]] = {}
+        for host in self.hosts.servers:
+            places.setdefault(host.ssh, []).append(host)
+
+        def each(hosts: Sequence[Host]) -> list[str]:
+            return [why for host in hosts if (why := _told(host, command(host), tell)) is not None]
+
+        with ThreadPoolExecutor(min(HOSTS_AT_ONCE, len(places))) as hands:
+            return [why for told in hands.map(each, places.values()) for why in told]
 
     def down(self, grace_s: float = 0) -> list[str]:
         """It is others' cluster: it is left running."""
@@ -127,3 +139,17 @@ class RemoteCluster(LocalCluster):
                 raise ClusterNotReady(f"not ready after {timeout_s:.0f} s: {missing}")
             await asyncio.sleep(POLL_S)
         return {}
+
+
+def _told(host: Host, command: Sequence[str], tell: Callable[[str], object]) -> str | None:
+    """Why a host did not do it; None: it did."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SSH_S)
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {2 * SSH_S:.0f} s"
+    except OSError as error:
+        why = str(error)
+    else:
+        why = (done.stderr.strip() or str(done.returncode)) if done.returncode else ""
+    tell(f"{host.name}: {why or 'done'}")
+    return f"{host.name}: {why}" if why else None

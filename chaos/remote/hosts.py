@@ -13,12 +13,15 @@
 
 ``unit``: the user of ssh has to be allowed to ``sudo -n systemctl`` it, without a password.
 
-Each command that breaks something leaves one on the host that mends it ``undo_s`` later: also a drill whose
-machine burns down leaves a whole cluster.
+Each command that breaks something first leaves one on the host that mends it ``undo_s`` later: also a drill
+whose machine burns down leaves a whole cluster. That one acts only while its file lies in /tmp there, and
+what mends the server takes the file away: whoever stops a server after a drill finds it stopped.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,9 +41,11 @@ UNIT: Final = {
 }
 UNDONE_BY: Final = {"kill": "start", "stop": "start", "pause": "resume"}
 """What a drill may do there, and what mends it."""
+ARMED: Final = "/tmp/keelmq-undo"
 ROLES: Final = ("broker", "namesrv")
 SSH: Final = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 UNDO_S: Final = 60
+FORM: Final = "its form: docs/chaos.md, Your own staging cluster"
 UNDO_S_MIN: Final = 10
 
 
@@ -76,16 +81,44 @@ class Hosts:
     ssh: Sequence[str]
 
     def command(self, host: Host, what: str) -> list[str]:
-        """What does ``what`` to a server, and on its host, later, what mends it."""
-        script = host.commands[what]
-        if (undo := UNDONE_BY.get(what)) is not None:
-            later = shlex.quote(f"sleep {self.undo_s}; {host.commands[undo]}")
-            script += f"; done=$?; nohup sh -c {later} >/dev/null 2>&1 </dev/null & exit $done"
+        """What does ``what`` to a server: with what mends it later, or with the end of that."""
+        script, undo = host.commands[what], UNDONE_BY.get(what)
+        if undo is not None:
+            script = self._armed(host, what, undo)
+        elif what == "start":  # a new process: whatever was done to the former is over
+            script = f"({script}) && {self._disarm(host)}"
+        elif what == "resume":
+            script = f"({script}) && {self._disarm(host, 'pause')}"
         return [*self.ssh, host.ssh, script]
 
     def mend(self, host: Host) -> list[str]:
-        """What makes it run, whatever a drill did to it."""
-        return [*self.ssh, host.ssh, f"{host.commands['resume']}; {host.commands['start']}"]
+        """What makes it run, whatever a drill did to it, and ends what would do so later."""
+        script = f"({host.commands['resume']}); ({host.commands['start']}) && {self._disarm(host)}"
+        return [*self.ssh, host.ssh, script]
+
+    def reach(self, host: Host) -> list[str]:
+        """What shows that its host does what it is told, and changes nothing."""
+        return [*self.ssh, host.ssh, "true"]
+
+    def _armed(self, host: Host, what: str, undo: str) -> str:
+        """Without the file nothing is struck; it is looked at every second, so the wait ends with it."""
+        file = f"{self._file(host)}-{what}-{secrets.token_hex(8)}"
+        make = shlex.quote(f"set -C; : > {file}")
+        later = shlex.quote(
+            f"n=0; while [ -e {file} ] && [ $n -lt {self.undo_s} ]; do sleep 1; n=$((n+1)); done; "
+            f"rm {file} && {{ {host.commands[undo]}; }}"
+        )
+        wait = f"nohup sh -c {later} >/dev/null 2>&1 </dev/null"
+        return f"sh -c {make} || exit 1; {wait} & {host.commands[what]}"
+
+    def _disarm(self, host: Host, what: str = "") -> str:
+        # sh: other shells take it for an error when there is no such file.
+        return "sh -c " + shlex.quote(f"rm -f {self._file(host)}-{what}*")
+
+    def _file(self, host: Host) -> str:
+        """How its files begin: of this server of this cluster, whoever drills it."""
+        own = "\0".join((self.group, host.name, host.ssh, host.commands["start"]))
+        return f"{ARMED}-{hashlib.sha256(own.encode()).hexdigest()[:12]}"
 
 
 def read(path: Path) -> Hosts:
@@ -97,13 +130,17 @@ def read(path: Path) -> Hosts:
     try:
         return _hosts(data)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {error}; {FORM}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is no file of hosts: {error!r}") from None
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(f"{path} is no file of hosts: {why}; {FORM}") from None
 
 
 def _hosts(data: Mapping[str, Any]) -> Hosts:
-    servers = [_host(one) for one in data["server"]]
+    missing = [key for key in ("group", "server") if key not in data]
+    if missing:
+        raise ConfigError(f"it has no {missing[0]}")
+    servers = [_host(one, number) for number, one in enumerate(data["server"], 1)]
     names = [one.name for one in servers]
     if len(set(names)) < len(names):
         raise ConfigError("two servers have the same name")
@@ -119,7 +156,10 @@ def _hosts(data: Mapping[str, Any]) -> Hosts:
     return Hosts(str(data["group"]), servers, allowed, undo_s, ssh)
 
 
-def _host(data: Mapping[str, Any]) -> Host:
+def _host(data: Mapping[str, Any], number: int) -> Host:
+    needed = ["name", "role", "ssh", "status", *(["address"] if data.get("role") == "namesrv" else [])]
+    if missing := [key for key in needed if key not in data]:
+        raise ConfigError(f"server {data.get('name', number)} has no {', '.join(missing)}")
     if data["role"] not in ROLES:
         raise ConfigError(f"role {data['role']!r} is neither broker nor namesrv")
     commands = {}

@@ -30,6 +30,7 @@ from chaos import extensions
 from chaos.drills import ledger as ledgers
 from chaos.drills.live import stubborn
 from chaos.drills.live.disks import lied
+from chaos.drills.live.healing import heal_staging
 from chaos.drills.live.java_load import JAVA
 from chaos.drills.live.names import OURS, SWITCH, THEIRS, TOXIPROXY
 from chaos.drills.live.online import Stopped
@@ -40,8 +41,6 @@ from chaos.live import folder, leftovers, loop_disk, network
 from chaos.live.ground import heal
 from chaos.live.means import refusal
 from chaos.live.noted import DRILL, LEDGER, began, is_our_file, is_ours, is_seen, keeps, pid_namespace
-from chaos.remote import hosts as remote
-from chaos.remote.cluster import RemoteCluster
 from chaos.scenarios import find, known
 from chaos.worlds.live import FAULTS, CannotDrill
 from model.errors import ConfigError, MqError
@@ -265,7 +264,7 @@ def replay(file: Path, scale: float | None, go_on: bool | None, **outs: Path | N
 @click.option(
     "--hosts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Have every server of this staging cluster run again, and nothing else.",
+    help="Have every server of this staging cluster run again, delete drills' topics there; nothing else.",
 )
 def heal_(directory: Path | None, hosts: Path | None) -> int:
     """End what a drill left that was killed: processes, namespaces, mounts, tracers.
@@ -277,7 +276,7 @@ def heal_(directory: Path | None, hosts: Path | None) -> int:
     Example: keelmq drill heal
     """
     if hosts is not None:
-        return _heal_staging(hosts)
+        return heal_staging(hosts)
     if directory is not None:
         try:
             heal_place(directory)
@@ -384,16 +383,6 @@ def _findable(keep: Path) -> Iterator[Path]:
         yield keep
     finally:
         note.unlink(missing_ok=True)
-
-
-def _heal_staging(path: Path) -> int:
-    hosts = remote.read(path)
-    with tempfile.TemporaryDirectory() as own:
-        wrong = RemoteCluster(hosts, Path(own)).mend()
-    for text in wrong:
-        click.echo(text, err=True)
-    click.echo(f"{len(hosts.servers) - len(wrong)} of {len(hosts.servers)} servers were told to run")
-    return UNFINISHED if wrong else DONE
 
 
 def _end_leftovers() -> None:

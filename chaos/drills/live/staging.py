@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import secrets
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +12,10 @@ from typing import Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
 
-from admin import credentials, ending
+from admin import ending
 from admin.exits import UNFINISHED
 from admin.host.serve import loop_factory
 from admin.outfile import OutFile, on_stdout, write_whole
@@ -26,15 +26,14 @@ from chaos.drills.live.scenario import DrillResult, DrillSpec, proves_nothing, s
 from chaos.drills.screen import cannot_go_on
 from chaos.live.ground import Ground
 from chaos.remote import hosts as files
+from chaos.remote import topics
 from chaos.remote.cluster import RemoteCluster
 from chaos.remote.hosts import UNDONE_BY, Hosts
 from chaos.scenarios.matrix import plan
-from client.admin import AdminClient
+from chaos.worlds.live import CannotDrill
 from model.errors import MqError
 from runtime.env import Env
 
-TOPIC: Final = "keelmq-drill-{}"
-"""A new one each time: what an earlier drill left in its queues is not this one's."""
 WHOLE_S: Final = 3.0
 """So long it may take to look whole before anything is struck."""
 
@@ -67,15 +66,23 @@ def staging(
         click.confirm(f"{kind} servers of {found.group} on {len(found.servers)} hosts?", abort=True)
     console = Console(stderr=on_stdout(out, history))
     drawn = plan(kind, "default", seed, strikes)
-    drawn = replace(drawn, broker={}, load=replace(drawn.load, topic=TOPIC.format(secrets.token_hex(4))))
+    drawn = replace(drawn, broker={}, load=replace(drawn.load, topic=topics.named()))
     spec = DrillSpec(
         scenario=f"staging/{kind}", seed=seed, plan=drawn, one_by_one=True, target=STAGING, stubborn=False
     )
     try:
-        with tempfile.TemporaryDirectory(prefix="keelmq-staging-") as own, ending.in_order():
-            told = ending.run(_run(client_env(seed=seed), spec, found, Path(own)), loop_factory())
+        with (
+            tempfile.TemporaryDirectory(prefix="keelmq-staging-") as own,
+            ending.in_order(),
+            console.status("looking at the cluster") as status,
+        ):
+            cluster = RemoteCluster(found, Path(own))
+            tell = partial(_tell, status)
+            told = ending.run(_run(client_env(seed=seed), spec, cluster, tell), loop_factory())
     except MqError as error:
-        cannot_go_on(console, error)
+        cannot_go_on(console, error, what="" if cluster.struck else "nothing was struck: ")
+        if cluster.struck:
+            console.print(f"keelmq drill heal --hosts {escape(str(hosts))} has every server run again")
         return UNFINISHED
     show(console, spec, told)
     if history is not None:
@@ -85,24 +92,38 @@ def staging(
     return exit_code(told)
 
 
-async def _run(env: Env, spec: DrillSpec, hosts: Hosts, own: Path) -> DrillResult:
-    """Raises ClusterNotReady, and MqError when the cluster cannot be left whole."""
-    cluster = RemoteCluster(hosts, own)
+def _tell(status: Status, text: str) -> None:
+    status.update(escape(text))
+
+
+async def _run(
+    env: Env, spec: DrillSpec, cluster: RemoteCluster, tell: Callable[[str], object]
+) -> DrillResult:
+    """Raises ClusterNotReady, CannotDrill before anything is struck, and MqError when the cluster cannot be
+    left whole."""
     await cluster.wait_ready(timeout_s=WHOLE_S)
+    tell("asking every host by ssh")
+    if wrong := await env.offload(cluster.unreached):
+        raise CannotDrill(unreached(wrong, cluster.hosts))
     try:
-        told = await strike(
-            env, spec, cluster, Ground(cluster), partial(env_of_client, spec.seed), lambda text: None
-        )
+        told = await strike(env, spec, cluster, Ground(cluster), partial(env_of_client, spec.seed), tell)
     finally:
-        wrong = await env.offload(cluster.mend)
-        with suppress(MqError, OSError):
-            namesrv = [node.address for node in cluster.layout.namesrvs]
-            async with AdminClient(env, namesrv, credentials=credentials.read()) as admin:
-                await admin.delete_topic(spec.plan.load.topic)
+        wrong = await env.offload(lambda: cluster.mend(tell)) if cluster.struck else []
+        namesrv = [node.address for node in cluster.layout.namesrvs]
+        wrong += await topics.delete(env, namesrv, [spec.plan.load.topic])
         if wrong:
             raise MqError(f"not everything could be mended: {'; '.join(wrong)}")
     count_failed(told, spec, cluster.failed)
     return told
+
+
+def unreached(wrong: Sequence[str], hosts: Hosts) -> str:
+    """That servers cannot be told anything, and what to look at."""
+    names = [text.partition(":")[0] for text in wrong]
+    first = next(host for host in hosts.servers if host.name == names[0])
+    command = " ".join([*hosts.ssh, first.ssh, "true"])
+    count = "no host is" if len(wrong) == len(hosts.servers) else f"{', '.join(names)} are not"
+    return f"{count} reached by ssh ({wrong[0]}); see that this works without a question: {command}"
 
 
 def count_failed(told: DrillResult, spec: DrillSpec, failed: Sequence[str]) -> None:
