@@ -13,6 +13,7 @@ from admin.exits import DONE, UNFINISHED
 from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from audit.pages import html
 from audit.pages.html import ms, number
+from chaos.drills.again import again
 from chaos.drills.compare import COLUMNS, cell, load, measured
 from chaos.drills.junit import junit
 from chaos.drills.measure import COUNTS, judged_count, unjudged, why_no_result, why_unjudged
@@ -168,7 +169,6 @@ def page(result: Mapping[str, Any], file: str) -> str:
     timeline = result.get("timeline")
     where = f"{result['target']}{_by(result)}"
     story = f"{result['scenario']} on {where}, seed {result['seed']}: {len(drills)} drills"
-    again = f"keelmq drill replay {file}" if "plan" in result else f"keelmq drill {result['scenario']}"
     values = {
         "word": word,
         "tone": tone,
@@ -182,7 +182,7 @@ def page(result: Mapping[str, Any], file: str) -> str:
         "checks": _checks(result),
         "stopped": result.get("stopped"),
         "refused": (result.get("faults") or {}).get("refused", []),
-        "command": again,
+        "command": again(result, file),
     }
     return html.page("drill.html", values, beside=TEMPLATES)
 

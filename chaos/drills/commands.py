@@ -234,6 +234,7 @@ def _drill(scenario: str, **options: Any) -> int:
     console = Console(stderr=command.to_stdout)
     with ending.in_order():
         result, drills = ending.run(command.carry_out(console), loop_factory())
+    result["settings"] = list(command.settings)
     code = exit_code(drills, command.repeat)
     if command.out is not None:
         try:

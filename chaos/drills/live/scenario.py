@@ -27,6 +27,7 @@ from chaos import faults
 from chaos.checks import Evidence, Promised, check_all
 from chaos.checks.liveness import Group
 from chaos.drills import asked
+from chaos.drills.again import staging
 from chaos.drills.drill import READ_BACK_S
 from chaos.drills.live import stores, stubborn
 from chaos.drills.live.disks import lied
@@ -138,6 +139,8 @@ class DrillSpec:
     def from_json(cls, data: Any) -> DrillSpec:
         """A result of ``drill run``, or a schedule of ``drill sim``. Raises ValueError, CannotDrill."""
         try:
+            if data.get("target") == STAGING:
+                raise CannotDrill(f"that was a staging cluster, and none is made for it: {staging(data)}")
             return cls(
                 scenario=str(data["scenario"]),
                 seed=int(data["seed"]),
