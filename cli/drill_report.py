@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from audit.pages.html import ms, number
 from chaos.drills.again import again
 from chaos.drills.compare import COLUMNS, cell, load, measured
 from chaos.drills.junit import junit
+from chaos.drills.live.verdicts import HELD, NOT_JUDGED
 from chaos.drills.measure import COUNTS, judged_count, unjudged, why_no_result, why_unjudged
 from cli import chart
 from cli.chart import Axis
@@ -224,21 +226,24 @@ def _numbers(result: Mapping[str, Any], timeline: Mapping[str, Any] | None) -> l
     return found
 
 
-def _checks(result: Mapping[str, Any]) -> list[tuple[str, int | None, list[str]]]:
-    """Every promise with how often it was broken, and what shows it; None: that was not judged."""
+def _checks(result: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """Every promise, whether it was held, and what shows that it was not."""
     violations = [*(result.get("violations") or ())]
     for drill in result["drills"] if not violations else ():
         violations += drill.get("violations") or ()
     texts: dict[str, list[str]] = {}
     for one in violations:
         texts.setdefault(str(one["checker"]), []).append(str(one["text"]))
+    counts = Counter({name: len(found) for name, found in texts.items()})
+    counts |= Counter(result.get("broken") or {})
+    verdicts: dict[str, str] = dict(result.get("checks") or {})
+    if not verdicts:  # of a drill without a plan, and of results before 2026-11-30
+        counts |= Counter({name: int(result[f"{name}_total"]) for name in PROMISES})
+        verdicts = dict.fromkeys(PROMISES, HELD)
     silent = unjudged(result)
-    counted: list[tuple[str, int | None, list[str]]] = [
-        (name, None if not count and name in silent else count, texts.pop(name, []))
-        for name in PROMISES
-        for count in (int(result[f"{name}_total"]),)
-    ]
-    return counted + [(name, len(found), found) for name, found in sorted(texts.items())]
+    verdicts = {name: NOT_JUDGED if name in silent else word for name, word in verdicts.items()}
+    verdicts |= {name: f"broken: {count}" for name, count in sorted(counts.items()) if count}
+    return [(name, word, texts.get(name, [])) for name, word in verdicts.items()]
 
 
 def _plot(timeline: Mapping[str, Any]) -> dict[str, Any]:

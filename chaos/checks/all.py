@@ -178,9 +178,7 @@ def check_all(evidence: Evidence) -> list[Violation]:
     evidence = replace(evidence, history=Finished(_promised(evidence.history.events, forgiven)))
     found: list[Violation] = []
     for name, checker in CHECKERS.items():
-        if forgiven.lied and name not in _WHATEVER_DISKS_DO:
-            continue
-        if evidence.complete or name not in _AFTER_THE_QUIET:
+        if _applies(name, evidence):
             found += checker(evidence)
     if not forgiven.lied:
         for name, checker in extensions.checks().items():
@@ -200,6 +198,27 @@ def _of_a_stranger(name: str, returned: object) -> list[Violation]:
         if not isinstance(one, Violation):
             raise TypeError(f"it returned {one!r} among the violations")
     return found
+
+
+def _applies(name: str, evidence: Evidence) -> bool:
+    if evidence.forgiven.lied and name not in _WHATEVER_DISKS_DO:
+        return False
+    return evidence.complete or name not in _AFTER_THE_QUIET
+
+
+def judged(evidence: Evidence) -> list[str]:
+    """The checks that apply to ``evidence`` and had what they look at: that another one found nothing says
+    nothing."""
+    history, own = evidence.history, () if evidence.forgiven.lied else extensions.checks()
+    lacks = {
+        **dict.fromkeys(("duplicates", "dense_offsets"), not history.reads(final=True)),
+        **dict.fromkeys(("one_master_per_epoch", "confirmed_never_back"), not history.observed()),
+        "controllers_agree": not history.controller_answers(),
+        "set_kept": not evidence.set_kept or not history.controller_answers(),
+        "serves_with_a_majority": evidence.group is None,
+        **dict.fromkeys(("replicas_identical", "replicas_converged"), not evidence.logs),
+    }
+    return [name for name in CHECKERS if _applies(name, evidence) and not lacks.get(name)] + list(own)
 
 
 def check_so_far(evidence: Evidence) -> list[Violation]:

@@ -23,6 +23,7 @@ def junit(results: Iterable[Mapping[str, Any]]) -> str:
             "testcase",
             classname=f"{result.get('target', 'keelmq')}.{result['scenario']}",
             name=_name(result),
+            time=f"{sum((result.get('spent_s') or {}).values()):.1f}",
         )
         counts["tests"] += 1
         for kind, plural, text in _troubles(result):
@@ -31,7 +32,8 @@ def junit(results: Iterable[Mapping[str, Any]]) -> str:
         told = {
             name.removesuffix("_total"): value for name, value in result.items() if name.endswith("_total")
         }
-        lines = [f"{name}: {value}" for name, value in sorted(told.items())]
+        lines = [f"{name}: {word}" for name, word in (result.get("checks") or {}).items()]
+        lines += [f"{name}: {value}" for name, value in sorted(told.items())]
         ElementTree.SubElement(case, "system-out").text = "\n".join(lines)
     for name, count in counts.items():
         suite.set(name, str(count))

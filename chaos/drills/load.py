@@ -180,6 +180,11 @@ class DrillLoad:
             await asyncio.sleep(0.1)
 
     @property
+    def consumes(self) -> bool:
+        """Whether ``not_consumed`` says anything."""
+        return self._following is not None
+
+    @property
     def unsure(self) -> str | None:
         """Why the times of this history prove nothing; None: they are of one clock."""
         return None

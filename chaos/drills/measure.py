@@ -96,6 +96,8 @@ class Drill:
     read_back: int = 0
     unfinished: str | None = None
     violations: list[dict[str, Any]] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    """Of a drill with a plan: the checks that had what they look at."""
 
     @property
     def violated(self) -> bool:

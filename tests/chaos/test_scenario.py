@@ -205,7 +205,7 @@ def test_two_masters_of_one_epoch_and_a_lost_message_are_found_in_a_live_history
         Observed(11.0, "broker-a-1", 101, "master", 3, 0, 0),
         Invoke(1.0, "p0", "k1", queue, 7),
         Ok(2.0, "p0", "k1", queue, 0, 0, "127.0.0.1:1"),
-        Invoke(300.0, "p0", "k2", queue, 7),
+        Invoke(2.0, "p0", "k2", queue, 7),
         Ok(302.0, "p0", "k2", queue, 1, 100, "127.0.0.1:1"),
     ]
     stuck = Drill(unfinished="not full")

@@ -52,7 +52,7 @@ def history() -> History:
 
 def result(**drill: Any) -> dict[str, Any]:
     plan = Plan([Step(500, Isolate("master"))])
-    judged = Drill(**{"acked": 92, "rto_ms": 90.0, "judged": True} | drill)
+    judged = Drill(**{"acked": 92, "rto_ms": 90.0, "judged": True, "checks": ["lost", "phantom"]} | drill)
     found = DrillResult(judged, Outcome(), history(), {}, 1000.0)
     return found.to_json(DrillSpec(scenario="isolated", seed=4, plan=plan))
 
@@ -420,8 +420,8 @@ def test_a_run_that_was_not_judged_for_losses_lost_nobody_knows_what(
     assert word in text
     assert "Nothing acknowledged is missing." not in text
     assert ">unknown</b>" in text, "RPO"
-    assert "<td>lost</td><td class=n>not judged</td>" in text
-    assert ("<td>phantom</td><td class=n>0</td>") in text
+    assert "<td>lost</td><td>not judged</td>" in text
+    assert ("<td>phantom</td><td>held</td>") in text
     (tmp_path / "1.json").write_text(json.dumps(result() | told))
     both = overview([("one", load(tmp_path))])
     assert "<td class=n>-</td>" in both

@@ -28,7 +28,7 @@ from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos import extensions
 from chaos.drills import ledger as ledgers
-from chaos.drills.live import stubborn
+from chaos.drills.live import stubborn, verdicts
 from chaos.drills.live.disks import lied
 from chaos.drills.live.healing import heal_staging
 from chaos.drills.live.java_load import JAVA
@@ -516,6 +516,9 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
         text = f"of clients that ignore routes: {aside['ok']:,} of these acknowledged; besides {others}"
         console.print(text, highlight=False)
     show_violations(console, drill.violations)
+    if drill.checks:
+        text = verdicts.told(verdicts.words(drill.checks, told.broken))
+        console.print(text, highlight=False, markup=False)
     if told.stopped is not None:
         _show_last(console, told.stopped)
     show_unfinished(console, drill.unfinished)

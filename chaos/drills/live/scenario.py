@@ -24,12 +24,12 @@ from typing import Any, Final
 from admin.local import processes
 from admin.local.cluster import ClusterNotReady, LocalCluster
 from chaos import faults
-from chaos.checks import Evidence, Promised, check_all
+from chaos.checks import Evidence, Promised, check_all, judged
 from chaos.checks.liveness import Group
 from chaos.drills import asked
 from chaos.drills.again import staging
 from chaos.drills.drill import READ_BACK_S
-from chaos.drills.live import stores, stubborn
+from chaos.drills.live import stores, stubborn, verdicts
 from chaos.drills.live.disks import lied
 from chaos.drills.live.extras import LiveExtras
 from chaos.drills.live.java_load import JAVA, JavaLoad, check_available
@@ -245,6 +245,7 @@ class DrillResult:
             **{f"{name}_total": getattr(drill, name) for name in COUNTS},
             "violations": drill.violations,
             "broken": dict(self.broken),
+            "checks": verdicts.words(drill.checks, self.broken),
             "unfinished_total": int(drill.unfinished is not None),
         }
 
@@ -287,6 +288,7 @@ async def run_scenario(
         if spec.target == OURS:
             _add(told, _taken_down(cluster, told.history))
             full = told.drill.full_again_ms is not None
+            told.drill.checks += [stores.CHECKER] if full and stores.judged(cluster, told.history) else []
             _add(told, await env.offload(lambda: stores.damaged(cluster, told.history, full=full)))
     if wrong := ground.unkept + ground.left:
         told.drill.unfinished = told.drill.unfinished or "; ".join(wrong)
@@ -372,6 +374,7 @@ async def strike(
     beside += stopped.violations if stopped is not None else []
     beside += _told("no_errors", executor.outcome.errors)
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)
+    drill.checks += _asked_beside(load, extras, plan, full=not_full is None)
     if stopped is None:
         routed = drill.acked - stubborn.counted(load.history)["ok"]
         drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, routed)
@@ -411,6 +414,16 @@ async def _clients_saw(load: DrillLoad, extras: LiveExtras, *, full: bool) -> li
     if full and not lied(load.history.events):
         found += _told("consumed", await load.not_consumed(CAUGHT_UP_S))
     return found
+
+
+def _asked_beside(load: DrillLoad, extras: LiveExtras, plan: Plan, *, full: bool) -> list[str]:
+    """What ``_clients_saw`` was judged by."""
+    asked = {
+        verdicts.CONSUMED: load.consumes and not lied(load.history.events),
+        verdicts.EXTRAS: plan.extras and extras.unread is None,
+        verdicts.PUSHED: plan.extras,
+    }
+    return [name for name, was in asked.items() if was and full]
 
 
 def _told(checker: str, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -555,6 +568,7 @@ def _judge(
     if evidence.forgiven.lied:  # of messages nothing is promised, but that nobody made them up
         for name in PROMISES.keys() - {"phantom"}:
             setattr(drill, name, 0)
+    drill.checks = judged(evidence)
     found = [violation.to_json() for violation in check_all(evidence)]
     named = {violation["checker"] for violation in found}
     found += [dict(one) for one in beside if one["checker"] not in named]

@@ -17,10 +17,19 @@ CHECKER: Final = "store_whole"
 SHOWN: Final = 3
 
 
+def judged(cluster: LocalCluster, history: History) -> bool:
+    """Whether anything is asked of any store."""
+    return bool({node.name for node in cluster.layout.broker_nodes} - _excused(history))
+
+
+def _excused(history: History) -> set[str]:
+    return {*lied(history.events), *(event.node for event in history.happened(FlipBit.name))}
+
+
 def damaged(cluster: LocalCluster, history: History, *, full: bool) -> list[dict[str, Any]]:
     """What is damaged in which store, as the checks tell it. Of a disk that lied and lost power, or of which
     a bit was flipped, nothing is asked. ``full``: the group was whole, so each store can be read at all."""
-    excused = {*lied(history.events), *(event.node for event in history.happened(FlipBit.name))}
+    excused = _excused(history)
     found = []
     for node in cluster.layout.broker_nodes:
         if node.name not in excused:

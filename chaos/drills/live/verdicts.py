@@ -1,0 +1,32 @@
+"""What does a run say of every promise: held, broken, or not judged?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from chaos import extensions
+from chaos.checks.all import CHECKERS
+from chaos.drills.live.stores import CHECKER
+
+HELD: Final = "held"
+BROKEN: Final = "broken"
+NOT_JUDGED: Final = "not judged"
+CONSUMED: Final = "consumed"
+EXTRAS: Final = "extras"
+PUSHED: Final = "pushed"
+BESIDE: Final = (CONSUMED, EXTRAS, PUSHED, CHECKER)
+"""What is not seen in a history: by asking the healed cluster, and its stores after."""
+
+
+def words(judged: Collection[str], broken: Mapping[str, int]) -> dict[str, str]:
+    """By check, of all that there are. ``judged``: those that had what they look at."""
+    every = dict.fromkeys([*CHECKERS, *BESIDE, *extensions.checks(), *broken])
+    return {name: BROKEN if broken.get(name) else HELD if name in judged else NOT_JUDGED for name in every}
+
+
+def told(checks: Mapping[str, str]) -> str:
+    """In one line."""
+    silent = [name for name, word in checks.items() if word == NOT_JUDGED]
+    held = sum(word == HELD for word in checks.values())
+    return f"{held} promises held" + (f"; not judged: {', '.join(silent)}" if silent else "")
