@@ -27,6 +27,10 @@ end of the former process."""
 GOES_ON: Final = "goes_on"
 """The field of a fault whose plan means the server that an earlier step chose: it goes on with that."""
 
+CONTROLLER_ROLE: Final = "controller_role"
+"""The name of what happens when a Controller takes another ``role`` ("leader", "follower", "silent": it tells
+none) in a ``term``."""
+
 
 class Invoke(Struct, frozen=True):
     """A producer begins to send ``key`` to ``queue``. ``body_crc``: crc32 & 0x7fffffff of the body."""

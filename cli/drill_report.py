@@ -27,6 +27,8 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 TEMPLATES: Final = Path(__file__).with_name("templates")
 OUTCOMES: Final = ("acked", "unknown", "failed")
 PROMISES: Final = tuple(name for name in COUNTS if name not in OUTCOMES)
+LEADS: Final = {"leader": "master", "follower": "slave"}
+"""The tones of Controllers."""
 VERDICTS: Final = {
     "broken": ("diverged", "A promise was broken."),
     "unfinished": ("unfinished", "The drill did not come to its end."),
@@ -178,6 +180,7 @@ def page(result: Mapping[str, Any], file: str) -> str:
         "story": story if len(drills) != 1 else story[:-1],
         "numbers": _numbers(result, timeline),
         "plots": [_plot(timeline)] if timeline else [],
+        "about": _about(result),
         "spans": timeline["faults"] if timeline else [],
         "queues": result.get("per_queue") or [],
         "drills": [drill | _lost(result, drill) for drill in map(dict, drills)],
@@ -223,7 +226,29 @@ def _numbers(result: Mapping[str, Any], timeline: Mapping[str, Any] | None) -> l
     ]
     if timeline:
         found.append((ms(timeline["latency_p99_ms"]), "latency p99"))
-    return found
+    shares = {"availability": "available while faults act", "availability_before": "available before them"}
+    return found + [
+        (f"{result[name]:.1%}", text) for name, text in shares.items() if result.get(name) is not None
+    ]
+
+
+def _about(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a page is read with later: when, of what, on what machine, and how loaded it was."""
+    machine, spent = result.get("machine") or {}, result.get("spent_s") or {}
+    plan = result.get("plan") or {}
+    settings = [f"{name}={value}" for name, value in (plan.get("broker") or {}).items()]
+    told = {
+        "when": result.get("at"),
+        "release": result.get("release"),
+        "system": result["target"],
+        "peer": " ".join(str(value) for value in (result.get("peer") or {}).values()),
+        "settings": " ".join([*settings, *map(str, result.get("settings") or ())]),
+        "machine": f"{machine['cpus']} CPUs, {machine['system']}" if machine else "",
+        "its load (1 min)": machine.get("load_1_min"),
+        "took": f"{sum(spent.values()):,.0f} s" if spent else "",
+        "seed": result.get("seed"),
+    }
+    return [(name, str(value)) for name, value in told.items() if value not in (None, "")]
 
 
 def _checks(result: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
@@ -266,11 +291,14 @@ def _plot(timeline: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(timeline: Mapping[str, Any], axis: Axis) -> list[tuple[str, list[tuple[float, float, str, str]]]]:
-    """A row for each kind of fault and each broker's roles."""
+    """A row for each kind of fault, and for the roles of each Controller and broker."""
     rows: dict[str, list[tuple[float, float, str, str]]] = {}
     for one in timeline["faults"]:
         text = f"{one['fault']} {one['node']}"
         rows.setdefault(one["fault"], []).append(_span(one, axis, "fault", text))
+    for one in timeline.get("controllers", ()):
+        text = f"{one['node']} {'leads' if one['role'] == 'leader' else 'follows'}, term {one['term']}"
+        rows.setdefault(one["node"], []).append(_span(one, axis, LEADS[one["role"]], text))
     for one in timeline["roles"]:
         tone = one["role"] if one["role"] in ("master", "slave") else "other"
         text = f"{one['node']} {one['role']}, epoch {one['epoch']}"

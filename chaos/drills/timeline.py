@@ -13,7 +13,16 @@ from typing import Any, Final
 from chaos.drills import asked
 from chaos.drills.measure import percentile
 from chaos.faults import kind_of
-from chaos.history import ENDED_FAULT, GOES_ON, LAUNCHED, Happened, History, Observed, Send
+from chaos.history import (
+    CONTROLLER_ROLE,
+    ENDED_FAULT,
+    GOES_ON,
+    LAUNCHED,
+    Happened,
+    History,
+    Observed,
+    Send,
+)
 
 BIN_MS: Final = 20.0
 GAP_MS: Final = 50.0
@@ -69,7 +78,8 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
     """``acks``, ``latency_max_ms``, ``asked`` (sends that were under way, however short): by bins of
     ``bin_ms``; ``latency_p50_ms`` and ``latency_p99_ms``: a send without an answer counts with the time that
     it was waited for; ``gaps``: [from, to] in which somebody asked and nobody was answered, to the load's
-    end; ``faults``: name, node, from, to; ``roles``: node, role, epoch, from, to."""
+    end; ``faults``: name, node, from, to; ``roles``: node, role, epoch, from,
+    to; ``controllers``: node, role, term, from, to."""
     every = history.sends()
     sends = [send for send in every if send.outcome == "ok" and send.ended_ms is not None]
     ended = sorted(send.ended_ms for send in sends if send.ended_ms is not None)
@@ -97,6 +107,7 @@ def timeline(history: History, until_ms: float) -> dict[str, Any]:
         "gaps": [[round(a, 1), round(b, 1)] for a, b in _unanswered(history, until_ms) if b - a >= GAP_MS],
         "faults": _faults(history, until_ms),
         "roles": _roles(history.observed(), until_ms),
+        "controllers": _controllers(history.happened(CONTROLLER_ROLE), until_ms),
     }
 
 
@@ -280,3 +291,16 @@ def _roles(observed: Sequence[Observed], until_ms: float) -> list[dict[str, Any]
         for span in spans[node]
         if span["from_ms"] < until_ms
     ]
+
+
+def _controllers(told: Sequence[Happened], until_ms: float) -> list[dict[str, Any]]:
+    """Spans in which a Controller led or followed; it is told when that changes."""
+    spans = []
+    for at, event in enumerate(told):
+        until = next((later.at_ms for later in told[at + 1 :] if later.node == event.node), until_ms)
+        if event.fields["role"] != "silent" and event.at_ms < until_ms:
+            times = {"from_ms": event.at_ms, "to_ms": min(until, until_ms)}
+            spans.append(
+                {"node": event.node, "role": event.fields["role"], "term": event.fields["term"], **times}
+            )
+    return sorted(spans, key=lambda one: str(one["node"]))

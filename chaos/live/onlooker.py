@@ -11,7 +11,7 @@ import aiohttp
 
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
-from chaos.history import Happened, History, Observed
+from chaos.history import CONTROLLER_ROLE, Happened, History, Observed
 from runtime.env import Env
 from runtime.tasks import Tasks
 
@@ -31,6 +31,7 @@ class Onlooker:
         self._begun_wall_ms = env.now_ms() - clock()
         self._tasks = Tasks("onlooker")
         self._said: set[str] = set()
+        self._controllers: dict[str, tuple[str, int]] = {}
         self.views: dict[str, View] = {}
 
     def start(self) -> None:
@@ -67,6 +68,8 @@ class Onlooker:
                     self.views[node.name] = view
                 elif in_vain >= GONE_AFTER or not self._cluster.is_running(node):
                     self.views.pop(node.name, None)
+                    if node.name in self._controllers:
+                        self._led(node.name, "silent", 0)
                 await asyncio.sleep(LOOK_S)
 
     def _note(self, node: Node, view: View) -> None:
@@ -76,6 +79,9 @@ class Onlooker:
                 values = {key: value for key, value in event.items() if key not in ("event", "at_ms")}
                 at_ms = round(event["at_ms"] - self._begun_wall_ms, 1)
                 self._history.add(Happened(at_ms, node.name, event["event"], values))
+        if controller := view.get("controller"):
+            role = "leader" if controller.get("isLeader") else "follower"
+            self._led(node.name, role, int(controller.get("term") or 0))
         if node.role == "broker":
             self._history.add(
                 Observed(
@@ -88,3 +94,10 @@ class Onlooker:
                     int(view.get("maxOffset") or 0),
                 )
             )
+
+    def _led(self, name: str, role: str, term: int) -> None:
+        """Note what a Controller is now, where that is another."""
+        if self._controllers.get(name) != (role, term):
+            self._controllers[name] = (role, term)
+            values = {"role": role, "term": term}
+            self._history.add(Happened(round(self._clock(), 1), name, CONTROLLER_ROLE, values))

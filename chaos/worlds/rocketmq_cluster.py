@@ -146,12 +146,18 @@ class RocketMQOnlooker(Onlooker):
             while True:
                 found = await self._cluster.state(admin)
                 self.views = {} if found is None else self._views(*found)
+                self._note_leader("" if found is None else found[0])
                 if found is not None and found[1].master_address:
                     now = (found[1].epoch, self._name(found[1].master_address))
                     if now != last:
                         last, values = now, {"group": found[1].group, "epoch": now[0]}
                         self._history.add(Happened(round(self._clock(), 1), now[1], "elected", values))
                 await asyncio.sleep(LOOK_S)
+
+    def _note_leader(self, leader: str) -> None:
+        """Of another one than it names nobody hears what it is."""
+        for name in self._controllers.keys() | ({leader} - {""}):
+            self._led(name, "leader" if name == leader else "silent", 0)
 
     def _views(self, leader: str, state: SyncState) -> dict[str, Any]:
         views: dict[str, Any] = {leader: {"controller": {"isLeader": True, "term": 1}}}

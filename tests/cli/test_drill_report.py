@@ -19,7 +19,19 @@ from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill, by_queue, judge, outages
 from chaos.drills.timeline import strikes_ms, timeline
 from chaos.faults import Isolate, Step
-from chaos.history import ENDED_FAULT, LAUNCHED, Fail, Happened, History, Invoke, Observed, Ok, Read, Unknown
+from chaos.history import (
+    CONTROLLER_ROLE,
+    ENDED_FAULT,
+    LAUNCHED,
+    Fail,
+    Happened,
+    History,
+    Invoke,
+    Observed,
+    Ok,
+    Read,
+    Unknown,
+)
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import VERDICTS, _beside, overview, page
@@ -52,8 +64,8 @@ def history() -> History:
 
 def result(**drill: Any) -> dict[str, Any]:
     plan = Plan([Step(500, Isolate("master"))])
-    judged = Drill(**{"acked": 92, "rto_ms": 90.0, "judged": True, "checks": ["lost", "phantom"]} | drill)
-    found = DrillResult(judged, Outcome(), history(), {}, 1000.0)
+    seen: dict[str, Any] = {"acked": 92, "rto_ms": 90.0, "judged": True, "checks": ["lost", "phantom"]}
+    found = DrillResult(Drill(**seen | drill), Outcome(), history(), {}, 1000.0)
     return found.to_json(DrillSpec(scenario="isolated", seed=4, plan=plan))
 
 
@@ -364,6 +376,48 @@ def test_the_page_needs_nothing_from_outside_and_says_what_came() -> None:
         "a row each for acks, latency, two faults, two brokers"
     )
     assert not any(word in text for word in ("http:", "https:", "src=", "<script"))
+
+
+def test_a_page_stands_alone() -> None:
+    machine = {"cpus": 2, "system": "Linux-6", "load_1_min": 24.3}
+    told = result() | {"at": "2026-11-29T11:39:45+00:00", "release": "abc1234", "machine": machine}
+    text = page(told, "run.json")
+    for name, value in (
+        ("when", "2026-11-29T11:39:45+00:00"),
+        ("release", "abc1234"),
+        ("machine", "2 CPUs, Linux-6"),
+        ("its load (1 min)", "24.3"),
+        ("system", "keelmq"),
+    ):
+        assert f"<td>{name}</td><td>{value}</td>" in text
+    share = f"{told['availability']:.1%}"
+    assert f"<b>{share}</b><span>available while faults act" in text
+    assert "<b>100.0%</b><span>available before them" in text
+    assert "What ran" in page({**result(), "machine": None}, "run.json"), "of former results, too"
+
+
+def test_controllers_have_rows_with_who_leads() -> None:
+    events: list[Any] = [
+        Happened(5.0, "namesrv-0", CONTROLLER_ROLE, {"role": "leader", "term": 1}),
+        Happened(5.0, "namesrv-1", CONTROLLER_ROLE, {"role": "follower", "term": 1}),
+        Happened(500.0, "namesrv-0", CONTROLLER_ROLE, {"role": "silent", "term": 0}),
+        Happened(600.0, "namesrv-1", CONTROLLER_ROLE, {"role": "leader", "term": 2}),
+        Happened(950.0, "namesrv-0", CONTROLLER_ROLE, {"role": "follower", "term": 2}),
+    ]
+    spans = timeline(History([*history().events, *events]), 1000.0)["controllers"]
+    assert [tuple(one.values()) for one in spans] == [
+        ("namesrv-0", "leader", 1, 5.0, 500.0),
+        ("namesrv-0", "follower", 2, 950.0, 1000.0),
+        ("namesrv-1", "follower", 1, 5.0, 600.0),
+        ("namesrv-1", "leader", 2, 600.0, 1000.0),
+    ]
+    told = result()
+    told["timeline"]["controllers"] = spans
+    text = page(told, "run.json")
+    assert "namesrv-0 leads, term 1: 5 to 500 ms" in text
+    assert "namesrv-1 leads, term 2: 600 to 1000 ms" in text
+    del told["timeline"]["controllers"]
+    assert "namesrv-0" not in page(told, "run.json"), "of former results nobody knows"
 
 
 @pytest.mark.more
