@@ -341,8 +341,8 @@ drill = LazyGroup(
             "Break a simulated cluster, thousands of times, from seeds.",
         ),
         "list": (
-            "chaos.drills.live.commands:list_",
-            "Show the drills and scenarios, and what cannot be done here.",
+            "chaos.drills.live.listing:list_",
+            "Show drills, scenarios, faults and checks, and what cannot be done here.",
         ),
         "run": (
             "chaos.drills.live.commands:run",

@@ -221,12 +221,30 @@ def _show(
         table.add_column(text, justify="right")
     for fault, before, after in sides:
         table.add_row(fault, *(f"{cell(before, name)} | {cell(after, name)}" for name in COLUMNS))
-    console.print(table)
+    if console.measure(table).maximum <= console.width:
+        console.print(table)
+    else:
+        _show_narrow(console, names, sides)
     for each in worse:
         text = escape(f"{each['fault']}: {each['text']}")
         console.print(f"[red]worse[/red] {text}", highlight=False, soft_wrap=True)
     if not worse:
         console.print("nothing became worse")
+
+
+def _show_narrow(
+    console: Console, names: tuple[str, str], sides: Sequence[tuple[str, Side | None, Side | None]]
+) -> None:
+    """A table for each fault: one for all would be cut, its numbers, too."""
+    for fault, before, after in sides:
+        console.print(fault, highlight=False, markup=False, soft_wrap=True)
+        table = Table()
+        table.add_column("")
+        for name in names:
+            table.add_column(escape(name), justify="right", overflow="fold")
+        for name, text in COLUMNS.items():
+            table.add_row(text, cell(before, name), cell(after, name))
+        console.print(table)
 
 
 def _markdown(names: tuple[str, str], sides: Sequence[tuple[str, Side | None, Side | None]]) -> str:

@@ -108,6 +108,19 @@ def test_two_directories_are_compared_fault_by_fault(tmp_path: Path) -> None:
     assert "worse wipe/default: lost: 3 in 1 runs, now 4 in 1" in said
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_no_number_is_cut_on_a_narrow_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    fault = "isolated_master_confirms_nothing_its_successor_lacks"
+    a = kept(tmp_path / "a.json", fault, acked_total=1_234_567, drills=[{"rto_ms": 12_345.0}])
+    b = kept(tmp_path / "b.json", fault, acked_total=7_654_321, drills=[{"rto_ms": 12_346.0}])
+    said = Shell()("drill", "compare", str(a), str(b))
+    assert all(text in said for text in (fault, "acknowledged", "1,234,567", "7,654,321", "12,345", "12,346"))
+    assert "…" not in said
+
+
 def test_both_systems_are_compared_by_the_drills_they_share(tmp_path: Path) -> None:
     ours = kept(tmp_path / "ours.json", "kill-master")
     theirs = kept(

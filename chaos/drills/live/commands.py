@@ -1,4 +1,4 @@
-"""``keelmq drill list|run|replay|heal``: the simulated stories on real processes."""
+"""``keelmq drill run|replay|heal``: the simulated stories on real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from rich.console import Console
@@ -39,18 +39,15 @@ from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, 
 from chaos.history import History
 from chaos.live import folder, leftovers, loop_disk, network
 from chaos.live.ground import heal
-from chaos.live.means import refusal
 from chaos.live.noted import DRILL, LEDGER, began, is_our_file, is_ours, is_seen, keeps, pid_namespace
-from chaos.scenarios import find, known
-from chaos.worlds.live import FAULTS, CannotDrill
+from chaos.scenarios import find
+from chaos.worlds.live import CannotDrill
 from model.errors import ConfigError, MqError
 from runtime.os_env import OsEnv
 
 PREFIX: Final = DRILL
 KEPT_AT: Final = ".at"
 """How files end that say where a drill works whose folder is kept."""
-SEEDS_LOOKED_AT: Final = 50
-"""A scenario draws its faults from the seed: so many seeds say which kinds it may draw."""
 
 _SCALE = click.option(
     "--scale",
@@ -120,43 +117,6 @@ class Outs:
             ledgers.check(self.ledger)
         if self.keep is not None and self.keep.exists() and any(self.keep.iterdir()):
             raise click.UsageError(f"--keep {self.keep}: there is something already")
-
-
-@click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def list_(as_json: bool) -> None:
-    """Show the drills and the scenarios, and what of their faults this machine cannot do.
-
-    \b
-    Example: keelmq drill list
-    """
-    # As the group is built: the commands' texts.
-    from chaos.drills.commands import TEXTS
-
-    rows: list[dict[str, Any]] = [
-        {"name": name, "how": f"keelmq drill {name}", "text": TEXTS[name], "faults": [name], "refused": {}}
-        for name in FAULTS
-    ]
-    for name, scenario in known().items():
-        drawn = [step.fault for seed in range(SEEDS_LOOKED_AT) for step in scenario.drawn(seed).steps]
-        kinds = sorted({type(fault) for fault in drawn}, key=lambda kind: kind.name)
-        refused = {kind.name: reason for kind in kinds if (reason := refusal(kind)) is not None}
-        rows.append(
-            {
-                "name": name,
-                "how": f"keelmq drill run {name}",
-                "text": scenario.text,
-                "faults": [kind.name for kind in kinds],
-                "refused": refused,
-            }
-        )
-    if as_json:
-        click.echo(json.dumps(rows))
-        return
-    for row in rows:
-        click.echo(f"{row['how']:68} {row['text']}")
-        for fault, reason in row["refused"].items():
-            click.echo(f"    not here: {fault}: {reason}")
 
 
 @click.command("run")
