@@ -65,12 +65,13 @@ def _walked(history: History) -> dict[Queue | None, _Asked]:
     """None: all queues as one."""
     found: dict[Queue | None, _Asked] = {}
     asked: dict[str, Queue] = {}
-    for event in history.events:
+    sends = (event for event in history.events if isinstance(event, Invoke | Ok | Fail | Unknown))
+    for event in sorted(sends, key=lambda one: one.at_ms):  # other clients' are noted as they are heard of
         if isinstance(event, Invoke):
             asked[event.key] = event.queue
             for one in (event.queue, None):
                 found.setdefault(one, _Asked()).asked(event.at_ms)
-        elif isinstance(event, Ok | Fail | Unknown) and event.key in asked:
+        elif event.key in asked:
             for one in (asked.pop(event.key), None):
                 found[one].ended()
             if isinstance(event, Ok):

@@ -158,7 +158,8 @@ def _share(told: Mapping[str, Any], windows: Iterable[int]) -> float | None:
 
 def _served(told: Mapping[str, Any], window: int) -> bool | None:
     """Whether something was acknowledged within WINDOW_MS of when a send was first under way in that window;
-    None: none was. Of a timeline without ``asked`` (commit bb5892a6 and before) that counts as from its begin on."""
+    None: none was. Of a timeline without ``asked`` (commit bb5892a6 and before) one counts as under way from
+    its begin on."""
     first, under_way = window * _WIDTH, told.get("asked")
     if under_way is not None:
         waits = (at for at in range(first, first + _WIDTH) if under_way[at])

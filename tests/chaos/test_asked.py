@@ -56,6 +56,11 @@ def test_a_send_that_another_queue_took_leaves_its_own_unanswered() -> None:
     assert told == {ONE: [(100, 230)], OTHER: []}
 
 
+def test_what_is_heard_of_late_is_in_its_place() -> None:
+    late = History([*sent(ONE, 300, 350), *sent(ONE, 100, 200)])
+    assert by_queue(late)[ONE] == [(100, 200), (300, 350)]
+
+
 def test_all_queues_as_one_serve_when_any_does() -> None:
     told = over_all(in_order(sent(ONE, 100, 900), sent(OTHER, 300, 310)))
     assert told == [(100, 310), (310, 900)]

@@ -241,6 +241,10 @@ class JavaLoad(DrillLoad):
             await asyncio.sleep(0.2)
 
     @property
+    def consumes(self) -> bool:
+        return True
+
+    @property
     def unsure(self) -> str | None:
         gone_ms = self._events.clock.gone_ms
         return f"Java's clock and the drill's went apart by {gone_ms:.1f} ms" if gone_ms else None
