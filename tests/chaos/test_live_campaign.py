@@ -396,6 +396,25 @@ def test_the_command_says_what_is_missing_and_what_the_machine_lacks(
     assert "nothing is called meteor" in said
 
 
+def test_what_was_not_chosen_is_not_missing(tmp_path: Path) -> None:
+    where = ["drill", "campaign", str(tmp_path / "c"), "--at-most", "1", "--limit", "0"]
+    said = Shell()(*where, "--only", "keelmq,kill,pause", code=3)
+    assert "disk_full" not in said
+    assert "rocketmq" not in said
+    assert said.count("missing: ") == 6
+    assert "0 of 6 strikes are done" in said
+    kills = replace(KILLS, strikes=1)
+    found = begun(tmp_path / "d", kills, WIPES, CUTS)
+    found.add(result(CUTS, 101, 2))
+    found.narrow([kills])
+    assert [(row.kind, row.strikes) for row in found.rows] == [("kill", 1), ("partition", 0)]
+    told = page(found, "keelmq drill campaign DIR")
+    assert "and 1 of the 1 strikes asked are missing" in told
+    assert "| partition, Toxiproxy | default |" in told, "what has results is shown"
+    assert found.next(found.rows) == Cell(kills, kills.seed, 1)
+    assert "| wipe" not in told
+
+
 def test_the_command_writes_the_page_and_the_worst_exit_code(tmp_path: Path) -> None:
     begun(tmp_path, KILLS)
     bad = result(KILLS, 1, 2, broken={"lost": 1})

@@ -109,7 +109,8 @@ def _checks() -> Iterator[Row]:
 def _checker(name: str) -> Callable[..., Any]:
     """The function of the suite that has its name."""
     modules = (messages, order, masters, replicas, liveness)
-    return next(found for module in modules if (found := getattr(module, name, None)) is not None)
+    found: Callable[..., Any] = next(filter(None, (getattr(module, name, None) for module in modules)))
+    return found
 
 
 def _first(told: type[Fault] | Callable[..., Any]) -> str:

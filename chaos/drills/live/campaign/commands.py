@@ -61,7 +61,8 @@ def campaign(
 
     DIRECTORY keeps the result of each run; the same command once more carries out what is missing, of the
     same commit. Exit code 2: keelmq broke a promise. 3: strikes are missing that the same command carries
-    out. 1: nothing is left to begin, but strikes were given up, faults skipped, or results put aside.
+    out. 1: nothing is left to begin, but strikes were given up, faults skipped, or results put aside. With
+    --only what was not chosen is not missing.
 
     \b
     Example: keelmq drill campaign campaign --page docs/results/live.md
@@ -77,7 +78,7 @@ def campaign(
     command = _command(
         jobs=jobs, their_jobs=their_jobs, only=only, at_most=at_most, limit_s=limit_s, previous=previous
     )
-    found = Campaign.open(directory, rows)
+    found = _opened(directory, rows, chosen)
     works = limit_s != 0 and found.next(chosen) is not None
     release = ""
     if works:
@@ -86,7 +87,7 @@ def campaign(
     try:
         if works:
             with alone(directory) as lock, ending.in_order():
-                found = Campaign.open(directory, rows)  # as it is now that nobody else works there
+                found = _opened(directory, rows, chosen)  # as it is now that nobody else works there
                 found.begin(release, command)
                 # What runs of an interrupted campaign left would take time from these.
                 left.heal(directory, say)
@@ -99,6 +100,13 @@ def campaign(
         _write(found, command, at_most, directory, out)
         _told(found, say)
     return _code(found)
+
+
+def _opened(directory: Path, rows: Sequence[Row], chosen: Sequence[Row]) -> Campaign:
+    found = Campaign.open(directory, rows)
+    if len(chosen) < len(rows):
+        found.narrow(chosen)
+    return found
 
 
 def _command(**options: object) -> str:
@@ -166,7 +174,8 @@ def _write(found: Campaign, command: str, at_most: int | None, directory: Path, 
 
 def _told(found: Campaign, say: Say) -> None:
     """What is done, and what is missing."""
-    done, asked = sum(map(found.counted, found.rows)), sum(row.strikes for row in found.rows)
+    asked_of = [row for row in found.rows if row.strikes]
+    done, asked = sum(map(found.counted, asked_of)), sum(row.strikes for row in asked_of)
     for row in found.rows:
         if missing := found.missing(row):
             given_up = ", given up" if found.given_up(row) else ""

@@ -58,14 +58,14 @@ TEXT: Final = (
     "- *offsets twice*: offsets that two messages were given. *two masters*: in one epoch; of RocketMQ that "
     "is not asked (`-`).\n"
     "- *not finished*: runs that came to no end; their strikes are struck again by another run.\n"
-    "- *available*: the share of windows of 100 ms in which something was acknowledged, from each "
-    "fault until "
-    "5 s after it was mended or the first acknowledgement after that, whichever is later; the mean of the "
-    "runs.\n"
-    "- *worst stall*: the longest time in which no queue had an acknowledgement, the waits between "
-    "two faults "
-    "included. *RTO*: of each strike and queue the longest time without an acknowledgement until the next "
-    "strike, one value each; of a rolling restart or an upgrade each restarted server is one."
+    "- *available*: the share of served windows of 100 ms, of those in which a send was under way, from each "
+    "fault until 5 s after it was mended or the first acknowledgement after that, whichever is later; the "
+    "mean of the runs.\n"
+    "- *worst stall*: the longest time in which somebody asked and no queue answered, the waits between two "
+    "faults included. *RTO*: of each strike and queue that was asked the longest outage until the next "
+    "strike, one value each: from a send that goes unanswered to the next acknowledgement; of a rolling "
+    "restart or an upgrade each restarted server is one. Of runs of commit bb5892a6 and before all three are times between "
+    "acknowledgements, whether or not anybody asked.\n"
 )
 
 

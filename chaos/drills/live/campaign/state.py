@@ -16,7 +16,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
@@ -72,6 +72,13 @@ class Campaign:
         for place in sorted((directory / REFUSED).glob("*.json")):
             campaign.refused.append(f"{REFUSED}/{place.name}: {_why(place)}")
         return campaign
+
+    def narrow(self, chosen: Collection[Row]) -> None:
+        """Of other rows nothing is asked: they are left out, but for those that have results."""
+        others = (
+            replace(row, strikes=0) for row in self.rows if row not in chosen and self._results[row.name]
+        )
+        self.rows = [*chosen, *others]
 
     def _keep(self, path: Path) -> None:
         try:
