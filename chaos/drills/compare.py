@@ -24,6 +24,7 @@ from chaos.drills.live.results import available
 from chaos.drills.measure import PROMISES, judged_count, percentile, why_no_result
 from model.errors import ConfigError
 
+UNCUT: Final = 10_000
 NOTICED_MS: Final = 50.0
 """Times that differ by less are alike, whatever the ratio."""
 NOTICED_SHARE: Final = 0.01
@@ -221,7 +222,8 @@ def _show(
         table.add_column(text, justify="right")
     for fault, before, after in sides:
         table.add_row(fault, *(f"{cell(before, name)} | {cell(after, name)}" for name in COLUMNS))
-    if console.measure(table).maximum <= console.width:
+    # A measure is cut to the screen's width, too: what the table would take is asked of a wide one.
+    if console.measure(table, options=console.options.update(max_width=UNCUT)).maximum <= console.width:
         console.print(table)
     else:
         _show_narrow(console, names, sides)

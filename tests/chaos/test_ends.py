@@ -22,11 +22,12 @@ from chaos.drills.live.scenario import DrillResult, DrillSpec, run_scenario, str
 from chaos.drills.load import DrillLoad
 from chaos.drills.measure import VIOLATIONS_SHOWN, Drill
 from chaos.faults import Step
-from chaos.history import Happened, History
+from chaos.history import Happened, History, Invoke
 from chaos.live.executor import GONE_S
 from chaos.live.ground import Ground
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
+from client.message import Queue
 from runtime.os_env import OsEnv
 from tests.fakes.live import FakeCluster
 from tests.waiting import until
@@ -93,7 +94,7 @@ SPEC = DrillSpec(
 )
 
 
-async def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *struck: Happened) -> DrillResult:
+async def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *struck: Happened | Invoke) -> DrillResult:
     """What a run says of which nothing but its servers' ends is real."""
 
     async def nothing(*_: Any) -> None: ...
@@ -109,7 +110,7 @@ async def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *struck: Happe
     return await strike(env, SPEC, cluster, Ground(cluster), lambda _: env, lambda _: None)
 
 
-async def _strike(history: History, struck: tuple[Happened, ...]) -> None:
+async def _strike(history: History, struck: tuple[Happened | Invoke, ...]) -> None:
     for event in struck:
         history.add(event)
 
@@ -197,7 +198,8 @@ async def test_an_outage_that_only_the_healing_ends_lasts_as_long(
         return {}
 
     monkeypatch.setattr(cluster, "wait_ready", slow)
-    found = await told(cluster, monkeypatch, Happened(1.0, HIT, "kill"))
+    unanswered = Invoke(1.0, "p", "k", Queue("chaos", "broker-a", 0), 1)
+    found = await told(cluster, monkeypatch, Happened(1.0, HIT, "kill"), unanswered)
     assert found.drill.full_again_ms is not None
     assert found.drill.full_again_ms >= 200
     assert found.until_ms >= 200

@@ -39,14 +39,17 @@ FLAPS = [Happened(1000.0 + 100 * n, "b1", "partition", ON if n else {}) for n in
 
 
 def acked(until_ms: int, *silent: tuple[int, int], queues: int = 2) -> list[Any]:
-    """An acknowledgement of each queue every 50 ms, but not in between."""
+    """An acknowledgement of each queue every 50 ms, but not in between. Each send begins with the
+    acknowledgement before it; the last one has none."""
     events: list[Any] = []
     for number in range(queues):
-        queue = Queue("t", "g", number)
+        queue, asked = Queue("t", "g", number), 0.0
         for at in range(0, until_ms, 50):
             if not any(begin < at < end for begin, end in silent):
                 key = f"{number}-{at}"
-                events += [Invoke(at, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+                events += [Invoke(asked, "p", key, queue, 1), Ok(float(at), "p", key, queue, at, at)]
+                asked = float(at)
+        events.append(Invoke(asked, "p", f"{number}-last", queue, 1))
     return events
 
 
