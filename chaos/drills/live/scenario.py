@@ -374,7 +374,7 @@ async def strike(
     beside += stopped.violations if stopped is not None else []
     beside += _told("no_errors", executor.outcome.errors)
     broken = _judge(drill, load.history, queues, until_ms, plan, group, held, beside)
-    drill.checks += _asked_beside(load, extras, plan, full=not_full is None)
+    drill.checks += verdicts.asked_beside(load, extras, plan, full=not_full is None)
     if stopped is None:
         routed = drill.acked - stubborn.counted(load.history)["ok"]
         drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, routed)
@@ -414,16 +414,6 @@ async def _clients_saw(load: DrillLoad, extras: LiveExtras, *, full: bool) -> li
     if full and not lied(load.history.events):
         found += _told("consumed", await load.not_consumed(CAUGHT_UP_S))
     return found
-
-
-def _asked_beside(load: DrillLoad, extras: LiveExtras, plan: Plan, *, full: bool) -> list[str]:
-    """What ``_clients_saw`` was judged by."""
-    asked = {
-        verdicts.CONSUMED: load.consumes and not lied(load.history.events),
-        verdicts.EXTRAS: plan.extras and extras.unread is None,
-        verdicts.PUSHED: plan.extras,
-    }
-    return [name for name, was in asked.items() if was and full]
 
 
 def _told(checker: str, texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chaos import extensions
 from chaos.checks.all import CHECKERS
+from chaos.drills.live.disks import lied
 from chaos.drills.live.stores import CHECKER
+
+if TYPE_CHECKING:  # which import clients: pages are made without
+    from chaos.drills.live.extras import LiveExtras
+    from chaos.drills.load import DrillLoad
+    from chaos.scenarios.plan import Plan
 
 HELD: Final = "held"
 BROKEN: Final = "broken"
@@ -17,6 +23,16 @@ EXTRAS: Final = "extras"
 PUSHED: Final = "pushed"
 BESIDE: Final = (CONSUMED, EXTRAS, PUSHED, CHECKER)
 """What is not seen in a history: by asking the healed cluster, and its stores after."""
+
+
+def asked_beside(load: DrillLoad, extras: LiveExtras, plan: Plan, *, full: bool) -> list[str]:
+    """What was asked of clients, once nothing is sent any more. ``full``: the group was whole."""
+    asked = {
+        CONSUMED: load.consumes and not lied(load.history.events),
+        EXTRAS: plan.extras and extras.unread is None,
+        PUSHED: plan.extras,
+    }
+    return [name for name, was in asked.items() if was and full]
 
 
 def words(judged: Collection[str], broken: Mapping[str, int]) -> dict[str, str]:

@@ -64,8 +64,8 @@ TEXT: Final = (
     "- *worst stall*: the longest time in which somebody asked and no queue answered, the waits between two "
     "faults included. *RTO*: of each strike and queue that was asked the longest outage until the next "
     "strike, one value each: from a send that goes unanswered to the next acknowledgement; of a rolling "
-    "restart or an upgrade each restarted server is one. Of runs of commit bb5892a6 and before all three are "
-    "times between acknowledgements, whether or not anybody asked.\n"
+    "restart or an upgrade each restarted server is one. Of runs of commit bb5892a6 and before all three "
+    "count what had no acknowledgement, whether or not anybody asked.\n"
 )
 
 
