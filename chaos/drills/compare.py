@@ -7,6 +7,7 @@ has is listed and judged by nobody. Sides may have different targets: keelmq aga
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
 from chaos.drills.live.results import available
 from chaos.drills.measure import PROMISES, judged_count, percentile, why_no_result
+from chaos.drills.timeline import windows
 from model.errors import ConfigError
 
 UNCUT: Final = 10_000
@@ -68,6 +70,10 @@ class Side:
     rto_p50_ms: float | None
     rto_max_ms: float | None
     latency_p99_ms: float | None
+    windows: int = 0
+    """Of how many windows availability is the share; 0: not known."""
+    of_asked: bool | None = None
+    """Whether RTO and availability count only where somebody asked; None: of drills without a plan."""
 
 
 @click.command("compare")
@@ -120,14 +126,25 @@ def regressions(before: Side, after: Side, tolerance: float) -> Iterable[tuple[i
         runs, now = _runs(before, name), _runs(after, name)
         if b * max(1, runs) > a * max(1, now):
             yield code, f"{COLUMNS[name]}: {a} in {runs} runs, now {b} in {now}"
+    alike = before.of_asked == after.of_asked
     a, b = before.availability, after.availability
-    if a is not None and b is not None and b < a - NOTICED_SHARE:
+    if alike and a is not None and b is not None and b < a - max(NOTICED_SHARE, _by_chance(before, after)):
         yield WARNINGS, f"available: {a:.1%}, now {b:.1%}"
     # Another target's processes are set up to start at once, not to be fast.
-    for name in ("rto_p50_ms", "latency_p99_ms") if before.target == after.target else ("rto_p50_ms",):
+    names = [*(["rto_p50_ms"] if alike else []), *(["latency_p99_ms"] * (before.target == after.target))]
+    for name in names:
         a, b = getattr(before, name), getattr(after, name)
         if a is not None and b is not None and b > max(a * (1 + tolerance), a + NOTICED_MS):
             yield WARNINGS, f"{COLUMNS[name]}: {a:,.0f}, now {b:,.0f}"
+
+
+def _by_chance(before: Side, after: Side) -> float:
+    """By how much shares of so few windows may differ: two standard errors; 0 where nobody knows of how
+    many."""
+    if not (before.windows and after.windows):
+        return 0.0
+    shares = ((one.availability or 0.0, one.windows) for one in (before, after))
+    return 2 * math.sqrt(sum(share * (1 - share) / count for share, count in shares))
 
 
 def _runs(side: Side, name: str) -> int:
@@ -166,6 +183,7 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
     drills = [drill for result in results for drill in result["drills"]]
     times = sorted(_known(drill.get("rto_ms") for drill in drills))
     served = _known(available(result) for result in results)
+    drawn = [one["timeline"] for one in results if (one.get("timeline") or {}).keys() >= {"acks", "faults"}]
     slow = sorted(_known((result.get("timeline") or {}).get("latency_p99_ms") for result in results))
     judged = sum(map(judged_count, results))
     lost = _total(results, "lost")
@@ -178,6 +196,8 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         lost=lost if judged or lost else None,
         broken=sum(_broken(result) for result in results),
         unfinished=sum(int(result.get("unfinished_total", 0)) for result in results),
+        windows=sum(windows(told) for told in drawn),
+        of_asked=all("asked" in told for told in drawn) if drawn else None,
         availability=sum(served) / len(served) if served else None,
         rto_p50_ms=percentile(times, 50),
         rto_max_ms=max(times, default=None),

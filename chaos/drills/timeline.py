@@ -133,7 +133,16 @@ def availability(told: Mapping[str, Any]) -> float | None:
     fault on until AFTER_MS after its end or the first acknowledgement after that, whichever is later: how
     long the waits between two faults are changes nothing, and no outage is cut. ``told``: a ``timeline``.
     None without a fault."""
-    acks, windows = told["acks"], len(told["acks"]) // _WIDTH
+    return _share(told, _while_faults_act(told))
+
+
+def windows(told: Mapping[str, Any]) -> int:
+    """Of how many windows ``availability`` is the share."""
+    return sum(_served(told, at) is not None for at in _while_faults_act(told))
+
+
+def _while_faults_act(told: Mapping[str, Any]) -> set[int]:
+    acks, whole = told["acks"], len(told["acks"]) // _WIDTH
     chosen: set[int] = set()
     for fault in told["faults"]:
         ended = int(-(-fault["to_ms"] // BIN_MS))  # bins before it may hold acknowledgements of before
@@ -141,8 +150,8 @@ def availability(told: Mapping[str, Any]) -> float | None:
         first = int(fault["from_ms"] // WINDOW_MS)
         last = int(max(fault["to_ms"] + AFTER_MS, again_ms) // WINDOW_MS)
         # The last window may be cut short by the load's end.
-        chosen.update(range(first, min(last, windows)))
-    return _share(told, chosen)
+        chosen.update(range(first, min(last, whole)))
+    return chosen
 
 
 def availability_before(told: Mapping[str, Any]) -> float | None:

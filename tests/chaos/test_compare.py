@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,28 @@ GOOD: dict[str, Any] = {
 def test_what_became_worse_has_a_code(changed: dict[str, Any], code: int | None) -> None:
     found = list(regressions(Side(**GOOD), Side(**GOOD | changed), 0.5))
     assert [one for one, _ in found] == ([] if code is None else [code])
+
+
+@pytest.mark.parametrize(("windows", "codes"), [(130, []), (5000, [1])])
+def test_availability_of_few_windows_differs_by_chance(windows: int, codes: list[int]) -> None:
+    one, other = (Side(**GOOD | {"availability": share, "windows": windows}) for share in (0.765, 0.728))
+    assert [code for code, _ in regressions(one, other, 0.5)] == codes
+
+
+def test_times_that_were_counted_otherwise_are_not_held_against_each_other(tmp_path: Path) -> None:
+    former, now = Side(**GOOD | {"of_asked": False}), Side(**GOOD | {"of_asked": True})
+    worse = {"availability": 0.2, "rto_p50_ms": 9000.0}
+    assert not list(regressions(former, Side(**asdict(now) | worse), 0.5))
+    assert len(list(regressions(now, Side(**asdict(now) | worse), 0.5))) == 2
+    told = {"acks": [1] * 60, "faults": [{"from_ms": 0.0, "to_ms": 1000.0}], "latency_p99_ms": 9.0}
+    path = kept(tmp_path / "a.json", "x", timeline=told)
+    side = measured([json.loads(path.read_text())])
+    assert side is not None
+    assert (side.of_asked, side.windows) == (False, 12)
+    both = [json.loads(path.read_text()) | {"timeline": told | {"asked": [1] * 10 + [0] * 50}}]
+    later = measured(both)
+    assert later is not None
+    assert (later.of_asked, later.windows) == (True, 2)
 
 
 def test_counts_are_held_against_the_number_of_runs() -> None:
