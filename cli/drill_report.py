@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +12,10 @@ from admin.exits import DONE, UNFINISHED
 from admin.outfile import CannotWrite, OutFile, on_stdout, write_whole
 from audit.pages import html
 from audit.pages.html import ms, number
+from chaos.drills import verdict
 from chaos.drills.again import again
 from chaos.drills.compare import COLUMNS, cell, load, measured
 from chaos.drills.junit import junit
-from chaos.drills.live.verdicts import HELD, NOT_JUDGED
 from chaos.drills.measure import COUNTS, judged_count, unjudged, why_no_result, why_unjudged
 from cli import chart
 from cli.chart import Axis
@@ -91,14 +89,16 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _read(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))
+    result = verdict.read_result(file)
+    verdict.check_shape(result)
+    return result
 
 
 def overview(sides: Sequence[tuple[str, Results]]) -> str:
     """The page of several results, a column for each side. Raises KeyError or TypeError for what is none."""
     named = [(f"{name} ({_target(found)})", found) for name, found in sides]
     every = [one for _, found in named for one in _all(found)]
-    words = [_word(one) for one in every]
+    words = [verdict.word(one) for one in every]
     word = next((each for each in VERDICTS if each in words), "unfinished")
     tone, headline = VERDICTS[word]
     values = {
@@ -152,7 +152,7 @@ def _target(found: Results) -> str:
 def _trouble(result: Mapping[str, Any], word: str) -> tuple[str, Any, str, str]:
     """Which run it was, what came of it, and the first that shows why."""
     told = [str(one["text"]) for one in result.get("violations") or ()]
-    told += [str(one["unfinished"]) for one in result["drills"] if one.get("unfinished")]
+    told += verdict.ends(result)
     told += [f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())]
     told += [why] if not told and (why := why_unjudged(result)) else []
     return str(result["scenario"]), result["seed"], word, next(iter(told), "")
@@ -167,12 +167,13 @@ def _by(result: Mapping[str, Any]) -> str:
 
 def page(result: Mapping[str, Any], file: str) -> str:
     """The page of one result. Raises KeyError or TypeError for what is none."""
-    word = _word(result)
+    word = verdict.word(result)
     tone, _ = VERDICTS[word]
     drills: Sequence[Mapping[str, Any]] = result["drills"]
     timeline = result.get("timeline")
     where = f"{result['target']}{_by(result)}"
-    story = f"{result['scenario']} on {where}, seed {result['seed']}: {len(drills)} drills"
+    planted = f", the bug {result['bug']} planted" if result.get("bug") else ""
+    story = f"{result['scenario']} on {where}{planted}, seed {result['seed']}: {len(drills)} drills"
     values = {
         "word": word,
         "tone": tone,
@@ -190,17 +191,6 @@ def page(result: Mapping[str, Any], file: str) -> str:
         "command": again(result, file),
     }
     return html.page("drill.html", values, beside=TEMPLATES)
-
-
-def _word(result: Mapping[str, Any]) -> str:
-    # A run that never began has counted nothing.
-    if any(result.get(f"{name}_total") for name in PROMISES) or result.get("violations"):
-        return "broken"
-    if result["unfinished_total"] or not result["drills"]:
-        return "unfinished"
-    if unjudged(result):
-        return "not judged"
-    return "held, in part" if result.get("refused_total") else "held"
 
 
 def _headline(result: Mapping[str, Any], word: str) -> str:
@@ -247,28 +237,19 @@ def _about(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         "its load (1 min)": machine.get("load_1_min"),
         "took": f"{sum(spent.values()):,.0f} s" if spent else "",
         "seed": result.get("seed"),
+        "planted bug": result.get("bug"),
     }
     return [(name, str(value)) for name, value in told.items() if value not in (None, "")]
 
 
 def _checks(result: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
     """Every promise, whether it was held, and what shows that it was not."""
-    violations = [*(result.get("violations") or ())]
-    for drill in result["drills"] if not violations else ():
-        violations += drill.get("violations") or ()
-    texts: dict[str, list[str]] = {}
-    for one in violations:
-        texts.setdefault(str(one["checker"]), []).append(str(one["text"]))
-    counts = Counter({name: len(found) for name, found in texts.items()})
-    counts |= Counter(result.get("broken") or {})
-    verdicts: dict[str, str] = dict(result.get("checks") or {})
-    if not verdicts:  # of a drill without a plan, and of results before 2026-11-30
-        counts |= Counter({name: int(result[f"{name}_total"]) for name in PROMISES})
-        verdicts = dict.fromkeys(PROMISES, HELD)
-    silent = unjudged(result)
-    verdicts = {name: NOT_JUDGED if name in silent else word for name, word in verdicts.items()}
-    verdicts |= {name: f"broken: {count}" for name, count in sorted(counts.items()) if count}
-    return [(name, word, texts.get(name, [])) for name, word in verdicts.items()]
+    # Drills without a plan, and results before 2026-11-30, name no checks.
+    words = dict(result.get("checks") or dict.fromkeys(PROMISES, verdict.HELD))
+    words |= dict.fromkeys(unjudged(result) & words.keys(), verdict.NOT_JUDGED)
+    words |= {name: f"broken: {count}" for name, count in sorted(verdict.broken(result).items())}
+    texts = verdict.said(result)
+    return [(name, word, texts.get(name, [])) for name, word in words.items()]
 
 
 def _plot(timeline: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from rich.table import Table
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.numbers import Number
 from admin.outfile import OutFile, on_stdout, write_whole
+from chaos.drills import verdict
 from chaos.drills.live.results import available
-from chaos.drills.measure import PROMISES, judged_count, percentile, why_no_result
+from chaos.drills.measure import judged_count, percentile, why_no_result
 from chaos.drills.timeline import windows
 from model.errors import ConfigError
 
@@ -157,10 +159,9 @@ def load(path: Path) -> dict[str, list[Mapping[str, Any]]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = verdict.read_result(file)
             name = _name(data)
-            if not all(isinstance(drill, dict) for drill in data["drills"]):
-                raise TypeError("its drills are none")
+            verdict.check_shape(data)
             measured([data])  # a number of it may be none
             found.setdefault(name, []).append(data)
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -182,47 +183,51 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         return None
     drills = [drill for result in results for drill in result["drills"]]
     times = sorted(_known(drill.get("rto_ms") for drill in drills))
-    served = _known(available(result) for result in results)
-    drawn = [one["timeline"] for one in results if (one.get("timeline") or {}).keys() >= {"acks", "faults"}]
-    slow = sorted(_known((result.get("timeline") or {}).get("latency_p99_ms") for result in results))
+    drawn = [told for one in results if (told := one.get("timeline") or {}).keys() >= {"acks", "faults"}]
+    broken = sum(map(verdict.broken, results), Counter[str]())
     judged = sum(map(judged_count, results))
-    lost = _total(results, "lost")
     return Side(
         target=str(results[0].get("target", OURS)),
-        runs=len(drills),
+        runs=sum(max(1, len(one["drills"])) for one in results),  # one that never began has no drill
         acked=_total(results, "acked"),
         judged=judged,
-        unjudged=sum(len(one["drills"]) - judged_count(one) for one in results if _finished(one)),
-        lost=lost if judged or lost else None,
-        broken=sum(_broken(result) for result in results),
-        unfinished=sum(int(result.get("unfinished_total", 0)) for result in results),
-        windows=sum(windows(told) for told in drawn),
+        unjudged=sum(len(one["drills"]) - judged_count(one) for one in results if not verdict.ends(one)),
+        lost=broken["lost"] if judged or broken["lost"] else None,
+        broken=broken.total() - broken["lost"],
+        unfinished=sum(map(_unfinished, results)),
+        windows=sum(map(windows, drawn)),
         of_asked=all("asked" in told for told in drawn) if drawn else None,
-        availability=sum(served) / len(served) if served else None,
+        availability=_mean(_known(map(available, results))),
         rto_p50_ms=percentile(times, 50),
         rto_max_ms=max(times, default=None),
-        latency_p99_ms=percentile(slow, 50),
+        latency_p99_ms=_median(map(_latency_p99_ms, results)),
     )
+
+
+def _latency_p99_ms(result: Mapping[str, Any]) -> float | None:
+    told: float | None = (result.get("timeline") or {}).get("latency_p99_ms")
+    return told
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    return percentile(sorted(_known(values)), 50)
+
+
+def _unfinished(result: Mapping[str, Any]) -> int:
+    """How many of its drills came to no end."""
+    return max(int(result.get("unfinished_total", 0)), len(verdict.ends(result)))
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _finished(result: Mapping[str, Any]) -> bool:
-    return not result.get("unfinished_total") and not any(one.get("unfinished") for one in result["drills"])
-
-
 def _total(results: Iterable[Mapping[str, Any]], name: str) -> int:
     return sum(int(result.get(f"{name}_total", 0)) for result in results)
-
-
-def _broken(result: Mapping[str, Any]) -> int:
-    """Violations but losses: by check, where a result has them so, else by the counts of every drill."""
-    by_check = result.get("broken")
-    if by_check is not None:
-        return sum(count for name, count in by_check.items() if name != "lost")
-    return sum(_total([result], name) for name in PROMISES if name != "lost")
 
 
 def title(path: Path, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

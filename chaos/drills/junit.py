@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+from chaos.drills import verdict
 from chaos.drills.measure import PROMISES, why_unjudged
 
 
@@ -48,10 +49,9 @@ def _name(result: Mapping[str, Any]) -> str:
 
 def _troubles(result: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
     """At most one of them: (its element, what counts it, its text)."""
-    drills = list(result["drills"])
     if broken := list(dict.fromkeys(_broken(result))):
         yield "failure", "failures", "\n".join(broken)
-    elif ends := [str(drill["unfinished"]) for drill in drills if drill.get("unfinished")]:
+    elif ends := verdict.ends(result):
         yield "error", "errors", "\n".join(ends)
     elif refused := [
         f"{one['fault']}: {one['reason']}" for one in (result.get("faults") or {}).get("refused", ())
@@ -63,10 +63,10 @@ def _troubles(result: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
 
 def _broken(result: Mapping[str, Any]) -> Iterable[str]:
     """Each violation that is told, of the run or of one of its drills, then every count that should be 0."""
-    for part in (result, *result["drills"]):
-        yield from (f"{one['checker']}: {one['text']}" for one in part.get("violations", ()))
-    for name in PROMISES:
-        if count := result.get(f"{name}_total"):
+    said = verdict.said(result)
+    yield from (f"{name}: {text}" for name, texts in said.items() for text in texts)
+    for name, count in verdict.broken(result).items():
+        if name in PROMISES or name not in said:
             yield f"{name}: {count}"
 
 

@@ -104,13 +104,17 @@ class Drill:
         return any(getattr(self, name) for name in PROMISES)
 
 
+class NotThatKind(ValueError):
+    """A member of a result is of another kind than readers take it for; says which."""
+
+
 def why_no_result(error: Exception) -> str:
     """Of what reading a file raised that is no result of a drill: in words, without what the file holds."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not text"
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]}"
-    if isinstance(error, json.JSONDecodeError | OSError):
+    if isinstance(error, json.JSONDecodeError | OSError | NotThatKind):
         return str(error)
     return f"a part of it is of another kind ({type(error).__name__})"
 

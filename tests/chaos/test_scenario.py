@@ -22,10 +22,11 @@ from chaos import faults
 from chaos.checks import Evidence, Promised, check_so_far
 from chaos.checks.replicas import ReplicaLog
 from chaos.drills.commands import drill
-from chaos.drills.live.commands import exit_code
+from chaos.drills.live.commands import Outs, _write, exit_code
 from chaos.drills.live.disks import lied
-from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, described, proves_nothing
+from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge, _logs, described
 from chaos.drills.live.staging import count_failed
+from chaos.drills.live.verdicts import never_struck, proves_nothing
 from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
 from chaos.faults import Step
@@ -154,6 +155,26 @@ def test_a_run_without_any_of_its_faults_or_without_an_acknowledgement_says_noth
     assert proves_nothing(plan, Outcome(Counter(cut=1)), 5) is None
     assert proves_nothing(plan, Outcome(Counter(cut=1)), 0) == "nothing was acknowledged"
     assert proves_nothing(Plan([]), Outcome(), 5) is None
+
+
+def test_a_kind_of_a_story_that_never_struck_makes_a_run_one_in_part() -> None:
+    plan = Plan([Step(1, faults.FlipBit("slave")), Step(2, faults.Kill("master"))])
+    half = Outcome(Counter(kill=1), Counter(flip_bit=1))
+    assert never_struck(plan, half) == ["flip_bit"]
+    assert never_struck(plan, Outcome(Counter(kill=1, flip_bit=1), Counter(flip_bit=1))) == []
+    assert never_struck(replace(plan, swarm=True), half) == [], "it has no story"
+    found = replace(told(), untried=("flip_bit",))
+    assert exit_code(found) == 1
+    assert found.to_json(DrillSpec(scenario="x", seed=1, plan=plan))["untried"] == ["flip_bit"]
+
+
+def test_a_file_that_cannot_be_written_keeps_no_other_from_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outs = Outs(tmp_path / "file" / "h.jsonl", tmp_path / "l.jsonl", None, tmp_path / "run.json")
+    (missing,) = _write(told(), DrillSpec(scenario="x", seed=1, plan=Plan([])), outs)
+    assert "h.jsonl" in missing
+    assert (tmp_path / "run.json").exists()
+    assert (tmp_path / "l.jsonl").exists()
 
 
 def test_a_result_says_when_where_and_of_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

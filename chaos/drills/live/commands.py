@@ -36,6 +36,7 @@ from chaos.drills.live.names import OURS, SWITCH, THEIRS, TOXIPROXY
 from chaos.drills.live.online import Stopped
 from chaos.drills.live.scenario import CLIENTS, DrillResult, DrillSpec, run_scenario
 from chaos.drills.screen import cannot_go_on, show_unfinished, show_violations, verdict
+from chaos.drills.verdict import read_result
 from chaos.history import History
 from chaos.live import folder, leftovers, loop_disk, network
 from chaos.live.ground import heal
@@ -205,7 +206,7 @@ def replay(file: Path, scale: float | None, go_on: bool | None, **outs: Path | N
       keelmq drill replay run.json --json again.json
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_result(file)
         extensions.load_for(str(data["scenario"]))
         if scale is not None:
             data["scale"] = scale
@@ -373,25 +374,35 @@ def _carry_out(ask: Callable[[], DrillSpec], outs: Outs) -> int:
         return UNFINISHED
     show(console, spec, told)
     code = exit_code(told)
+    if code == DONE and spec.bug:
+        click.echo(f"keelmq drill: the planted bug {spec.bug} was not found", err=True)
+        code = UNFINISHED
     try:
-        _write(told, spec, outs)
-    except (CannotWrite, OSError) as error:
-        click.echo(f"keelmq drill: {error}", err=True)
-        return code or UNFINISHED
+        missing = _write(told, spec, outs)
     except Exception:  # noqa: BLE001 - ours to mend; a broken promise stays one
         traceback.print_exc()
         return FAILED if code == FAILED else UNFINISHED
-    return code
+    for why in missing:
+        click.echo(f"keelmq drill: {why}", err=True)
+    return (code or UNFINISHED) if missing else code
 
 
-def _write(told: DrillResult, spec: DrillSpec, outs: Outs) -> None:
-    """The small one first: there may be no room for the others."""
-    if outs.json is not None:
-        write_whole(outs.json, json.dumps(told.to_json(spec)) + "\n")
-    if outs.history is not None:
-        write_history(told.history, outs.history)
-    if outs.ledger is not None:
-        ledgers.write(told.history, outs.ledger)
+def _write(told: DrillResult, spec: DrillSpec, outs: Outs) -> list[str]:
+    """The small one first: there may be no room for the others. Each is tried by itself; what could not be
+    written, and why."""
+    writers: list[tuple[Path | None, Callable[[Path], None]]] = [
+        (outs.json, lambda path: write_whole(path, json.dumps(told.to_json(spec)) + "\n")),
+        (outs.history, lambda path: write_history(told.history, path)),
+        (outs.ledger, lambda path: ledgers.write(told.history, path)),
+    ]
+    missing = []
+    for path, write in writers:
+        try:
+            if path is not None:
+                write(path)
+        except (CannotWrite, OSError) as error:
+            missing.append(str(error) if str(path) in str(error) else f"{path} was not written: {error}")
+    return missing
 
 
 def write_history(history: History, path: Path) -> None:
@@ -428,23 +439,41 @@ def env_of_client(seed: int, index: int) -> OsEnv:
 
 
 def exit_code(told: DrillResult) -> int:
-    """As of every drill; 1 when faults of the plan were refused, and nothing else was wrong."""
+    """As of every drill; 1 when faults of the plan were refused, or one of its kinds never struck, and
+    nothing else was wrong."""
     if told.drill.violated or told.drill.violations:
         return FAILED
     if told.drill.unfinished is not None:
         return UNFINISHED
-    return WARNINGS if told.outcome.refused else DONE
+    return WARNINGS if told.outcome.refused or told.untried else DONE
+
+
+def _show_clients(console: Console, spec: DrillSpec, told: DrillResult) -> None:
+    """Whose client it was, and those that ignore routes."""
+    if spec.client == JAVA and (java := told.java_client):
+        text = f"sent and read by the official Java client {java['version']}: its group was given"
+        sure = f"times are true to {java['clock_error_ms']:g} ms"
+        console.print(
+            f"{text} {java['received']:,}, committed {java['committed']:,} times; {sure}", highlight=False
+        )
+    aside = stubborn.counted(told.history)
+    if any(aside.values()):
+        others = f"{aside['unknown']:,} unknown, {aside['fail']:,} failed"
+        text = f"of clients that ignore routes: {aside['ok']:,} of these acknowledged; besides {others}"
+        console.print(text, highlight=False)
 
 
 def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     """What came of a run, on a screen."""
     drill, outcome = told.drill, told.outcome
     done = ", ".join(f"{name} {count}" for name, count in sorted((+outcome.done).items())) or "none"
-    console.print(f"{spec.scenario}, seed {spec.seed}: faults {done}", highlight=False)
+    planted = f", the bug {spec.bug} planted" if spec.bug else ""
+    console.print(f"{spec.scenario}, seed {spec.seed}{planted}: faults {done}", highlight=False)
     if told.upgraded is not None:
         console.print("  upgraded from {} to {}".format(*told.upgraded), highlight=False, markup=False)
     for name, count in sorted(outcome.missed.items()):
-        console.print(f"  {name}: {count} without a target, or without effect", highlight=False)
+        never = "; it never struck, so nothing is said of it" if name in told.untried else ""
+        console.print(f"  {name}: {count} without a target, or without effect{never}", highlight=False)
     for one in outcome.refused:
         text = f"{one['fault']}: {one['reason']}"
         console.print(f"  [yellow]refused[/yellow] {escape(text)}", highlight=False)
@@ -464,17 +493,7 @@ def show(console: Console, spec: DrillSpec, told: DrillResult) -> None:
     if told.extras:
         counts = ", ".join(f"{name.removeprefix('extra.')} {n}" for name, n in sorted(told.extras.items()))
         console.print(f"besides: {counts}", highlight=False)
-    if spec.client == JAVA and (java := told.java_client):
-        text = f"sent and read by the official Java client {java['version']}: its group was given"
-        sure = f"times are true to {java['clock_error_ms']:g} ms"
-        console.print(
-            f"{text} {java['received']:,}, committed {java['committed']:,} times; {sure}", highlight=False
-        )
-    aside = stubborn.counted(told.history)
-    if any(aside.values()):
-        others = f"{aside['unknown']:,} unknown, {aside['fail']:,} failed"
-        text = f"of clients that ignore routes: {aside['ok']:,} of these acknowledged; besides {others}"
-        console.print(text, highlight=False)
+    _show_clients(console, spec, told)
     show_violations(console, drill.violations)
     if drill.checks:
         text = verdicts.told(verdicts.words(drill.checks, told.broken))

@@ -6,7 +6,6 @@ acknowledgements and the spans of faults, RTO from the outages between the momen
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -14,8 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.drills import verdict
 from chaos.drills.live.names import OURS, SWITCH
-from chaos.drills.measure import PROMISES, judged_count, why_no_result
+from chaos.drills.measure import judged_count, why_no_result
 from chaos.drills.timeline import availability, strikes_ms
 from chaos.history import GOES_ON
 from chaos.scenarios.matrix import FAULT_OF, KINDS, plan
@@ -36,7 +36,8 @@ def read(directory: Path) -> list[dict[str, Any]]:
 def read_one(path: Path) -> dict[str, Any]:
     """Raises ConfigError for what is no result."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = verdict.read_result(path)
+        verdict.check_shape(data)
         return {**data, "scenario": str(data["scenario"]), "drills": list(data["drills"])}
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ConfigError(f"{path} is no result of a drill: {why_no_result(error)}") from None
@@ -61,13 +62,11 @@ def row_name(result: Result) -> str:
 
 def broke(result: Result) -> bool:
     """Whether a promise was broken."""
-    told = [*(result.get("violations") or ()), *(result.get("broken") or ())]
-    told += [one for drill in result["drills"] for one in drill.get("violations") or ()]
-    return bool(told) or any(result.get(f"{name}_total") for name in PROMISES)
+    return bool(verdict.broken(result))
 
 
 def finished(result: Result) -> bool:
-    return not result.get("unfinished_total") and not any(one.get("unfinished") for one in result["drills"])
+    return not verdict.ends(result)
 
 
 def judged(result: Result) -> bool:

@@ -57,7 +57,6 @@ from chaos.live.onlooker import Onlooker
 from chaos.live.outcome import Outcome, unexplained
 from chaos.live.releases import NoRelease, exact, this
 from chaos.scenarios import Plan
-from chaos.scenarios.live_only import Join
 from chaos.worlds import rocketmq
 from chaos.worlds.live import CannotDrill, LiveWorld
 from chaos.worlds.rocketmq_cluster import QUICK, RocketMQCluster, RocketMQOnlooker
@@ -74,8 +73,6 @@ READY_S: Final[Mapping[str, float]] = {OURS: 60.0, THEIRS: 120.0, STAGING: 120.0
 CAUGHT_UP_S: Final = 20.0
 """So long after the last send to a whole group a consumer may take to be given all."""
 NOTHING_HELD: Final = logs.Held()
-NO_FAULT: Final = (faults.Look, faults.Heal, faults.Restart, faults.Resume, faults.Snapshot, Join)
-"""What breaks nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +206,8 @@ class DrillResult:
     """Of the consumer that follows the load."""
     spent_s: Mapping[str, float] = field(default_factory=dict)
     """How long each part of the run took."""
+    untried: Sequence[str] = ()
+    """Faults of a story that were to strike, and never did."""
 
     def to_json(self, spec: DrillSpec) -> dict[str, Any]:
         """The members of every drill, and what a replay needs."""
@@ -222,6 +221,7 @@ class DrillResult:
             "drills": [asdict(drill)],
             "faults": self.outcome.to_json(),
             "refused_total": len(self.outcome.refused),
+            "untried": list(self.untried),
             "lacks": self.lacks,
             "upgraded": self.upgraded,
             "proxies": self.proxies,
@@ -377,10 +377,11 @@ async def strike(
     drill.checks += verdicts.asked_beside(load, extras, plan, full=not_full is None)
     if stopped is None:
         routed = drill.acked - stubborn.counted(load.history)["ok"]
-        drill.unfinished = drill.unfinished or proves_nothing(plan, executor.outcome, routed)
+        drill.unfinished = drill.unfinished or verdicts.proves_nothing(plan, executor.outcome, routed)
     told = DrillResult(drill, executor.outcome, load.history, ground.lacks, until_ms, broken)
     told.stopped, told.extras, told.reads_failed = stopped, extras.done, load.reads_failed
     told.java_client = load.described()
+    told.untried = verdicts.never_struck(plan, executor.outcome) if stopped is None else ()
     told.upgraded = (ground.previous.name, this()) if ground.previous is not None else None
     told.proxies = _proxies(ground)
     told.where = await env.offload(lambda: described(spec, env.now_ms()))
@@ -576,16 +577,3 @@ def _times(drill: Drill, history: History, queues: Sequence[Queue], until_ms: fl
         drill.rto_queues_ms = [asked.longest(spans.get(queue, ()), first_ms, until_ms) for queue in queues]
         drill.rto_ms = max((time for time in drill.rto_queues_ms if time is not None), default=None)
         drill.stall_ms = asked.longest(asked.over_all(history), first_ms, until_ms)
-
-
-def proves_nothing(plan: Plan, outcome: Outcome, acked: int) -> str | None:
-    """Why a run says nothing of promises: nothing was acknowledged, or nothing of what the plan breaks was
-    broken; None: it does."""
-    if acked == 0:
-        return "nothing was acknowledged"
-    breaks = {step.fault.name for step in plan.steps if not isinstance(step.fault, NO_FAULT)}
-    if not breaks or any(outcome.done[name] for name in breaks):
-        return None
-    if outcome.refused:
-        return f"no fault could be carried out: {outcome.refused[0]['reason']}"
-    return "no fault struck: nobody held the role that it names, or there was nothing to change"

@@ -22,6 +22,7 @@ from chaos.drills.live.commands import carried_out
 from chaos.drills.live.scenario import DrillSpec
 from chaos.drills.screen import cannot_go_on
 from chaos.drills.simulated.shrink import readable
+from chaos.drills.verdict import read_result
 from chaos.faults import Step
 from chaos.scenarios import Plan
 from model.errors import ConfigError, MqError
@@ -215,7 +216,7 @@ def shrink(file: Path, runs: int, again: int, out: Path) -> int:
 def _read(file: Path) -> tuple[DrillSpec, Mapping[str, Any], set[str]]:
     """Raises UsageError for a file without a plan or without a violation."""
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = read_result(file)
         extensions.load_for(str(result["scenario"]))
         spec = DrillSpec.from_json(result)
         wanted = {name for name, count in (result.get("broken") or {}).items() if count}

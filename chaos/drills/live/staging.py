@@ -22,7 +22,8 @@ from admin.outfile import OutFile, on_stdout, write_whole
 from admin.tls import client_env
 from chaos.drills.live.commands import env_of_client, exit_code, show, write_history
 from chaos.drills.live.names import STAGING
-from chaos.drills.live.scenario import DrillResult, DrillSpec, proves_nothing, strike
+from chaos.drills.live.scenario import DrillResult, DrillSpec, strike
+from chaos.drills.live.verdicts import proves_nothing
 from chaos.drills.screen import cannot_go_on
 from chaos.live.ground import Ground
 from chaos.remote import hosts as files

@@ -22,6 +22,7 @@ from chaos.bugs import BUGS, planted
 from chaos.drills.simulated.run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
 from chaos.drills.simulated.shrink import readable
 from chaos.drills.swarm_report import KIND, SwarmReport
+from chaos.drills.verdict import read_result
 from chaos.scenarios import SCENARIOS, Plan, find, known
 from chaos.scenarios.swarm import SWARM
 from chaos.sim.story import Story
@@ -185,7 +186,7 @@ def _keeps_reports(outs: list[Path | None]) -> None:
         if path is None or not path.is_file():
             continue
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_result(path)
         except (OSError, ValueError):
             continue
         if isinstance(data, dict) and data.get("kind") == KIND:
@@ -282,7 +283,7 @@ def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given
             _wrong("--replay needs one --scenario")
         return _Given(scenarios[0], seed, plant)
     try:
-        data = json.loads(Path(replay).read_text())
+        data = read_result(Path(replay))
         extensions.load_for(str(data["scenario"]))
         plan = Plan.from_json(data["plan"])
         return _Given(str(data["scenario"]), int(data["seed"]), plant or data.get("bug"), plan)
