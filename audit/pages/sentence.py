@@ -134,7 +134,9 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _since(rows: Sequence[Window]) -> list[str]:
+    """None where nothing tells when the first of them was stored."""
     known = [w for w in rows if w.since_ms >= 0]
-    if not known:
+    first = min((w.phys_offset for w in known), default=-1)
+    if not known or any(w.phys_offset < first for w in rows if w.since_ms < 0):
         return []
     return [f"since {stamp(min(w.since_ms for w in known))}"]

@@ -132,7 +132,7 @@ def _copy(
     w: Window, r: Replica, said: str, fields: tuple[tuple[str, str, bool], ...], rows: tuple[Row, ...]
 ) -> Copy:
     key = next((value for name, value, _ in fields if name == "key"), w.first_key)
-    other = w.kind.startswith("acked_") and key != w.first_key
+    other = w.kind.startswith("acked_") and bool(w.first_key) and key != w.first_key
     sound = said == _SOUND and not other and not (w.kind in _OF_ONE_COPY and w.replica == r.name)
     said = f"{_SOUND}, but another message" if other and said == _SOUND else said
     return Copy("", said, sound, fields, rows)

@@ -7,22 +7,20 @@ still says so: a lost message lies between the records before and behind it.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from audit.compare import covering_start
 from audit.findings import ERROR, INFO, WARN, Finding, without_absent
-from audit.reading.layout import Replica, bytes_at, segment_reader
-from audit.reading.record import MAGIC_V1, MAGIC_V2
-from audit.reading.scan import sync
-from audit.reading.storage import open_storage
+from audit.intervals import Interval
+from audit.kinds import entries
+from audit.reading.layout import Replica
+from audit.results.times import lost_between, stored_between
 
 TIMED_MAX: Final = 100
 """Windows that are given times; each costs a few reads, of 8 MiB at most."""
-_HEAD_BYTES: Final = 80
-_NEAR_BYTES: Final = 1024 * 1024
+_CONSECUTIVE: Final = entries.KINDS | {"queue_gap"}
+"""A row of these stands for places of its queue that follow each other."""
 _RANK: Final = {ERROR: 0, WARN: 1, INFO: 2}
 
 
@@ -59,7 +57,7 @@ class Window:
         return without_absent(asdict(self))
 
 
-def windows(findings: Iterable[Finding], replicas: Sequence[Replica]) -> list[Window]:
+def windows(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Window]:
     """What is lost first, then by severity, kind and place. Raises nothing: what cannot be read has no
     time."""
     size = max((r.segment_bytes for r in replicas), default=0)
@@ -70,9 +68,25 @@ def windows(findings: Iterable[Finding], replicas: Sequence[Replica]) -> list[Wi
             file = f.segment if f.phys_offset < 0 else ""
             key = (f.kind, f.severity, f.replica, f.topic, f.queue_id, f.epoch, f.copies, f.ambiguous, file)
             groups.setdefault(key, []).append(f)
-    found = [_window(run) for rows in groups.values() for run in _runs(rows, size)]
-    found.sort(key=lambda w: (not w.lost, _RANK[w.severity], w.kind, w.replica, w.phys_offset, w.topic))
-    return [_timed(w, replicas) for w in found[:TIMED_MAX]] + found[TIMED_MAX:]
+    found = [(_window(run), run) for rows in groups.values() for run in _runs(rows, size)]
+    found.sort(key=lambda told: _rank(told[0]))
+    causes = _stretches(findings)
+    timed = [_timed(w, run, causes, replicas) for w, run in found[:TIMED_MAX]]
+    return timed + [w for w, _ in found[TIMED_MAX:]]
+
+
+def _rank(w: Window) -> tuple[Any, ...]:
+    return not w.lost, _RANK[w.severity], w.kind, w.replica, w.phys_offset, w.topic
+
+
+def _stretches(findings: Iterable[Finding]) -> dict[str, Interval]:
+    """By id, those that may be the cause of others."""
+    found: dict[str, Interval] = {}
+    for f in findings:
+        if f.phys_offset >= 0 and not f.caused_by:
+            begin, end = found.get(f.id, (f.phys_offset, f.until))
+            found[f.id] = min(begin, f.phys_offset), max(end, f.until)
+    return found
 
 
 def _runs(rows: list[Finding], size: int) -> Iterable[list[Finding]]:
@@ -89,8 +103,7 @@ def _runs(rows: list[Finding], size: int) -> Iterable[list[Finding]]:
 
 
 def _window(run: list[Finding]) -> Window:
-    first = run[0]
-    keys = [f.uniq_key for f in run if f.uniq_key]
+    first, last = run[0], run[-1]
     places = [f.queue_offset for f in run if f.queue_offset >= 0]
     return Window(
         first.kind,
@@ -104,70 +117,38 @@ def _window(run: list[Finding]) -> Window:
         sum(f.records for f in run),
         first.copies,
         first.ambiguous,
-        keys[0] if keys else "",
-        keys[-1] if keys else "",
+        first.uniq_key,
+        # Of a row that stands for several only the first is known.
+        last.uniq_key if last.records <= 1 else "",
         min(places, default=-1),
-        max(places, default=-1),
+        _last_place(run),
         first.segment if first.phys_offset < 0 else "",
     )
 
 
-def _timed(w: Window, replicas: Sequence[Replica]) -> Window:
+def _last_place(run: list[Finding]) -> int:
+    """-1: a row stands for places that nothing tells."""
+    reach = -1
+    for f in run:
+        if f.records > 1 and f.kind not in _CONSECUTIVE:
+            return -1
+        reach = max(reach, f.queue_offset + (max(f.records, 1) - 1 if f.queue_offset >= 0 else 0))
+    return reach
+
+
+def _timed(
+    w: Window, run: Sequence[Finding], causes: Mapping[str, Interval], replicas: Sequence[Replica]
+) -> Window:
     if w.phys_offset < 0:
         return w
-    since = stored_ms(replicas, w.phys_offset)
-    until = stored_ms(replicas, max(w.phys_offset, w.until - 1), last=True) if w.records > 1 else since
-    values = {**asdict(w), "since_ms": since, "until_ms": max(since, until)}
-    return Window(**values)
-
-
-def stored_ms(replicas: Sequence[Replica], offset: int, *, last: bool = False) -> int:
-    """When the record that begins at a physical offset was stored, else the next one behind it, else the one
-    before; with ``last`` the one that covers the offset. -1 if no replica tells."""
-    for near in (_before, _behind) if last else (_at, _behind, _before):
-        for r in replicas:
-            try:
-                found = near(r, offset)
-            except OSError:
-                continue
-            if found > 0:
-                return found
-    return -1
-
-
-def _at(r: Replica, offset: int) -> int:
-    return _stamp(bytes_at(r, offset, _HEAD_BYTES), offset) if r.start <= offset < r.end else -1
-
-
-def _behind(r: Replica, offset: int) -> int:
-    segment = r.segment_at(offset)
-    if segment is None or not r.start <= offset < r.end:
-        return -1
-    data = bytes_at(r, offset, _NEAR_BYTES)
-    at = sync(data, 0, offset, r.segment_end(segment))
-    return _stamp(data[at : at + _HEAD_BYTES], offset + at) if at >= 0 else -1
-
-
-def _before(r: Replica, offset: int) -> int:
-    if r.empty:
-        return -1
-    last = min(offset, r.end - 1)
-    segment = r.segment_at(last)
-    if segment is None:
-        return -1
-    storage = open_storage(r.location)
-    try:
-        start = covering_start(segment_reader(storage, segment), last, segment.base, r.segment_end(segment))
-    finally:
-        storage.close()
-    return _stamp(bytes_at(r, start, _HEAD_BYTES), start)
-
-
-def _stamp(head: bytes, offset: int) -> int:
-    """The store timestamp of the record that ``head`` begins; -1 when it begins none."""
-    if len(head) < _HEAD_BYTES:
-        return -1
-    magic, physical, sys_flag = struct.unpack_from(">I20xqi", head, 4)
-    if magic not in (MAGIC_V1, MAGIC_V2) or physical != offset:
-        return -1
-    return int(struct.unpack_from(">q", head, 68 if sys_flag & 0x10 else 56)[0])
+    if w.lost:
+        # All of the cause is gone, so no record inside of it tells a time that all of the window lies behind.
+        gone = [causes.get(f.caused_by, (f.phys_offset, f.until)) for f in run]
+        begin = min(w.phys_offset, *(a for a, _ in gone))
+        since, until = lost_between(replicas, begin, max(w.until, *(b for _, b in gone)))
+    else:
+        # The replica that is blamed is asked last: its record may be another one.
+        others = sorted(replicas, key=lambda r: r.name == w.replica)
+        since, until = stored_between(others, w.phys_offset, w.until)
+    # What a queue skips was stored before the record that tells of it, and nothing tells how long before.
+    return replace(w, since_ms=-1 if w.kind == "queue_gap" else since, until_ms=until)
