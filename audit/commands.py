@@ -27,7 +27,19 @@ from model.errors import ConfigError
 
 
 class _WithDiff(click.Command):
-    """A command whose arguments may begin with the name of another one."""
+    """A command whose arguments may begin with the name of another one. An option that takes one value is
+    given once: of two, click would drop the first in silence."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        options = [one for one in given if isinstance(one, click.Option) and not one.multiple]
+        for one in options:
+            if options.count(one) > 1 and (not one.is_flag or one.secondary_opts):
+                more = (
+                    "; a folder of JSON lines, or of Parquet, is one ledger" if one.name == "ledger" else ""
+                )
+                raise click.UsageError(f"{'/'.join(one.opts + one.secondary_opts)} is given twice{more}", ctx)
+        return super().parse_args(ctx, args)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -131,6 +143,8 @@ def audit(
     keelmq audit /data/b0 /data/b1 /data/b2 --continuous --out report
     keelmq audit diff reports/sunday reports/monday
     """
+    if textfile is not None and textfile.suffix != ".prom":
+        say(f"keelmq: --textfile {textfile}: node_exporter reads only files named *.prom", err=True)
     if continuous:
         if ledger or engine != "local" or as_json:
             raise click.UsageError("--continuous has no ledger, the local engine, and text")

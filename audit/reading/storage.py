@@ -97,15 +97,20 @@ _NAMED: Final = re.compile(rf"^({_NAME.pattern})=(.+)$")
 def parse_stores(texts: list[str]) -> list[StoreSpec]:
     """``DIR``, ``name=DIR``, ``name=URL`` or ``@MANIFEST`` each; without a name, the last part of the path.
 
-    Names that clash are lengthened by the part before (``before/b0`` and ``after/b0``). Raises ConfigError.
+    Names that clash are lengthened by the part before (``before/b0`` and ``after/b0``), but for those that
+    were given. Raises ConfigError.
     """
     specs: list[StoreSpec] = []
+    given: set[StoreSpec] = set()
     for text in texts:
         if text.startswith("@") and not os.path.exists(text):
-            specs += read_manifest(text[1:])
+            listed = read_manifest(text[1:])
+            specs += listed
+            given.update(listed)
             continue
         if (named := _NAMED.match(text)) and not os.path.exists(text):
             specs.append(StoreSpec(named[1], named[2]))
+            given.add(specs[-1])
             continue
         location = text if "://" in text else os.path.abspath(text)
         specs.append(StoreSpec(_tail(location, 1), location))
@@ -118,6 +123,9 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
                 f"the same store is given twice: {shown(seen[identity])} and {shown(spec.location)}"
             )
         seen[identity] = spec.location
+    told = [spec.name for spec in given]
+    if twice := sorted({name for name in told if told.count(name) > 1}):
+        raise ConfigError(f"two stores are named {twice[0]}")
     depth = 1
     while len({s.name for s in specs}) < len(specs):
         depth += 1
@@ -125,7 +133,8 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
             raise ConfigError("two stores have the same name: give them as name=DIR")
         names = [s.name for s in specs]
         specs = [
-            StoreSpec(_tail(s.location, depth), s.location) if names.count(s.name) > 1 else s for s in specs
+            s if s in given or names.count(s.name) == 1 else StoreSpec(_tail(s.location, depth), s.location)
+            for s in specs
         ]
     return specs
 

@@ -1,20 +1,23 @@
 #!/bin/sh
 # One audit a night, for cron:
 #
-#     17 3 * * *  nightly-audit.sh /var/lib/audits a=/mnt/a b=/mnt/b c=/mnt/c
+#     17 3 * * *  nightly-audit.sh /var/lib/audits/broker-a a=/mnt/a b=/mnt/b c=/mnt/c
 #
 # FOLDER/<date>-<process> is a report, FOLDER/latest the last one. Says what is new since then, and ends with the audit's
 # exit code: 0 clean, 1 warnings, 2 diverged, 3 unfinished, 64 wrong usage; 75: the last audit still runs.
+# FOLDER's last part is the group: its metrics are in TEXTFILES/<group>.prom [/var/lib/node_exporter], label audit="<group>".
 set -u
 [ $# -ge 2 ] || { echo "usage: $0 FOLDER STORE..." >&2; exit 64; }
 folder=$1
 shift
 mkdir -p "$folder" || exit 64
 exec 9> "$folder/lock"
+textfiles=${TEXTFILES:-/var/lib/node_exporter}
+[ -d "$textfiles" ] || { echo "TEXTFILES: $textfiles is no folder" >&2; exit 64; }
 flock -n 9 || { echo "the last audit still runs" >&2; exit 75; }
 
 report=$folder/$(date -u +%Y-%m-%dT%H%M%SZ)-$$
-keelmq audit "$@" --out "$report" --textfile "$folder/metrics.prom"
+keelmq audit "$@" --out "$report" --textfile "$textfiles/$(basename "$folder").prom"
 code=$?
 [ -e "$report/summary.json" ] || exit $code # nothing to compare, or to keep
 if [ -e "$folder/latest/summary.json" ]; then

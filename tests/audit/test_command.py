@@ -97,6 +97,35 @@ def test_wrong_usage_is_64(arguments: list[str], tmp_path: Path, monkeypatch: py
     assert run_command(audit, arguments, "keelmq audit") == 64
 
 
+@pytest.mark.parametrize(
+    "option", ["--ledger", "--out", "--textfile", "--engine", "--master", "--every", "--full/--incremental"]
+)
+def test_an_option_that_is_given_twice_is_refused(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first ledger was dropped, and what it lists was not asked for: the verdict was clean."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "local").write_text("")
+    values = {"--engine": "local", "--every": "2"}
+    given = ["--full", "--incremental"] if "/" in option else [option, values.get(option, "local")] * 2
+    assert run_command(audit, ["x", *given], "keelmq audit") == 64
+    assert f"{option} is given twice" in capsys.readouterr().err
+
+
+def test_two_stores_of_one_name_are_wrong_usage(tmp_path: Path) -> None:
+    assert run_command(audit, [f"a={tmp_path}", f"a={tmp_path.parent}"], "keelmq audit") == 64
+
+
+@pytest.mark.parametrize("name", ["a.prom", "a.txt"])
+def test_a_textfile_that_nobody_will_read_is_said(name: str, tmp_path: Path) -> None:
+    stores, _ = plant("nothing", tmp_path)
+    file = tmp_path / name
+    result = call(*stores, "--out", str(tmp_path / "out"), "--textfile", str(file))
+    assert result.return_value == 0
+    assert 'keelmq_audit_verdict{audit="a",verdict="clean"} 1.0' in file.read_text()
+    assert ("node_exporter reads only files named *.prom" in result.stderr) is (name == "a.txt")
+
+
 def test_sigterm_ends_an_audit_as_ctrl_c_does_and_leaves_no_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

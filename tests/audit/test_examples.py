@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -42,9 +43,12 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], No
     return end_with
 
 
-def test_cron_gets_the_audits_code_and_the_difference(tmp_path: Path, ended: Callable[[int], None]) -> None:
-    reports = tmp_path / "reports"
-    reports.mkdir()
+def test_cron_gets_the_audits_code_and_the_difference(
+    tmp_path: Path, ended: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = tmp_path / "reports" / "broker-b"
+    reports.mkdir(parents=True)
+    textfiles = tmp_path / "node_exporter"
     for day in range(1, 32):
         (reports / f"2020-01-{day:02d}T030000Z-1").mkdir()
 
@@ -53,6 +57,9 @@ def test_cron_gets_the_audits_code_and_the_difference(tmp_path: Path, ended: Cal
         return subprocess.run(script, capture_output=True, check=False).returncode
 
     ended(1)
+    monkeypatch.setenv("TEXTFILES", str(textfiles))
+    assert night() == 64, "no exporter would read it"
+    textfiles.mkdir()
     assert night() == 1
     first = (reports / "latest").readlink()
     kept = sorted(path.name for path in reports.iterdir() if path.name.startswith("20"))
@@ -67,11 +74,26 @@ def test_cron_gets_the_audits_code_and_the_difference(tmp_path: Path, ended: Cal
     assert night() == 2
     asked = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[1] for line in asked] == ["a=/mnt/a", "a=/mnt/a", "a=/mnt/a", "diff"]
-    assert asked[0].endswith(f"--textfile {reports}/metrics.prom")
+    assert asked[0].endswith(f"--textfile {textfiles}/broker-b.prom")
+
+
+def test_the_examples_write_the_metrics_that_the_alert_asks_for() -> None:
+    page = (ROOT / "docs" / "audit.md").read_text()
+    asked = set(re.findall(r'keelmq_audit_\w+\{audit="([^"]+)"', page))
+    assert asked == {"broker-a"}
+    (label,) = asked
+    written = f"/var/lib/node_exporter/{label}.prom"
+    assert f"--textfile {written}" in page
+    dag = (EXAMPLES / "audit_dag.py").read_text()
+    assert f'TEXTFILE = "{written}"' in dag
+    script = (EXAMPLES / "nightly-audit.sh").read_text()
+    (folder,) = re.findall(r"nightly-audit\.sh (/\S+) a=", script)
+    assert Path(folder).name == label
+    assert "${TEXTFILES:-/var/lib/node_exporter}" in script
 
 
 def test_airflow_tries_again_what_may_end_otherwise(
-    ended: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ended: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FailedError(Exception):
         """Is tried again."""
@@ -104,3 +126,5 @@ def test_airflow_tries_again_what_may_end_otherwise(
         with pytest.raises(FailedError) as caught:
             audit(ds="2026-11-24")
         assert type(caught.value) is kind
+    (command, *_) = (tmp_path / "log").read_text().splitlines()
+    assert command.endswith(f"--out {tmp_path / 'bin'}/2026-11-24 --textfile {audit.__globals__['TEXTFILE']}")

@@ -156,6 +156,16 @@ def test_stores_are_named_by_the_last_part_that_tells_them_apart(tmp_path: Path)
         open_storage("nosuch://x/y")
 
 
+def test_a_name_that_was_given_is_kept(tmp_path: Path) -> None:
+    assert [s.name for s in parse_stores(["b0=/x/one", "/y/b0"])] == ["b0", "y/b0"]
+    with pytest.raises(ConfigError, match="two stores are named a"):
+        parse_stores(["a=/x", "a=/y"])
+    listed = tmp_path / "group.json"
+    listed.write_text('{"replicas": [{"name": "a", "store": "/x"}]}')
+    with pytest.raises(ConfigError, match="two stores are named a"):
+        parse_stores([f"@{listed}", "a=/y"])
+
+
 def test_a_url_reads_like_a_directory(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "s")
     writer.fill(30)
