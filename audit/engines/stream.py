@@ -14,7 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from audit.engines.tables import NAME, TableReader, Wanted, schema_of
+from audit.engines.options import NAME
+from audit.engines.tables import TableReader, Wanted, schema_of
 from audit.reading.layout import Replica, find_ends, load
 from audit.reading.live import CONFIRMED, WRITTEN, Position, look, proven
 from audit.reading.storage import StoreSpec, parse_stores

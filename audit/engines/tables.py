@@ -20,7 +20,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from audit.engines import options as told
 from audit.engines.lines import LINES, ranges, read_lines
+from audit.engines.options import NAME
 from audit.intervals import Interval, in_both
 from audit.plan import CHUNK_BYTES_MIN, covered, tasks
 from audit.reading.beside import look_beside
@@ -32,7 +34,6 @@ from audit.reading.storage import StoreSpec, parse_stores
 from audit.tables import DAMAGE, DIGEST, LOG, Task, run_digests, run_scan, scanned_records
 from model.errors import ConfigError
 
-NAME: Final = "commitlog"
 _STORE: Final = pa.field("store", pa.string())
 _MESSAGE: Final = ("offset", "until", "topic", "queue_id", "queue_offset", "uniq_key")
 _OF_RECORDS: Final = (*_MESSAGE, "body_crc", "plain_crc", "sys_flag", "advance", "tags_code")
@@ -62,11 +63,11 @@ CLOCKS_MS: Final = 10 * 60 * 1000
 _NUMBERS: Final = {"offset": ("begin", "end"), "stored_ms": ("since_ms", "until_ms")}
 """Columns of which a range is read, and its bounds in ``Wanted``."""
 _OPTIONS: Final = {
-    "offsetfrom": "begin",
-    "offsetuntil": "end",
-    "queueid": "queue_id",
-    "timefrom": "since_ms",
-    "timeuntil": "until_ms",
+    "offsetFrom": "begin",
+    "offsetUntil": "end",
+    "queueId": "queue_id",
+    "timeFrom": "since_ms",
+    "timeUntil": "until_ms",
 }
 
 
@@ -85,15 +86,13 @@ class Wanted:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Wanted:
         """Raises ConfigError on what is no number."""
-        given = {name.lower(): value for name, value in options.items()}
-        try:
-            numbers: dict[str, Any] = {
-                field: int(given[name]) for name, field in _OPTIONS.items() if name in given
-            }
-        except ValueError as error:
-            raise ConfigError(f"format {NAME}: {error}") from None
-        columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
-        return cls(**numbers, topic=given.get("topic"), columns=columns)
+        given = told.lowered(options)
+        numbers: dict[str, Any] = {
+            field: told.number(name, given[name.lower()])
+            for name, field in _OPTIONS.items()
+            if name.lower() in given
+        }
+        return cls(**numbers, topic=given.get("topic"), columns=told.columns(options))
 
     def within(self, found: Filter) -> Wanted | None:
         """With one of Spark's filters as well; None when it is of another kind."""

@@ -82,11 +82,62 @@ def test_filters_leave_segments_out(session: Any, stores: list[Path]) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"table": "x"}, "no table 'x'"), ({"offsetFrom": "one"}, "invalid literal"), ({}, "path")],
+    [
+        ({"table": "x"}, "no table 'x'"),
+        ({"offsetFrom": "one"}, "offsetFrom='one': expected a physical offset, bytes"),
+        ({"timefrom": "2026-11-29"}, "timeFrom='2026-11-29': expected ms since 1970"),
+        ({"queueId": "x"}, "queueId='x'"),
+        ({"offsetForm": "1"}, "there is no option offsetForm; records has .*offsetFrom"),
+        ({"pushFilters": "maybe"}, "pushFilters='maybe' is neither true nor false"),
+        ({"columns": " , "}, "columns names no column"),
+        ({"upTo": "written"}, "upTo is an option of streams"),
+        ({"startingOffsets": "latest"}, "startingOffsets is an option of streams"),
+        ({"table": "epochs", "topic": "T"}, "table epochs cannot use option topic"),
+        ({"table": "damage", "timeFrom": "1"}, "table damage cannot use option timeFrom"),
+        ({"table": "consumequeue", "offsetFrom": "1"}, "table consumequeue cannot use option offsetFrom"),
+        ({"table": "index", "queueId": "1"}, "table index cannot use option queueId"),
+        ({"table": "ledger", "path": "/nowhere.jsonl"}, "/nowhere.jsonl: no such ledger"),
+        ({"path": "/nowhere"}, "/nowhere: no commitlog, so this is no store"),
+        ({"table": "offsets", "path": "/nowhere"}, "no commitlog"),
+        ({"path": ""}, r"load\(\) needs the path"),
+        ({"path": ","}, r"load\(\) needs the path"),
+    ],
 )
-def test_what_it_cannot_read_it_says(options: dict[str, str], said: str) -> None:
+def test_what_it_cannot_read_or_use_it_says(options: dict[str, str], said: str, tmp_path: Path) -> None:
     from audit.engines.commitlog import CommitLogSource
 
-    source = CommitLogSource({**options} if not options else {**options, "path": "/x"})
+    (tmp_path / "commitlog").mkdir()
+    source = CommitLogSource({"path": str(tmp_path), **options})
     with pytest.raises(ConfigError, match=said):
         source.reader(source.schema())
+
+
+def test_an_option_of_reads_is_none_of_streams(tmp_path: Path) -> None:
+    from audit.engines.commitlog import CommitLogSource
+
+    (tmp_path / "commitlog").mkdir()
+    source = CommitLogSource({"path": str(tmp_path), "pushFilters": "true"})
+    with pytest.raises(ConfigError, match="pushFilters is no option of streams"):
+        source.streamReader(source.schema())
+
+
+def test_a_table_takes_each_option_that_is_documented_for_it(tmp_path: Path) -> None:
+    from audit.engines.commitlog import CommitLogSource
+    from audit.engines.options import of_table
+    from audit.engines.tables import TABLES
+
+    (tmp_path / "commitlog").mkdir()
+    for table, schema in TABLES.items():
+        given = {"path": str(tmp_path), "table": table, "columns": schema.names[0], "pushFilters": "true"}
+        given |= dict.fromkeys(of_table(table, schema), "1")
+        CommitLogSource({name.lower(): value for name, value in given.items()}).schema()
+
+
+def test_a_list_of_stores_is_read(session: Any, stores: list[Path]) -> None:
+    frame = session.read.format("commitlog")
+    for given in ([str(store) for store in stores], ", ".join(str(store) for store in stores)):
+        assert {row.store for row in frame.load(given).select("store").distinct().collect()} == {
+            "r0",
+            "r1",
+            "r2",
+        }

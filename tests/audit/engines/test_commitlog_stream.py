@@ -230,6 +230,7 @@ def test_stores_advance_each_for_itself_through_a_failover(tmp_path: Path) -> No
     ],
 )
 def test_what_a_stream_cannot_do_it_says(tmp_path: Path, options: dict[str, str], said: str) -> None:
+    (tmp_path / "commitlog").mkdir()
     with pytest.raises(ConfigError, match=said):
         Query(tmp_path, **options).plan()
 
