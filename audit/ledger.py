@@ -1,4 +1,5 @@
-"""Which messages were acknowledged? Reads ledgers: JSON lines or Parquet, one line a message.
+"""Which messages were acknowledged? Reads ledgers: JSON lines or Parquet, a file or a folder, one line a
+message, with the columns of ``audit.ledger_columns``.
 
 ``{"uniq_key","topic","queue_id","queue_offset","body_crc"}`` are needed; ``phys_offset`` is optional, as are
 ``begun_ms`` and ``acked_ms`` (any one clock): with both, a message acknowledged before another was begun must
@@ -11,8 +12,8 @@ The lines lie in temporary files, in parts by the hash of their keys, so that a 
 
 from __future__ import annotations
 
-import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
@@ -25,28 +26,32 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from audit.ledger_columns import LEDGER, NEEDED, from_rows, of_column, untold
 from audit.parts import Folder, Parts, hashes
 from audit.reading import history
-from audit.reading.history import CRC_MASK, SENT, is_blank, json_object, lines_of
+from audit.reading.history import SENT, is_blank, json_object, lines_of
 from audit.reading.storage import codec_of
 from audit.reading.watched import WatchedFile, WatchedFolder
 from audit.sources.arrow import connected
-from audit.sources.location import shown, without_secrets
+from audit.sources.location import CODECS, shown, without_secrets
 from model.errors import ConfigError
 
-LEDGER: Final = pa.schema(
-    [
-        ("line", pa.int64()),
-        ("uniq_key", pa.string()),
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("phys_offset", pa.int64()),  # -1 when the ledger does not say
-        ("body_crc", pa.int64()),
-        ("begun_ms", pa.float64()),  # -1 when the ledger does not say
-        ("acked_ms", pa.float64()),
-    ]
-)
+__all__ = [
+    "DIGEST_BETWEEN",
+    "DIGEST_MS_MAX",
+    "LEDGER",
+    "OF_LINES",
+    "OF_SENT",
+    "Ledger",
+    "Told",
+    "digest_of",
+    "from_rows",
+    "is_parquet",
+    "json_files",
+    "of_parquet",
+    "parquet_of",
+    "read_ledger",
+]
 
 
 class Told(NamedTuple):
@@ -64,8 +69,6 @@ OF_SENT: Final = Told(("sent_crc", "outcome"), (), ("topic", "uniq_key"))
 DIGEST_BETWEEN: Final = "|"
 DIGEST_MS_MAX: Final = 1e15
 """Of larger times, and of those that are no number, a digest says nothing else."""
-_NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
-_OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 _BATCH_LINES: Final = 20_000
 _PART_BYTES: Final = 4 * 1024 * 1024
 """Of JSON: about 25,000 lines."""
@@ -161,7 +164,10 @@ def read_ledger(path: str) -> Ledger:
     if "://" not in path and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise ConfigError(f"{name}: a ledger is a file: it is read twice, which a pipe cannot be")
     try:
-        ledger = _from_parquet(path) if is_parquet(path) else _from_lines(path)
+        if is_parquet(path):
+            ledger = _from_parquet(path)
+        else:
+            ledger = _from_folder(path) if os.path.isdir(path) else _from_lines(path)
     except OSError as error:
         # What a stream that is unpacked says of itself names no file.
         raise error if error.filename else OSError(error.errno or 5, str(error), name) from None
@@ -185,10 +191,24 @@ def _from_lines(path: str) -> Ledger:
     return _still(ledger, watched)
 
 
-def _still(ledger: Ledger, watched: WatchedFile | WatchedFolder) -> Ledger:
-    """The ledger, if its file is still the one that was looked at. Raises OSError."""
+def _from_folder(path: str) -> Ledger:
+    watched = {file: WatchedFile(file) for file in json_files(path)}
+    sizes = (of.size * (_PACKED if codec_of(file) else 1) for file, of in watched.items())
+
+    def rows() -> Iterator[tuple[str, dict[str, Any]]]:
+        for file, of in watched.items():
+            opened, _ = of.open(file)
+            with opened:
+                yield from _json_lines(file, lines_of(opened))
+
+    return _still(Ledger(_tables(rows()), sum(sizes) // _PART_BYTES + 1), *watched.values())
+
+
+def _still(ledger: Ledger, *watched: WatchedFile | WatchedFolder) -> Ledger:
+    """The ledger, if its files are still those that were looked at. Raises OSError."""
     try:
-        watched.check()
+        for one in watched:
+            one.check()
     except BaseException:
         ledger.close()
         raise
@@ -196,8 +216,27 @@ def _still(ledger: Ledger, watched: WatchedFile | WatchedFolder) -> Ledger:
 
 
 def is_parquet(path: str) -> bool:
-    """A file or a folder of Parquet."""
-    return os.path.isdir(path) or path.partition("?")[0].rstrip("/").endswith(".parquet")
+    """A file or a folder of Parquet. Raises ConfigError on a folder of several kinds of files."""
+    if "://" not in path and os.path.isdir(path):
+        return not json_files(path)
+    return path.partition("?")[0].rstrip("/").endswith(".parquet")
+
+
+def json_files(path: str) -> list[str]:
+    """The files of a folder of JSON lines, as Spark writes them, by name; none: it has Parquet. Raises
+    ConfigError on other files among them, and on histories."""
+    names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
+    found = [name for name in names if _OF_LINES.search(name)]
+    if found and len(found) < len(names):
+        other = next(name for name in names if name not in found)
+        raise ConfigError(f"{shown(path)}: a folder of JSON lines has no other files: {other}")
+    files = [os.path.join(path, name) for name in found]
+    if histories := [file for file in files if history.is_history(file)]:
+        raise ConfigError(f"{histories[0]}: a history is one file, this folder is a ledger")
+    return files
+
+
+_OF_LINES: Final = re.compile(r"\.(json|jsonl|ndjson)(\.(" + "|".join(CODECS) + r"))?$", re.IGNORECASE)
 
 
 def parquet_of(path: str) -> ds.Dataset:
@@ -208,7 +247,15 @@ def parquet_of(path: str) -> ds.Dataset:
         files, root = connected(path)
         return ds.dataset(root, format="parquet", filesystem=files)
     except (pa.ArrowInvalid, FileNotFoundError) as error:
-        raise ConfigError(f"{shown(path)}: {without_secrets(str(error), path)}") from None
+        raise _no_parquet(path, error) from None
+
+
+def _no_parquet(path: str, error: Exception) -> ConfigError:
+    """What to say of what Arrow cannot read."""
+    why = without_secrets(str(error), path)
+    if "://" not in path and os.path.isdir(path):
+        why = f"a folder has Parquet, or JSON lines in files named .json or .jsonl: {why}"
+    return ConfigError(f"{shown(path)}: {why}")
 
 
 def digest_of(rows: pa.Table, told: Told = OF_LINES) -> int:
@@ -244,65 +291,12 @@ def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[s
         yield where, json_object(line, where)
 
 
-def from_rows(rows: Iterable[tuple[str, dict[str, Any]]], first: int = 0) -> pa.Table:
-    """Build the table from (where, row) pairs; ``where`` names the row in errors, ``first`` is the number of
-    the first. Raises ConfigError."""
-    columns: dict[str, list[Any]] = {name: [] for name in LEDGER.names}
-    for line, (where, row) in enumerate(rows, first):
-        missing = [name for name in _NEEDED if row.get(name) is None]
-        if missing:
-            raise ConfigError(f"{where}: {missing[0]} is missing")
-        try:
-            columns["line"].append(line)
-            columns["uniq_key"].append(_text(row["uniq_key"]))
-            columns["topic"].append(_text(row["topic"]))
-            columns["queue_id"].append(_number(row["queue_id"], 32))
-            columns["queue_offset"].append(_number(row["queue_offset"]))
-            columns["body_crc"].append(_number(row["body_crc"]) & CRC_MASK)
-            columns["phys_offset"].append(_number(_or(row.get("phys_offset"), -1)))
-            columns["begun_ms"].append(_time(row.get("begun_ms")))
-            columns["acked_ms"].append(_time(row.get("acked_ms")))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"{where}: {error}") from None
-    try:
-        return pa.table(columns, schema=LEDGER)
-    except (pa.ArrowInvalid, OverflowError) as error:
-        raise ConfigError(f"ledger: {error}") from None
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, found {value!r}")
-    value.encode()  # half of a surrogate pair is no text: a UnicodeEncodeError is a ValueError
-    return value
-
-
-def _number(value: Any, bits: int = 64) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"expected a whole number, found {value!r}")
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"expected a number of {bits} bits, found {value:.4g}")
-    return value
-
-
-def _time(value: Any) -> float:
-    if value is None:
-        return -1.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected a time in ms, found {value!r}")
-    return float(value)
-
-
 def _from_parquet(path: str) -> Ledger:
     found = parquet_of(path)
     try:
         count = found.count_rows()
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"{shown(path)}: {error}") from None
+        raise _no_parquet(path, error) from None
     watched = WatchedFolder(path, found.files, found.filesystem.get_file_info)
     return _still(Ledger(of_parquet(path, found), count // _PART_LINES + 1), watched)
 
@@ -323,36 +317,20 @@ def of_parquet(path: str, found: ds.Dataset) -> Iterator[pa.Table]:
 def _of_file(path: str, file: Any, line: int) -> Iterator[pa.Table]:
     """``line``: the number of the first. Raises ConfigError."""
     there = file.physical_schema.names
-    if missing := [name for name in _NEEDED if name not in there]:
-        raise ConfigError(f"{path}: column {missing[0]} is missing")
+    if missing := [name for name in NEEDED if name not in there]:
+        why = " from the file: in a folder's name it is not read" if f"{missing[0]}=" in file.path else ""
+        raise ConfigError(f"{path}: column {missing[0]} is missing{why}")
     names = [name for name in LEDGER.names[1:] if name in there]
     if twice := [name for name in names if there.count(name) > 1]:
         raise ConfigError(f"{path}: column {twice[0]} is there twice")
     batches = file.to_batches(columns=names, batch_size=_BATCH_LINES, batch_readahead=1, use_threads=False)
+    row = 1
     for batch in batches:
         n = len(batch)
         told = [
-            _column(path, batch, field) if field.name in names else pa.array([-1] * n, field.type)
-            for field in LEDGER.remove(0)
+            of_column(path, name, batch[name], row) if name in names else untold(name, n)
+            for name in LEDGER.names[1:]
         ]
         yield pa.table([pa.array(range(line, line + n), pa.int64()), *told], schema=LEDGER)
         line += n
-
-
-def _column(path: str, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """Raises ConfigError."""
-    try:
-        column = batch[field.name].cast(field.type)
-        column.validate(full=True)  # text may hold bytes that are none
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConfigError(f"{path}: column {field.name}: {error}") from None
-    if column.null_count and field.name in _NEEDED:
-        raise ConfigError(f"{path}: column {field.name} has empty values")
-    if (
-        pa.types.is_floating(field.type)
-        and not pc.all(pc.is_finite(column), skip_nulls=True, min_count=0).as_py()
-    ):
-        raise ConfigError(f"{path}: column {field.name} has times that are no number")
-    if field.name == "body_crc":
-        column = pc.bit_wise_and(column, CRC_MASK)
-    return column.fill_null(-1) if field.name in _OPTIONAL else column
+        row += n

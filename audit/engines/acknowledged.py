@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from audit.engines.order import out_of_order
 from audit.engines.spill import Rows
-from audit.ledger import LEDGER, Ledger
+from audit.ledger import Ledger
+from audit.ledger_columns import LEDGER
 from audit.parts import Folder, Parts
 from audit.tables import ACKED, Again, SearchedView, Tail, View
 

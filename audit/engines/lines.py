@@ -5,6 +5,7 @@ A range has the lines that begin in it, so that any number of tasks reads a file
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -12,7 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.ledger import LEDGER, from_rows, is_parquet, of_parquet, parquet_of
+from audit.ledger import is_parquet, json_files, of_parquet, parquet_of
+from audit.ledger_columns import LEDGER, from_rows
 from audit.reading.history import acknowledged, is_history, objects, sent
 from audit.reading.storage import codec_of, open_file
 from audit.reading.watched import Stamp, changed, stamp_of
@@ -23,11 +25,11 @@ LINES: Final = LEDGER.remove(0)
 _RANGE_BYTES: Final = 64 * 1024 * 1024
 _BATCH: Final = 20_000
 _FILE_ROWS: Final = 1 << 40
-"""More than a file of Parquet has."""
+"""More than a file of a folder has, of rows or of bytes."""
 
 
 def ranges(path: str, size: int = _RANGE_BYTES) -> list[dict[str, Any]]:
-    """What the tasks read of a ledger: a file or a folder of Parquet. Raises OSError."""
+    """What the tasks read of a ledger: a file, or a folder. Raises ConfigError, OSError."""
     if is_parquet(path):
         if "://" in path:  # its files are known to its file system alone
             return [{"path": path, "how": "parquet", "first": 0}]
@@ -35,6 +37,11 @@ def ranges(path: str, size: int = _RANGE_BYTES) -> list[dict[str, Any]]:
         return [
             {"path": file, "how": "parquet", "first": n * _FILE_ROWS, "stamp": list(stamp_of(file))}
             for n, file in enumerate(files)
+        ]
+    if "://" not in path and os.path.isdir(path):
+        files = list(enumerate(json_files(path)))
+        return [
+            {**part, "first": n * _FILE_ROWS + part["first"]} for n, f in files for part in ranges(f, size)
         ]
     if is_history(path):
         return [{"path": path, "how": "history", "first": 0, "stamp": list(stamp_of(path))}]

@@ -191,7 +191,9 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         if self.table == "ledger":
-            parts = [(os.path.basename(path), part) for path in self.paths for part in ranges(path)]
+            parts = [
+                (os.path.basename(path.rstrip("/")), part) for path in self.paths for part in ranges(path)
+            ]
             return [InputPartition(part) for part in parts]
         specs = parse_stores(self.paths)
         if self.table in ("records", "damage", "digests", "index"):

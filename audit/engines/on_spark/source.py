@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.lines import read_ordered, read_sent
-from audit.ledger import LEDGER
+from audit.ledger_columns import LEDGER
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.history import SENT
 from audit.reading.index_files import INDEX, IndexTask, run_index
