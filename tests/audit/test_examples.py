@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import runpy
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.audit.plants import run_local
+from tests.client.servers import Pair, run
 
 EXAMPLES = ROOT / "docs" / "examples"
 KEELMQ = """#!/bin/sh
@@ -128,3 +132,25 @@ def test_airflow_tries_again_what_may_end_otherwise(
         assert type(caught.value) is kind
     (command, *_) = (tmp_path / "log").read_text().splitlines()
     assert command.endswith(f"--out {tmp_path / 'bin'}/2026-11-24 --textfile {audit.__globals__['TEXTFILE']}")
+
+
+def test_the_ledger_of_the_example_is_one(tmp_path: Path) -> None:
+    """A broker's store is audited with it: clean as it is, and not with a line of something else."""
+    ledger, store = tmp_path / "acked.jsonl", tmp_path / "store"
+
+    async def work(servers: Pair) -> None:
+        command = [sys.executable, str(EXAMPLES / "acked_ledger.py"), servers.namesrv, "Orders", str(ledger)]
+        sends = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, cwd=ROOT)
+        await sends.communicate(b"one two " + b"three" * 100)
+        assert sends.returncode == 0
+
+    run(store, work)
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert len(lines) == 3
+    report = run_local([store], ledger)
+    assert (report.verdict, report.ledger_lines, report.findings) == ("clean", 3, [])
+    for name, value in (("body_crc", lines[0]["body_crc"] ^ 1), ("phys_offset", lines[1]["phys_offset"])):
+        ledger.write_text(json.dumps({**lines[0], name: value}) + "\n")
+        assert [f.kind for f in run_local([store], ledger).findings] == ["acked_mismatch"], name
+    ledger.write_text(json.dumps({**lines[0], "uniq_key": "unknown"}) + "\n")
+    assert [f.kind for f in run_local([store], ledger).findings] == ["acked_missing"]

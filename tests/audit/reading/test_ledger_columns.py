@@ -110,9 +110,7 @@ def test_a_column_in_a_folders_name_is_not_read(tmp_path: Path) -> None:
     rows = pa.Table.from_pylist([{name: value for name, value in ROW.items() if name != "topic"}])
     (tmp_path / "l" / "topic=T").mkdir(parents=True)
     pq.write_table(rows, tmp_path / "l" / "topic=T" / "1.parquet")
-    with pytest.raises(
-        ConfigError, match="topic is missing from the file: in a folder's name"
-    ):
+    with pytest.raises(ConfigError, match="topic is missing from the file: in a folder's name"):
         read_ledger(str(tmp_path / "l"))
 
 
