@@ -8,6 +8,7 @@ from typing import Any
 
 from audit.compare import Ranges
 from audit.findings import Finding
+from audit.intervals import Interval
 from audit.reading.layout import Replica
 
 
@@ -49,3 +50,18 @@ class Facts:
 
     def holders(self, begin: int, end: int) -> list[int]:
         return [at for at, r in enumerate(self.replicas) if not r.empty and r.covers(begin, end)]
+
+    def whose(self, at: int, *stretches: Interval) -> tuple[str, int]:
+        """Whose fault is one of these stretches of a replica's log, and how many hold them: ``*`` where each
+        that does, two at least, holds the same bytes as the reference."""
+        held = [
+            b for b, r in enumerate(self.replicas) if not r.empty and all(r.covers(*s) for s in stretches)
+        ]
+        same = [b for b in held if b == self.reference or all(self._equal(b, *s) for s in stretches)]
+        shared = len(same) > 1 and same == held and at in same
+        return ("*" if shared else self.replicas[at].name), (len(same) if at in same else 1)
+
+    def _equal(self, at: int, begin: int, end: int) -> bool:
+        equal = self.ranges.equal.get(at, [])
+        n = bisect_right(equal, begin, key=lambda interval: interval[0]) - 1
+        return n >= 0 and end <= equal[n][1]

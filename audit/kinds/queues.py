@@ -68,22 +68,25 @@ def queues(
         if first_at < fault.taken_since or fault.taken_since < 0:
             first_at = taken.get((*place, fault.taken_since), -1)
         stands = f"{fault.queue_offset} stands at {first_at} already"
-        found.append(
-            facts.at(
-                fault.kind,
-                WARN if fault.doubtful else ERROR,
-                _holder(facts, view, fault.offset),
-                fault.offset,
-                fault.until,
-                topic=topic,
-                queue_id=queue_id,
-                queue_offset=fault.queue_offset,
-                uniq_key=fault.uniq_key,
-                expected=stands if first_at >= 0 else fault.expected,
-                found=fault.found,
-                records=min(fault.records, LAST),
-            )
+        at = _holder(facts, view, fault.offset)
+        f = facts.at(
+            fault.kind,
+            WARN if fault.doubtful else ERROR,
+            at,
+            fault.offset,
+            fault.until,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=fault.queue_offset,
+            uniq_key=fault.uniq_key,
+            expected=stands if first_at >= 0 else fault.expected,
+            found=fault.found,
+            records=min(fault.records, LAST),
         )
+        if fault.kind == "dup_queue_offset" and first_at >= 0:
+            name, _ = facts.whose(at, (first_at, first_at + 1), (fault.offset, fault.until))
+            f = replace(f, replica=name)
+        found.append(f)
     return found
 
 
@@ -112,10 +115,13 @@ def duplicates(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[
     """One row for each further copy of a message, of COPIES: at-least-once senders make them: a warning."""
     for table in found:
         for row in table.to_pylist():
-            yield facts.at(
+            at = _holder(facts, view, row["offset"])
+            stretches = (row["first"], row["first"] + 1), (row["offset"], row["until"])
+            name, copies = facts.whose(at, *stretches)
+            f = facts.at(
                 "dup_message",
                 WARN,
-                _holder(facts, view, row["offset"]),
+                at,
                 row["offset"],
                 row["until"],
                 topic=row["topic"],
@@ -124,8 +130,10 @@ def duplicates(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[
                 uniq_key=row["uniq_key"],
                 expected=f"once, at {row['first']}",
                 found=f"again at {row['offset']}",
+                copies=copies,
                 records=1,
             )
+            yield replace(f, replica=name)
 
 
 _STRANGE = {-1: "never sent", UNKNOWN: "another body than was sent", REFUSED: "its send was refused"}

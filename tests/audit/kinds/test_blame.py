@@ -10,12 +10,12 @@ import pytest
 
 from audit.engines.local import LocalEngine
 from audit.incremental import STATE
-from audit.pages.report import lines, page, save
+from audit.pages.report import _replicas, lines, page, save
 from audit.reading.layout import load
 from audit.reading.storage import LocalStorage, StoreSpec, parse_stores, shown, without_secrets
 from audit.run import Report, audit
 from audit.tables import EngineError, Task
-from tests.audit.plants import make, make_queued, run_local
+from tests.audit.plants import PLANTS, make, make_queued, run_local
 from tests.audit.stores import look, patch, record, write_epochs
 
 FIRST, SECOND, THIRD = (f"{4096 * n:020d}" for n in range(3))
@@ -179,3 +179,20 @@ def test_an_unreadable_file_beside_the_log_is_a_finding_and_ends_no_audit(
     ]
     assert {f.kind for f in report.findings} - {"file_unreadable", "file_missing"} == set()
     assert report.records == 80
+
+
+def test_what_all_copies_have_is_no_ones_fault(tmp_path: Path) -> None:
+    """A message, or a place, that is there twice on every replica; on one alone it is that one's."""
+    for name, said in (("duplicate", "dup_message"), ("same place twice", "dup_queue_offset")):
+        stores, writer, ledger = make(tmp_path / said)
+        next(p for p in PLANTS if p.name == name).do(stores, writer)
+        report = run_local(stores, ledger)
+        [f] = [f for f in report.findings if f.kind == said]
+        assert (f.replica, f.copies) == ("*", 3 if said == "dup_message" else 0)
+        assert [count for _, _, count in _replicas(report)] == [1, 1, 1]
+        [alone] = [f for f in run_local(stores[1:2], ledger).findings if f.kind == said]
+        assert (alone.replica, alone.copies) == ("r1", 1 if said == "dup_message" else 0)
+        first = int(f.expected.rpartition(" at ")[2].removesuffix(" already"))
+        patch(stores[2], first + 50, b"\x11")
+        [f] = [f for f in run_local(stores, ledger).findings if f.kind == said]
+        assert f.replica == "r0", "another copy holds other bytes there"

@@ -88,7 +88,7 @@ def test_what_is_far_apart_is_two_windows() -> None:
         ("missing segment", "r0 has a log without one of its segments, epoch"),
         ("divergent suffix", "r1 has another history than the others, epoch 3, from offset"),
         ("cut tail", "r2 has a log that ends too early, epoch 3, from offset"),
-        ("duplicate", "The log has 1 message more than once, in queue 0 of T, epoch 3"),
+        ("duplicate", "Every replica has 1 message more than once, in queue 0 of T, epoch 3"),
         ("same damage everywhere", "r0, r1 and r2 have 1 damaged record, in queue 1 of T, epoch 1"),
         ("nothing", "The replicas hold the same log."),
     ],
