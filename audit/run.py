@@ -75,6 +75,12 @@ class Report:
         gone = [f for f in self.findings if f.kind == "acked_missing" and f.copies == 0 and f.topic]
         return sum(f.records for f in gone)
 
+    @property
+    def none_lost(self) -> bool:
+        """Does a replica hold each message of the ledger right, but for those that retention removed?"""
+        gone = any(f.kind.startswith("acked_") and f.copies == 0 for f in self.findings)
+        return bool(self.ledger and self.replicas) and not gone
+
     def to_json(self) -> dict[str, Any]:
         """``summary.json``."""
         return {
@@ -107,7 +113,12 @@ class Report:
             "scanBytes": self.scan_bytes,
             "differingBytes": self.differing_bytes,
             "records": self.records,
-            "ledger": {"file": self.ledger or None, "lines": self.ledger_lines, "expired": self.expired},
+            "ledger": {
+                "file": self.ledger or None,
+                "lines": self.ledger_lines,
+                "expired": self.expired,
+                "lost": self.lost if self.ledger else None,
+            },
             "trusted": self.trust.segments,
             "trust": self.trust.to_json(),
             "windows": [w.to_json() for w in self.windows],

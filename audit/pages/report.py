@@ -56,7 +56,7 @@ def page(report: Report) -> str:
             "report": report,
             "tone": report.verdict,
             "word": report.verdict,
-            "headline": sentence.of(report.verdict, report.windows, report.unreadable),
+            "headline": _headline(report),
             "story": " ".join(_story(report)),
             "started": stamp(report.started_ms),
             "version": version(),
@@ -73,6 +73,10 @@ def page(report: Report) -> str:
             "compared": _compared(report),
         },
     )
+
+
+def _headline(report: Report) -> str:
+    return sentence.of(report.verdict, report.windows, report.unreadable, none_lost=report.none_lost)
 
 
 def _choices(rows: list[Finding]) -> list[tuple[str, list[str]]]:
@@ -93,8 +97,9 @@ def _story(report: Report) -> list[str]:
         if repairable:
             parts.append(f"{repairable} can be repaired from another copy")
         if rest:
-            parts.append(f"{rest} leave no good copy, or no vote says which copy is good")
-        told.append(f"{severities[ERROR]} errors: {'; '.join(parts)}.")
+            parts.append(f"of {rest} no copy is good, or no vote says which one is")
+        what = "error" if severities[ERROR] == 1 else "errors"
+        told.append(f"{severities[ERROR]} {what}: {'; '.join(parts)}.")
     if report.ledger and not report.lost:
         told.append(f"{number(report.ledger_lines)} acknowledged messages were looked up.")
     return told + [f"{name} could not be read: {why}" for name, why in report.unreadable.items()]
@@ -152,10 +157,7 @@ def _compared(report: Report) -> list[str]:
         "What is proved equal to it elsewhere was not read twice."
     )
     if report.ledger:
-        items.append(
-            f"Each of {number(report.ledger_lines)} lines of {report.ledger} was looked up: there once, "
-            "same body, same place, same order."
-        )
+        items.append(_looked_up(report))
         if report.expired:
             items.append(f"{number(report.expired)} of them are older than any log: retention removed them.")
     else:
@@ -167,6 +169,28 @@ def _compared(report: Report) -> list[str]:
         if r.torn
     ]
     return items
+
+
+_OF_LEDGER: Final = {
+    "acked_missing": "missing",
+    "acked_mismatch": "there with another body or place",
+    "acked_out_of_order": "in another order",
+    "dup_message": "more than once there",
+}
+
+
+def _looked_up(report: Report) -> str:
+    """What was asked of the ledger's lines, and what came out."""
+    text = f"Each of {number(report.ledger_lines)} lines of {report.ledger} was looked up"
+    kinds = {f.kind for f in report.findings}
+    wrong = [words for kind, words in _OF_LEDGER.items() if kind in kinds]
+    if any(f.kind == "short_tail" and f.records for f in report.findings):
+        wrong.append("behind the end of a log that is too short")
+    if not wrong:
+        return f"{text}: there once, same body, same place, same order."
+    lost = f" {number(report.lost)} {'is' if report.lost == 1 else 'are'} lost." if report.lost else ""
+    named = f"The findings name those {' or '.join(wrong)}."
+    return f"{text}: is it there once, with the same body, place and order? Not each is.{lost} {named}"
 
 
 def _trusted(trust: Trusted) -> list[str]:
@@ -204,7 +228,7 @@ def lines(report: Report) -> list[str]:
         out.append(f"error {name} could not be read: {why}")
     out += _trusted(report.trust)
     if report.windows:
-        out.append(sentence.of(report.verdict, report.windows, report.unreadable))
+        out.append(_headline(report))
     counts = Counter(f.severity for f in report.findings)
     summary = ", ".join(f"{n} {word}" for word, n in sorted(counts.items())) or "no findings"
     out.append(

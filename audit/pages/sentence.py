@@ -16,6 +16,8 @@ _WITHOUT: Final = {
     "diverged": "The replicas differ.",
     "unfinished": "Not everything could be read, so this is no clean bill.",
 }
+_NONE_LOST: Final = "No acknowledged message of the ledger is lost."
+_WORSE: Final = ("diverged", "unfinished")
 _TOPICS_MAX: Final = 3
 _OF_ALL: Final = frozenset({"queue_gap", "queue_order", "dup_queue_offset", "dup_message", "phantom"})
 _WHAT: Final = {
@@ -52,9 +54,16 @@ _WHAT: Final = {
 }
 
 
-def of(verdict: str, windows: Sequence[Window], unreadable: Collection[str] = ()) -> str:
+def of(
+    verdict: str, windows: Sequence[Window], unreadable: Collection[str] = (), *, none_lost: bool = False
+) -> str:
     """The headline. Of several faults the worst is told; the others are counted by kind. ``unreadable``: the
-    replicas that could not be read."""
+    replicas that could not be read; ``none_lost``: a replica has each message of a ledger."""
+    told = _all_of(verdict, windows, unreadable)
+    return f"{told} {_NONE_LOST}" if none_lost and verdict in _WORSE else told
+
+
+def _all_of(verdict: str, windows: Sequence[Window], unreadable: Collection[str]) -> str:
     rest = _WITHOUT[verdict]
     if unreadable:
         rest = f"{_joined(sorted(unreadable))} could not be read, so this is no clean bill."
@@ -95,12 +104,18 @@ def _lost(lost: Sequence[Window]) -> str:
     return f"{number(count)} acknowledged {verb} lost, {where}"
 
 
+def _messages(count: int) -> str:
+    return "message" if count == 1 else "messages"
+
+
 def _different(rows: Sequence[Window], names: Sequence[str]) -> str:
     holder = f"{_joined(names)} {'has' if len(names) == 1 else 'have'}"
     if rows[0].kind in _OF_ALL:  # the row names the replica whose records were read
         holder = "The log has"
     holder = "Every replica has" if rows[0].replica == "*" else holder
     count = sum(w.records for w in rows)
+    if rows[0].kind == "short_tail" and count:
+        return f"{holder} {_WHAT['short_tail']} and lacks {number(count)} acknowledged {_messages(count)}"
     words = {name: name[:-1] if count == 1 else name for name in ("records", "messages", "places")}
     what = _WHAT.get(rows[0].kind, rows[0].kind).format(n=number(count), **words)
     return f"{holder} {what}"

@@ -75,6 +75,18 @@ def test_a_ledger_is_the_same_rows_as_lines_and_as_parquet(tmp_path: Path) -> No
     assert {row["body_crc"] >> 31 for row in found} == {0}
 
 
+def test_a_folder_of_json_lines_is_a_table(tmp_path: Path) -> None:
+    folder = tmp_path / "acked"
+    folder.mkdir()
+    for n, name in enumerate(("part-1.json", "part-0.json")):
+        (folder / name).write_text(json.dumps({**ROW, "uniq_key": f"k{n}", "acked_ms": n}) + "\n")
+    found = rows(Path(f"{folder}/"), table="ledger", columns="store, uniq_key, acked_ms")
+    assert found == [
+        {"store": "acked", "uniq_key": "k1", "acked_ms": 1.0},
+        {"store": "acked", "uniq_key": "k0", "acked_ms": 0.0},
+    ]
+
+
 def test_ranges_of_a_ledger_have_each_line_once(tmp_path: Path) -> None:
     from audit.engines.lines import ranges, read_lines, read_ordered
 

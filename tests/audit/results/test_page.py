@@ -87,7 +87,10 @@ def test_what_is_far_apart_is_two_windows() -> None:
         ("flipped bit", "r1 has 1 damaged record, in queue 0 of T, epoch 1, from offset"),
         ("missing segment", "r0 has a log without one of its segments, epoch"),
         ("divergent suffix", "r1 has another history than the others, epoch 3, from offset"),
-        ("cut tail", "r2 has a log that ends too early, epoch 3, from offset"),
+        (
+            "cut tail",
+            "r2 has a log that ends too early and lacks 5 acknowledged messages, epoch 3",
+        ),
         ("duplicate", "Every replica has 1 message more than once, in queue 0 of T, epoch 3"),
         ("same damage everywhere", "r0, r1 and r2 have 1 damaged record, in queue 1 of T, epoch 1"),
         ("nothing", "The replicas hold the same log."),
@@ -100,6 +103,37 @@ def test_the_sentence_says_what_where_and_since_when(plant: str, words: str, tmp
     told = sentence.of(report.verdict, report.windows)
     assert told.startswith(words)
     assert ("since 1970-01-01" in told) is (plant != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("plant", "kept", "looked_up"),
+    [
+        ("nothing", False, "was looked up: there once, same body, same place, same order."),
+        ("flipped bit", True, "Not each is. The findings name those"),
+        ("cut tail", True, "Not each is. The findings name those behind the end of a log that is too short."),
+        ("duplicate", False, "Not each is. The findings name those more than once there."),
+        ("removed message", False, "Not each is. 1 is lost. The findings name those missing."),
+        ("swapped", False, "Not each is. The findings name those"),
+        ("same damage everywhere", False, "Not each is."),
+    ],
+)
+def test_the_page_says_what_became_of_the_ledger(
+    plant: str, kept: bool, looked_up: str, tmp_path: Path
+) -> None:
+    """A question that was asked read as its answer, and nothing said that all was there."""
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == plant).do(stores, writer)
+    out, told = tmp_path / "out", "No acknowledged message of the ledger is lost."
+    result = call(*(str(s) for s in stores), "--ledger", str(ledger), "--out", str(out))
+    page = (out / "index.html").read_text()
+    assert ((told in page), (told in result.stdout)) == (kept, kept)
+    assert looked_up in page
+    assert "1 errors" not in page
+    lost = json.loads((out / "summary.json").read_text())["ledger"]["lost"]
+    assert lost == (plant == "removed message")
+    call(*(str(s) for s in stores), "--out", str(out))
+    assert told not in (out / "index.html").read_text(), "without a ledger nobody knows"
+    assert json.loads((out / "summary.json").read_text())["ledger"]["lost"] is None
 
 
 def test_the_headline_names_who_could_not_be_read(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from audit.commands import audit
 from audit.findings import Finding
 from audit.pages import sentence
 from audit.results.losses import Window, windows
 from audit.results.times import lost_between, stored_between
 from audit.run import Report
+from tests import ROOT
 from tests.audit.plants import PLANTS, ledger_at, make, run_local
 from tests.audit.stores import SEGMENT, LogWriter, copies, found, patch
 
@@ -136,3 +140,19 @@ def test_the_first_row_of_a_ledger_need_not_be_its_times(tmp_path: Path) -> None
     rows = [{**row, "begun_ms": 5 + n, "acked_ms": 6 + n} for n, row in enumerate(writer.rows)]
     ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert {seconds(w) for w in lost(run_local(stores, ledger))} == {(9, 17)}
+
+
+def test_lost_messages_are_counted_by_what_the_page_says(tmp_path: Path) -> None:
+    """They follow from a hole, so no severity tells them."""
+    stores, writer, ledger = written(tmp_path)
+    for store in stores:
+        patch(store, at(writer, 10), bytes(at(writer, 17) - at(writer, 10)))
+    out = tmp_path / "out"
+    arguments = [*map(str, stores), "--ledger", str(ledger), "--out", str(out)]
+    assert CliRunner().invoke(audit, arguments, standalone_mode=False).return_value == 2
+    rows = [r for r in pq.read_table(out / "findings.parquet").to_pylist() if r["kind"] == "acked_missing"]
+    assert {row["severity"] for row in rows} == {"info"}
+    asked = [row["records"] for row in rows if row["copies"] == 0 and row["topic"] is not None]
+    query = "sum(records) FROM findings WHERE kind = 'acked_missing' AND copies = 0 AND topic IS NOT NULL"
+    assert query in (ROOT / "docs" / "audit.md").read_text()
+    assert sum(asked) == json.loads((out / "summary.json").read_text())["ledger"]["lost"] == 7
