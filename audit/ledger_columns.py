@@ -120,13 +120,18 @@ def _column(name: str, column: pa.Array) -> pa.Array:
     of = column.type
     if pa.types.is_null(of):
         return column.cast(LEDGER.field(name).type)
-    number = pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
     if name in _TEXTS:
         text = pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of)
         if not (text or pa.types.is_binary(of) or pa.types.is_large_binary(of)):
             raise ValueError(f"expected text, found {of}")
         return column.cast(pa.string())
-    if not number:
+    return _numbers(name, column)
+
+
+def _numbers(name: str, column: pa.Array) -> pa.Array:
+    """Raises as ``_column``."""
+    of = column.type
+    if not (pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)):
         wanted = "whole numbers" if name in _WHOLE else "numbers of ms"
         raise ValueError(f"expected {wanted}, found {of}")
     if name not in _WHOLE:

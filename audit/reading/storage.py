@@ -123,6 +123,11 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
                 f"the same store is given twice: {shown(seen[identity])} and {shown(spec.location)}"
             )
         seen[identity] = spec.location
+    return _told_apart(specs, given)
+
+
+def _told_apart(specs: list[StoreSpec], given: set[StoreSpec]) -> list[StoreSpec]:
+    """Raises ConfigError."""
     told = [spec.name for spec in given]
     if twice := sorted({name for name in told if told.count(name) > 1}):
         raise ConfigError(f"two stores are named {twice[0]}")
