@@ -14,6 +14,7 @@ from typing import Any, Final
 from audit.findings import ERROR, INFO, WARN, Finding, without_absent
 from audit.intervals import Interval
 from audit.kinds import entries
+from audit.numbers import LAST
 from audit.reading.layout import Replica
 from audit.results.times import lost_between, stored_between
 
@@ -132,7 +133,8 @@ def _last_place(run: list[Finding]) -> int:
     for f in run:
         if f.records > 1 and f.kind not in _CONSECUTIVE:
             return -1
-        reach = max(reach, f.queue_offset + (max(f.records, 1) - 1 if f.queue_offset >= 0 else 0))
+        if f.queue_offset >= 0:
+            reach = max(reach, min(f.queue_offset + max(f.records, 1) - 1, LAST))
     return reach
 
 
