@@ -115,7 +115,8 @@ def _different(rows: Sequence[Window], names: Sequence[str]) -> str:
     holder = "Every replica has" if rows[0].replica == "*" else holder
     count = sum(w.records for w in rows)
     if rows[0].kind == "short_tail" and count:
-        return f"{holder} {_WHAT['short_tail']} and lacks {number(count)} acknowledged {_messages(count)}"
+        lacks = "lacks" if len(names) == 1 else "lack"
+        return f"{holder} {_WHAT['short_tail']} and {lacks} {number(count)} acknowledged {_messages(count)}"
     words = {name: name[:-1] if count == 1 else name for name in ("records", "messages", "places")}
     what = _WHAT.get(rows[0].kind, rows[0].kind).format(n=number(count), **words)
     return f"{holder} {what}"

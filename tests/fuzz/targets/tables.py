@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Callable, Coroutine, Iterable
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 from admin.host.serve import plan
-from audit.ledger import _json_lines, from_rows
+from audit.ledger import _json_lines
+from audit.ledger_columns import from_rows
+from audit.reading.history import lines_of
 from broker.membership.identity import Application, Identity
 from broker.membership.reboot import Noted, UncleanRebootDetector
 from broker.requests.consumers.locks import LockProcessor
@@ -204,7 +207,7 @@ def _boot(data: bytes) -> None:
 
 
 def _ledger(data: bytes) -> None:
-    from_rows(_json_lines("ledger", data.splitlines()))
+    from_rows(_json_lines("ledger", lines_of(io.BytesIO(data))))
 
 
 def _ledger_seeds() -> Iterable[bytes]:
@@ -337,7 +340,7 @@ TARGETS: Final = (
         seeds=lambda: [b'{"bootId":"a-b","doubtful":true,"synced":null,"written":true}'],
         weight=3,
     ),
-    Target(name="ledger", run=_ledger, declared=(ConfigError,), seeds=_ledger_seeds, weight=1),
+    Target(name="ledger", run=_ledger, declared=(ConfigError, OSError), seeds=_ledger_seeds, weight=1),
     Target(name="history", run=_history, declared=(ValueError,), seeds=_history_seeds, weight=3),
     Target(
         name="kv_config",
