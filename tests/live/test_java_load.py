@@ -83,8 +83,8 @@ def test_after_a_drill_was_killed_heal_ends_a_java_client_that_stood_still(tmp_p
 
     def client() -> tuple[Path, int] | None:
         for ledger in tmp_path.glob(f"{PREFIX}*/{LEDGER}"):
-            if pid := json.loads(ledger.read_text()).get("client"):
-                return ledger.parent, pid
+            if client := json.loads(ledger.read_text()).get("client"):
+                return ledger.parent, client[0]
         return None
 
     command = [sys.executable, "-m", "cli.main", "drill", "matrix", str(tmp_path / "out")]

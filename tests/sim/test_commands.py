@@ -182,7 +182,7 @@ def test_a_schedule_with_a_text_for_a_count_is_refused(tmp_path: Path) -> None:
     schedule.write_text('{"scenario": "swarm", "seed": 1, "plan": {"steps": [], "load_ms": "long"}}')
     done = CliRunner().invoke(sim, ["--replay", str(schedule)])
     assert done.exit_code == 64
-    assert "load_ms is 'long'" in done.output
+    assert "Expected `int`, got `str` - at `$.load_ms`" in done.output
 
 
 def test_a_replay_says_what_is_planted_and_a_shrink_that_nothing_fails(tmp_path: Path) -> None:
