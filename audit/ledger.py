@@ -101,7 +101,7 @@ class Ledger:
         except BaseException:
             self._folder.close()
             raise
-        self._crcs = lru_cache(maxsize=2)(self._crcs_of)
+        self._by_key = lru_cache(maxsize=2)(self._lines_by_key)
 
     def __len__(self) -> int:
         return self.lines
@@ -142,15 +142,22 @@ class Ledger:
 
     def body_crc(self, uniq_key: str) -> int | None:
         """What the first line of a message says of its body; None when no line names it."""
-        key = pa.array([uniq_key], pa.string())
-        return self._crcs(int(self.part_of(key)[0])).get(uniq_key)
+        lines = self.lines_of(uniq_key)
+        return lines[0][3] if lines else None
 
-    def _crcs_of(self, number: int) -> dict[str, int]:
+    def lines_of(self, uniq_key: str) -> list[tuple[str, int, int, int]]:
+        """Topic, queue, place and CRC of the body of each line of a message."""
+        key = pa.array([uniq_key], pa.string())
+        return self._by_key(int(self.part_of(key)[0])).get(uniq_key, [])
+
+    def _lines_by_key(self, number: int) -> dict[str, list[tuple[str, int, int, int]]]:
         rows = self.part(number)
-        pairs = zip(rows["uniq_key"].to_pylist(), rows["body_crc"].to_pylist(), strict=True)
-        found: dict[str, int] = {}
-        for key, crc in pairs:
-            found.setdefault(key, crc)
+        columns = [
+            rows[name].to_pylist() for name in ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
+        ]
+        found: dict[str, list[tuple[str, int, int, int]]] = {}
+        for key, *line in zip(*columns, strict=True):
+            found.setdefault(key, []).append((line[0], line[1], line[2], line[3]))
         return found
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from audit.kinds.differences import Asked, differences
 from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
-from audit.kinds.witnesses import Witnesses
+from audit.kinds.witnesses import Witness
 from audit.ledger import Ledger
 from audit.numbers import LAST
 from audit.once import Once
@@ -254,7 +254,7 @@ class Questions:
             _crc_lookup(self.ledger),
             lambda at, begin, lacking: self._acked_behind(at, begin, lacking).records,
             same_bytes(replicas),
-            Witnesses(replicas, _crc_lookup(self.ledger) if self.ledger is not None else None).left,
+            Witness(replicas, self.ledger.lines_of if self.ledger is not None else None).left,
         )
         return differences(self.facts, pairs, roots, asked, Rest(self._count))
 
@@ -298,7 +298,7 @@ class Questions:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
         views = self.views, self.unions
-        taken = list(beside.taken(self.facts, self.looked).values())
+        taken = beside.taken_from_all(self.facts, self.looked)
         result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, taken)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))

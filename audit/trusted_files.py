@@ -46,7 +46,8 @@ Stamp = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Known:
     """``bytes``, ``digest``, ``lowest``, ``reach`` of a queue's file: PREFIX; ``asked`` of an index file: for
-    which stretch of the log it was read."""
+    which stretch of the log it was read. Of the replica itself ``lowest`` and ``reach`` are the log that it
+    held."""
 
     location: str
     file: str
@@ -89,8 +90,11 @@ class TrustedFiles:
         for at, r in enumerate(self._replicas):
             if r.empty:
                 continue
-            if (of(r), "") not in self._known or r.closed:
+            base = self._known.get((of(r), ""))
+            if base is None or r.closed or r.start < base.lowest:
                 doubts.append(r.start)
+            elif base.reach < r.end:  # its queues were not asked for what it did not hold then
+                doubts.append(base.reach)
             if not r.closed:  # what cannot be read is not known
                 doubts += self._look(at, asked)
         found = engine.prefixes([task for task, _ in asked.values()]).to_pylist()
@@ -113,7 +117,7 @@ class TrustedFiles:
                 continue
             prefix = (known.bytes, known.digest) if known is not None else ()
             asked[at, file.file] = PrefixTask(at, r.location, file.file, r.start, *prefix), stamp
-        self._now[of(r), ""] = Known(of(r), "")
+        self._now[of(r), ""] = Known(of(r), "", lowest=r.start, reach=r.end)
         return self._gone(r, there)
 
     def _queue_files(self, r: Replica) -> list[tuple[QueueFile, Stamp]]:

@@ -122,6 +122,14 @@ def taken(facts: Facts, looked: Mapping[int, Beside]) -> dict[int, Interval]:
     return found
 
 
+def taken_from_all(facts: Facts, looked: Mapping[int, Beside]) -> list[Interval]:
+    """The same, of what no replica's note says retention removed."""
+    noted = [own.log_start for at, own in looked.items() if facts.replicas[at].clean]
+    kept_from = max([0, *noted])
+    spans = [(max(begin, kept_from), end) for begin, end in taken(facts, looked).values()]
+    return [span for span in spans if span[0] < span[1]]
+
+
 def _timers(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
     """What ``timercheck`` says for RocketMQ has no CRC: two others of one opinion tell. RocketMQ, which
     writes it too, leaves a wheel."""

@@ -187,7 +187,7 @@ def _wrong(
         queue_offset=d.queue_offset,
         uniq_key=d.uniq_key,
         expected=f"as on {facts.replicas[d.base if d.base in right else right[0]].name}",
-        found=f"what {by} contradict{'s' if by.startswith('the ') else ''}" if by else "",
+        found=f"what {by} contradicts" if by else "",
         ambiguous=ambiguous,
         copies=len(right),
         records=d.records,

@@ -357,24 +357,6 @@ def shapes(storage: Storage, log: Log) -> list[tuple[Head, int]]:
     ]
 
 
-def names(storage: Storage, head: Head, slots: int, value: int, offset: int) -> bool:
-    """Has the file an entry of that hash and physical offset? It is looked up as a broker does."""
-    if not slots or not head.begin_offset <= offset <= head.end_offset:
-        return False
-    number = int.from_bytes(storage.read(head.file, HEADER_BYTES + 4 * (value % slots), 4))
-    for _ in range(_CHAIN_MAX):
-        if not 0 < number < head.following:
-            return False
-        raw = storage.read(head.file, HEADER_BYTES + 4 * slots + ENTRY_BYTES * number, ENTRY_BYTES)
-        if len(raw) < ENTRY_BYTES:
-            return False
-        (entry,) = np.frombuffer(raw, ENTRY)
-        if (int(entry["hash"]), int(entry["offset"])) == (value, offset):
-            return True
-        number = int(entry["before"])
-    return False
-
-
 def hashes_of(record: Record, words: Words) -> frozenset[int]:
     """What an index must have of it."""
     keys = (record.uniq_key, *words.keys)

@@ -133,20 +133,6 @@ def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:
         storage.close()
 
 
-def entry_at(storage: Storage, topic: str, queue_id: int, place: int) -> tuple[int, int, int] | None:
-    """What the entry of one place names: physical offset, size, tag code. None if no file has it. Raises
-    OSError."""
-    folder, at = f"consumequeue/{topic}/{queue_id}", place * ENTRY_BYTES
-    names = [name for name in _names(storage, folder) if len(name) == 20 and int(name) <= at]
-    if not names:
-        return None
-    raw = storage.read(f"{folder}/{names[-1]}", at - int(names[-1]), ENTRY_BYTES)
-    if len(raw) < ENTRY_BYTES:
-        return None
-    (row,) = np.frombuffer(raw, _ENTRY)
-    return int(row["offset"]), int(row["size"]), int(row["tags_code"])
-
-
 def first_named(files: Sequence[QueueFile]) -> int:
     """The physical offset that the first entry of a queue names; -1 when it has none. Raises OSError."""
     for file in sorted(files, key=lambda file: file.first):

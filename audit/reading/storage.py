@@ -33,6 +33,7 @@ __all__ = [
     "inode",
     "inside",
     "open_file",
+    "open_folder",
     "open_storage",
     "parse_stores",
     "shown",
@@ -44,11 +45,12 @@ def open_storage(location: str) -> Storage:
     """The storage behind a directory, a URL or an archive. Raises ConfigError on a URL nobody can read."""
     archive = archive_of(location)
     if archive is not None:
-        return Limited(archived(archive, _opened))
-    return Limited(Unpacking(_opened(location), location, _opened))
+        return Limited(archived(archive, open_folder))
+    return Limited(Unpacking(open_folder(location), location, open_folder))
 
 
-def _opened(location: str) -> Storage:
+def open_folder(location: str) -> Storage:
+    """A directory, or a URL's, that need be no store's: its files have any size. Raises ConfigError."""
     scheme = location.partition("://")[0] if "://" in location else ""
     if not scheme:
         return LocalStorage(location)
@@ -65,7 +67,7 @@ def open_file(location: str) -> tuple[BinaryIO, int]:
         file = open(location, "rb")  # noqa: SIM115 - the caller closes it
         return file, os.fstat(file.fileno()).st_size
     folder, name = in_folder(location)
-    storage = _opened(folder)
+    storage = open_folder(folder)
     try:
         size = storage.size(name)
         if codec:

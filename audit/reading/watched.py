@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, Final, NamedTuple
 from zlib import crc32
 
-from audit.reading.storage import codec_of, open_file, open_storage
+from audit.reading.storage import codec_of, open_file, open_folder
 from audit.sources.location import in_folder, shown
 
 _READ_BYTES: Final = 1 << 20
@@ -30,7 +30,7 @@ def stamp_of(path: str) -> Stamp:
         told = os.stat(path)
         return Stamp(told.st_size, told.st_mtime_ns)
     folder, name = in_folder(path)
-    storage = open_storage(folder)
+    storage = open_folder(folder)
     try:
         return Stamp(storage.size(name), storage.mtime_ns(name))
     finally:

@@ -29,6 +29,9 @@ _OUTVOTED: Final = (
     "This copy is right where most of the others are wrong alike: no command may take what they hold. Mend "
     "those first."
 )
+_NO_SOURCE: Final = (
+    "No other copy is right everywhere: mend the others first, or start it with an empty store."
+)
 _UNDECIDED: Final = (
     "Which copy is right is open: give all replicas, or a ledger; then decide, as no command can."
 )
@@ -73,7 +76,6 @@ class _Sound:
 
     def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
-        self._faults = [f for f in findings if f.severity == ERROR and f.phys_offset >= 0]
         self._differ = [f for f in findings if f.kind in _DIFFER and not f.ambiguous]
         suffixes = Counter(f.phys_offset for f in self._differ if f.kind == "divergent_suffix")
         self._outvoted = [
@@ -88,21 +90,9 @@ class _Sound:
         if not self._outvoted:
             return others
         wrong = {f.replica for f in self._differ}
-        return [] if self._confirmed(own) else [r for r in others if r.name not in wrong]
+        return [] if self.is_confirmed(own) else [r for r in others if r.name not in wrong]
 
-    def segment(self, f: Finding, own: Replica) -> tuple[Replica, str] | None:
-        """Of what most copies have wrong alike: a replica without any fault in that segment, and its file."""
-        segment = own.segment_at(f.phys_offset)
-        if f not in self._outvoted or segment is None:
-            return None
-        begin, end = segment.base, own.segment_end(segment)
-        wrong = {g.replica for g in self._faults if g.phys_offset < end and begin < g.until}
-        for r in self._replicas:
-            if r.name not in wrong and r.covers(f.phys_offset, f.until) and r.end >= min(own.end, end):
-                return r, segment.file
-        return None
-
-    def _confirmed(self, own: Replica) -> bool:
+    def is_confirmed(self, own: Replica) -> bool:
         """Is it right somewhere where most of the others are wrong alike?"""
         return any(
             own.covers(f.phys_offset, f.until)
@@ -125,10 +115,7 @@ def _by_command(
     f: Finding, own: Replica, replicas: Sequence[Replica], sound: _Sound
 ) -> tuple[str, str, str] | None:
     if f.kind in _BY_REPAIR | _BY_LOG and not sound.sources(own) and len(replicas) > 1:
-        return own.name, "", _OUTVOTED
-    if (right := sound.segment(f, own)) is not None:
-        why = "With its broker stopped, this takes the segment that is right; keelmq store verify checks it."
-        return own.name, _replace(own, *right), why
+        return own.name, "", _OUTVOTED if sound.is_confirmed(own) else _NO_SOURCE
     if f.kind in _BY_REPAIR and f.copies:
         why = "With its broker stopped, this takes the right bytes of the others, and makes queues and index."
         return own.name, _repair(own, replicas, sound), why
@@ -183,12 +170,6 @@ def _copy(f: Finding, own: Replica, source: Replica) -> str:
     bases = [s.base for s in source.segments if f.phys_offset <= s.base < f.until]
     files = [shlex.quote(f"{source.location}/commitlog/{base:020d}") for base in bases]
     return f"cp --no-clobber {' '.join(files)} {shlex.quote(own.location + '/commitlog/')}" if files else ""
-
-
-def _replace(own: Replica, source: Replica, file: str) -> str:
-    if not _all_local((own, source)):
-        return ""
-    return f"cp {shlex.quote(f'{source.location}/{file}')} {shlex.quote(f'{own.location}/{file}')}"
 
 
 def _all_local(replicas: Sequence[Replica]) -> bool:

@@ -105,6 +105,29 @@ def test_of_a_replica_that_comes_later_the_queues_are_read(away: bool, tmp_path:
         assert run_local(stores, None, state).findings == full.findings != []
 
 
+@pytest.mark.parametrize("lacked", ["the begin", "the end"])
+def test_what_a_replica_did_not_hold_when_its_queues_were_read_is_read_when_it_does(
+    lacked: str, tmp_path: Path
+) -> None:
+    """Another replica's segment of the same bytes was found clean, with that one's queues."""
+    stores, _ = make_queued(tmp_path)
+    state, away = tmp_path / "trusted.parquet", tmp_path / "away"
+    file = stores[2] / "commitlog" / f"{0 if lacked == 'the begin' else SEGMENT:020d}"
+    others = [later for later in file.parent.iterdir() if lacked == "the end" and later.name >= file.name]
+    away.mkdir()
+    for one in others or [file]:
+        one.rename(away / one.name)
+    for begin in (0, 10, 20, 30):
+        _zeros(queue_file(stores[2], "T", 0, begin))
+    for _ in range(2):
+        run_local(stores, None, state)
+    for one in list(away.iterdir()):
+        one.rename(file.parent / one.name)
+    full = run_local(stores, None)
+    for _ in range(2):
+        assert run_local(stores, None, state).findings == full.findings != []
+
+
 def test_a_state_that_does_not_tell_of_queue_files_is_not_trusted(tmp_path: Path) -> None:
     stores, _ = make_queued(tmp_path)
     state = tmp_path / "trusted.parquet"

@@ -188,3 +188,16 @@ def test_what_one_replica_still_holds_is_not_lost(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "origin" / file, stores[0] / file)
     report = run_local(stores, ledger)
     assert (report.verdict, report.lost, report.expired) == ("warnings", 0, 0)
+
+
+def test_what_one_replica_notes_as_taken_by_retention_is_too_old_whoever_else_lacks_it(
+    tmp_path: Path,
+) -> None:
+    """Two stopped after their retention, the third before its own; its oldest segment was removed by hand."""
+    stores, writer, ledger = _group_and_ledger(tmp_path)
+    for store in stores[:2]:
+        _noted(store, 2 * SEGMENT)
+    gone = [row for row in writer.rows if int(str(row["phys_offset"])) < 2 * SEGMENT]
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (0, len(gone))
+    assert [f.replica for f in report.findings if f.kind == "missing_start"] == ["r2"]

@@ -1,10 +1,8 @@
-"""The promise of the vote: what ledger or queues confirm is not outnumbered, nor is it to be overwritten."""
+"""The promise of the vote: what the ledger confirms is not outnumbered, nor is it to be overwritten."""
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,8 @@ import pytest
 from audit.reading.record import MAGIC_BLANK
 from audit.results.repair import steps
 from audit.run import Report
-from tests.audit.plants import ledger_at, make, make_queued, run_local
-from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, unpack
+from tests.audit.plants import ledger_at, make, make_queued, run_local, topic_created_again
+from tests.audit.stores import SEGMENT, LogWriter, look, patch, record
 
 
 def _at(writer: LogWriter, n: int) -> int:
@@ -42,12 +40,8 @@ def test_a_ledger_outweighs_two_copies_that_are_altered_alike(right: int, tmp_pa
     report = run_local(stores, ledger)
     words = "what the ledger contradicts"
     assert _differ(report) == [(store.name, "error", 1, words) for store in altered]
-    file = f"commitlog/{_at(writer, 10) // SEGMENT * SEGMENT:020d}"
-    mended = [(store.name, f"cp {stores[right]}/{file} {store}/{file}") for store in altered]
-    assert _commands(report) == mended
-    for _, command in mended:
-        subprocess.run(command, shell=True, check=True)
-    assert run_local(stores, ledger).findings == []
+    repair = f"keelmq store repair {{}} --from {stores[right]}"
+    assert _commands(report) == [(store.name, repair.format(store)) for store in altered]
 
 
 def test_without_a_ledger_most_copies_of_a_body_are_right(tmp_path: Path) -> None:
@@ -72,60 +66,11 @@ def _blank(stores: list[Path], begin: int) -> None:
         patch(store, begin, struct.pack(">iI", left, MAGIC_BLANK).ljust(left, b"\0"))
 
 
-@pytest.mark.parametrize("queued", [True, False])
-def test_queues_outweigh_two_segments_that_end_early(queued: bool, tmp_path: Path) -> None:
-    """Records that two replicas lack are those that places skip there, and that their own queues name."""
-    stores, _ = make_queued(tmp_path)
-    size = int.from_bytes(look(stores[0], 0, 4))
-    last = max(at for at in range(SEGMENT) if look(stores[0], at + 28, 8) == at.to_bytes(8))
-    begin = last - 2 * size
-    while look(stores[0], begin + 28, 8) != begin.to_bytes(8):
-        begin += 1
-    _blank(stores[1:], begin)
-    if not queued:
-        for store in stores:
-            shutil.rmtree(store / "consumequeue")
-            (store / "consumequeue").mkdir()
-    report = run_local(stores, None)
-    assert _differ(report) == [(f"r{n}", "error", 1, "what places of queues contradict") for n in (1, 2)]
-
-
-def test_queue_entries_outweigh_two_copies_of_another_record(tmp_path: Path) -> None:
-    """Of a queue of its own, so that no place is skipped or taken twice."""
-    writer = LogWriter(tmp_path / "origin")
-    for n in range(40):
-        writer.add(f"m-{n}".encode() * 5, key=f"m{n}", topic="U" if n == 20 else "T", stamp=1000 + n)
-    writer.confirm(epochs=[(1, 0)])
-    writer.write_queues()
-    stores = [tmp_path / f"r{n}" for n in range(3)]
-    for store in stores:
-        shutil.copytree(writer.root, store)
-    at = _at(writer, 20)
-    for store in stores[1:]:
-        patch(store, at, record(at, 0, b"m-20" * 5, key="m20", topic="V", stamp=1020))
-    report = run_local(stores, None)
-    assert _differ(report) == [(f"r{n}", "error", 1, "what queue entries contradict") for n in (1, 2)]
-
-
 def test_acknowledged_messages_outweigh_two_logs_that_end_otherwise(tmp_path: Path) -> None:
     stores, writer, _ = make(tmp_path)
     _blank(stores[1:], _at(writer, 77))
     report = run_local(stores, ledger_at(tmp_path, writer.rows))
     assert {f.replica for f in report.findings if f.kind == "divergent_suffix"} == {"r1", "r2"}
-
-
-def test_the_index_outweighs_two_copies_with_another_key(tmp_path: Path) -> None:
-    """A key is under no CRC, and no queue knows it."""
-    stores = copies(unpack("plain-11", tmp_path))
-    segment = sorted((stores[0] / "commitlog").iterdir())[0].name
-    at = (stores[0] / "commitlog" / segment).read_bytes().index(b"UNIQ_KEY\x01") + len("UNIQ_KEY\x01") + 5
-    for store in stores[1:]:
-        with (store / "commitlog" / segment).open("r+b") as file:
-            file.seek(at)
-            file.write(b"#")
-    assert _differ(run_local(stores, None)) == [
-        (f"r{n}", "error", 1, "what the index contradicts") for n in (1, 2)
-    ]
 
 
 def test_damage_of_a_neighbour_is_no_evidence(tmp_path: Path) -> None:
@@ -136,3 +81,39 @@ def test_damage_of_a_neighbour_is_no_evidence(tmp_path: Path) -> None:
     for store in stores[:2]:
         patch(store, _at(writer, 42) + 90, b"?")
     assert _differ(run_local(stores, None)) == [("r2", "error", 2, "")]
+
+
+@pytest.mark.parametrize("with_ledger", [False, True])
+def test_records_in_a_row_that_one_copy_alone_has_otherwise_convict_no_other(
+    with_ledger: bool, tmp_path: Path
+) -> None:
+    """Their topic is under no CRC, and the places of their queue seem to be skipped on the sound copies."""
+    stores, writer, ledger = make(tmp_path)
+    for n in (40, 41, 42, 43):
+        raw = look(stores[0], _at(writer, n), 400)
+        at = raw.index(b"\x01T") + 1
+        patch(stores[0], _at(writer, n) + at, b"V")
+    report = run_local(stores, ledger if with_ledger else None)
+    assert {replica for replica, *_ in _differ(report)} == {"r0"}
+
+
+@pytest.mark.parametrize("byte", [0x40, 0x08, 0x80])
+@pytest.mark.parametrize("with_ledger", [False, True])
+def test_a_place_that_no_queue_can_have_is_damage_and_ends_no_audit(
+    byte: int, with_ledger: bool, tmp_path: Path
+) -> None:
+    stores, ledger = make_queued(tmp_path)
+    patch(stores[0], 20, bytes([look(stores[0], 20, 1)[0] ^ byte]))
+    report = run_local(stores, ledger if with_ledger else None)
+    assert {replica for replica, *_ in _differ(report)} == {"r0"}
+
+
+def test_a_topic_that_was_made_again_and_a_flipped_bit_convict_the_damaged_copy(tmp_path: Path) -> None:
+    stores, ledger = topic_created_again(tmp_path, 20)
+    raw = (stores[0] / "commitlog" / f"{0:020d}").read_bytes()
+    at = raw.index(b"\x01T", raw.index(b"n-0")) + 1
+    patch(stores[0], at, bytes([raw[at] ^ 1]))
+    for ledgers in (None, ledger):
+        report = run_local(stores, ledgers)
+        assert {replica for replica, *_ in _differ(report)} == {"r0"}
+        assert {name for name, _ in _commands(report)} == {"r0"}, "nothing of the sound ones is overwritten"

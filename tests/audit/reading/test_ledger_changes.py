@@ -242,3 +242,10 @@ def test_a_last_line_that_is_cut_is_no_wrong_usage(make: Callable[[Path], Path],
         read_ledger(str(path))
     path.write_bytes(make(tmp_path).read_bytes()[:-1])
     read_ledger(str(path))
+
+
+def test_a_ledger_behind_a_url_may_be_larger_than_a_note_of_a_store(tmp_path: Path) -> None:
+    path = lines_file(tmp_path)
+    path.write_bytes(path.read_bytes() * 1_500)
+    assert path.stat().st_size > 1 << 20
+    assert len(read_ledger(f"file://{path}")) == 9 * 1_500
