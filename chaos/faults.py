@@ -346,6 +346,7 @@ class Step:
         try:
             fields = dict(data)
             at_ms, bind = fields.pop("at_ms"), fields.pop("bind", "")
+            at_ms = int(at_ms) if isinstance(at_ms, float) and at_ms.is_integer() else at_ms
             kind = kind_of(str(fields.pop("fault")))
             if kind is None:
                 raise ValueError("there is no such fault")

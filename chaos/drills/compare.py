@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,6 +71,8 @@ class Side:
     rto_p50_ms: float | None
     rto_max_ms: float | None
     latency_p99_ms: float | None
+    in_part: int = 0
+    """Of how many runs a fault was refused, or never struck."""
     windows: int = 0
     """Of how many windows availability is the share; 0: not known."""
     of_asked: bool | None = None
@@ -128,6 +129,8 @@ def regressions(before: Side, after: Side, tolerance: float) -> Iterable[tuple[i
         runs, now = _runs(before, name), _runs(after, name)
         if b * max(1, runs) > a * max(1, now):
             yield code, f"{COLUMNS[name]}: {a} in {runs} runs, now {b} in {now}"
+    if after.in_part * max(1, before.runs) > before.in_part * max(1, after.runs):
+        yield WARNINGS, f"held in part: {before.in_part} in {before.runs} runs, now {after.in_part}"
     alike = before.of_asked == after.of_asked
     a, b = before.availability, after.availability
     if alike and a is not None and b is not None and b < a - max(NOTICED_SHARE, _by_chance(before, after)):
@@ -184,16 +187,17 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
     drills = [drill for result in results for drill in result["drills"]]
     times = sorted(_known(drill.get("rto_ms") for drill in drills))
     drawn = [told for one in results if (told := one.get("timeline") or {}).keys() >= {"acks", "faults"}]
-    broken = sum(map(verdict.broken, results), Counter[str]())
+    lost = sum(verdict.broken(one)["lost"] for one in results)
     judged = sum(map(judged_count, results))
     return Side(
         target=str(results[0].get("target", OURS)),
-        runs=sum(max(1, len(one["drills"])) for one in results),  # one that never began has no drill
+        runs=sum(map(_runs_of, results)),
         acked=_total(results, "acked"),
         judged=judged,
-        unjudged=sum(len(one["drills"]) - judged_count(one) for one in results if not verdict.ends(one)),
-        lost=broken["lost"] if judged or broken["lost"] else None,
-        broken=broken.total() - broken["lost"],
+        unjudged=sum(map(_unjudged, results)),
+        lost=lost if judged or lost else None,
+        broken=sum(map(verdict.others, results)),
+        in_part=sum(verdict.word(one) == verdict.IN_PART for one in results),
         unfinished=sum(map(_unfinished, results)),
         windows=sum(map(windows, drawn)),
         of_asked=all("asked" in told for told in drawn) if drawn else None,
@@ -202,6 +206,15 @@ def measured(results: Sequence[Mapping[str, Any]] | None) -> Side | None:
         rto_max_ms=max(times, default=None),
         latency_p99_ms=_median(map(_latency_p99_ms, results)),
     )
+
+
+def _runs_of(result: Mapping[str, Any]) -> int:
+    """Its drills; one that never began has none."""
+    return max(1, len(result["drills"]))
+
+
+def _unjudged(result: Mapping[str, Any]) -> int:
+    return 0 if verdict.ends(result) else len(result["drills"]) - judged_count(result)
 
 
 def _latency_p99_ms(result: Mapping[str, Any]) -> float | None:
@@ -257,6 +270,8 @@ def _show(
         console.print(f"[red]worse[/red] {text}", highlight=False, soft_wrap=True)
     if not worse:
         console.print("nothing became worse")
+    if any(a is not None and b is not None and a.of_asked != b.of_asked for _, a, b in sides):
+        console.print("available and RTO are not compared: the two sides count them otherwise")
 
 
 def _show_narrow(

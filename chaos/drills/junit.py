@@ -59,6 +59,8 @@ def _troubles(result: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:
         yield "skipped", "skipped", "\n".join(refused)
     elif why := why_unjudged(result):
         yield "skipped", "skipped", why
+    elif never := result.get("untried"):
+        yield "skipped", "skipped", f"never struck: {', '.join(never)}"
 
 
 def _broken(result: Mapping[str, Any]) -> Iterable[str]:

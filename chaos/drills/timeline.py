@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any, Final
 
 from chaos.drills import asked
@@ -130,9 +131,9 @@ def _unanswered(history: History, until_ms: float) -> Iterator[asked.Span]:
 
 def availability(told: Mapping[str, Any]) -> float | None:
     """The share of windows of WINDOW_MS that were served, of those in which a send was under way, from each
-    fault on until AFTER_MS after its end or the first acknowledgement after that, whichever is later: how
-    long the waits between two faults are changes nothing, and no outage is cut. ``told``: a ``timeline``.
-    None without a fault."""
+    fault on until AFTER_MS after its end or the first acknowledgement after that, whichever is later, and to
+    the end of an outage that has begun by then: how long the waits between two faults are changes nothing,
+    and no outage is cut. ``told``: a ``timeline``. None without a fault."""
     return _share(told, _while_faults_act(told))
 
 
@@ -146,12 +147,20 @@ def _while_faults_act(told: Mapping[str, Any]) -> set[int]:
     chosen: set[int] = set()
     for fault in told["faults"]:
         ended = int(-(-fault["to_ms"] // BIN_MS))  # bins before it may hold acknowledgements of before
-        again_ms = next((at for at in range(ended, len(acks)) if acks[at]), len(acks)) * BIN_MS
+        again_ms = _next_ack(acks, ended) * BIN_MS
         first = int(fault["from_ms"] // WINDOW_MS)
-        last = int(max(fault["to_ms"] + AFTER_MS, again_ms) // WINDOW_MS)
+        end_ms = max(fault["to_ms"] + AFTER_MS, again_ms)
+        # What had begun by then is counted to its end: one answer behind the mend is no recovery.
+        end_ms = max(end_ms, _next_ack(acks, int(end_ms // BIN_MS)) * BIN_MS)
+        last = int(end_ms // WINDOW_MS)
         # The last window may be cut short by the load's end.
         chosen.update(range(first, min(last, whole)))
     return chosen
+
+
+def _next_ack(acks: Sequence[int], since: int) -> int:
+    """The first bin from there on with an acknowledgement; behind the last, none has."""
+    return next((at for at in range(since, len(acks)) if acks[at]), len(acks))
 
 
 def availability_before(told: Mapping[str, Any]) -> float | None:
@@ -179,17 +188,18 @@ def _served(told: Mapping[str, Any], window: int) -> bool | None:
 
 
 def strikes_ms(told: Mapping[str, Any]) -> list[float]:
-    """When faults began, each moment once. What a plan does to a server on which it goes on, and that it
-    struck before, is a part of that strike. ``told``: a ``timeline``."""
+    """When faults began, each moment once. What a plan does to a server on which it goes on, until AFTER_MS
+    after the end of what it did before, is a part of that strike. ``told``: a ``timeline``."""
     parts = {fault.get("by") for fault in told["faults"]}
     begun: set[float] = set()
-    hit: set[str] = set()
+    ends_ms: dict[str, float] = {}
     for fault in told["faults"]:
         if fault["fault"] in parts:
             continue
-        if not (fault.get("goes_on") and fault["node"] in hit):
-            begun.add(fault["from_ms"])
-        hit.add(fault["node"])
+        node, since_ms = fault["node"], fault["from_ms"]
+        if not (fault.get("goes_on") and since_ms <= ends_ms.get(node, -inf) + AFTER_MS):
+            begun.add(since_ms)
+        ends_ms[node] = max(ends_ms.get(node, -inf), fault["to_ms"])
     return sorted(begun)
 
 

@@ -22,6 +22,8 @@ UNFINISHED: Final = "unfinished"
 NOT_JUDGED: Final = "not judged"
 IN_PART: Final = "held, in part"
 HELD: Final = "held"
+ORDER: Final = "order_violations"
+_ORDERS: Final = ("producer_order", "real_time_order", "dense_offsets")
 Result = Mapping[str, Any]
 
 
@@ -90,15 +92,29 @@ def check_shape(result: Any) -> None:
 
 def broken(result: Result) -> Counter[str]:
     """How often each promise was broken; of those that were."""
-    drills = result["drills"]
     counts = Counter({name: len(texts) for name, texts in said(result).items()})
     counts |= Counter(result.get("broken") or {})
     counts |= Counter({"no_errors": len((result.get("faults") or {}).get("errors") or ())})
-    for name in PROMISES:
-        of_queues = sum(int(queue.get(name) or 0) for queue in result.get("per_queue") or ())
-        of_drills = sum(int(drill.get(name) or 0) for drill in drills)
-        counts |= Counter({name: max(int(result.get(f"{name}_total") or 0), of_queues, of_drills)})
+    counts |= Counter({name: 1 for name, told in (result.get("checks") or {}).items() if told == BROKEN})
+    counts |= Counter({name: _counted(result, name) for name in PROMISES})
+    if result.get("stopped") and not +counts:
+        counts["stopped"] = 1  # it was left where a promise was broken
     return +counts
+
+
+def _counted(result: Result, name: str) -> int:
+    """Of one promise: in all, by queue, or by drill."""
+    of_queues = sum(int(queue.get(name) or 0) for queue in result.get("per_queue") or ())
+    of_drills = sum(int(drill.get(name) or 0) for drill in result["drills"])
+    return max(int(result.get(f"{name}_total") or 0), of_queues, of_drills)
+
+
+def others(result: Result) -> int:
+    """How many promises were broken besides losses; those of order, which are counted by check and in all,
+    once."""
+    counts = broken(result)
+    of_order = max(counts.pop(ORDER, 0), sum(counts.pop(name, 0) for name in _ORDERS))
+    return counts.total() - counts["lost"] + of_order
 
 
 def said(result: Result) -> dict[str, list[str]]:

@@ -69,6 +69,8 @@ def test_every_broken_promise_of_a_plain_drill_is_a_failure(promise: str) -> Non
         ({"broken": {"one_master_per_epoch": 3}}, "broken"),
         ({"faults": {"errors": ["broker-a-0 ended with 139"]}}, "broken"),
         ({"lost_total": 5}, "broken"),
+        ({"checks": {"lost": "broken"}}, "broken"),
+        ({"stopped": {"at_ms": 5.0, "last": {}}}, "broken"),
         ({"drills": [{"judged": True, "unfinished": "not full"}]}, "unfinished"),
         ({"unfinished_total": 1}, "unfinished"),
         ({"drills": []}, "unfinished"),
@@ -88,9 +90,15 @@ def test_the_worst_that_a_result_says_is_its_word_for_all_that_read_it(
     check_shape(found)
     assert verdict.word(found) == word
     (case,) = ElementTree.fromstring(junit([found]).encode())
-    tags = {"broken": "failure", "unfinished": "error", "not judged": "skipped"}
+    tags = {"broken": "failure", "unfinished": "error", "not judged": "skipped", "held, in part": "skipped"}
     assert [part.tag for part in case if part.tag != "system-out"] == ([tags[word]] if word in tags else [])
     before, after = measured([good]), measured([found])
     assert before is not None
     assert after is not None
     assert any(code for code, _ in regressions(before, after, 0.25)) == (word in tags)
+
+
+def test_what_breaks_order_is_counted_once() -> None:
+    """By check, and in all."""
+    found = result(broken={"producer_order": 8, "real_time_order": 19, "lost": 2}, order_violations_total=27)
+    assert (verdict.others(found), verdict.broken(found)["lost"]) == (27, 2)

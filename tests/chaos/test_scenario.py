@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +29,7 @@ from chaos.drills.live.staging import count_failed
 from chaos.drills.live.verdicts import never_struck, proves_nothing
 from chaos.drills.load import DrillLoad
 from chaos.drills.measure import Drill
-from chaos.faults import Step
+from chaos.faults import OwnFault, Step
 from chaos.history import Happened, History, Invoke, Observed, Ok
 from chaos.live.ground import heal
 from chaos.live.logs import Held
@@ -81,6 +81,30 @@ def test_a_schedule_that_the_simulated_world_wrote_is_a_plan_without_a_planted_b
     assert CliRunner().invoke(drill, asked).exit_code == 0
     spec = DrillSpec.from_json(json.loads(path.read_text()))
     assert (spec.bug, spec.seed, bool(spec.plan.steps)) == ("", 17, True)
+
+
+def test_whole_numbers_may_be_written_as_floats_and_what_a_run_takes_its_replay_does() -> None:
+    plan = Plan([Step(1500.0, faults.Kill("master"))], load_ms=6e3)  # type: ignore[arg-type]
+    again = DrillSpec.from_json(json.loads(json.dumps({"scenario": "x", "seed": 1, "plan": plan.to_json()})))
+    assert (again.plan.steps[0].at_ms, again.plan.load_ms) == (1500, 6000)
+    with pytest.raises(CannotDrill, match="Expected `str`, got `int`"):
+        DrillSpec(scenario="x", seed=1, plan=replace(plan, broker={"inSyncReplicas": 2}))  # type: ignore[dict-item]
+
+
+@dataclass(frozen=True, slots=True)
+class Odd(OwnFault):
+    """Of another package, whose types are its own affair."""
+
+    name = "odd"
+    share: int = 0.5  # type: ignore[assignment]
+    where: "str | Path | NoSuchType" = ""  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
+def test_a_fault_of_another_package_may_have_any_types() -> None:
+    step = Step(1, Odd("master", share=0.25, where="x"))  # type: ignore[arg-type]
+    assert Step.from_json(json.loads(json.dumps(step.to_json()))) == step
+    with pytest.raises(ValueError, match="'colour' is no field of Odd"):
+        Step.from_json({**step.to_json(), "colour": "red"})
 
 
 def _changed(plan: dict[str, Any], path: str, value: object) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def kept_code(result: Result) -> int:
         return FAILED
     if not finished(result):
         return UNFINISHED
-    return WARNINGS if result.get("refused_total") else DONE
+    return WARNINGS if result.get("refused_total") or result.get("untried") else DONE
 
 
 def worse(one: int, other: int) -> int:

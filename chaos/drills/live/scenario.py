@@ -108,6 +108,10 @@ class DrillSpec:
         for name in ("learners", "neighbour"):
             if getattr(self.plan, name):
                 raise CannotDrill(f"{self.scenario} needs {name}, which only the simulated world has")
+        try:
+            Plan.from_json(self.plan.to_json())
+        except ValueError as error:  # it could not be carried out again
+            raise CannotDrill(f"{self.scenario}: {error}") from None
 
     def cluster_settings(self) -> list[str]:
         """What the plan sets, then what the caller does."""
