@@ -245,7 +245,9 @@ def _about(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _checks(result: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
     """Every promise, whether it was held, and what shows that it was not."""
     # Drills without a plan, and results before 2026-11-30, name no checks.
-    words = dict(result.get("checks") or dict.fromkeys(PROMISES, verdict.HELD))
+    # One that came to no end may have counted nothing: its zeros are no zeros.
+    word = verdict.NOT_JUDGED if verdict.ends(result) else verdict.HELD
+    words = dict(result.get("checks") or dict.fromkeys(PROMISES, word))
     words |= dict.fromkeys(unjudged(result) & words.keys(), verdict.NOT_JUDGED)
     words |= {name: f"broken: {count}" for name, count in sorted(verdict.broken(result).items())}
     texts = verdict.said(result)

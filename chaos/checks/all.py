@@ -209,8 +209,15 @@ def _applies(name: str, evidence: Evidence) -> bool:
 def judged(evidence: Evidence) -> list[str]:
     """The checks that apply to ``evidence`` and had what they look at: that another one found nothing says
     nothing."""
-    history, own = evidence.history, () if evidence.forgiven.lied else extensions.checks()
+    own = () if evidence.forgiven.lied else extensions.checks()
+    history = Finished(_promised(evidence.history.events, evidence.forgiven))
+    acked, reads = any(send.outcome == "ok" for send in history.sends()), history.reads()
     lacks = {
+        **dict.fromkeys(("lost", "producer_order", "real_time_order", "acknowledged_twice"), not acked),
+        "phantom": not reads,
+        "read_then_gone": not history.reads(final=False),
+        "offset_reuse": not acked and not reads,
+        "no_errors": not history.events and not evidence.errors,
         **dict.fromkeys(("duplicates", "dense_offsets"), not history.reads(final=True)),
         **dict.fromkeys(("one_master_per_epoch", "confirmed_never_back"), not history.observed()),
         "controllers_agree": not history.controller_answers(),

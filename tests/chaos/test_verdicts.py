@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 from chaos.checks import CHECKERS, Evidence, Promised, judged
 from chaos.drills.junit import junit
+from chaos.drills.live.kept import never_began
 from chaos.drills.live.scenario import DrillResult, DrillSpec, _judge
 from chaos.drills.live.verdicts import BESIDE, told, words
 from chaos.drills.measure import Drill
-from chaos.history import ControllerAnswer, History, Observed
+from chaos.history import ControllerAnswer, History, Invoke, Observed, Read
 from chaos.live.outcome import Outcome
 from chaos.scenarios import Plan
 from cli.drill_report import page
@@ -80,3 +81,24 @@ def test_a_screen_names_what_was_not_judged() -> None:
     assert told({"lost": "held", "order": "held", "consumed": "not judged", "extras": "broken"}) == (
         "2 promises held; not judged: consumed"
     )
+
+
+def test_of_a_history_without_events_nothing_is_held() -> None:
+    """What nobody sent was not lost, and what nobody read was not made up: no check has looked."""
+    assert judged(Evidence(History([]))) == []
+    good = good_events()
+    unread = set(judged(Evidence(History([e for e in good if not isinstance(e, Read)]))))
+    assert not unread & {"phantom", "duplicates", "read_then_gone", "dense_offsets"}
+    assert {"lost", "producer_order", "real_time_order", "acknowledged_twice", "offset_reuse"} <= unread
+    unacked = set(judged(Evidence(History([e for e in good if isinstance(e, Invoke | Read)]))))
+    assert not unacked & {"lost", "producer_order", "real_time_order", "acknowledged_twice"}
+    assert {"phantom", "duplicates", "offset_reuse", "no_errors"} <= unacked
+    keys = frozenset(e.key for e in good if isinstance(e, Invoke))
+    assert "lost" not in judged(replace(good_evidence(), forgiven=Promised(gone=keys)))
+
+
+def test_of_a_drill_that_came_to_no_end_and_names_no_checks_nothing_is_held() -> None:
+    spec = DrillSpec(scenario="x", seed=1, plan=Plan([]))
+    text = page(never_began(spec, OSError("no room")), "run.json")
+    assert "<td>phantom</td><td>not judged</td>" in text
+    assert "<td>held</td>" not in text
