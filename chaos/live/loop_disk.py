@@ -74,17 +74,22 @@ class LoopDisk:
 
     def keep(self) -> str | None:
         """As leaving it, but what lies on it is in the directory where it was mounted then; why that failed:
-        the image stays."""
-        draft = kept(self.mount)
+        the image stays. Raises OSError when it is still mounted: that is for ``heal`` to undo."""
+        draft, why = kept(self.mount), None
         try:
-            try:
-                shutil.copytree(self.mount, draft)
-            finally:
-                self.unplug()
-            self.mount.rmdir()
-            draft.rename(self.mount)
+            shutil.copytree(self.mount, draft)
         except (OSError, shutil.Error) as error:
-            return f"{self.mount} could not be copied, its image {self.image} stays: {error}"
+            why = error
+        finally:
+            self.unplug()
+        try:
+            if why is None:
+                self.mount.rmdir()
+                draft.rename(self.mount)
+        except OSError as error:
+            why = error
+        if why is not None:
+            return f"{self.mount} could not be copied, its image {self.image} stays: {why}"
         self.image.unlink()
         return None
 

@@ -337,6 +337,25 @@ def test_what_cannot_be_copied_of_one_disk_keeps_nothing_else_from_being_cleared
     assert not (tmp_path / LEDGER).exists()
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_kept_disk_that_is_still_mounted_keeps_its_ledger(
+    copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, Layout.make(base_port=20_000))
+    mount, image = tmp_path / "store" / "broker-a-0", tmp_path / "broker-a-0.img"
+    mount.mkdir(parents=True)
+    image.write_bytes(b"x")
+    ground, disk = Ground(cluster, keep=True), loop_disk.LoopDisk(mount, image)
+    ground.disks["broker-a-0"] = disk
+    monkeypatch.setattr(disk, "unplug", lambda: (_ for _ in ()).throw(OSError(12, "no memory for umount")))
+    if not copied:
+        monkeypatch.setattr(shutil, "copytree", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    asyncio.run(ground.clear())
+    assert ground.unkept == []
+    assert ground.left == ["the disk of broker-a-0: [Errno 12] no memory for umount"]
+    assert (image.exists(), (tmp_path / LEDGER).exists()) == (True, True)
+
+
 def test_a_drill_with_another_ones_pid_is_over_and_what_it_keeps_stays(tmp_path: Path) -> None:
     layouts.save(Layout.make(base_port=20_000), tmp_path)
     found: dict[str, Any] = {
