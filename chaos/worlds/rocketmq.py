@@ -6,6 +6,7 @@ rocketmq``. Needs Java 11+ and Maven once (to fetch); ``unavailable()`` says wha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from remoting import bodies
@@ -43,6 +45,8 @@ JAVA_OPTIONS: Final = "KEELMQ_ROCKETMQ_JAVA_OPTIONS"
 # for this long before it sleeps for as long, at the end too, spins for half a second instead of ten.
 QUICK_BROKER: Final[dict[str, Any]] = {"timerWheelEnable": "false", "transactionMetricFlushInterval": 500}
 BROKER_HEAP_MB: Final = 1024
+HASH_DIGITS: Final = 16
+"""Of its source's SHA-256, in the name of a folder of classes."""
 COPY_JARS: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 
@@ -87,21 +91,32 @@ def fetch() -> Path:
 
 
 def compile_java(source: Path) -> Path:
-    """Compile one Java file against the jars; returns the directory of its classes."""
-    target = home() / "classes" / source.stem
-    stamp = target / ".source"
-    if stamp.exists() and stamp.read_bytes() == source.read_bytes():
+    """Compile one Java file against the jars; returns the directory of its classes, which nobody writes to
+    any more: each source has its own. Raises RuntimeError with javac's words."""
+    text = source.read_bytes()
+    target = home() / "classes" / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:HASH_DIGITS]}"
+    if target.is_dir():
         return target
-    target.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [*JAVAC, "-cp", f"{fetch()}/*", "-d", str(target), str(source)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"javac {source.name}: {done.stderr[-2000:]}")
-    stamp.write_bytes(source.read_bytes())
+    library = fetch()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as name:
+        # What is compiled is what was hashed, whoever writes to the source meanwhile.
+        own, draft = Path(name, source.name), Path(name, "classes")
+        own.write_bytes(text)
+        draft.mkdir()
+        done = subprocess.run(
+            [*JAVAC, "-cp", f"{library}/*", "-d", str(draft), str(own)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"javac {source.name}: {done.stderr[-2000:]}")
+        try:
+            draft.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first, with the same
+                raise
     return target
 
 
