@@ -121,8 +121,9 @@ def _command(**options: object) -> str:
 
 
 def _code(found: Campaign) -> int:
+    """A promise that was broken is one, whether or not the run counts."""
     ours = [one for one in found.results() if one.get("target", OURS) == OURS]
-    if any(map(broke, ours)):
+    if any(map(broke, ours)) or found.broken_aside({OURS}):
         return FAILED
     if found.next(found.rows) is not None:
         return UNFINISHED

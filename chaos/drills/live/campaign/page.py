@@ -153,8 +153,10 @@ def _sentence(rows: Sequence[Row], campaign: Campaign) -> str:
     found = Counted.of(campaign.results(rows))
     asked = sum(row.strikes for row in rows)
     missing = sum(map(campaign.missing, rows))
+    aside = campaign.broken_aside({row.target for row in rows})
+    also = f"; {aside} more runs, which are not counted, broke a promise" if aside else ""
     if not found.runs:
-        return f"Nothing was struck yet: {asked:,} strikes are missing."
+        return f"Nothing was struck yet: {asked:,} strikes are missing{also}."
     masters = "" if found.two_masters is None else f"{found.two_masters} epochs with two masters, "
     lost = "not known how many" if found.lost is None else f"{found.lost:,}"
     unjudged = f"; {found.unjudged:,} more were acknowledged in runs that could not be judged"
@@ -162,7 +164,7 @@ def _sentence(rows: Sequence[Row], campaign: Campaign) -> str:
         f"**Of {found.acked:,} messages acknowledged under {found.judged:,} judged strikes {lost} were lost, "
         f"with {found.order} violations of order, {found.twice} offsets given twice, {masters}{found.others} "
         f"other violations{unjudged if found.unjudged else ''}; {found.unfinished} of {found.runs} runs did "
-        f"not finish, and {missing or 'none'} of the {asked:,} strikes asked are missing.**"
+        f"not finish, and {missing or 'none'} of the {asked:,} strikes asked are missing{also}.**"
     )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from admin.exits import FAILED, INTERRUPTED, UNFINISHED
 from admin.outfile import write_whole
 from chaos.drills.live.campaign import left
 from chaos.drills.live.campaign.goals import Row
-from chaos.drills.live.campaign.state import PUT_ASIDE, REFUSED, Campaign, Cell
+from chaos.drills.live.campaign.state import PUT_ASIDE, REFUSED, Campaign, Cell, with_verdict
 from chaos.drills.live.counted import Counted
 from chaos.drills.live.kept import kept_code, never_began
 from chaos.drills.live.names import THEIRS
@@ -170,27 +171,49 @@ class Runs:
 
     def _taken_in(self, name: str) -> bool:
         """Whether a result is one of the campaign's: it is counted then, else put aside, and that is said."""
-        out, history, path = (self._path(NEXT, name, part) for part in (RESULT, HISTORY, PLAN))
+        out, path = self._path(NEXT, name, RESULT), self._path(NEXT, name, PLAN)
+        result: dict[str, Any] | None = None
         try:
             result = read_one(out)
             why = self.campaign.why_not(result, name) or self._why_touched(path)
         except ConfigError as error:
-            result, why = {}, str(error)
-        into = "runs" if why is None else REFUSED
-        (self.campaign.directory / into).mkdir(exist_ok=True)
-        if history.exists() and (why is not None or broke(result)):
-            os.replace(history, self._path(into, name, HISTORY))
-        history.unlink(missing_ok=True)
-        if result and why is not None:
-            write_whole(out, json.dumps({**result, PUT_ASIDE: why}) + "\n")
-        os.replace(out, self._path(into, name, "json"))
-        path.unlink(missing_ok=True)
-        if why is None:
+            why = str(error)
+        if result is not None and why is None:
+            self._make_room(name)
+            self._move(name, "runs", name, history=broke(result))
             self.campaign.add(result)
             return True
-        self.campaign.put_aside(name, why)
+        why, file = why or "put aside", self._free(name)
+        if result is not None:
+            write_whole(out, json.dumps({**result, PUT_ASIDE: with_verdict(why, result)}) + "\n")
+        self._move(name, REFUSED, file, history=True)
+        self.campaign.put_aside(name, why, result, file)
         self.say(f"not counted: {self.campaign.refused[-1]}")
         return False
+
+    def _move(self, name: str, into: str, file: str, *, history: bool) -> None:
+        """What a run left; ``history``: that, too, which goes else."""
+        own = self._path(NEXT, name, HISTORY)
+        if history and own.exists():
+            os.replace(own, self._path(into, file, HISTORY))
+        own.unlink(missing_ok=True)
+        os.replace(self._path(NEXT, name, RESULT), self._path(into, file, "json"))
+        self._path(NEXT, name, PLAN).unlink(missing_ok=True)
+
+    def _free(self, name: str) -> str:
+        """What a result that is put aside is called: none that was replaces another."""
+        (self.campaign.directory / REFUSED).mkdir(exist_ok=True)
+        names = (name if number == 1 else f"{name}.{number}" for number in count(1))
+        parts = ("json", HISTORY)
+        return next(n for n in names if not any(self._path(REFUSED, n, p).exists() for p in parts))
+
+    def _make_room(self, name: str) -> None:
+        """A file that lies under the name of a run and is none of the campaign's is put aside."""
+        if any(self._path("runs", name, part).exists() for part in ("json", HISTORY)):
+            free = self._free(name)
+            for part in ("json", HISTORY):
+                if self._path("runs", name, part).exists():
+                    os.replace(self._path("runs", name, part), self._path(REFUSED, free, part))
 
     def _why_touched(self, path: Path) -> str | None:
         """Whether a file of the code was written since the run was to begin: it may have loaded that."""

@@ -2,7 +2,8 @@
 
     DIR/campaign.json   the release that it is of, and the commands that carried it out
     DIR/runs/           ROW-SEED.json, as drill run --json writes it; .jsonl: the history of a violation
-    DIR/refused/        results that are not counted: of other code than the campaign's, or of any
+    DIR/refused/        results that are not counted: of other code than the campaign's, or of any;
+                        none replaces another (.2, .3), and what they say of promises stays said
     DIR/log/            what each run printed
     DIR/next/           the plans of the runs that are under way, and what they leave until it is looked at
 
@@ -21,7 +22,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
+from chaos.drills import verdict
 from chaos.drills.live.campaign.goals import Row
+from chaos.drills.live.names import OURS
 from chaos.drills.live.results import Result, broke, counts, read_one, row_name, struck
 from model.errors import ConfigError
 
@@ -29,6 +32,7 @@ FILE: Final = "campaign.json"
 REFUSED: Final = "refused"
 PUT_ASIDE: Final = "put_aside"
 """The member of such a result that says why."""
+BROKE: Final = "and it broke a promise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Campaign:
         self.commands: list[str] = []
         self.refused: list[str] = []
         """Files that are not counted, and why."""
+        self.aside: list[Result] = []
+        """The results among them: what they say of promises stays said."""
         self._results: dict[str, list[Result]] = {row.name: [] for row in rows}
         self._aside: Counter[str] = Counter()
 
@@ -70,7 +76,7 @@ class Campaign:
         for place in sorted((directory / "runs").glob("*.json")):
             campaign._keep(place)
         for place in sorted((directory / REFUSED).glob("*.json")):
-            campaign.refused.append(f"{REFUSED}/{place.name}: {_why(place)}")
+            campaign._look_at_refused(place)
         return campaign
 
     def narrow(self, chosen: Collection[Row]) -> None:
@@ -89,7 +95,21 @@ class Campaign:
         if (why := self.why_not(result, path.stem)) is None:
             self.add(result)
         else:
-            self.refused.append(f"{path.relative_to(self.directory)}: {why}")
+            self._refuse(f"{path.relative_to(self.directory)}", why, result)
+
+    def _look_at_refused(self, path: Path) -> None:
+        name = f"{REFUSED}/{path.name}"
+        try:
+            result = read_one(path)
+        except ConfigError as error:
+            self.refused.append(f"{name}: {error}")
+            return
+        why = result.get(PUT_ASIDE) or self.why_not(result, path.stem) or "put aside"
+        self._refuse(name, str(why), result)
+
+    def _refuse(self, name: str, why: str, result: Result) -> None:
+        self.refused.append(f"{name}: {with_verdict(why, result)}")
+        self.aside.append(result)
 
     def begin(self, release: str, command: str = "") -> None:
         """Runs of ``release`` are to come. Raises ConfigError when there are others."""
@@ -110,11 +130,11 @@ class Campaign:
     def why_not(self, result: Result, name: str) -> str | None:
         """Why a result of that file's name is not counted; None: it is. A run counts once, under its own
         name; only one that never began says nothing of its code."""
-        release, told = result.get("release"), ", and it broke a promise" if broke(result) else ""
+        release = result.get("release")
         if not release and result.get("faults") is not None:
-            return f"its code has no name{told}"
+            return "its code has no name"
         if release and release != self.release:
-            return f"it is of {release}{told}"
+            return f"it is of {release}"
         own = f"{row_name(result)}-{result.get('seed')}"
         return None if name == own else f"the results of that run are called {own}.json"
 
@@ -122,10 +142,18 @@ class Campaign:
         """One that ``why_not`` has nothing against."""
         self._results.setdefault(row_name(result), []).append(result)
 
-    def put_aside(self, name: str, why: str) -> None:
-        """The result of a run is not counted: the same seed is struck again, but not for ever."""
-        self.refused.append(f"{REFUSED}/{name}.json: {why}")
+    def put_aside(self, name: str, why: str, result: Result | None, file: str) -> None:
+        """The result of a run is not counted: the same seed is struck again, but not for ever. ``result``:
+        None when its file holds none; ``file``: where that lies, without its ending."""
+        if result is None:
+            self.refused.append(f"{REFUSED}/{file}.json: {why}")
+        else:
+            self._refuse(f"{REFUSED}/{file}.json", why, result)
         self._aside[name.rpartition("-")[0]] += 1
+
+    def broken_aside(self, targets: Collection[str]) -> int:
+        """How many results of these systems are not counted, and broke a promise."""
+        return sum(broke(one) and one.get("target", OURS) in targets for one in self.aside)
 
     def results(self, rows: Sequence[Row] | None = None) -> list[Result]:
         """Of these rows, or of all."""
@@ -179,9 +207,7 @@ class Campaign:
         return total_s
 
 
-def _why(path: Path) -> str:
-    """Of a result that was put aside."""
-    try:
-        return str(read_one(path).get(PUT_ASIDE, "put aside"))
-    except ConfigError as error:
-        return str(error)
+def with_verdict(why: str, result: Result) -> str:
+    """Why a result is not counted, and which promises it broke all the same."""
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(verdict.broken(result).items()))
+    return f"{why}, {BROKE}: {counts}" if counts and BROKE not in why else why
