@@ -100,7 +100,7 @@ def page(campaign: Campaign, command: str, beside: Iterable[str] = (), at_most: 
     ]
     earlier = [f"[{Path(name).stem}]({name})" for name in sorted(beside)]
     if earlier:
-        parts.append(f"Earlier campaigns: {', '.join(earlier)}.")
+        parts.append(f"Other campaigns: {', '.join(earlier)}.")
     return "\n\n".join(parts) + "\n"
 
 
