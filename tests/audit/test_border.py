@@ -244,7 +244,7 @@ def alike(monkeypatch: pytest.MonkeyPatch, stores: list[Path]) -> list[StoreSpec
     def opened(location: str) -> LocalStorage:
         return LocalStorage(str(stores[int(location.partition("@")[0].rpartition("-")[2])]))
 
-    monkeypatch.setattr("audit.reading.storage._opened", opened)
+    monkeypatch.setattr("audit.reading.storage.open_folder", opened)
     assert len({*map(shown, urls)}) == 1
     return [StoreSpec(f"r{at}", url) for at, url in enumerate(urls)]
 
