@@ -325,7 +325,7 @@ def free_base_port(span: int) -> int:
     chance = random.Random()
     for _ in range(200):
         base = chance.randrange(BASE_PORT_MIN, BASE_PORT_MAX - span, PORTS_EACH)
-        if all(_is_free(port) for port in range(base, base + span)) and _claim(base, span):
+        if all(is_free(port) for port in range(base, base + span)) and _claim(base, span):
             return base
     raise ConfigError(f"found no {span} free ports in a row: give --base-port")
 
@@ -353,7 +353,8 @@ def _claim(base: int, span: int) -> bool:
     return True
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens there. What a connection that ended holds is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

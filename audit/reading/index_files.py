@@ -40,7 +40,6 @@ _DEFAULT_ENTRIES: Final = 20_000_000
 _ROLLBACK: Final = 0xC
 _SEARCHED_BYTES_MAX: Final = 64 * 1024 * 1024
 _NAME_CHARS: Final = 17
-_CHAIN_MAX: Final = 1000
 
 INDEX: Final = pa.schema(
     [

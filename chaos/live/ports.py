@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from admin.local.layout import BASE_PORT_MAX, BASE_PORT_MIN, HOST, PORTS_EACH
+from admin.local.layout import BASE_PORT_MAX, BASE_PORT_MIN, HOST, PORTS_EACH, is_free
 from model.errors import ConfigError
 
 TRIES: Final = 200
@@ -25,7 +25,7 @@ def held(servers: int) -> Iterator[int]:
     for _ in range(TRIES):
         base = chance.randrange(BASE_PORT_MIN, BASE_PORT_MAX - span, PORTS_EACH)
         with ExitStack() as claims:
-            if _all_free(base, span) and _claimed(base, span, claims):
+            if all(map(is_free, range(base, base + span))) and _claimed(base, span, claims):
                 yield base
                 return
     raise ConfigError(f"found no {span} free ports in a row")
@@ -38,16 +38,4 @@ def _claimed(base: int, span: int, claims: ExitStack) -> bool:
             claim.bind((HOST, first + PORTS_EACH - 1))
     except OSError:
         return False
-    return True
-
-
-def _all_free(base: int, span: int) -> bool:
-    """Whether nobody listens there. What a connection that ended holds is free."""
-    for port in range(base, base + span):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                return False
     return True

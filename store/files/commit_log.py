@@ -103,7 +103,8 @@ class SegmentAhead:
             self.ready = segment
         else:
             segment.retire()
-            self._env.disk.remove(segment.path)
+            with suppress(FileNotFoundError):  # the loop made it sooner, and it has expired since
+                self._env.disk.remove(segment.path)
 
     def take(self, start: int) -> Segment | None:
         """The segment that starts at ``start``, if it is ready; one for another place is given up."""

@@ -19,7 +19,7 @@ import sys
 from admin.local import layout
 from model.errors import ConfigError
 layout.BASE_PORT_MAX = layout.BASE_PORT_MIN + {4 * SPAN}
-layout._is_free = lambda port: True
+layout.is_free = lambda port: True
 try:
     print(layout.free_base_port({SPAN}), flush=True)
 except ConfigError:
@@ -50,7 +50,7 @@ def test_no_port_is_given_to_two_processes() -> None:
 def test_claims_that_are_old_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "BASE_PORT_MIN", 19_000)
     monkeypatch.setattr(layout, "BASE_PORT_MAX", 19_000 + 4 * SPAN)
-    monkeypatch.setattr(layout, "_is_free", lambda port: True)
+    monkeypatch.setattr(layout, "is_free", lambda port: True)
     claims: list[tuple[float, socket.socket]] = []
     monkeypatch.setattr(layout, "_claims", claims)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from model.errors import DiskError
+from store.files.segment import Segment
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened
@@ -78,6 +79,28 @@ async def test_a_segment_is_on_disk_in_its_full_size_before_there_is_a_next_one(
     for at, (what, name) in enumerate(made):
         if what == "allocate":
             assert made[at + 1 : at + 2] == [("sync", name)]
+
+
+async def test_a_segment_that_retention_took_while_it_was_made_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log made it sooner itself, went on, and all of it expired while a thread stood still."""
+    env = FaultyEnv()
+    async with opened(env, **LAZY) as store:
+        store.put(message("x"))
+        ahead, wanted, taken = store.log.ahead, iter([9 * SEGMENT]), list[str]()
+        make = ahead._make
+
+        def made_and_taken(segment: Segment) -> None:
+            make(segment)
+            env.disk.remove(segment.path)
+            taken.append(segment.path)
+
+        monkeypatch.setattr(ahead, "_make", made_and_taken)
+        ahead.look()
+        await ahead.run(lambda: next(wanted, None), lambda: bool(taken))
+        assert taken == [f"/store/commitlog/{9 * SEGMENT:020}"]
+        assert ahead.ready is None
 
 
 def test_a_sync_that_was_under_way_is_told_of_a_cut_and_of_a_reset() -> None:
