@@ -198,19 +198,26 @@ class TimerService:
     # What is due
 
     async def _deliver(self) -> None:
-        context, rules = self._context, Rules.of(self._context.config)
-        slot_ms = self.wheel.next_slot
-        now_ms = rules.floor(context.env.now_ms())
+        rules = Rules.of(self._context.config)
+        slot_ms, now_ms = self.wheel.next_slot, rules.floor(self._context.env.now_ms())
+        if self._horizon_ms > now_ms:
+            # The clock went back. Slots before that are not over any more, and before they are again some of
+            # theirs may be recalled.
+            self._horizon_ms = 0
         if slot_ms is None or slot_ms >= now_ms:
             return
         if slot_ms >= self._horizon_ms:
             self._horizon_ms = now_ms
-            self._must_read = context.store.next_offset(TIMER_TOPIC, 0)
-        while self.read >= self._must_read and slot_ms is not None and slot_ms < self._horizon_ms:
+            self._must_read = self._context.store.next_offset(TIMER_TOPIC, 0)
+        while slot_ms is not None and self.read >= self._must_read and self._is_over(slot_ms, rules):
             if not await self._deliver_slot(slot_ms, rules):
                 return
             slot_ms = self.wheel.next_slot
         self._passed_ms = max(self._passed_ms, self._horizon_ms)
+
+    def _is_over(self, slot_ms: int, rules: Rules) -> bool:
+        """By the clock of now: it may have gone back while others of the same turn left."""
+        return slot_ms < min(self._horizon_ms, rules.floor(self._context.env.now_ms()))
 
     async def _deliver_slot(self, slot_ms: int, rules: Rules) -> bool:
         """All of a slot; False when it cannot go on now. What left it does not leave it again."""
@@ -218,6 +225,8 @@ class TimerService:
         while offsets := wheel.front(slot_ms, BATCH):
             self._note()
             if self._context.refuse_write() is not None or len(self._notes) >= UNCONFIRMED_MAX:
+                return False
+            if not self._is_over(slot_ms, rules):
                 return False
             found, count = self._records(offsets)
             for queue_offset in offsets[:count]:

@@ -15,6 +15,7 @@ from tests.sim.world import SEND, simulated
 pytestmark = pytest.mark.sim
 
 TOPIC = "Waits"
+HOUR_MS = 3_600_000
 WAIT_S = 71
 AHEAD_MS = 70_000
 KEYS = {"messageDelayLevel": f"{WAIT_S}s", "timerPrecisionMs": "100"}
@@ -73,3 +74,21 @@ async def test_what_a_master_with_a_clock_far_ahead_delivered_unnoted_comes_once
     assert master is not None
     records = [record for record in log_records(world.broker(master)) if record.topic == TOPIC]
     assert Counter(bytes(record.body) for record in records) == Counter([*sent, b"plain"])
+
+
+@simulated(lambda: Skewed(1, KEYS))
+async def test_after_a_clock_was_ahead_no_timer_message_comes_before_its_time(world: Skewed) -> None:
+    master = world.cluster.master()
+    assert master is not None
+    world.set_ahead(master, HOUR_MS)
+    await world.send(b"first", "TIMER_DELAY_MS\x01300\x02")
+    await asyncio.sleep(2)
+    world.set_ahead(master, -HOUR_MS)
+    now_ms = world.broker(master).env.now_ms()
+    await world.send(b"soon", "TIMER_DELAY_MS\x01300\x02")
+    await world.send(b"late", "TIMER_DELAY_MS\x015000\x02")
+    await asyncio.sleep(8)
+    records = [record for record in log_records(world.broker(master)) if record.topic == TOPIC]
+    came = {bytes(record.body): record.store_timestamp_ms - now_ms for record in records}
+    assert came[b"soon"] < 2000
+    assert came[b"late"] >= 5000

@@ -11,6 +11,8 @@ import pytest
 
 from broker.service import Broker
 from broker.timers.codec import decode_told
+from broker.timers.core import Rules
+from broker.timers.delivery import BATCH
 from model.codes import Request, Response
 from model.message import DELAYED_AS, TIMER_TOPIC, property_of
 from model.recall import RecallHandle
@@ -72,6 +74,32 @@ async def test_a_message_comes_at_its_time(tmp_path: Path, how: str) -> None:
         assert out_ms + 100 <= dequeued_ms <= found.store_timestamp_ms
         assert property_of(found.properties, "REAL_TOPIC") == "T", "it stays, as the original leaves it"
         assert found.body == b"later"
+
+
+async def test_a_clock_that_goes_back_while_a_slot_leaves_keeps_the_rest_until_it_is_over_again(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+        back_ms, count, real_ms, one = 0, 4 * BATCH, broker.env.now_ms, broker.processors.timers._one
+        broker.env.now_ms = lambda: real_ms() - back_ms  # type: ignore[method-assign]
+
+        async def and_then_back(record: Record, slot_ms: int, rules: Rules) -> None:
+            nonlocal back_ms
+            await one(record, slot_ms, rules)
+            back_ms = 3_600_000
+
+        broker.processors.timers._one = and_then_back  # type: ignore[method-assign]
+        at = f"TIMER_DELIVER_MS\x01{real_ms() + 1500}\x02"
+        await asyncio.gather(*(client.send("T", b"%d" % number, properties=at) for number in range(count)))
+        await eventually(lambda: len(delivered(broker)) > 0, "the slot is over")
+        await asyncio.sleep(0.5)
+        came = len(delivered(broker))
+        assert came <= BATCH, "the others are early by the clock of now"
+        broker.processors.timers._one = one  # type: ignore[method-assign]
+        back_ms = 0
+        await eventually(lambda: len(delivered(broker)) == count, "it is over again")
+        assert len({bytes(record.body) for record in delivered(broker)}) == count
+        broker.processors.timers.check_invariants()
 
 
 @pytest.mark.parametrize("properties", [after(0), after(-5), "TIMER_DELIVER_MS\x0112345\x02"])
