@@ -146,8 +146,9 @@ def entry_of(properties: str, queue_offset: int, stored_ms: int, rules: Rules) -
     rolls = beyond_ms >= 0
     due_ms = out_ms
     if rolls:
-        # Not a whole window where little is left behind it: the last roll needs its time, too.
-        short = beyond_ms < rules.roll_slots // 3 * rules.precision_ms
+        # Not a whole window where little is left behind it: the last roll needs its time, too. It is never in
+        # the slot of the message itself, where a recall that rolls would be too late.
+        short = beyond_ms < max(1, rules.roll_slots // 3) * rules.precision_ms
         due_ms = enqueued_ms + (rules.roll_slots // 2 * rules.precision_ms if short else window_ms)
     rolled = _long(property_of(properties, TIMER_ROLL_TIMES) or "") or 0
     topic = property_of(properties, REAL_TOPIC) or ""

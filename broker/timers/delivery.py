@@ -71,6 +71,7 @@ class TimerService:
         self._rolls = RollsDone()
         self._horizon_ms = 0  # slots before it may leave ...
         self._must_read = 0  # ... once the wheel has all below this queue offset
+        self._rolled_ms = LONG_MAX  # the first slot for which something behind that rolled
         self._passed_ms = 0  # slots before it that are not in the wheel have left
         self._notes = NotesInWaiting()
         self._noted = Note()
@@ -123,6 +124,7 @@ class TimerService:
         self._rolls = RollsDone()
         self._notes = NotesInWaiting()
         self._horizon_ms = self._must_read = self._passed_ms = 0
+        self._rolled_ms = LONG_MAX
 
     # One turn
 
@@ -208,12 +210,24 @@ class TimerService:
             return
         if slot_ms >= self._horizon_ms:
             self._horizon_ms = now_ms
-            self._must_read = self._context.store.next_offset(TIMER_TOPIC, 0)
-        while slot_ms is not None and self.read >= self._must_read and self._is_over(slot_ms, rules):
+            self._read_all()
+        while slot_ms is not None and self._has_recalls(slot_ms) and self._is_over(slot_ms, rules):
             if not await self._deliver_slot(slot_ms, rules):
                 return
             slot_ms = self.wheel.next_slot
         self._passed_ms = max(self._passed_ms, self._horizon_ms)
+
+    def _read_all(self) -> None:
+        """Nothing leaves before all that is in the log now is read."""
+        self._must_read = self._context.store.next_offset(TIMER_TOPIC, 0)
+        self._rolled_ms = LONG_MAX
+
+    def _has_recalls(self, slot_ms: int) -> bool:
+        """Whether all that may recall something of a slot is read: also what was written anew (rolled) since
+        the slot was over, by one before it."""
+        if slot_ms >= self._rolled_ms:
+            self._read_all()
+        return self.read >= self._must_read
 
     def _is_over(self, slot_ms: int, rules: Rules) -> bool:
         """By the clock of now: it may have gone back while others of the same turn left."""
@@ -274,7 +288,9 @@ class TimerService:
                 put = self._sender.put([copy], stored_before=True)[0]
                 now_ms = self._context.env.monotonic_ms()
                 self._context.stats.counters.add(DEQUEUED, TIMER_TOPIC, 1, now_ms)
-                if not entry.rolls:
+                if entry.rolls:
+                    self._rolled_ms = min(self._rolled_ms, rules.floor(entry.out_ms))
+                else:
                     over_ms = entry.due_ms + Rules.of(self._context.config).precision_ms
                     self._figures.delivered(entry.topic, self._context.env.now_ms() - over_ms, now_ms)
                 self._notes.delivered(put.physical_offset + put.size)

@@ -87,3 +87,65 @@ async def test_timer_messages_come_once_and_not_before_their_time(world: Kept, s
     for record in records:
         assert record.store_timestamp_ms >= due[bytes(record.body)], "early"
         assert property_of(record.properties, TIMER_DELIVER_MS) == str(due[bytes(record.body)])
+
+
+def came(world: Kept) -> list[bytes]:
+    """What consumers read, in several segments too."""
+    master = world.cluster.master()
+    assert master is not None
+    store, found, at = world.broker(master).store, list[bytes](), 0
+    while at < store.max_queue_offset("TBW102", 0):
+        got = store.get("TBW102", 0, at, 1 << 20, 1 << 30)
+        found += [bytes(record.body) for chunk in got.chunks for record in records_in(chunk)]
+        at = got.next_offset
+    return found
+
+
+async def recall(world: Kept, handle: str) -> bool:
+    ext = {"topic": "TBW102", "recallHandle": handle, "producerGroup": "p"}
+    return (await world.ask(Request.RECALL_MESSAGE, ext, b"")).code == Response.SUCCESS
+
+
+def rolling(slots: int) -> dict[str, str]:
+    return {**KEYS, "timerRollWindowSlot": str(slots)}
+
+
+@pytest.mark.parametrize("slots", [2, 5])
+@simulated(lambda slots: Kept(1, rolling(slots)))
+async def test_a_recall_holds_where_the_message_and_the_recall_roll_just_before_it_is_due(
+    world: Kept, slots: int
+) -> None:
+    recalled = set()
+    for number in range(60):
+        body = b"m%02d" % number
+        _, handle = await sent(world, body, 650)
+        await asyncio.sleep(0.013 * (number % 8))
+        if await recall(world, handle):
+            recalled.add(body)
+        await asyncio.sleep(0.017)
+    await asyncio.sleep(5)
+    assert len(recalled) > 50
+    assert not set(came(world)) & recalled
+    assert len(set(came(world)) | recalled) == 60
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.3])
+@simulated(lambda apart_s: Kept(1, rolling(20)))
+async def test_a_recall_holds_though_all_were_down_until_it_was_due(world: Kept, apart_s: float) -> None:
+    """They are down from before a roll of the recall, and of the message, too, where both roll together."""
+    cluster = world.cluster
+    handles = [(await sent(world, b"m%02d" % number, 3000))[1] for number in range(5)]
+    await sent(world, b"stays", 3000)
+    await asyncio.sleep(apart_s)
+    for handle in handles:
+        assert await recall(world, handle)
+    await asyncio.sleep(1.9)
+    names = [node.name for node in cluster.of("broker")]
+    for name in names:
+        cluster.kill(name)
+    await asyncio.sleep(6)
+    for name in names:
+        world.start(name)
+    assert await cluster.until(cluster.converged, 30.0) is None
+    await asyncio.sleep(6)
+    assert came(world) == [b"stays"]

@@ -191,3 +191,17 @@ def test_a_roll_is_that_of_the_message_it_names_though_others_have_its_unique_ke
         assert found is not None
         done.on_record(found, seems_done=offset < 2, source=of)
     assert [found.queue_offset for found in done.left()] == left
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 20])
+def test_a_roll_is_never_in_the_slot_of_the_message_itself(slots: int) -> None:
+    """A recall that rolled there would be too late."""
+    found = [
+        entry_of(
+            f"TIMER_OUT_MS\x01{out}\x02", 0, 0, rules(timerRollWindowSlot=str(slots), timerPrecisionMs="100")
+        )
+        for out in range(0, 100 * 4 * slots, 50)
+    ]
+    rolling = [entry for entry in found if entry is not None and entry.rolls]
+    assert len(rolling) >= 4 * slots
+    assert all(entry.due_ms // 100 < entry.out_ms // 100 for entry in rolling)
