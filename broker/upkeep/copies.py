@@ -13,6 +13,7 @@ since would take longer than an election, where a queue holds those of hours.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from broker.requests.moving import destination_of, records_of
@@ -34,10 +35,19 @@ def copies_begin(
 ) -> int:
     """The queue offset from which on ``queue`` may hold a copy of the message at ``source``, or of one behind
     it, that a former master delivered; ``due_ms``: when the first of them was due; ``log_end``: where the log
-    ended when this one took over."""
+    ended when this one took over. What this one stored behind that says nothing of it."""
+    held = _between(store, queue, source, log_end)
     if clock_went_back(store, queue, source, log_end):
-        return store.reader.offset_behind(*queue, source)
-    return store.offset_by_time(*queue, due_ms)
+        return held.start
+    return held.start + bisect_left(held, due_ms, key=lambda at: store.queue_store_time(*queue, at) or 0)
+
+
+def _between(
+    store: MessageStore, queue: tuple[str, int], source: PhysicalOffset, log_end: PhysicalOffset
+) -> range:
+    """The messages of ``queue`` behind ``source`` that a former master stored."""
+    behind = store.reader.offset_behind
+    return range(behind(*queue, source), behind(*queue, PhysicalOffset(log_end - 1)))
 
 
 def clock_went_back(

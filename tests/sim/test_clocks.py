@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from model.codes import Request, Response
+from store.files.record import records_in
 from tests.broker.helpers import log_records
 from tests.sim.kept import Kept
 from tests.sim.world import SEND, simulated
@@ -15,7 +16,7 @@ from tests.sim.world import SEND, simulated
 pytestmark = pytest.mark.sim
 
 TOPIC = "Waits"
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WAIT_S = 71
 AHEAD_MS = 70_000
 KEYS = {"messageDelayLevel": f"{WAIT_S}s", "timerPrecisionMs": "100"}
@@ -35,6 +36,34 @@ class Skewed(Kept):
         text = f"UNIQ_KEY\x01{body.decode()}\x02{properties}"
         answer = await self.ask(Request.SEND_MESSAGE, {**SEND, "topic": TOPIC, "properties": text}, body)
         assert answer.code == Response.SUCCESS, answer.remark
+
+
+async def kill_unnoted(world: Skewed, first: str, count: int) -> str:
+    """Kill the master in the moment when it delivered so many; returns its successor."""
+    store = world.broker(first).store
+    for _ in range(30_000):
+        if store.max_queue_offset(TOPIC, 0) >= count:
+            break
+        await asyncio.sleep(0.0005)
+    assert store.max_queue_offset(TOPIC, 0) == count
+    world.cluster.kill(first)
+    found = await world.cluster.until(
+        lambda: None if world.cluster.master() not in (None, first) else "no", 10
+    )
+    assert found is None
+    successor = world.cluster.master()
+    assert successor is not None
+    return successor
+
+
+def came(world: Skewed, master: str) -> Counter[bytes]:
+    """How often each message came."""
+    store, found, at = world.broker(master).store, Counter[bytes](), 0
+    while at < store.max_queue_offset(TOPIC, 0):
+        got = store.get(TOPIC, 0, at, 1 << 20, 1 << 30)
+        found.update(bytes(record.body) for chunk in got.chunks for record in records_in(chunk))
+        at = got.next_offset
+    return found
 
 
 @pytest.mark.parametrize("kind", ["delay", "timer"])
@@ -92,3 +121,26 @@ async def test_after_a_clock_was_ahead_no_timer_message_comes_before_its_time(wo
     came = {bytes(record.body): record.store_timestamp_ms - now_ms for record in records}
     assert came[b"soon"] < 2000
     assert came[b"late"] >= 5000
+
+
+@pytest.mark.parametrize("by_ms", [DAY_MS, 90_000])
+@simulated(lambda by_ms: Skewed(1, KEYS))
+async def test_a_successors_own_clock_that_goes_back_and_ahead_brings_nothing_twice(
+    world: Skewed, by_ms: int
+) -> None:
+    first = world.cluster.master()
+    assert first is not None
+    waiting = [b"w%d" % number for number in range(6)]
+    for body in waiting:
+        await world.send(body, "TIMER_DELAY_SEC\x017\x02")
+    world.set_ahead(first, 7000)
+    successor = await kill_unnoted(world, first, len(waiting))
+    await world.send(b"right")
+    world.set_ahead(successor, -by_ms)
+    for number in range(40):
+        await world.send(b"back%d" % number)
+    world.set_ahead(successor, by_ms)
+    await asyncio.sleep(12)
+    counts = came(world, successor)
+    assert {body: counts[body] for body in waiting} == dict.fromkeys(waiting, 1)
+    assert counts.total() == len(waiting) + 41
