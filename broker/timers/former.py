@@ -34,18 +34,17 @@ def source_of(properties: str) -> int | None:
 
 
 class FormerCopies:
-    """``noted``: how far the former master said it was. ``queue_end``: where the timer topic ended when this
-    one took over, and ``log_end`` the log.
+    """``queue_end``: where the timer topic ended when this one took over, and ``log_end`` the log.
 
     A queue is read once, from when the first of its messages that may be there was due: later ones are due
     later, and a copy was never stored before its message was due. Where clocks went back, from the place of
-    the first message that waits.
+    the first message that waits. How far the former master said it was does not matter here: its clock may
+    have been ahead when it said so.
     """
 
     def __init__(
         self,
         store: MessageStore,
-        noted: Note,
         queue_end: int,
         log_end: PhysicalOffset,
         source: PhysicalOffset | None,
@@ -53,7 +52,6 @@ class FormerCopies:
         """``source``: where the first message lies that may wait; None: none does."""
         self.queue_end = queue_end
         self._store = store
-        self._noted = noted
         self._log_end = log_end
         self._source = source
         # Also of messages due long after the takeover: the former master's clock may have been ahead. Where
@@ -62,19 +60,20 @@ class FormerCopies:
 
     @classmethod
     async def of(cls, store: MessageStore, noted: Note, queue_end: int, log_end: PhysicalOffset) -> Self:
-        """Raises OSError when it cannot be told now which message is the first that may wait."""
+        """``noted``: how far the former master said it was. Raises OSError when it cannot be told now which
+        message is the first that may wait."""
         offset = noted.first
         while offset < queue_end:
             got = store.get(TIMER_TOPIC, 0, offset, 1, BYTES, None)
             if got.status is GetStatus.FOUND:
                 first = next(records_of(got.chunks))
-                return cls(store, noted, queue_end, log_end, PhysicalOffset(first.physical_offset))
+                return cls(store, queue_end, log_end, PhysicalOffset(first.physical_offset))
             emptied = got.status is GetStatus.NO_MESSAGE_IN_QUEUE  # all have expired
             if not (emptied or got.status in _MOVED_ON) or got.next_offset <= offset:
                 raise OSError(f"the timer topic gives {got.status.name} at {offset}")
             offset = got.next_offset  # what cannot be read cannot be delivered either
             await asyncio.sleep(0)
-        return cls(store, noted, queue_end, log_end, None)
+        return cls(store, queue_end, log_end, None)
 
     async def has(self, entry: Entry, queue: tuple[str, int]) -> bool:
         """Whether the message of ``entry``, which is for ``queue``, is there."""
@@ -82,7 +81,7 @@ class FormerCopies:
             return False
         marks = self._marks.get(queue)
         if marks is None:
-            marks = self._marks[queue] = await self._read(queue, max(entry.due_ms, self._noted.read_ms))
+            marks = self._marks[queue] = await self._read(queue, entry.due_ms)
         return mark_of(entry) in marks
 
     async def _read(self, queue: tuple[str, int], since_ms: int) -> frozenset[str]:

@@ -3,12 +3,14 @@ hold them?
 
 A copy is stored when its message is due, so a search by store time finds where to begin, and passes over all
 that came in between. That holds only where store times do not go back: a master whose clock was ahead by more
-than ``CLOCK_BACK_MAX_MS`` leaves times that its successor's copies are behind. Clocks change with masters, so
-the first record of each epoch since, and the last one of the queue before it, tell of that. Then the search
-is by place: a copy lies behind its message in the log.
+than ``CLOCK_BACK_MAX_MS`` leaves times that its successor's copies are behind, and one whose clock goes back
+by so much stores copies that are older than their messages. The first record of each epoch since tells of
+that, the last one of the queue before it, the last ``LAST_MAX`` of the queue, among which copies are that
+nobody was told of, and some of those before. Then the search is by place: a copy lies behind its message.
 
-A clock that goes ahead and back by more than that while one master leads is not seen: looking at each record
-since would take longer than an election, where a queue holds those of hours.
+Looking at each record since would take longer than an election, where a queue holds those of hours. So a
+clock that goes ahead or back by more than that, and is set right again while one master leads, may not be
+seen where more messages than those came to one queue since.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from store.flow.reading import GetStatus
 from store.message_store import MessageStore
 
 INT64_DIGITS: Final = 20
+LAST_MAX: Final = 256
+SPREAD_MAX: Final = 64
 
 
 def copies_begin(
@@ -53,25 +57,21 @@ def _between(
 def clock_went_back(
     store: MessageStore, queue: tuple[str, int], source: PhysicalOffset, log_end: PhysicalOffset
 ) -> bool:
-    """Whether store times went back since the record at ``source``, as far as the epochs, the messages of the
-    queue before each, and our clock tell."""
-    newest_ms = store.reader.store_time(source) or 0
+    """Whether store times went back since the record at ``source``, as far as the epochs, messages of the
+    queue behind it, and our clock tell."""
+    reader, held = store.reader, _between(store, queue, source, log_end)
     begins = [entry.start for entry in store.epochs.entries if source < entry.start < log_end]
-    for begin in (*begins, log_end):
-        begun_ms = store.reader.store_time(begin)
-        if begun_ms is None and begin == log_end:
-            begun_ms = store.stamp_ms()  # nothing was stored yet
-        newest_ms = max(newest_ms, _last_ms(store, queue, begin))
-        if begun_ms is not None and begun_ms < newest_ms:
+    offsets = {*held[-LAST_MAX:], *held[:: len(held) // SPREAD_MAX + 1]}
+    offsets |= {reader.offset_behind(*queue, PhysicalOffset(begin - 1)) - 1 for begin in begins}
+    places = {place for at in offsets if at in held and (place := store.place_of(*queue, at)) is not None}
+    newest_ms = reader.store_time(source) or 0
+    for place in sorted({*places, *begins}):
+        stored_ms = reader.store_time(place)
+        if stored_ms is not None and stored_ms < newest_ms:
             return True
-        newest_ms = max(newest_ms, begun_ms or 0)
-    return False
-
-
-def _last_ms(store: MessageStore, queue: tuple[str, int], before: PhysicalOffset) -> int:
-    """When the last message of a queue that lies before a place was stored; 0 when there is none."""
-    last = store.reader.offset_behind(*queue, before - 1) - 1
-    return (store.queue_store_time(*queue, last) or 0) if last >= store.min_queue_offset(*queue) else 0
+        newest_ms = max(newest_ms, stored_ms or 0)
+    begun_ms = reader.store_time(log_end)
+    return (store.stamp_ms() if begun_ms is None else begun_ms) < newest_ms  # None: nothing was stored yet
 
 
 def is_copy(store: MessageStore, record: Record) -> bool:

@@ -144,3 +144,26 @@ async def test_a_successors_own_clock_that_goes_back_and_ahead_brings_nothing_tw
     counts = came(world, successor)
     assert {body: counts[body] for body in waiting} == dict.fromkeys(waiting, 1)
     assert counts.total() == len(waiting) + 41
+
+
+@pytest.mark.parametrize("right_again", [False, True])
+@simulated(lambda right_again: Skewed(1, {**KEYS, "messageDelayLevel": "7s"}))
+async def test_what_a_master_delivered_unnoted_when_its_clock_had_gone_back_comes_once(
+    world: Skewed, right_again: bool
+) -> None:
+    first = world.cluster.master()
+    assert first is not None
+    waiting = [b"w%d" % number for number in range(6)]
+    for body in waiting:
+        await world.send(body, "DELAY\x011\x02")
+    world.broker(first).processors.delay._remember = lambda level, offset: None  # type: ignore[method-assign]
+    world.set_ahead(first, -DAY_MS)  # what is a day ahead of the clock is delivered at once
+    await asyncio.sleep(0.2)
+    others = [b"o%d" % number for number in range(30 if right_again else 0)]
+    if right_again:
+        world.set_ahead(first, DAY_MS)
+    for body in others:
+        await world.send(body)
+    successor = await kill_unnoted(world, first, len(waiting) + len(others))
+    await asyncio.sleep(12)
+    assert came(world, successor) == Counter([*waiting, *others])

@@ -60,6 +60,20 @@ async def test_what_was_delivered_is_found_whatever_became_of_the_first(
             assert await former.has(entry(record, broker), ("T", 0)), "it would be delivered twice"
 
 
+async def test_what_was_delivered_is_found_though_a_clock_ahead_noted_a_time_behind_it(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+        for number in range(COUNT):
+            await client.send("T", b"m%d" % number, properties="TIMER_DELAY_MS\x01200\x02")
+        await client.pull_until("T", 0, COUNT)
+        waiting = [record for record in log_records(broker) if record.topic == TIMER_TOPIC]
+        noted = Note(read_ms=broker.env.now_ms() + 3_600_000)
+        former = await FormerCopies.of(broker.store, noted, COUNT, broker.store.log.end)
+        for record in waiting:
+            assert await former.has(entry(record, broker), ("T", 0)), "it would be delivered twice"
+
+
 async def test_nothing_is_delivered_while_the_first_cannot_be_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
