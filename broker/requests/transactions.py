@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.half_places import HalfPlaces, ended_by, first_behind
+from broker.requests.half_times import is_ahead, wait_ms, with_rest
 from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import LONG_BODY_BYTES, SendProcessor
@@ -67,7 +68,6 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 PRODUCER_GROUP: Final = "PGROUP"
 CHECK_TIMES: Final = TRANSACTION_CHECK_TIMES
-IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 OP_TAG: Final = "d"
 ENDED_AS: Final = TRANSACTION_ENDED_AS
 _WORDS: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
@@ -437,12 +437,16 @@ class Transactions:
             passing = False
             if offset in self._ending:
                 continue
-            if self._is_due(half):
+            if is_ahead(half, self._context.env.now_ms()):
+                self._put_back(half, half.properties)  # it gets a right age
+            elif self._is_due(half):
                 self._ask(half)
+            elif self._age_ms(half) < 0:
+                continue  # those behind it may be older
             elif self._age_ms(half) < self._context.config.transaction_timeout_ms:
                 break  # and so are those behind it
             elif self._is_in_the_way(half):
-                self._put_back(half)
+                self._put_back(half, with_rest(half, self._age_ms(half)))
 
     def _is_in_the_way(self, half: Record) -> bool:
         """Whether those behind a half that is not to be asked about yet, or the age of the log, need it to
@@ -473,22 +477,16 @@ class Transactions:
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
 
     def _is_due(self, half: Record) -> bool:
-        wait_ms = self._context.config.transaction_timeout_ms
-        immunity_s = int_property(half.properties, IMMUNITY_S)
-        if immunity_s is not None and immunity_s > 0:
-            wait_ms = immunity_s * 1000
-        return self._age_ms(half) >= wait_ms
+        return self._age_ms(half) >= wait_ms(half, self._context.config.transaction_timeout_ms)
 
     def _age_ms(self, half: Record) -> int:
         return self._context.env.now_ms() - half.store_timestamp_ms
 
-    def _put_back(self, half: Record) -> None:
-        """Write a half whose producer wants to be asked late anew at the end of its queue, with the rest of
-        its time: progress must not wait for it."""
-        immunity_s = int_property(half.properties, IMMUNITY_S) or 0
-        left_s = max(immunity_s - self._age_ms(half) // 1000, 1)
-        again = self._copy(half, HALF_TOPIC, 0, changed(half.properties, {IMMUNITY_S: str(left_s)}))
-        self._renew(half, again, told=False)
+    def _put_back(self, half: Record, properties: str) -> None:
+        """Write a half anew at the end of its queue: progress must not wait for it. Nobody is asked."""
+        put = self._renew(half, self._copy(half, HALF_TOPIC, 0, properties), told=False)
+        if half.queue_offset in self._asked_in_place:
+            self._asked_in_place[put.queue_offset] = self._asked_in_place[half.queue_offset]
 
     def _ask(self, half: Record) -> None:
         """Write ``half`` anew at the end of its queue and ask its producer, or give it up."""

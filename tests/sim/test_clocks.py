@@ -7,6 +7,10 @@ from collections import Counter
 
 import pytest
 
+from client.message import Message, Received
+from client.sending.options import SendOptions
+from client.sending.producer import Producer
+from client.sending.transactions import Decision
 from model.codes import Request, Response
 from store.files.record import records_in
 from tests.broker.helpers import log_records
@@ -56,14 +60,57 @@ async def kill_unnoted(world: Skewed, first: str, count: int) -> str:
     return successor
 
 
-def came(world: Skewed, master: str) -> Counter[bytes]:
+def came(world: Skewed, master: str, queue_id: int = 0) -> Counter[bytes]:
     """How often each message came."""
     store, found, at = world.broker(master).store, Counter[bytes](), 0
-    while at < store.max_queue_offset(TOPIC, 0):
-        got = store.get(TOPIC, 0, at, 1 << 20, 1 << 30)
+    while at < store.max_queue_offset(TOPIC, queue_id):
+        got = store.get(TOPIC, queue_id, at, 1 << 20, 1 << 30)
         found.update(bytes(record.body) for chunk in got.chunks for record in records_in(chunk))
         at = got.next_offset
     return found
+
+
+HALVES = {"transactionTimeOut": "500", "transactionCheckInterval": "500", "transactionCheckMax": "1000"}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@simulated(lambda dies: Skewed(1, {**KEYS, **HALVES}))
+async def test_a_half_of_a_clock_that_was_ahead_holds_back_none_behind_it(world: Skewed, dies: bool) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    node, env = cluster.client("tx")
+    asked = Counter[bytes]()
+
+    async def check(message: Received) -> Decision:
+        asked[message.body] += 1
+        return Decision.COMMIT if asked[message.body] == 3 else Decision.UNKNOWN
+
+    async def work(_: object) -> Decision:
+        return Decision.UNKNOWN
+
+    async def go() -> None:
+        options = SendOptions(timeout_s=3.0)
+        producer = Producer(env, "GID_tx", cluster.namesrv_addresses, options=options, check=check)
+        await producer.start()
+        await producer.send(Message(topic=TOPIC, body=b"first"))
+        await asyncio.sleep(0.5)
+        world.set_ahead(master, HOUR_MS)
+        await producer.send_in_transaction(Message(topic=TOPIC, body=b"ahead"), work)
+        world.set_ahead(master, -HOUR_MS)
+        await producer.send_in_transaction(Message(topic=TOPIC, body=b"right"), work)
+        if dies:
+            cluster.kill(master)
+        await asyncio.sleep(60)
+
+    await cluster.inside(node, go())
+    assert asked == {b"ahead": 3, b"right": 3}
+    leader = cluster.master()
+    assert leader is not None
+    found = Counter[bytes]()
+    for queue_id in range(8):
+        found += came(world, leader, queue_id)
+    assert found == Counter([b"first", b"ahead", b"right"])
 
 
 @pytest.mark.parametrize("kind", ["delay", "timer"])

@@ -432,6 +432,50 @@ async def test_a_half_to_be_asked_about_late_holds_nobody_up(
         assert [record.body for record in of_topic(broker, "T")] == [b"late"]
 
 
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 86_400_000, 50_000])
+async def test_a_half_of_a_clock_that_was_ahead_holds_nobody_up(tmp_path: Path, ahead_ms: int) -> None:
+    """One that is ahead by no more than a minute waits for its time, and no other one does."""
+    keys = {"transactionTimeOut": "300", "transactionCheckInterval": "20", "transactionCheckMax": "2"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        real_ms, stamp_ms = broker.env.now_ms, broker.store.writer.stamp_ms
+        broker.store.writer.stamp_ms = lambda: real_ms() + ahead_ms  # type: ignore[method-assign]
+        half = await begin(client, body=b"ahead")
+        broker.store.writer.stamp_ms = stamp_ms  # type: ignore[method-assign]
+        await begin(client, body=b"right")
+        await eventually(lambda: b"right" in given_up(broker), "it is asked about, and given up")
+        done = broker.offsets.get(GROUP, HALVES, 0) or 0
+        copies = [record for record in of_topic(broker, HALVES) if record.body == b"ahead"]
+        if ahead_ms > 60_000:
+            await eventually(lambda: given_up(broker) == {b"ahead", b"right"}, "so is the other one")
+            first, put_back, asked, *_ = (r for r in of_topic(broker, HALVES) if r.body == b"ahead")
+            assert put_back.properties == first.properties, "nobody was asked at once"
+            assert asked.store_timestamp_ms - put_back.store_timestamp_ms >= 300
+        else:
+            assert len(copies) == 1
+            assert done <= copies[0].queue_offset, "its successor has to look at it"
+            assert (await end(client, half, COMMIT)).code == 0
+            assert [record.body for record in of_topic(broker, "T")] == [b"ahead"]
+
+
+async def test_an_end_counts_for_a_half_that_was_put_back_as_a_clock_was_ahead(tmp_path: Path) -> None:
+    keys = {"transactionTimeOut": "60000", "transactionCheckInterval": "20"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        real_ms, stamp_ms = broker.env.now_ms, broker.store.writer.stamp_ms
+        broker.store.writer.stamp_ms = lambda: real_ms() + 3_600_000  # type: ignore[method-assign]
+        half = await begin(client)
+        broker.store.writer.stamp_ms = stamp_ms  # type: ignore[method-assign]
+        await eventually(lambda: len(of_topic(broker, HALVES)) == 2, "it is put back")
+        await asyncio.sleep(0.2)
+        assert len(of_topic(broker, HALVES)) == 2, "once"
+        assert (await end(client, half, COMMIT)).code == 0
+        assert (await end(client, half, COMMIT)).code == 0
+        assert [record.body for record in of_topic(broker, "T")] == [b"half"]
+        await broker.fence()
+        await broker.lead(elected(0, 0, (), 0))
+        assert (await end(client, half, COMMIT)).code == 0, "a successor knows it, too"
+        assert [record.body for record in of_topic(broker, "T")] == [b"half"]
+
+
 async def test_what_is_stored_moves_on_although_the_longest_body_was_lowered(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T", b"d" * 5000, properties="DELAY\x011\x02")
