@@ -1,4 +1,4 @@
-"""The promise of messages that wait: what a master delivered whose clock was far ahead comes once."""
+"""The promises of messages that wait, of timers and of halves, where clocks of brokers are set."""
 
 from __future__ import annotations
 
@@ -11,35 +11,18 @@ from client.message import Message, Received
 from client.sending.options import SendOptions
 from client.sending.producer import Producer
 from client.sending.transactions import Decision
-from model.codes import Request, Response
 from store.files.record import records_in
 from tests.broker.helpers import log_records
-from tests.sim.kept import Kept
-from tests.sim.world import SEND, simulated
+from tests.sim.skewed import TOPIC, Skewed
+from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
 
-TOPIC = "Waits"
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WAIT_S = 71
 AHEAD_MS = 70_000
 KEYS = {"messageDelayLevel": f"{WAIT_S}s", "timerPrecisionMs": "100"}
 WAITS = {"delay": "DELAY\x011\x02", "timer": f"TIMER_DELAY_SEC\x01{WAIT_S}\x02"}
-
-
-class Skewed(Kept):
-    """Brokers whose clocks are set."""
-
-    def set_ahead(self, name: str, by_ms: int) -> None:
-        node = self.cluster.nodes[name]
-        node.skew_ms += by_ms
-        if node.running:
-            self.broker(name).env.skew_ms = node.skew_ms  # type: ignore[attr-defined]
-
-    async def send(self, body: bytes, properties: str = "") -> None:
-        text = f"UNIQ_KEY\x01{body.decode()}\x02{properties}"
-        answer = await self.ask(Request.SEND_MESSAGE, {**SEND, "topic": TOPIC, "properties": text}, body)
-        assert answer.code == Response.SUCCESS, answer.remark
 
 
 async def kill_unnoted(world: Skewed, first: str, count: int) -> str:

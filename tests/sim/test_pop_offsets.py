@@ -17,6 +17,7 @@ from remoting import bodies
 from remoting.codec import Command
 from tests.broker.pop.support import Popped, ack_of, header, popped
 from tests.sim.kept import ALL, MAJORITY, Kept, Mode, ok, sent
+from tests.sim.skewed import Skewed
 from tests.sim.world import simulated
 
 pytestmark = pytest.mark.sim
@@ -234,3 +235,32 @@ async def test_no_note_of_what_was_done_is_on_a_disk_before_the_log_that_did_it(
     await succeeded(world, "power of all")
     await asyncio.sleep(5)
     assert {one.body for one in await some(world, 4)} == {b"%d" % at for at in range(4)}
+
+
+@pytest.mark.parametrize("then", ["nothing", "kill", "back for a moment"])
+@simulated(lambda then: Skewed(13, OFTEN))
+async def test_what_a_clock_that_was_ahead_popped_comes_back_when_its_time_went_by(
+    world: Skewed, then: str
+) -> None:
+    cluster, hour_ms, count = world.cluster, 3_600_000, 4
+    master = cluster.master()
+    assert master is not None
+    await messages(world, count)
+    world.set_ahead(master, hour_ms)
+    assert len(await some(world, count - 1, acks=False, invisible_ms=20_000)) == count - 1
+    world.set_ahead(master, -hour_ms)
+    if then == "kill":
+        cluster.kill(master)
+        found = await cluster.until(lambda: None if cluster.master() not in (None, master) else "no", 10)
+        assert found is None
+    elif then == "back for a moment":
+        await asyncio.sleep(5)
+        world.set_ahead(master, -hour_ms)
+        await asyncio.sleep(1)
+        world.set_ahead(master, hour_ms)
+    assert len(await some(world, count, acks=False, invisible_ms=30_000)) == 1, "the one nobody has"
+    await asyncio.sleep(8)
+    assert await some(world, count) == [], "before that nothing comes back"
+    await asyncio.sleep(120)
+    back = await some(world, 2 * count)
+    assert sorted(one.body for one in back) == [b"%d" % at for at in range(count)]

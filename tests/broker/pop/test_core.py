@@ -24,8 +24,8 @@ def ack(start: int, *offsets: int, at_ms: int = 0) -> Ack:
 def test_a_checkpoint_is_due_when_its_time_is_over_and_not_before() -> None:
     queue = OpenCheckpoints()
     queue.on_checkpoint(point(0), 0)
-    assert queue.due(999 + GRACE_MS) is None
-    found = queue.due(1000 + GRACE_MS)
+    assert queue.due(999 + GRACE_MS, 0) is None
+    found = queue.due(1000 + GRACE_MS, 0)
     assert found is not None
     assert found.unacked() == [0, 1]
     assert queue.progress(0) == -1, "nothing is done yet"
@@ -46,17 +46,67 @@ def test_what_is_acknowledged_is_done() -> None:
     queue.on_ack(ack(0, 0))
     queue.on_ack(ack(0, 1, 77))
     assert queue.progress(0) == 3
-    assert queue.due(10**9) is None
+    assert queue.due(10**9, 0) is None
 
 
 def test_what_cannot_be_read_is_tried_later() -> None:
     queue = OpenCheckpoints()
     queue.on_checkpoint(point(0), 0)
-    first = queue.due(5000)
+    first = queue.due(5000, 0)
     assert first is not None
-    queue.later(first, 9000)
-    assert queue.due(8999) is None
-    assert queue.due(9000) is first
+    queue.later(first, 5000, 9000)
+    for clock_ms in (5000, 9000, -(10**8), 10**8):
+        assert queue.due(clock_ms, 8999) is None
+        assert queue.due(clock_ms, 9000) is first, "whatever the clock says by then"
+    queue.check_invariants()
+
+
+def test_what_a_clock_that_was_ahead_popped_is_due_when_its_time_went_by_since_that_was_seen() -> None:
+    queue, hour_ms = OpenCheckpoints(), 3_600_000
+    queue.on_checkpoint(point(0, at_ms=hour_ms), 0)
+    queue.on_checkpoint(point(2, at_ms=50), 1)
+    queue.on_checkpoint(point(4, at_ms=60_000), 2)
+    assert queue.due(100, 7000) is None, "it is seen now"
+    assert queue.due(200, 7999 + GRACE_MS) is None
+    queue.check_invariants()
+    found = queue.due(200, 8000 + GRACE_MS)
+    assert found is not None
+    assert found.start == 0
+    queue.settled(found, 0)
+    assert queue.due(1049 + GRACE_MS, 9000 + GRACE_MS) is None, "the others wait for their time by the clock"
+    assert [queue.due(at_ms, 10**9) is not None for at_ms in (1050 + GRACE_MS, 10**9)] == [True, True]
+    queue.check_invariants()
+
+
+def test_a_clock_that_goes_back_for_a_moment_brings_nothing_back_early() -> None:
+    queue, day_ms = OpenCheckpoints(), 86_400_000
+    queue.on_checkpoint(point(0, at_ms=day_ms, invisible_ms=5000), 0)
+    queue.on_checkpoint(point(2, at_ms=day_ms + 200, invisible_ms=9000), 1)
+    assert queue.due(day_ms + 1000, 1000) is None
+    assert queue.due(1000, 1100) is None, "it is a day behind"
+    assert queue.due(day_ms + 4999 + GRACE_MS, 4999 + GRACE_MS) is None
+    found = queue.due(day_ms + 5000 + GRACE_MS, 5000 + GRACE_MS)
+    assert found is not None
+    queue.settled(found, 0)
+    assert queue.due(day_ms + 9199 + GRACE_MS, 10**6) is None, "it is told by the clock again"
+    assert queue.due(2000, 10**6) is None, "and by what went by where that goes back again"
+    assert queue.due(2000, 10**6 + 8999 + GRACE_MS) is None
+    assert queue.due(2000, 10**6 + 9000 + GRACE_MS) is not None
+    queue.check_invariants()
+
+
+def test_what_cannot_be_read_and_was_popped_by_a_clock_ahead_is_tried_later_and_told_of() -> None:
+    queue = OpenCheckpoints()
+    queue.on_checkpoint(point(0, at_ms=3_600_000), 0)
+    assert queue.due(100, 0) is None
+    found = queue.due(200, 1000 + GRACE_MS)
+    assert found is not None
+    queue.later(found, 200, 12_000)
+    assert queue.due(300, 11_999) is None
+    assert queue.late(500) == (1, 300)
+    assert queue.due(300, 12_000) is found
+    queue.on_ack(ack(0, 0, 1, at_ms=3_600_000))
+    assert queue.due(300, 13_000) is None
     queue.check_invariants()
 
 
@@ -66,9 +116,9 @@ def test_what_is_late_is_told_until_it_came_back() -> None:
         queue.on_checkpoint(point(at, at_ms=of_ms), at)
     assert queue.late(due_ms - 1) == (0, 0)
     assert queue.late(due_ms + 300) == (2, 300)
-    first = queue.due(due_ms + 300)
+    first = queue.due(due_ms + 300, 0)
     assert first is not None
-    queue.later(first, due_ms + 10_000)
+    queue.later(first, due_ms + 300, 10_000)
     assert queue.late(due_ms + 400) == (2, 400), "one that cannot be read is late since its time"
     queue.settled(first, 0)
     queue.on_ack(ack(1, 1, 2, at_ms=300))
@@ -147,7 +197,7 @@ def test_whoever_reads_on_from_the_progress_brings_back_what_was_not_acknowledge
     feed(first, stops)
     confirmed = 0
     for _ in range(chance.randrange(5)):
-        found = first.due(10**9)
+        found = first.due(10**9, 0)
         if found is not None:
             log_end += 1
             brought.append(found.unacked())
@@ -159,7 +209,7 @@ def test_whoever_reads_on_from_the_progress_brings_back_what_was_not_acknowledge
     second.read = done + 1
     came = {offset for back in brought[:confirmed] for offset in back}
     feed(second, len(log))
-    while (found := second.due(10**9)) is not None:
+    while (found := second.due(10**9, 0)) is not None:
         came.update(found.unacked())
         second.settled(found, 1)
     assert wanted <= came, "nothing is lost"

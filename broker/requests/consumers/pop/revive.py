@@ -199,8 +199,8 @@ class ReviveService:
         return pops_to is None or record.physical_offset + record.size > pops_to
 
     async def _bring_back(self, queue: OpenCheckpoints, queue_id: int, slice_: Slice) -> None:
-        now_ms = self._context.env.now_ms()
-        while (point := queue.due(now_ms)) is not None:
+        now_ms, monotonic_ms = self._context.env.now_ms(), self._context.env.monotonic_ms()
+        while (point := queue.due(now_ms, monotonic_ms)) is not None:
             try:
                 found = self._messages(point)
                 end = self._put(point, found, queue_id) if found.offsets else 0
@@ -245,7 +245,8 @@ class ReviveService:
             point.start,
             why,
         )
-        queue.later(point, self._context.env.now_ms() + UNREADABLE_MS)
+        env = self._context.env
+        queue.later(point, env.now_ms(), env.monotonic_ms() + UNREADABLE_MS)
 
     def _messages(self, point: Checkpoint) -> Found:
         """What comes back of one pop. One message that cannot be read keeps no other one."""
