@@ -127,8 +127,8 @@ class LookProcessor:
     def _has(self, header: LookHeader, topic: str, queue_id: int) -> bool:
         offset = self._log.offset(topic, header.group, queue_id)
         if header.order:
-            key, now_ms = (header.topic, header.group, queue_id), self._context.env.now_ms()
-            if self._orders.blocks(key, header.attempt_id, now_ms, offset):
+            key, at_ms = (header.topic, header.group, queue_id), self._context.env.monotonic_ms()
+            if self._orders.blocks(key, header.attempt_id, at_ms, offset):
                 return False
         return self._context.store.max_queue_offset(topic, queue_id) > offset
 

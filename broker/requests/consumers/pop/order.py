@@ -3,7 +3,8 @@
 A queue that is consumed in order has no checkpoints. The group's offset stays at the first message that is
 not acknowledged, and nobody else is given anything of the queue before all that was popped is acknowledged
 or its time is over; then the same messages are given again. All of it is in the master's memory alone: a
-successor gives again what is behind the offset. Rules: Apache RocketMQ 5.x,
+successor gives again what is behind the offset. So time is that of the machine, which nobody sets. Rules:
+Apache RocketMQ 5.x,
 ``broker/offset/ConsumerOrderInfoManager``.
 """
 
@@ -23,27 +24,28 @@ QUEUES_MAX: Final = 100_000
 
 @dataclass(slots=True)
 class InHand:
-    """What was popped last of one queue. ``visible_ms``: of messages whose invisible time was changed."""
+    """What was popped last of one queue. ``pop_time_ms`` is its name, and tells no time. ``visible_ms``: of
+    messages whose invisible time was changed."""
 
     attempt_id: str
     pop_time_ms: int
     invisible_ms: int
     offsets: list[int]
-    at_ms: int
+    at_ms: float
     committed: int
     """Where the group's offset is."""
     acked: int = 0
     """A bit for each of ``offsets``."""
-    visible_ms: dict[int, int] = field(default_factory=dict)
+    visible_ms: dict[int, float] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     """How often those were popped before that were."""
 
     def is_acked(self, index: int) -> bool:
         return bool(self.acked >> index & 1)
 
-    def free_at_ms(self) -> int:
+    def free_at_ms(self) -> float:
         """When nothing of it keeps the queue any more."""
-        usual = self.pop_time_ms + self.invisible_ms
+        usual = self.at_ms + self.invisible_ms
         times = (
             self.visible_ms.get(offset, usual)
             for index, offset in enumerate(self.offsets)
@@ -60,7 +62,7 @@ class InHand:
 
 
 class OrderTable:
-    """What each queue's group has in hand.
+    """What each queue's group has in hand. ``monotonic_ms``: the machine's time.
 
     Holds: an offset moves over a message only when it is acknowledged.
     """
@@ -71,7 +73,7 @@ class OrderTable:
     def __len__(self) -> int:
         return len(self._table)
 
-    def blocks(self, key: Key, attempt_id: str, now_ms: int, offset: int) -> bool:
+    def blocks(self, key: Key, attempt_id: str, monotonic_ms: float, offset: int) -> bool:
         """Whether nothing may be popped now; the group's offset is ``offset``. A client that tries the same
         again is given the same again."""
         found = self._table.get(key)
@@ -80,15 +82,22 @@ class OrderTable:
         if offset != found.committed:
             del self._table[key]  # it was reset
             return False
-        return now_ms < found.free_at_ms()
+        return monotonic_ms < found.free_at_ms()
 
     def popped(
-        self, key: Key, attempt_id: str, pop_time_ms: int, invisible_ms: int, offsets: list[int], start: int
+        self,
+        key: Key,
+        attempt_id: str,
+        pop_time_ms: int,
+        invisible_ms: int,
+        offsets: list[int],
+        start: int,
+        monotonic_ms: float,
     ) -> tuple[Mapping[int, int], int]:
         """How often each message was popped before, if it was; and the least of all. ``start``: the group's
         offset."""
         former = self._table.pop(key, None)
-        found = InHand(attempt_id, pop_time_ms, invisible_ms, offsets, pop_time_ms, start)
+        found = InHand(attempt_id, pop_time_ms, invisible_ms, offsets, monotonic_ms, start)
         if former is not None:
             if attempt_id and former.attempt_id == attempt_id:
                 found.counts = former.counts
@@ -116,17 +125,17 @@ class OrderTable:
         found.committed = found.next_offset()
         return found.committed
 
-    def change(self, key: Key, offset: int, pop_time_ms: int, visible_ms: int) -> None:
+    def change(self, key: Key, offset: int, pop_time_ms: int, visible_ms: float) -> None:
         """The message comes back at ``visible_ms``."""
         found = self._table.get(key)
         if found is not None and found.pop_time_ms == pop_time_ms and offset in found.offsets:
             found.visible_ms[offset] = visible_ms
 
-    def forget_old(self, now_ms: int) -> None:
+    def forget_old(self, monotonic_ms: float) -> None:
         # In the order of the last pop: the first that is young ends it.
         while self._table:
             key, found = next(iter(self._table.items()))
-            if now_ms - found.at_ms <= FORGOTTEN_MS:
+            if monotonic_ms - found.at_ms <= FORGOTTEN_MS:
                 return
             del self._table[key]
 

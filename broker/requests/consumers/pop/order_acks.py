@@ -43,17 +43,17 @@ class OrderAcks:
             return
         need_pair(self._context, group, topic)
         self._log.moved(topic, group, queue_id, next_offset)
-        if not self._orders.blocks(key, "", self._context.env.now_ms(), next_offset):
+        if not self._orders.blocks(key, "", self._context.env.monotonic_ms(), next_offset):
             self._freed(topic, group, queue_id)
 
     def change(self, key: Key, offset: int, pop_time_ms: int, invisible_ms: int) -> dict[str, str]:
         """The ext fields of the answer."""
         if offset < self._log.offset(*key):
             return {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
-        visible_ms = self._context.env.now_ms() + invisible_ms
-        self._orders.change(key, offset, pop_time_ms, visible_ms)
+        env = self._context.env
+        self._orders.change(key, offset, pop_time_ms, env.monotonic_ms() + invisible_ms)
         return {
             "popTime": str(pop_time_ms),
-            "invisibleTime": str(visible_ms - pop_time_ms),
+            "invisibleTime": str(env.now_ms() + invisible_ms - pop_time_ms),
             "reviveQid": str(ORDER_REVIVE_QUEUE),
         }

@@ -313,7 +313,7 @@ class PopProcessor:
         offset = self._first(header, topic, queue_id)
         if header.order:
             key = (topic, header.group, queue_id)
-            if self._orders.blocks(key, header.attempt_id, taken.pop_time_ms, offset):
+            if self._orders.blocks(key, header.attempt_id, self._context.env.monotonic_ms(), offset):
                 return 1  # what waits there is none that could be had: it must not wake anybody
         end = store.max_queue_offset(topic, queue_id)
         over = taken.subscription.chooses is not None and self._context.effort.is_over
@@ -383,9 +383,9 @@ class PopProcessor:
         """The offset stays until the messages are acknowledged: there is no checkpoint."""
         topic, _, queue_id = key
         header = taken.header
-        counts, least = self._orders.popped(
-            key, header.attempt_id, taken.pop_time_ms, header.invisible_ms, offsets, start
-        )
+        times = (taken.pop_time_ms, header.invisible_ms)
+        at_ms = self._context.env.monotonic_ms()
+        counts, least = self._orders.popped(key, header.attempt_id, *times, offsets, start, at_ms)
         taken.order_counts.append(order_counts_text(topic, queue_id, counts, least))
 
     def _check_in(

@@ -85,7 +85,7 @@ class Pops:
 
     def tick(self) -> None:
         """Called each second: time, and no message, makes room and frees a queue in order."""
-        self.orders.forget_old(self._context.env.now_ms())
+        self.orders.forget_old(self._context.env.monotonic_ms())
         self._pop.tick()
         self.polling.look_again()
         self.notifications.look_again()
