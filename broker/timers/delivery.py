@@ -24,6 +24,7 @@ from broker.requests.send import SendProcessor
 from broker.timers.core import LONG_MAX, Entry, Note, RollsDone, Rules, Wheel, entry_of
 from broker.timers.figures import TimerFigures
 from broker.timers.former import FormerCopies, mark_of, source_of
+from broker.timers.leaving import Leaving
 from broker.timers.progress import NotesInWaiting, TimerCounts, TimerProgress
 from model.ids import PhysicalOffset
 from model.message import (
@@ -69,9 +70,7 @@ class TimerService:
         self._begins_at = PhysicalOffset(0)  # where the log ended at the promotion
         self._former: FormerCopies | None = None  # what former masters delivered; None: not begun
         self._rolls = RollsDone()
-        self._horizon_ms = 0  # slots before it may leave ...
-        self._must_read = 0  # ... once the wheel has all below this queue offset
-        self._rolled_ms = LONG_MAX  # the first slot for which something behind that rolled
+        self._leaving = Leaving()
         self._passed_ms = 0  # slots before it that are not in the wheel have left
         self._notes = NotesInWaiting()
         self._noted = Note()
@@ -123,8 +122,8 @@ class TimerService:
         self._former = None
         self._rolls = RollsDone()
         self._notes = NotesInWaiting()
-        self._horizon_ms = self._must_read = self._passed_ms = 0
-        self._rolled_ms = LONG_MAX
+        self._leaving = Leaving()
+        self._passed_ms = 0
 
     # One turn
 
@@ -200,38 +199,19 @@ class TimerService:
     # What is due
 
     async def _deliver(self) -> None:
-        rules = Rules.of(self._context.config)
-        slot_ms, now_ms = self.wheel.next_slot, rules.floor(self._context.env.now_ms())
-        if self._horizon_ms > now_ms:
-            # The clock went back. Slots before that are not over any more, and before they are again some of
-            # theirs may be recalled.
-            self._horizon_ms = 0
-        if slot_ms is None or slot_ms >= now_ms:
+        rules, slot_ms = Rules.of(self._context.config), self.wheel.next_slot
+        now_ms = rules.floor(self._context.env.now_ms())
+        end = self._context.store.next_offset
+        if not self._leaving.on_turn(LONG_MAX if slot_ms is None else slot_ms, now_ms, end(TIMER_TOPIC, 0)):
             return
-        if slot_ms >= self._horizon_ms:
-            self._horizon_ms = now_ms
-            self._read_all()
-        while slot_ms is not None and self._has_recalls(slot_ms) and self._is_over(slot_ms, rules):
+        while slot_ms is not None:
+            now_ms = rules.floor(self._context.env.now_ms())
+            if not self._leaving.may(slot_ms, now_ms, self.read, end(TIMER_TOPIC, 0)):
+                break
             if not await self._deliver_slot(slot_ms, rules):
                 return
             slot_ms = self.wheel.next_slot
-        self._passed_ms = max(self._passed_ms, self._horizon_ms)
-
-    def _read_all(self) -> None:
-        """Nothing leaves before all that is in the log now is read."""
-        self._must_read = self._context.store.next_offset(TIMER_TOPIC, 0)
-        self._rolled_ms = LONG_MAX
-
-    def _has_recalls(self, slot_ms: int) -> bool:
-        """Whether all that may recall something of a slot is read: also what was written anew (rolled) since
-        the slot was over, by one before it."""
-        if slot_ms >= self._rolled_ms:
-            self._read_all()
-        return self.read >= self._must_read
-
-    def _is_over(self, slot_ms: int, rules: Rules) -> bool:
-        """By the clock of now: it may have gone back while others of the same turn left."""
-        return slot_ms < min(self._horizon_ms, rules.floor(self._context.env.now_ms()))
+        self._passed_ms = max(self._passed_ms, self._leaving.before_ms)
 
     async def _deliver_slot(self, slot_ms: int, rules: Rules) -> bool:
         """All of a slot; False when it cannot go on now. What left it does not leave it again."""
@@ -240,7 +220,7 @@ class TimerService:
             self._note()
             if self._context.refuse_write() is not None or len(self._notes) >= UNCONFIRMED_MAX:
                 return False
-            if not self._is_over(slot_ms, rules):
+            if not self._leaving.is_over(slot_ms, rules.floor(self._context.env.now_ms())):
                 return False
             found, count = self._records(offsets)
             for queue_offset in offsets[:count]:
@@ -289,7 +269,7 @@ class TimerService:
                 now_ms = self._context.env.monotonic_ms()
                 self._context.stats.counters.add(DEQUEUED, TIMER_TOPIC, 1, now_ms)
                 if entry.rolls:
-                    self._rolled_ms = min(self._rolled_ms, rules.floor(entry.out_ms))
+                    self._leaving.on_rolled(rules.floor(entry.out_ms))
                 else:
                     over_ms = entry.due_ms + Rules.of(self._context.config).precision_ms
                     self._figures.delivered(entry.topic, self._context.env.now_ms() - over_ms, now_ms)
