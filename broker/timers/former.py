@@ -88,7 +88,7 @@ class FormerCopies:
         if self._source is None:
             return frozenset()
         marks: set[str] = set()
-        offset = copies_begin(self._store, queue, self._source, since_ms, self._log_end)
+        offset = await copies_begin(self._store, queue, self._source, since_ms, self._log_end)
         while True:
             got = self._store.get(*queue, offset, COUNT, BYTES, None)
             if got.status is GetStatus.FOUND:

@@ -216,7 +216,7 @@ class DelayService:
                 if queue is not None and queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]
                     place = PhysicalOffset(record.physical_offset)
-                    begin = copies_begin(self._context.store, queue, place, due_ms, self._begins_at)
+                    begin = await copies_begin(self._context.store, queue, place, due_ms, self._begins_at)
                     copies[queue] = {mark async for mark in self._copies_from(*queue, begin)}
                 if queue is not None and f"{level}:{record.queue_offset}" not in copies[queue]:
                     return

@@ -11,10 +11,11 @@ import pytest
 from broker.service import Broker
 from broker.timers.core import Entry, Note, Rules, entry_of
 from broker.timers.former import FormerCopies
+from model.errors import DiskError
 from model.message import TIMER_TOPIC
 from store.files.record import Record
 from store.flow.reading import GetStatus, Got
-from tests.broker.helpers import client_of, log_records, running
+from tests.broker.helpers import client_of, elected, eventually, log_records, running
 
 QUICK = {"timerPrecisionMs": "100"}
 COUNT = 5
@@ -89,3 +90,24 @@ async def test_nothing_is_delivered_while_the_first_cannot_be_looked_for(
 async def test_where_none_waits_nothing_is_looked_for(tmp_path: Path) -> None:
     async with running(tmp_path, **QUICK) as broker:
         await FormerCopies.of(broker.store, Note(), 0, broker.store.log.end)
+
+
+async def test_a_message_of_the_queue_that_cannot_be_read_holds_back_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+        await client.send("T", b"timer", properties="TIMER_DELAY_MS\x01600\x02")
+        for number in range(COUNT):
+            await client.send("T", b"m%d" % number)
+        broken = broker.store.place_of("T", 0, 1)
+        read = broker.store.log.read
+
+        def fails(offset: int, size: int) -> bytes:
+            if broken is not None and offset <= broken < offset + size:
+                raise DiskError("EIO")
+            return read(offset, size)
+
+        await broker.fence()
+        monkeypatch.setattr(broker.store.log, "read", fails)
+        await broker.lead(elected(0, 0, (), 0))
+        await eventually(lambda: broker.store.max_queue_offset("T", 0) > COUNT, "the timer message")
