@@ -290,11 +290,11 @@ class Run:
         return self.until >= common_end and self._of_another
 
 
-def runs(differences: Iterable[Difference]) -> Iterator[Run]:
-    """Of differences in log order."""
+def runs(differences: Iterable[Difference], parted: int = 0) -> Iterator[Run]:
+    """Of differences in log order. None reaches from before ``parted`` to what begins behind it."""
     run: Run | None = None
     for d in differences:
-        if run is not None and run.until >= d.start:
+        if run is not None and run.until >= d.start and not run.start < parted <= d.start:
             run.append(d)
             continue
         if run is not None:

@@ -73,13 +73,26 @@ def differences(
 def _of_pair(
     facts: Facts, base: int, other: int, found: Iterable[Difference], asked: Asked
 ) -> Iterator[Finding]:
-    common_end = min(facts.replicas[base].end, facts.replicas[other].end)
-    for run in runs(found):
-        if run.is_suffix(common_end):
+    a, b = facts.replicas[base], facts.replicas[other]
+    common_end, parted = min(a.end, b.end), _parted(a, b)
+    for run in runs(found, parted):
+        if run.start >= parted and run.is_suffix(common_end):
             yield from _suffix(facts, run, base, other, asked)
             continue
         for d in run:
             yield from _stretch(facts, d, asked)
+
+
+def _parted(a: Replica, b: Replica) -> int:
+    """Up to where both have the same epochs, if they end in different ones: a rejoin cuts there, and what
+    differs before would stay. 0: their epochs do not tell."""
+    if a.epoch_problem or b.epoch_problem or not _one_is_later(a, b):
+        return 0
+    return max(0, consistent_point(a, b))
+
+
+def _one_is_later(a: Replica, b: Replica) -> bool:
+    return a.epoch_at(a.end - 1) != b.epoch_at(b.end - 1)
 
 
 def _once(found: Iterable[Finding]) -> Iterator[Finding]:
@@ -207,7 +220,7 @@ def _suffix(
     a, b = facts.replicas[base], facts.replicas[other]
     span = (begin, min(run.until, a.end, b.end))
     votes = _vote(facts, base, other, span, same)
-    later = a.epoch_at(a.end - 1) != b.epoch_at(b.end - 1)
+    later = _one_is_later(a, b)
     if later:
         wrong, ambiguous = (base if a.epoch_at(a.end - 1) < b.epoch_at(b.end - 1) else other), False
     else:
