@@ -48,6 +48,7 @@ class Difference(NamedTuple):
     queue_offset: int
     base_crc: int  # of the stretch's first body, -1 when there is none
     replica_crc: int
+    behind: int  # where records go on in both: at ``until``, or behind a blank there that both have alike
 
 
 @dataclass(slots=True)
@@ -203,9 +204,7 @@ def _drill(
     while position < hi:
         pa_, pb = one.parse(position), two.parse(position)
         if pa_.size and pa_.size == pb.size:
-            if pa_.problem == pb.problem == "blank" and (
-                one.bytes_at(position, 8) == two.bytes_at(position, 8)
-            ):
+            if _same_blank(one, two, position, limit):
                 break  # what stands behind is nobody's
             if pa_.record is not None and one.bytes_at(position, pa_.size) == two.bytes_at(
                 position, pa_.size
@@ -213,8 +212,18 @@ def _drill(
                 position += pa_.size
                 continue
         difference = _stretch(one, two, pair, position, limit)
+        if _same_blank(one, two, difference.until, limit):
+            difference = difference._replace(behind=segment_end)
         yield difference
         position = difference.until
+
+
+def _same_blank(one: Cursor, two: Cursor, position: int, limit: int) -> bool:
+    """Do both logs end their segment there, alike?"""
+    if position >= limit:
+        return False
+    blank = one.parse(position).problem == two.parse(position).problem == "blank"
+    return blank and one.bytes_at(position, 8) == two.bytes_at(position, 8)
 
 
 def _stretch(one: Cursor, two: Cursor, pair: tuple[int, int], position: int, limit: int) -> Difference:
@@ -251,6 +260,7 @@ def _stretch(one: Cursor, two: Cursor, pair: tuple[int, int], position: int, lim
         shown.queue_offset,
         a.body_crc if a else -1,
         b.body_crc if b else -1,
+        until,
     )
 
 
@@ -268,11 +278,12 @@ def _same_message(one: Cursor, two: Cursor, position: int, first: Parsed, second
 
 
 class Run:
-    """Differences that touch, in order; there may be as many as records."""
+    """Differences with nothing between them, in order; there may be as many as records."""
 
     def __init__(self, first: Difference) -> None:
         self.start, self.until, self.records = first.start, first.start, 0
         self._of_another = False
+        self._behind = first.start
         self._all: Spool[Difference] = Spool()
         self.append(first)
 
@@ -280,21 +291,26 @@ class Run:
         self.until = d.until
         self.records += d.records
         self._of_another |= not d.same_message
+        # Histories of records of equal sizes end their segments alike. Damage of one message is none.
+        self._behind = d.until if d.same_message else d.behind
         self._all.append(d)
 
     def __iter__(self) -> Iterator[Difference]:
         return iter(self._all)
 
+    def goes_on_with(self, d: Difference) -> bool:
+        return self.until >= d.start or (self._behind >= d.start and not d.same_message)
+
     def is_suffix(self, common_end: int) -> bool:
         """Does it reach the end of both logs, and hold another history, not damage of one message?"""
-        return self.until >= common_end and self._of_another
+        return max(self.until, self._behind) >= common_end and self._of_another
 
 
 def runs(differences: Iterable[Difference], parted: int = 0) -> Iterator[Run]:
     """Of differences in log order. None reaches from before ``parted`` to what begins behind it."""
     run: Run | None = None
     for d in differences:
-        if run is not None and run.until >= d.start and not run.start < parted <= d.start:
+        if run is not None and run.goes_on_with(d) and not run.start < parted <= d.start:
             run.append(d)
             continue
         if run is not None:

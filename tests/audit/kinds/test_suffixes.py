@@ -48,6 +48,44 @@ def told(report: Report) -> list[tuple[str, str, str, int]]:
     return [(f.kind, f.severity, f.replica, f.phys_offset) for f in report.findings if f.severity != "info"]
 
 
+@pytest.mark.parametrize("old", [1, 2])
+def test_a_suffix_over_borders_of_segments_that_end_alike_is_one(old: int, tmp_path: Path) -> None:
+    """The later epoch is right, however many went on without it."""
+    group = Parted(tmp_path, old)
+    assert group.begin // SEGMENT < group.own.end // SEGMENT
+    assert group.own.end == group.new.end
+    logs = [row for row in told(group.run()) if row[0] != "epoch_mismatch"]
+    assert logs == [("divergent_suffix", "warn", f"r{n}", group.begin) for n in range(old)]
+
+
+def test_such_a_suffix_of_an_old_master_is_a_warning(tmp_path: Path) -> None:
+    assert Parted(tmp_path).run().verdict == "warnings"
+
+
+@pytest.mark.parametrize("n", [0, LATER - 1], ids=["before the border", "behind it"])
+def test_what_was_acknowledged_in_such_a_suffix_is_lost(n: int, tmp_path: Path) -> None:
+    group = Parted(tmp_path)
+    report = group.run(n)
+    assert ("divergent_suffix", "error", "r0", group.begin) in told(report)
+    assert (report.verdict, "bytes_differ" in {f.kind for f in report.findings}) == ("diverged", False)
+
+
+@pytest.mark.parametrize("acknowledged", [(), (0,)], ids=["nobody was promised", "acknowledged"])
+def test_such_a_suffix_that_ends_with_its_segment_is_one(
+    acknowledged: tuple[int, ...], tmp_path: Path
+) -> None:
+    """What stood behind the border is cut off."""
+    group = Parted(tmp_path)
+    border = (group.begin // SEGMENT + 1) * SEGMENT
+    for file in (group.stores[0] / "commitlog").iterdir():
+        if int(file.name) >= border:
+            file.unlink()
+    report = group.run(*acknowledged)
+    severity = "error" if acknowledged else "warn"
+    assert ("divergent_suffix", severity, "r0", group.begin) in told(report)
+    assert (report.verdict == "diverged") == bool(acknowledged)
+
+
 def _another(store: Path, at: int, place: int) -> None:
     patch(store, at, record(at, place, b"x-19" * 5, key="x19", queue_id=1, stamp=1777))
 
@@ -56,14 +94,15 @@ def _property(store: Path, at: int, place: int) -> None:
     patch(store, at + int.from_bytes(look(store, at, 4)) - 2, b"#")
 
 
+@pytest.mark.parametrize("later", [6, LATER], ids=["one segment", "over a border"])
 @pytest.mark.parametrize("change", [_another, _property])
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_what_was_changed_right_before_epochs_part_is_no_part_of_the_suffix(
-    wrong: int, change: Callable[[Path, int, int], None], tmp_path: Path
+    wrong: int, change: Callable[[Path, int, int], None], later: int, tmp_path: Path
 ) -> None:
     """All had it of one epoch. A rejoin cuts where epochs part: it would stay. What the old master noted as
     confirmed ends before."""
-    group = Parted(tmp_path, later=6)
+    group = Parted(tmp_path, later=later)
     at = int(str(group.own.rows[KEPT - 1]["phys_offset"]))
     write_checkpoint(group.stores[0], at)
     change(group.stores[wrong], at, (KEPT - 1) // 2)
