@@ -72,7 +72,7 @@ def _shapeless(at: int, r: Replica, rows: list[tuple[Head, int]]) -> list[IndexT
 
 def _noted(at: int, r: Replica, own: Beside) -> list[IndexTask]:
     """A store without a file: what was indexed when its broker stopped, by its checkpoint."""
-    return _of_replica(at, r, [], (0, 0), _end(r, own)) if own.indexed and not r.empty else []
+    return _of_replica(at, r, [], (0, 0), _end(r, own)) if own.indexed > 0 and not r.empty else []
 
 
 def log_of(r: Replica) -> Log:
@@ -88,10 +88,11 @@ def _heads(r: Replica) -> list[tuple[Head, int]]:
 
 
 def _end(r: Replica, own: Beside) -> int:
-    """Records before this offset must be indexed; -1: no more than there are entries of."""
+    """Records before this offset must be indexed; -1: no more than there are entries of. Whose broker noted 0
+    keeps no index."""
     if not r.clean:
         return -1
-    return min(r.end, tail_from(r), own.indexed if own.indexed else r.end)
+    return min(r.end, tail_from(r), own.indexed if own.indexed >= 0 else r.end)
 
 
 def _of_replica(at: int, r: Replica, files: list[Head], shape: Shape, end: int) -> list[IndexTask]:

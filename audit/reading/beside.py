@@ -92,7 +92,7 @@ class Beside:
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     timer: tuple[bytes, bytes] = (b"", b"")
     settled: int = 0  # up to where, bytes, log and queues were whole and durable by the checkpoint
-    indexed: int = 0  # up to where, bytes, the index was durable by the checkpoint; 0: it does not say
+    indexed: int = -1  # up to where, bytes, the index was durable by the checkpoint; -1: it does not say
     log_start: int = -1  # where the log began by the checkpoint; -1: it does not say
     was_longer: int = 0  # where the log ended before it lost its end, bytes; 0: no note of that
 

@@ -209,3 +209,31 @@ def test_an_index_that_is_gone_everywhere_is_missed_by_what_each_store_noted(
     found = [f for f in run_local(stores, None).findings if f.kind == "index_missing"]
     assert [(f.severity, f.replica) for f in found] == [("warn", f"r{n}") for n in range(3) if stopped]
     assert all(f.phys_offset < f.until <= half + 1000 and 100 < f.records < 360 for f in found)
+
+
+def _noted(store: Path, indexed: int) -> None:
+    """What a stop of keelmq leaves."""
+    (confirmed,) = struct.unpack_from(">q", (store / "checkpoint").read_bytes(), 32)
+    noted = Checkpoint(1, 1, 1, confirm_offset=confirmed, indexed_offset=PhysicalOffset(indexed))
+    (store / "checkpoint").write_bytes(noted.encode().ljust(FILE_BYTES, b"\0"))
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["its files are left", "they are gone"])
+@pytest.mark.parametrize("end", [True, False], ids=["kept", "turned off"])
+def test_of_a_broker_that_noted_that_it_keeps_no_index_none_is_missed(
+    end: bool, left: bool, tmp_path: Path
+) -> None:
+    """``messageIndexEnable=false`` notes 0; one that keeps an index notes how far it came."""
+    stores = copies(unpack("plain-11", tmp_path))
+    _noted(stores[1], run_local(stores, None).replicas[1].end if end else 0)
+    if not left:
+        shutil.rmtree(stores[1] / "index")
+    found = {(f.kind, f.replica) for f in run_local(stores, None).findings if f.kind.startswith("index_")}
+    assert found == ({("index_missing", "r1")} if end and not left else set())
+
+
+def test_what_is_left_of_an_index_that_was_turned_off_is_still_looked_at(tmp_path: Path) -> None:
+    stores = copies(unpack("plain-11", tmp_path))
+    _noted(stores[1], 0)
+    change(index_of(stores[1]), OF_INDEX["hash"][0])
+    assert ("index_wrong", "r1") in {(f.kind, f.replica) for f in run_local(stores, None).findings}
