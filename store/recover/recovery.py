@@ -249,7 +249,9 @@ class _Recovery:
         dispatcher.start_at(_record_start(files.log, files.damage, dispatched), confirmed)
         indexed = _indexed(files.log, files.index, checkpoint, dispatcher.dispatched)
         indexer.start_at(_record_start(files.log, files.damage, indexed), behind=True)
-        checkpoint.indexed_offset = min(checkpoint.indexed_offset, indexer.at)  # a file of it may be gone
+        # A file of it may be gone; where the index is turned off, all of them may be.
+        kept = indexer.at if files.index is not None else PhysicalOffset(0)
+        checkpoint.indexed_offset = min(checkpoint.indexed_offset, kept)
         dispatcher.run_to_end_for_recovery()
         if indexer.is_small(dispatcher.dispatched):
             indexer.catch_up(dispatcher.dispatched)

@@ -318,3 +318,19 @@ async def test_many_messages_of_few_keys_stay_level_when_a_file_gets_full(
             await store.caught_up()
             assert not store.indexing_bytes, "they are not read from the log once more"
         assert len(store.query("T", "k", 2000, 0, ALL_MS)) == 1200
+
+
+async def test_an_index_that_is_turned_off_is_noted_and_made_of_the_whole_log_when_it_is_on_again() -> None:
+    """Its files may be removed meanwhile: no note may speak for them."""
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 5)
+    assert _indexed_on(env.disk) > 0
+    async with opened(env, message_index_enable=False) as store:
+        await fill(store, 5)
+        for name in env.disk.listdir("/store/index"):
+            env.disk.remove(f"/store/index/{name}")
+    assert _indexed_on(env.disk) == 0
+    async with opened(env) as store:
+        await store.indexed()
+        assert [len(store.query("T", f"U{n}", 99, 0, ALL_MS)) for n in range(5)] == [2] * 5
