@@ -22,7 +22,7 @@ from audit.sources.limits import Limited
 from audit.sources.location import CODECS, archive_of, in_folder, shown, without_secrets
 from audit.sources.ssh import ssh_storage
 from audit.sources.storage import LocalStorage, Storage, StoredFile, UnfitFileError
-from audit.sources.unpacked import decoded
+from audit.sources.unpacked import stream_of
 from model.errors import ConfigError
 
 __all__ = [
@@ -69,10 +69,9 @@ def open_file(location: str) -> tuple[BinaryIO, int]:
     folder, name = in_folder(location)
     storage = open_folder(folder)
     try:
-        size = storage.size(name)
-        if codec:
-            return decoded(storage, name, codec), size
-        return io.BufferedReader(StoredFile(storage, name), 1 << 20), size
+        stored = StoredFile(storage, name)
+        file = stream_of(stored, codec) if codec else io.BufferedReader(stored, 1 << 20)
+        return file, stored.size_bytes
     except BaseException:
         storage.close()
         raise

@@ -52,8 +52,12 @@ class WatchedFile:
 
     def open(self, path: str) -> tuple[Any, int]:
         """As ``open_file``. Of a file that is not compressed, what was there at the begin is read, no more:
-        what others append meanwhile is not asked for, be its last line whole or not."""
+        what others append meanwhile is not asked for, be its last line whole or not. A compressed one that
+        was cut may still be whole parts. Raises OSError."""
         file, size = open_file(path)
+        if codec_of(path) and size != self._before.size:
+            file.close()
+            raise changed(path, self._before, Stamp(size, 0))
         self._passes.append(_Counted(file, _NO_END if codec_of(path) else self._before.size))
         return self._passes[-1], size
 

@@ -114,7 +114,9 @@ class LocalStorage:
 
 
 class StoredFile(io.RawIOBase):
-    """One file of a storage as Python's own kind of file. It closes the storage with itself."""
+    """One file of a storage as Python's own kind of file. It closes the storage with itself.
+
+    One that ends before it did when it was opened is an OSError: what is left of it may look whole."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         super().__init__()
@@ -137,6 +139,9 @@ class StoredFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         data = self._storage.read(self._path, self._at, len(view))
+        if not data and len(view) and self._at < self.size_bytes:
+            read = f"{self.size_bytes} bytes, {self._at} of them could be read"
+            raise OSError(5, f"it changed while it was read ({read})")
         view[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -36,7 +36,11 @@ _WHOLE: Final = ".whole"
 
 def decoded(storage: Storage, file: str, codec: str) -> Any:
     """A file as a stream of what was compressed; ``codec`` by Arrow's name, or empty."""
-    source = pa.PythonFile(StoredFile(storage, file), mode="r")
+    return stream_of(StoredFile(storage, file), codec)
+
+
+def stream_of(stored: StoredFile, codec: str) -> Any:
+    source = pa.PythonFile(stored, mode="r")
     return pa.CompressedInputStream(source, codec) if codec else source
 
 

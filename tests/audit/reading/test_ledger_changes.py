@@ -3,6 +3,8 @@ silence, and files of Parquet that differ in their columns give all their lines,
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -214,6 +216,38 @@ def test_a_file_that_is_cut_under_a_reading_and_whole_again_behind_it_is_named(
     monkeypatch.setattr(WatchedFile, "check", checks)
     with pytest.raises(OSError, match="it changed while it was read"):
         read_ledger(str(path))
+
+
+@pytest.mark.parametrize("opened_first", [True, False])
+@pytest.mark.parametrize("how", [gzip, bz2])
+def test_a_compressed_file_that_lacks_a_part_under_a_reading_is_named(
+    how: Any, opened_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first part alone is a whole file, too; it is whole again behind the reading, with its time."""
+    path = tmp_path / f"acked.jsonl.{'gz' if how is gzip else 'bz2'}"
+    first, second = (how.compress(lines(rows).encode()) for rows in (ROWS[:5], ROWS[5:]))
+    path.write_bytes(first + second)
+    times = path.stat()
+    assert len(read_ledger(str(path))) == len(ROWS)
+    opened, checked = WatchedFile.open, WatchedFile.check
+
+    def opens(self: WatchedFile, name: str) -> tuple[Any, int]:
+        if not opened_first:
+            os.truncate(path, len(first))
+        file = opened(self, name)
+        os.truncate(path, len(first))
+        return file
+
+    def checks(self: WatchedFile) -> None:
+        path.write_bytes(first + second)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        checked(self)
+
+    monkeypatch.setattr(WatchedFile, "open", opens)
+    monkeypatch.setattr(WatchedFile, "check", checks)
+    with pytest.raises(OSError, match="it changed while it was read") as told:
+        read_ledger(str(path))
+    assert told.value.filename == str(path)
 
 
 @pytest.mark.parametrize("make", [lines_file, history_file])
