@@ -15,12 +15,9 @@ import pyarrow.compute as pc
 from audit.engines.order import out_of_order
 from audit.engines.spill import Rows
 from audit.ledger import Ledger
-from audit.ledger_columns import LEDGER
+from audit.ledger_columns import LEDGER, WAITING_TOPIC
 from audit.parts import Folder, Parts
 from audit.tables import ACKED, Again, SearchedView, Tail, View
-
-# Topics in which a message may stand instead of where its sender was told: delayed, or in a transaction.
-WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_)"
 
 ANOTHER: Final = 2
 NOTHING: Final = 3

@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from audit.engines.acknowledged import WAITING_TOPIC
 from audit.engines.on_spark import digests
 from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
@@ -30,6 +29,7 @@ from audit.engines.on_spark.session import GATEWAY, spread, start_session, submi
 from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.ledger import Ledger
+from audit.ledger_columns import WAITING_TOPIC
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask
 from audit.reading.history import REFUSED, UNKNOWN

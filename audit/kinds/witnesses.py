@@ -1,15 +1,18 @@
 """Which copies of a stretch does the ledger speak for?
 
-It confirms a message by its key, topic, queue, place and body. A copy that only others outnumber is not wrong
-by that. What queues and indexes name is no evidence here: a damaged record changes what is asked of them.
+It confirms a message by its key, topic, queue, place and body; one that waits, by key and body. A copy that
+only others outnumber is not wrong by that. What queues and indexes name is no evidence here: a damaged record
+changes what is asked of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from audit.intervals import Interval
+from audit.ledger_columns import WAITING_TOPIC
 from audit.reading.layout import Replica, segment_reader
 from audit.reading.record import Record, parse
 from audit.reading.scan import window
@@ -46,9 +49,15 @@ class Witness:
         count = 0
         for record in held:
             lines = self._lines(record.uniq_key) if record.uniq_key else ()
-            place = (record.topic, record.queue_id, record.queue_offset)
-            count += any((*place, crc) in lines for crc in (record.body_crc, record.plain_crc))
+            count += any(_is_told(record, line) for line in lines)
         return count
+
+
+def _is_told(record: Record, line: Line) -> bool:
+    """A sender is told where its message goes, not where it waits."""
+    place = (record.topic, record.queue_id, record.queue_offset)
+    there = line[:3] == place or re.match(WAITING_TOPIC, record.topic) is not None
+    return there and line[3] in (record.body_crc, record.plain_crc)
 
 
 def records(r: Replica, begin: int, until: int) -> list[Record]:

@@ -11,7 +11,7 @@ from audit.reading.record import MAGIC_BLANK
 from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, make_queued, run_local, topic_created_again
-from tests.audit.stores import SEGMENT, LogWriter, look, patch, record
+from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record
 
 
 def _at(writer: LogWriter, n: int) -> int:
@@ -42,6 +42,23 @@ def test_a_ledger_outweighs_two_copies_that_are_altered_alike(right: int, tmp_pa
     assert _differ(report) == [(store.name, "error", 1, words) for store in altered]
     repair = f"keelmq store repair {{}} --from {stores[right]}"
     assert _commands(report) == [(store.name, repair.format(store)) for store in altered]
+
+
+def test_a_ledger_outweighs_two_copies_of_a_message_that_waits(tmp_path: Path) -> None:
+    """Its sender was told its topic and queue, not those in which it waits for its time."""
+    topic = "SCHEDULE_TOPIC_XXXX"
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(10)
+    at = writer.add(b"late", key="late", topic=topic, queue_id=2)
+    writer.fill(10, mark="n")
+    writer.confirm(epochs=[(1, 0)])
+    stores = copies(writer.root)
+    for store in stores[1:]:
+        patch(store, at, record(at, 0, b"LATE", key="late", topic=topic, queue_id=2))
+    told = [row | ({"topic": "T", "queue_id": 1} if row["phys_offset"] == at else {}) for row in writer.rows]
+    report = run_local(stores, ledger_at(tmp_path, told))
+    assert {replica for replica, *_ in _differ(report)} == {"r1", "r2"}
+    assert "r0" not in {replica for replica, _ in _commands(report)}
 
 
 def test_without_a_ledger_most_copies_of_a_body_are_right(tmp_path: Path) -> None:
