@@ -123,9 +123,11 @@ def taken(facts: Facts, looked: Mapping[int, Beside]) -> dict[int, Interval]:
 
 
 def taken_from_all(facts: Facts, looked: Mapping[int, Beside]) -> list[Interval]:
-    """The same, of what no replica's note says retention removed."""
-    noted = [own.log_start for at, own in looked.items() if facts.replicas[at].clean]
-    kept_from = max([0, *noted])
+    """The same, but for what most replicas note as gone before they stopped: retention took that. One alone
+    may have joined late, and have begun there."""
+    settled = [own for at, own in looked.items() if facts.replicas[at].clean and not own.written_by_others]
+    noted = sorted((own.log_start for own in settled if own.log_start >= 0), reverse=True)
+    kept_from = noted[len(noted) // 2] if noted else 0
     spans = [(max(begin, kept_from), end) for begin, end in taken(facts, looked).values()]
     return [span for span in spans if span[0] < span[1]]
 

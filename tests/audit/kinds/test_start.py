@@ -190,7 +190,7 @@ def test_what_one_replica_still_holds_is_not_lost(tmp_path: Path) -> None:
     assert (report.verdict, report.lost, report.expired) == ("warnings", 0, 0)
 
 
-def test_what_one_replica_notes_as_taken_by_retention_is_too_old_whoever_else_lacks_it(
+def test_what_most_replicas_note_as_taken_by_retention_is_too_old(
     tmp_path: Path,
 ) -> None:
     """Two stopped after their retention, the third before its own; its oldest segment was removed by hand."""
@@ -201,3 +201,15 @@ def test_what_one_replica_notes_as_taken_by_retention_is_too_old_whoever_else_la
     report = run_local(stores, ledger)
     assert (report.lost, report.expired) == (0, len(gone))
     assert [f.replica for f in report.findings if f.kind == "missing_start"] == ["r2"]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_where_one_replica_began_late_says_nothing_of_what_was_taken_from_the_others(
+    count: int, tmp_path: Path
+) -> None:
+    """It joined late, as with ``syncFromLastFile``. The others had all when they stopped."""
+    stores, writer, ledger = _group_and_ledger(tmp_path)
+    _noted(stores[count - 1], 2 * SEGMENT)
+    gone = [row for row in writer.rows if int(str(row["phys_offset"])) < 2 * SEGMENT]
+    report = run_local(stores[:count], ledger)
+    assert (report.verdict, report.lost, report.expired) == ("diverged", len(gone), 0)
