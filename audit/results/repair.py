@@ -30,7 +30,8 @@ _OUTVOTED: Final = (
     "those first."
 )
 _NO_SOURCE: Final = (
-    "No other copy is right everywhere: mend the others first, or start it with an empty store."
+    "No other copy is right everywhere: mend the others first. Until then keep this one, which may be right "
+    "where they are not."
 )
 _UNDECIDED: Final = (
     "Which copy is right is open: give all replicas, or a ledger; then decide, as no command can."

@@ -77,6 +77,20 @@ def test_no_copy_that_the_ledger_confirms_is_overwritten(tmp_path: Path) -> None
     assert not any(f" repair {stores[0]}" in command for _, command in commands)
 
 
+def test_no_copy_is_given_up_while_no_other_is_right_everywhere(tmp_path: Path) -> None:
+    """r1 is wrong in one record, as r2 is, and alone is right in another."""
+    stores, writer, ledger = make(tmp_path)
+    _altered(stores[1:], writer)
+    for store in (stores[0], stores[2]):
+        patch(store, _at(writer, 30) + 90, b"?")
+    at = _at(writer, 60) + 41
+    patch(stores[0], at, bytes([look(stores[0], at, 1)[0] ^ 4]))
+    report = run_local(stores, ledger)
+    told = [step.why for step in steps(report.findings, report.replicas)]
+    assert told
+    assert not any("empty store" in why for why in told)
+
+
 def _blank(stores: list[Path], begin: int) -> None:
     left = SEGMENT - begin % SEGMENT
     for store in stores:
