@@ -138,6 +138,8 @@ class Copies:
         table.revision = self.revision
         if not table.gathered:
             self._urgent = self._synced = self.revision
+        if not self._slaves:
+            return
         now_ms = self._env.monotonic_ms()
         for slave in self._slaves.values():
             if slave.behind_ms is None:

@@ -102,10 +102,19 @@ class OffsetTable:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """What a consumer reports; an offset may go back (a reset is one)."""
-        queues = self._table.setdefault((topic, group), {})
-        if queues.get(queue_id) != offset:
+        pair = (topic, group)
+        queues = self._table.get(pair)
+        if queues is None:
+            self._table[pair] = {queue_id: offset}
+            self._note(pair)
+        elif queues.get(queue_id) == offset:
+            return
+        else:
             queues[queue_id] = offset
-            self._changed((topic, group))
+            self.text.touched(SEPARATOR.join(pair))  # ``_note`` of one that was there: most pulls commit
+        self.mark += 1
+        self._move(pair)
+        self._is_newer()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """An operator has the group go on elsewhere: ``resets`` says so until it does."""
@@ -438,6 +447,9 @@ class OffsetTable:
         for key in keys:
             self._note(key)
             self._move(key)
+        self._is_newer()
+
+    def _is_newer(self) -> None:
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -212,7 +213,7 @@ class TableFiles:
         self.timed.on_change.append(lambda: copies.changed("timers"))
         context.topics.on_change.append(lambda names: copies.changed("topics"))
         context.groups.on_change.append(lambda: copies.changed("groups"))
-        offsets.on_change.append(lambda: copies.changed("offsets"))
+        offsets.on_change.append(partial(copies.changed, "offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
         context.groups.modes.on_change.append(lambda: copies.changed("modes"))
         context.trust.directory.on_change.append(lambda: copies.changed("auth"))

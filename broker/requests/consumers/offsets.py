@@ -127,17 +127,19 @@ def need_pair(context: BrokerContext, group: str, topic: str) -> None:
 def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, offset: int) -> bool:
     """A consumer tells how far its group is, at a broker that keeps offsets; False: that was before they were
     reset, and is not noted. Raises Refused."""
-    need_pair(context, group, topic)
+    offsets = context.offsets
+    if not offsets.has(group, topic):
+        need_pair(context, group, topic)
     if context.role_state.is_master:
-        if context.offsets.resets.count:
+        if offsets.resets.count:
             now_ms = context.env.monotonic_ms()
-            if context.offsets.reset_stands(group, topic, queue_id, now_ms) is not None:
+            if offsets.reset_stands(group, topic, queue_id, now_ms) is not None:
                 return False
         # One that read more at a former master than this one got must not skip what is written there next.
         offset = min(offset, context.store.next_offset(topic, queue_id))
-        context.offsets.commit(group, topic, queue_id, offset)
+        offsets.commit(group, topic, queue_id, offset)
     else:
-        context.offsets.hold_for_master(group, topic, queue_id, offset)
+        offsets.hold_for_master(group, topic, queue_id, offset)
     return True
 
 
