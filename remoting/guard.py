@@ -266,23 +266,26 @@ class Made:
 
     def __init__(self) -> None:
         self.size = 0
-        self._turned = asyncio.Event()
+        self._turned: asyncio.Event | None = None  # somebody waits
 
-    def add(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
+    def add(self, size: int) -> None:
         """A long answer was made."""
         if not self.size:
-            loop.call_soon(self._new_turn)
+            asyncio.get_running_loop().call_soon(self._new_turn)
         self.size += size
 
     async def next_turn(self) -> None:
         """Return when a turn of the loop has room for another long answer."""
         while self.size > MADE_BYTES_MAX:
+            if self._turned is None:
+                self._turned = asyncio.Event()
             await self._turned.wait()
 
     def _new_turn(self) -> None:
         self.size = 0
-        self._turned.set()
-        self._turned = asyncio.Event()
+        if self._turned is not None:
+            self._turned.set()
+            self._turned = None
 
 
 class Guard:

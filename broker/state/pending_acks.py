@@ -153,7 +153,7 @@ class PendingAcks:
         ``end`` never goes down between two calls without a ``drop`` in between.
         """
         if self.made is not None and len(answers) >= LONG_ANSWER_BYTES:
-            self.made.add(len(answers), asyncio.get_running_loop())
+            self.made.add(len(answers))
         if self._wait_flush:
             if self._flushed() < end:
                 self._sync_to(end)

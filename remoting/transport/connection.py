@@ -505,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
                 answer.flag |= FLAG_RESPONSE
                 self.send(answer)
                 if len(answer.body) >= LONG_ANSWER_BYTES:
-                    guard.made.add(len(answer.body), self._loop)
+                    guard.made.add(len(answer.body))
             if self.share.standing is _PROBATION:
                 self.close()
         finally:
@@ -571,7 +571,7 @@ class Connection(asyncio.BufferedProtocol):
             left = outbox.next_piece()
         if left:
             transport.write(left)
-        if unread := self.untaken:
+        if (left or outbox.sending) and (unread := self.untaken):
             guard.on_unread(self, unread)
         if outbox.sending and not gate.unread:
             guard.lines.writes.wait(self)

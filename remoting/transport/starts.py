@@ -70,14 +70,16 @@ class Starts:
 
     def take(self, *, first: bool = False) -> bool:
         """Whether one more request, ``first``: of one that goes first, may begin in this turn; it counts."""
-        self._arm()
+        if self._armed_ms is None:
+            self._arm()
         if first:
             found = self._first_left > 0
             self._first_left -= found
             return found
-        if not self._left or self._is_long():
+        left = self._left
+        if not left or (self._share - left >= LEAST and self._is_long()):
             return False
-        self._left -= 1
+        self._left = left - 1
         return True
 
     def wait(self, connection: Waiting) -> None:
@@ -103,8 +105,9 @@ class Starts:
     def _turn(self) -> None:
         assert self._armed_ms is not None, "somebody waits for this turn"
         took_ms = self._now_ms() - self._armed_ms
-        self._share = share_after(self._share, took_ms, A_TURN)
-        self._first_share = share_after(self._first_share, took_ms, OF_PEERS)
+        if took_ms > TURN_MS or self._share < A_TURN or self._first_share < OF_PEERS:
+            self._share = share_after(self._share, took_ms, A_TURN)
+            self._first_share = share_after(self._first_share, took_ms, OF_PEERS)
         self._armed_ms = None
         self._left, self._first_left = self._share, self._first_share
         line, first = self._line, self._first

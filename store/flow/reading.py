@@ -128,17 +128,15 @@ class _Places:
         return at + 1
 
 
-def _outside(offset: int, low: int, high: int) -> Got | None:
-    """What is said of an offset that no entry has; None: there is one."""
+def _outside(offset: int, low: int, high: int) -> Got:
+    """What is said of an offset that no entry has."""
     if high == 0 or low == high:
         return Got(GetStatus.NO_MESSAGE_IN_QUEUE, high, low, high, [], 0)
     if offset < low:
         return Got(GetStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
     if offset == high:
         return Got(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high, [], 0)
-    if offset > high:
-        return Got(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
-    return None
+    return Got(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
 
 
 class Reader:
@@ -171,9 +169,8 @@ class Reader:
             status = GetStatus.NO_MESSAGE_IN_QUEUE if start else GetStatus.NO_QUEUE
             return Got(status, start, start, start, [], 0)
         low, high = queue.min_offset, queue.max_offset
-        outside = _outside(offset, low, high)
-        if outside is not None:
-            return outside
+        if not low <= offset < high:
+            return _outside(offset, low, high)
         found = self._gather(queue, offset, max_count, max_bytes, wanted)
         if found is not None:
             return Got(GetStatus.FOUND, found[2], low, high, [found[0]], found[1])

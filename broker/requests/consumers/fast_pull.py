@@ -9,7 +9,6 @@ holds the two together (``tests/broker/requests/consumers/test_fast_pull.py``).
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -312,7 +311,7 @@ class FastReads:
             slow.on_answered(_NAME_OF[request.code], connection.remote, took_s, answer.code)
             self._send(connection, request, answer)
             if len(answer.body) >= LONG_ANSWER_BYTES:
-                self._guard.made.add(len(answer.body), asyncio.get_running_loop())
+                self._guard.made.add(len(answer.body))
         return True
 
     def _send(self, connection: Connection, request: Command, answer: Told | Command) -> None:

@@ -66,7 +66,7 @@ class Way:
         self._sink = Sink()
         guard = SimpleNamespace(
             starts=SimpleNamespace(take=lambda: True),
-            made=SimpleNamespace(size=0, add=lambda size, loop: None),
+            made=SimpleNamespace(size=0, add=lambda size: None),
             slow=SlowTurns("broker", lambda: 0.0),
         )
         with pytest.MonkeyPatch.context() as patch:
