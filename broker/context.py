@@ -157,9 +157,8 @@ class BrokerContext:
             return max(end, self.store.next_offset(topic, queue_id))
         return end
 
-    def got(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+    def got(self, topic: str, group: str, messages: int, size_bytes: int, now_ms: float) -> None:
         """A consumer group was given so many messages of a topic, and so many bytes of records."""
-        now_ms = self.env.monotonic_ms()
         self.stats.got(messages)
         key = f"{topic}@{group}"
         self.stats.counters.add("GROUP_GET_NUMS", key, messages, now_ms)

@@ -6,7 +6,7 @@ the original answers it. Field names and the short names of SEND_MESSAGE_V2 are 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from model.codes import Request, Response
@@ -218,6 +218,8 @@ class PullHeader:
     expression_type: str = "TAG"
     bytes_max: int | None = None
     request_source: int = -1
+    standing: object = field(default=None, compare=False, repr=False)
+    """What a broker keeps of a header that comes again and again, with other numbers."""
 
     @property
     def suspend(self) -> bool:

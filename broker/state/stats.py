@@ -74,6 +74,11 @@ class Stats:
         self.get_total += messages
         self.found_total += 1
 
+    def took(self, get_ms: float) -> None:
+        """A look into a queue took so long."""
+        if get_ms > self.get_longest_ms:
+            self.get_longest_ms = get_ms
+
     @property
     def totals(self) -> Totals:
         return Totals(self.put_total, self.found_total, self.missed_total, self.get_total)

@@ -13,8 +13,9 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.requests.consumers.pull import PullProcessor, Told
+from broker.requests.consumers.pull import PullProcessor
 from broker.requests.consumers.pull_heads import compiled_heads
+from broker.requests.consumers.told import Told
 from broker.requests.fast_path import FastPath
 from broker.state.effort import NoRoom
 from model.codes import Request, Response, label_of
@@ -296,7 +297,7 @@ class FastReads:
         slow = self._guard.slow
         began_ms = slow.now_ms()
         try:
-            answer: Told | Command | None = self._pulls.tell(connection, request, header)
+            answer: Told | Command | None = self._pulls.tell_again(connection, request, header)
         except NoRoom:
             return False
         except Refused as refused:

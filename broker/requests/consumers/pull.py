@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.asking import Asking
 from broker.requests.consumers.choosing import is_stalled, look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
+from broker.requests.consumers.standing import Standing, standing_of
+from broker.requests.consumers.told import FOUND, REMARKS, Told, code_of
 from broker.requests.consumers.waking import Searches, Waking, failed
 from broker.state.clients import SQL92, TAG, Subscription, too_long
 from broker.state.effort import NoRoom
@@ -26,7 +28,7 @@ from model.errors import Refused
 from model.message import LMQ_PREFIX
 from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.codec import Command
-from remoting.headers import PullAnswer, PullHeader
+from remoting.headers import PullHeader
 from remoting.service import Connection
 from runtime.sizes import text_bytes
 from runtime.tasks import Tasks
@@ -42,33 +44,9 @@ SHORT_POLLING_MS: Final = 1000
 """How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer
 comes again the moment it is answered."""
 BYTES_MAX: Final = 4 * 1024 * 1024
-MASTER: Final = 0
 PASSED_MAX: Final = 32
 NOT_DUE_AT_ONCE: Final = 32
 """So many held pulls are gone past between two looks at the clock."""
-
-_REMARKS: Final = {status: status.name for status in GetStatus}
-FOUND: Final = _REMARKS[GetStatus.FOUND]
-"""What is remarked where the code is SUCCESS."""
-
-
-class Told(NamedTuple):
-    """What a pull is answered: offsets are where to read on, and the least and the greatest of its queue."""
-
-    code: Response
-    remark: str
-    next_offset: int
-    least: int
-    most: int
-    topic_sys_flag: int
-    group_sys_flag: int
-    body: bytes
-
-    def reply(self, request: Command) -> Command:
-        ext = PullAnswer(
-            self.next_offset, self.least, self.most, MASTER, self.topic_sys_flag, self.group_sys_flag
-        ).to_ext()
-        return request.reply(self.code, remark=self.remark, ext=ext, body=self.body)
 
 
 def _replied(request: Command, told: Told | None) -> Command | None:
@@ -137,6 +115,55 @@ class PullProcessor:
         self._context.trust.need_seen(connection, request, header.topic)
         topic, group = self._allowed(header)
         subscription, got = self._found(header, group, read, in_turn=in_turn)
+        return self._given(connection, request, header, (subscription, topic, group), got)
+
+    def tell_again(self, connection: Connection, request: Command, header: PullHeader) -> Told | None:
+        """``tell`` of a header that comes again and again with other numbers, and whose topic anybody may
+        see (``Trust.need_seen``): it keeps what the rules found."""
+        standing, context = header.standing, self._context
+        if not isinstance(standing, Standing) or not standing.holds(context, header.group):
+            header.standing = None
+            told = self.tell(connection, request, header)
+            if told is not None and told.code is Response.SUCCESS:
+                header.standing = self._standing(header)
+            return told
+        offset, first, resets = header.queue_offset, standing.first, context.offsets.resets
+        if offset < first:
+            return self.tell(connection, request, header)
+        began_ms = context.env.monotonic_ms()
+        got = context.store.reader.get(
+            header.topic, header.queue_id, offset, standing.count_max, standing.bytes_max, standing.codes
+        )
+        now_ms = context.env.monotonic_ms()
+        context.stats.took(now_ms - began_ms)
+        topic, group = standing.topic, standing.group
+        if got.status is not GetStatus.FOUND or resets.count:
+            return self._given(connection, request, header, (standing.subscription, topic, group), got)
+        if standing.commits and header.commit_offset >= 0 and context.role_state.keeps_offsets:
+            note_offset(context, header.group, header.topic, header.queue_id, header.commit_offset)
+        body, least = self._read(header, got, now_ms), max(got.min_offset, first)
+        flags = topic.sys_flag, group.group_sys_flag
+        return Told(Response.SUCCESS, FOUND, got.next_offset, least, got.max_offset, *flags, body)
+
+    def _standing(self, header: PullHeader) -> Standing | None:
+        """What holds for its next pull, too; None: each is to be looked at as if it were the first. Raises
+        Refused."""
+        topic, group = self._allowed(header)
+        if header.has_subscription:
+            return None
+        subscription = self._subscription(header, group)
+        return standing_of(self._context, header, (topic, group, subscription), self._most(header))
+
+    def _given(
+        self,
+        connection: Connection,
+        request: Command,
+        header: PullHeader,
+        found: tuple[Subscription, TopicConfig, SubscriptionGroupConfig],
+        got: Got,
+    ) -> Told | None:
+        """The answer of what there is, or None while the pull is held."""
+        subscription, topic, group = found
         got = self._reset(connection, header, hears=not request.is_oneway) or got
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         commits = commits and got.status is not GetStatus.OFFSET_RESET
@@ -167,9 +194,7 @@ class PullProcessor:
             raise NoRoom
         began_ms = monotonic_ms()
         got = self._get(header, subscription)
-        took_ms = monotonic_ms() - began_ms
-        if took_ms > stats.get_longest_ms:
-            stats.get_longest_ms = took_ms
+        stats.took(monotonic_ms() - began_ms)
         if chooses and is_stalled(got, header.queue_offset):
             raise NoRoom(subscription)
         return subscription, got
@@ -284,16 +309,12 @@ class PullProcessor:
 
     def _get(self, header: PullHeader, subscription: Subscription, *, put_off: bool = False) -> Got:
         """What there is. ``put_off``: its expression is asked about nothing, as if this turn had no room."""
-        bytes_max = self._config.transfer_bytes_in_memory
-        if header.bytes_max is not None:
-            bytes_max = min(bytes_max, max(1, header.bytes_max))
         first = self._context.topics.first_offset(header.topic, header.queue_id)
         if header.queue_offset < first:
             end = self._context.store.max_queue_offset(header.topic, header.queue_id)
             return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
         topic, queue_id, get = header.topic, header.queue_id, self._context.store.get
-        count_max = max(1, min(header.count_max, self._config.transfer_count_in_memory))
-        bytes_max = min(bytes_max, BYTES_MAX)
+        count_max, bytes_max = self._most(header)
         if subscription.chooses is None:
             return get(topic, queue_id, header.queue_offset, count_max, bytes_max, subscription.codes or None)
         key = (topic, queue_id, header.queue_offset, subscription.expression)
@@ -316,6 +337,13 @@ class PullProcessor:
                 self._passed.clear()
             self._passed[key] = got
         return got
+
+    def _most(self, header: PullHeader) -> tuple[int, int]:
+        """Messages and bytes of one answer."""
+        bytes_max = self._config.transfer_bytes_in_memory
+        if header.bytes_max is not None:
+            bytes_max = min(bytes_max, max(1, header.bytes_max))
+        return max(1, min(header.count_max, self._config.transfer_count_in_memory)), min(bytes_max, BYTES_MAX)
 
     def _reset(self, connection: Connection, header: PullHeader, *, hears: bool) -> Got | None:
         """Where its group is to go on by an operator's word, where a pull is to be told now. ``hears``: it
@@ -344,7 +372,7 @@ class PullProcessor:
     def _waits(self, got: Got, held: Held) -> bool:
         if got.status is GetStatus.OFFSET_RESET:
             return False
-        code = _code(got, held.header)
+        code = code_of(got, held.header)
         context = self._context
         # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
         moved = code == Response.PULL_OFFSET_MOVED
@@ -370,20 +398,16 @@ class PullProcessor:
         group: SubscriptionGroupConfig,
         got: Got,
     ) -> Told:
-        code = _code(got, header)
+        code = code_of(got, header)
         next_offset = got.next_offset
         if got.status is GetStatus.OFFSET_RESET:
             pair, now_ms = (header.topic, header.group), self._context.env.monotonic_ms()
             self._context.offsets.resets.on_told(pair, header.queue_id, connection, now_ms)
         body, remark = b"", FOUND
         if code is Response.SUCCESS:
-            self._context.stats.pulled.note(header.group, header.topic, header.queue_id, next_offset)
-            body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
-            self._context.got(header.topic, header.group, got.count, len(body))
-            age_ms = self._context.env.now_ms() - store_timestamp_of(body)
-            self._context.stats.age_when_read.observe(age_ms / 1000)
+            body = self._read(header, got, self._context.env.monotonic_ms())
         else:
-            remark = _REMARKS[got.status]
+            remark = REMARKS[got.status]
         if (
             code is Response.PULL_OFFSET_MOVED
             and got.status is not GetStatus.OFFSET_RESET
@@ -398,6 +422,15 @@ class PullProcessor:
         return Told(
             code, remark, next_offset, least, got.max_offset, topic.sys_flag, group.group_sys_flag, body
         )
+
+    def _read(self, header: PullHeader, got: Got, now_ms: float) -> bytes:
+        """Count what is handed out; the records."""
+        context, chunks = self._context, got.chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        context.stats.pulled.note(header.group, header.topic, header.queue_id, got.next_offset)
+        context.got(header.topic, header.group, got.count, len(body), now_ms)
+        context.stats.age_when_read.observe((context.env.now_ms() - store_timestamp_of(body)) / 1000)
+        return body
 
     # Waiting
 
@@ -562,18 +595,3 @@ def need_filter(config: BrokerConfig, subscription: Subscription) -> None:
             "The broker's consumer filter data is not exist!Your expression may be wrong!",
             Response.FILTER_DATA_NOT_EXIST,
         )
-
-
-def _code(got: Got, header: PullHeader) -> Response:
-    """The original's table from what the queue said to what the consumer is told."""
-    status = got.status
-    if status is GetStatus.FOUND:
-        return Response.SUCCESS
-    if status in (GetStatus.NO_MATCHED, GetStatus.OFFSET_FOUND_NULL):
-        return Response.PULL_RETRY_IMMEDIATELY
-    if status is GetStatus.OFFSET_OVERFLOW_ONE:
-        return Response.PULL_NOT_FOUND
-    if status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_QUEUE):
-        at_end = header.queue_offset in (0, got.max_offset)
-        return Response.PULL_NOT_FOUND if at_end else Response.PULL_OFFSET_MOVED
-    return Response.PULL_OFFSET_MOVED

@@ -9,7 +9,7 @@ import struct
 from types import ModuleType
 from typing import Final
 
-from broker.requests.consumers.pull import FOUND, MASTER, Told
+from broker.requests.consumers.told import FOUND, MASTER, Told
 from model.codes import Response
 from remoting import codec
 from remoting.codec import Command

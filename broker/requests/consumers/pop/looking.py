@@ -74,7 +74,7 @@ class LookProcessor:
         del ext["startOffsetInfo"], ext["msgOffsetInfo"]
         if not chunks:
             return request.reply(Response.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE", ext=ext)
-        context.got(header.topic, header.group, count, size)
+        context.got(header.topic, header.group, count, size, context.env.monotonic_ms())
         return request.reply(remark="FOUND", ext=ext, body=b"".join(chunks))
 
     async def notify(self, connection: Connection, request: Command) -> Command | None:

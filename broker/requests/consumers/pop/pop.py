@@ -377,7 +377,7 @@ class PopProcessor:
         taken.records += records
         size = sum(map(len, records))
         taken.size += size
-        self._context.got(topic, header.group, len(records), size)
+        self._context.got(topic, header.group, len(records), size, self._context.env.monotonic_ms())
 
     def _in_order(self, taken: Taken, key: Key, start: int, offsets: list[int]) -> None:
         """The offset stays until the messages are acknowledged: there is no checkpoint."""

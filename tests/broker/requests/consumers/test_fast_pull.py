@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from broker.requests.consumers import fast_pull
 from broker.requests.consumers.fast_pull import KNOWN_BYTES, FastReads, KnownPulls
-from broker.requests.consumers.pull import Told
 from broker.requests.consumers.pull_heads import compiled_heads
+from broker.requests.consumers.told import Told
 from model.codes import Request, Response
 from model.errors import PeerError, Refused
 from remoting import codec
@@ -305,7 +305,7 @@ def reads(refused: Refused | None = None) -> FastReads:
         made=SimpleNamespace(size=0),
         slow=slow,
     )
-    return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(tell=tell)), cast(Any, guard))
+    return FastReads(cast(Any, sends), cast(Any, SimpleNamespace(tell_again=tell)), cast(Any, guard))
 
 
 @pytest.mark.parametrize("order", ["ppp", "opp", "pop", "ppo", "o"])
