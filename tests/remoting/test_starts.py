@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 from remoting.codec import Command, encode
 from remoting.transport.connection import Connection
-from remoting.transport.starts import A_TURN, LEAST, OF_PEERS, TURN_MS, Starts, share_after
+from remoting.transport.starts import A_TURN, KNOWN, LEAST, OF_PEERS, TURN_MS, Starts, share_after
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200
@@ -129,6 +129,29 @@ async def test_a_turn_that_has_been_long_begins_no_more_than_the_least() -> None
     before = line.asked
     await asyncio.sleep(0)
     assert line.asked - before == LEAST
+
+
+async def test_of_known_requests_a_few_count_as_one_and_a_turn_is_as_long_as_with_others() -> None:
+    now = [0.0]
+    starts = Starts(lambda: now[0])
+    begun = 0
+    while starts.take_known():
+        begun += 1
+    assert begun == KNOWN * A_TURN
+    assert not starts.take()
+    await asyncio.sleep(0)
+    assert starts.take_known()
+    others = 0
+    while starts.take():
+        others += 1
+    assert others == A_TURN - 1
+    assert [starts.take_known() for _ in range(KNOWN)] == [True] * (KNOWN - 1) + [False]
+    await asyncio.sleep(0)
+    begun = 0
+    while starts.take_known():
+        begun += 1
+        now[0] += TURN_MS * 0.6
+    assert begun == LEAST, "each may take long: a read may wait for the disk"
 
 
 def test_the_share_of_a_turn_stays_between_its_bounds() -> None:

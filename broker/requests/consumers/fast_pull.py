@@ -289,7 +289,7 @@ class FastReads:
         guard = self._guard
         if connection.handling or guard.made.size > MADE_BYTES_MAX or connection.untaken > UNSENT_BYTES_HIGH:
             return False
-        return guard.starts.take()
+        return guard.starts.take_known()
 
     def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
         """False: the consumer is to be asked what it wants, or its expression looked at in a later turn, for
