@@ -1,6 +1,7 @@
 """How does a slave's log follow its master's? Handshake and frames in, what to do with the log out.
 
-No I/O or clock of its own: what this replica's log holds comes as a value (``OwnLog``), time as ``now_ms``.
+No I/O or clock of its own: what this replica's log holds comes as a value (``OwnLog``; ``Reach``, which is
+made for each frame), time as ``now_ms``.
 One question it asks back, by the callback ``ReadOwn``: bytes of its own log, to compare. ``Following`` is
 the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
 
@@ -51,6 +52,15 @@ class OwnLog(NamedTuple):
         if not self.epochs:
             return self.begin if self.end > self.begin else None
         return self.classic_from if self.classic_from is not None and self.classic_from < self.end else None
+
+
+class Reach(NamedTuple):
+    """How far this replica's log reaches at one moment: what each frame needs of ``OwnLog``."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    flushed: PhysicalOffset
+    epochs: Sequence[EpochStart] = ()
 
 
 class Master(NamedTuple):
@@ -206,7 +216,7 @@ class _Acks:
         self._said = NOWHERE
 
     def next_end(
-        self, own: OwnLog, tail: TailCompare | None, *, empty: bool, always: bool
+        self, own: Reach, tail: TailCompare | None, *, empty: bool, always: bool
     ) -> PhysicalOffset | None:
         """What to tell the master now, or None. ``always``: also what it was told before."""
         end = min(own.end, own.flushed) if self._synced else own.end
@@ -246,7 +256,7 @@ class Following:
         """Whether our log is known to go on in the master's."""
         return self._greeted and (self._tail is None or self._tail.compared)
 
-    def ack(self, own: OwnLog, *, always: bool = False) -> PhysicalOffset | None:
+    def ack(self, own: Reach, *, always: bool = False) -> PhysicalOffset | None:
         """How far to acknowledge now, bytes; None: there is nothing new to say, or not yet."""
         if not self._greeted:
             return None
@@ -266,7 +276,7 @@ class Following:
             actions += self._agree_by_epochs(frame, own, master)
         return actions
 
-    def on_frame(self, frame: Transfer, own: OwnLog, now_ms: float) -> list[Action]:
+    def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         actions: list[Action] = []
         if self._tail is not None and not self._tail.compared:
             rest = self._compared(self._tail, frame, own, now_ms, actions)
@@ -282,19 +292,16 @@ class Following:
                 text = f"the master sends from {frame.offset}, our log ends at {own.end}"
                 return [*actions, CannotGoOn(text, frame.offset)]
             raise PeerError(f"the master sent offset {frame.offset}, our log ends at {own.end}")
-        at, end = frame.offset, own.end
-        # An epoch goes before its own bytes and behind all others: noted any earlier, a log without them
-        # would pass for one that reached it.
-        for note in self._epochs_to_note(frame, own.epochs[-1] if own.epochs else None):
-            if note.start > at:
-                actions.append(Append(at, frame.body[at - frame.offset : note.start - frame.offset]))
-                at = note.start
-            actions.append(note)
+        at, end, body = frame.offset, own.end, frame.body
+        last = own.epochs[-1] if own.epochs else None
+        if last != (frame.epoch, frame.epoch_start):  # else there is none to note: nearly always
+            at = self._note_epochs(frame, last, actions)
+            body = frame.body[at - frame.offset :]
         if frame.body:
             end = PhysicalOffset(frame.offset + len(frame.body))
             self._empty = False
         if at < end:
-            actions.append(Append(at, frame.body[at - frame.offset :]))
+            actions.append(Append(at, body))
         actions.append(Confirm(min(max(frame.confirmed, _BEGIN), end)))
         return actions
 
@@ -353,7 +360,7 @@ class Following:
         return [*actions, ForgetEpochs(point), Agreed()]
 
     def _compared(
-        self, tail: TailCompare, frame: Transfer, own: OwnLog, now_ms: float, actions: list[Action]
+        self, tail: TailCompare, frame: Transfer, own: Reach, now_ms: float, actions: list[Action]
     ) -> Transfer | None:
         """What of ``frame`` lies behind our end, which is the master's up to there; None: not known yet."""
         if frame.offset != tail.at:
@@ -378,6 +385,17 @@ class Following:
             frame.confirmed,
             frame.body[known:],
         )
+
+    def _note_epochs(self, frame: Transfer, last: EpochStart | None, actions: list[Action]) -> PhysicalOffset:
+        """Note the epochs that begin in the frame, each before its own bytes and behind all others: noted any
+        earlier, a log without them would pass for one that reached it. Up to where bytes are appended."""
+        at = frame.offset
+        for note in self._epochs_to_note(frame, last):
+            if note.start > at:
+                actions.append(Append(at, frame.body[at - frame.offset : note.start - frame.offset]))
+                at = note.start
+            actions.append(note)
+        return at
 
     def _epochs_to_note(self, frame: Transfer, last: EpochStart | None) -> list[NoteEpoch]:
         epoch = (frame.epoch, frame.epoch_start)
@@ -409,14 +427,14 @@ class ClassicFollowing:
     def agreed(self) -> bool:
         return self._tail.compared
 
-    def ack(self, own: OwnLog, *, always: bool = False) -> PhysicalOffset | None:
+    def ack(self, own: Reach, *, always: bool = False) -> PhysicalOffset | None:
         """See ``Following.ack``."""
         return self._acks.next_end(own, self._tail, empty=self._empty, always=always)
 
     def on_handshake(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         raise PeerError("a handshake in the protocol that has none")
 
-    def on_frame(self, frame: Transfer, own: OwnLog, now_ms: float) -> list[Action]:
+    def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         """See ``Following.on_frame``."""
         tail = self._tail
         at = own.end if tail.compared else tail.at

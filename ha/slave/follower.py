@@ -100,13 +100,13 @@ class _Retries:
     def on_reseed(self) -> None:
         self._mark = self._parts.store.log.end
 
-    def on_progress(self) -> None:
+    def on_progress(self, now_ms: float) -> None:
         """A frame was taken."""
         end = self._parts.store.log.end
         if end - self._mark >= STEADY_BYTES:
             self._mark = end
             self.backoff.reset()
-        elif self._parts.env.monotonic_ms() - self._since_ms >= STEADY_MS:
+        elif now_ms - self._since_ms >= STEADY_MS:
             self.backoff.reset()
 
 
@@ -281,22 +281,24 @@ class Follower:
             for hook in self.on_agree:
                 hook()
 
-    def on_progress(self, epoch: Epoch) -> None:
+    def on_progress(self, epoch: Epoch, now_ms: float) -> None:
         """A frame of a master in ``epoch`` was taken. When it is not the first one, the next failure is
         retried soon."""
-        if self._session is not None:
-            self._session.epoch = epoch
+        session = self._session
+        if session is not None:
+            session.epoch = epoch
         if self.master.rocketmq_peer and not self.followed_rocketmq:
             self.master = self.master._replace(followed_rocketmq=True)
-        self._retries.on_progress()
+        self._retries.on_progress(now_ms)
         if self._situation.state is not State.FOLLOWING:
             log.info("following %s from %d", self.address, self._parts.store.log.end)
             self._situation = _Situation(State.FOLLOWING)
-        self.on_agreed()
+        if session is not None and not session.agreed:
+            self.on_agreed()
 
     def _flushed(self, _flushed: PhysicalOffset) -> None:
         if self._session is not None:
-            self._session.link.report()
+            self._session.link.report(self._now_ms())
 
     # The loop
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ha.slave.follow import ClassicFollowing, Following, Master
-from ha.slave.own_log import LogActions, own_log
+from ha.slave.own_log import LogActions, own_log, reach
 from ha.slave.parts import Parts
 from ha.wire.classic_codec import TransferReader, encode_report
 from ha.wire.codec import (
@@ -46,7 +46,7 @@ class Owner(Protocol):
     def on_agreed(self) -> None:
         """Our log goes on in the master's."""
 
-    def on_progress(self, epoch: Epoch) -> None:
+    def on_progress(self, epoch: Epoch, now_ms: float) -> None:
         """A frame of a master in ``epoch`` was taken."""
 
 
@@ -144,7 +144,7 @@ class MasterLink(asyncio.BufferedProtocol):
             transport.write(self._dialect.greeting)
         else:
             self._sync()
-            self.report(always=True)
+            self.report(self._env.monotonic_ms(), always=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -183,40 +183,41 @@ class MasterLink(asyncio.BufferedProtocol):
 
     def _read(self, size: int) -> None:
         following, store, master = self._dialect.following, self._store, self._owner.master
+        now_ms = self._last_read_ms
         heard: Epoch | None = None
         for frame in self._dialect.reader.came(size):
             if isinstance(frame, MasterHandshake):
                 actions = following.on_handshake(frame, own_log(store), master)
             else:
-                actions = following.on_frame(frame, own_log(store), self._last_read_ms)
+                actions = following.on_frame(frame, reach(store), now_ms)
                 heard = frame.epoch
             if self._log.carry_out(actions, following.master_end):
                 self._owner.on_agreed()
             if isinstance(frame, MasterHandshake):
                 self._sync()
                 # At once: a RocketMQ slave waits for its idle timer here, and every reconnect costs 5 s.
-                self.report(always=True)
+                self.report(now_ms, always=True)
         if heard is not None:
             if following.agreed:
                 # A RocketMQ master may go on under an older number than the Controllers'.
-                self._owner.on_progress(self._epoch if master.rocketmq_peer else heard)
+                self._owner.on_progress(self._epoch if master.rocketmq_peer else heard, now_ms)
             self._sync()
             # Once a read, not once a frame. A heartbeat is answered too: the master sees that this slave
             # lives.
-            self.report(always=True)
+            self.report(now_ms, always=True)
 
     def _sync(self) -> None:
         log = self._store.log
         if self._config.flush_disk_type == "SYNC_FLUSH" and log.flushed < log.end:
             self._store.sync_to(log.end)
 
-    def report(self, *, always: bool = False) -> None:
+    def report(self, now_ms: float, *, always: bool = False) -> None:
         """Tell the master how far the log reaches (with SYNC_FLUSH: how far it is on disk)."""
         if self._transport is None or self._initiator is not None or self.ended.done():
             return
-        end = self._dialect.following.ack(own_log(self._store), always=always)
+        end = self._dialect.following.ack(reach(self._store), always=always)
         if end is not None:
-            self._last_write_ms = self._env.monotonic_ms()
+            self._last_write_ms = now_ms
             self._transport.write(self._dialect.encode_end(end))
 
     def _arm(self) -> None:
@@ -239,5 +240,5 @@ class MasterLink(asyncio.BufferedProtocol):
                 self.end(PeerError(f"the master was elected again, for epoch {master.epoch}"))
                 return
         if now_ms - self._last_write_ms >= self._config.ha_heartbeat_ms:
-            self.report(always=True)
+            self.report(now_ms, always=True)
         self._arm()

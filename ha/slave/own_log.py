@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from ha.slave.follow import (
     Action,
@@ -17,6 +18,7 @@ from ha.slave.follow import (
     LearnEpochs,
     NoteEpoch,
     OwnLog,
+    Reach,
     Truncate,
     text_of,
 )
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+
+_REACH: Final = partial(tuple.__new__, Reach)  # twice a frame
 
 
 class CannotGoOnError(MqError):
@@ -62,6 +66,11 @@ def own_log(store: MessageStore) -> OwnLog:
     )
 
 
+def reach(store: MessageStore) -> Reach:
+    log_ = store.log
+    return _REACH((log_.min_offset, log_.end, log_.flushed, store.epochs.entries))
+
+
 def classic_from(store: MessageStore) -> PhysicalOffset | None:
     """Where the part of the log begins that belongs to no epoch; None: there is no such part."""
     return own_log(store).without_epoch_from
@@ -94,10 +103,10 @@ class LogActions:
         store, agreed = self._store, False
         for action in actions:
             match action:
-                case Append(offset, body):
-                    store.append_raw(offset, body)
-                case Confirm(offset):
-                    store.confirm(offset)
+                case Append():
+                    store.append_raw(action.offset, action.body)
+                case Confirm():
+                    store.confirm(action.offset)
                 case NoteEpoch(epoch, start):
                     store.epochs.append(epoch, start)
                 case Truncate() as truncate:

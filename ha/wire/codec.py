@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ha.epochs import EpochStart
@@ -86,8 +85,7 @@ class MasterHandshake(NamedTuple):
     epochs: tuple[EpochStart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next, or -1:
     the heartbeat of a RocketMQ master that has no log yet. The body is a view of what was read: it holds
     until the next read."""
@@ -170,7 +168,8 @@ class SlaveReader:
 
 def _ack(buffer: bytes | bytearray, at: int) -> Ack:
     state, end = _ACK.unpack_from(buffer, at)
-    _need_state(state, TRANSFER, "slave")
+    if state != TRANSFER:
+        _need_state(state, TRANSFER, "slave")
     if end < 0:
         raise PeerError(f"slave acknowledged offset {end}")
     return Ack(end)
@@ -206,6 +205,8 @@ class MasterReader:
             if frame is None:
                 return frames
             frames.append(frame)
+            if inflow.start == inflow.end:
+                return frames
 
     def _handshake(self) -> MasterHandshake | None:
         inflow = self._inflow
@@ -236,7 +237,8 @@ class MasterReader:
                 _need_state(int.from_bytes(view[at : at + 4], "big", signed=True), TRANSFER, "master")
             return None
         state, size, offset, epoch, epoch_start, confirmed = _TRANSFER.unpack_from(view, at)
-        _need_state(state, TRANSFER, "master")
+        if state != TRANSFER:
+            _need_state(state, TRANSFER, "master")
         if not 0 <= size <= self._body_bytes_max:
             raise PeerError(f"master's frame announces {size} bytes")
         # A RocketMQ master that never confirmed anything says -1, and one without a log has nowhere to go on.

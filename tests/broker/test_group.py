@@ -251,9 +251,9 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
     stalled: set[str] = set()
     report = MasterLink.report
 
-    def stalling(self: MasterLink, *, always: bool = False) -> None:
+    def stalling(self: MasterLink, now_ms: float, *, always: bool = False) -> None:
         if self._store.root not in stalled:
-            report(self, always=always)
+            report(self, now_ms, always=always)
 
     async with contextlib.AsyncExitStack() as stack:
         one, two, three = [

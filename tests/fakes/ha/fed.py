@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from ha.wire.codec import Transfer
@@ -38,5 +37,5 @@ class Fed(Generic[Frame]):
 
 def _kept(frame: Frame) -> Frame:
     if isinstance(frame, Transfer):
-        return replace(frame, body=bytes(frame.body))
+        return frame._replace(body=bytes(frame.body))
     return frame
