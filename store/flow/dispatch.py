@@ -285,7 +285,7 @@ class Dispatcher:
         items = remembered.items
         while items and taken < STEP_RECORDS:
             start, end, block = items[0]
-            if start > self.dispatched or not isinstance(block, PACKED):
+            if start > self.dispatched or start >= confirmed or not isinstance(block, PACKED):
                 return
             before = self.dispatched
             self._deliver_packed(block, confirmed)
