@@ -57,7 +57,7 @@ class _Account(_Tally):
     __slots__ = ("connection", "gone", "paused")
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__()
+        self.count = self.size = 0  # as ``_Tally``, without its call: one is made for each read that waits
         self.connection = connection
         self.paused = False
         self.gone = False
@@ -300,10 +300,11 @@ class PendingAcks:
     def _write(self, out: dict[_Account, list[bytes]]) -> None:
         for account, answers in out.items():
             account.connection.write_now(answers[0] if len(answers) == 1 else b"".join(answers))
-            self._read_again(account)
+            if account.paused:
+                self._read_again(account)
 
     def _read_again(self, account: _Account) -> None:
-        if account.paused and account.size <= self._bytes_max // 2:
+        if account.size <= self._bytes_max // 2:
             account.paused = False
             account.connection.hold(False)
 
@@ -346,7 +347,8 @@ class PendingAcks:
             most -= self._late(self._await_disk, FLUSH_DISK_TIMEOUT, text, most, out)
         for account, answers in out.items():
             account.connection.write(b"".join(answers))
-            self._read_again(account)
+            if account.paused:
+                self._read_again(account)
         self._arm(now_ms)
 
     def _late(
