@@ -433,7 +433,6 @@ class HaService:
         confirmed, replicated = sync.confirmed, sync.replicated
         more = confirmed > store.confirmed
         if not more and replicated <= self.replicated:
-            self.links.on_confirm()
             return
         try:
             sync.check_invariants()
@@ -448,11 +447,11 @@ class HaService:
             return
         if more:
             store.confirm(confirmed)
+            self.links.on_confirm()
         if replicated > self.replicated:
             self.replicated = replicated
             for hook in self.on_replicated:
                 hook(replicated)
-        self.links.on_confirm()
 
     # Time
 

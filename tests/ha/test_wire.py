@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from ha.master import links as links_of_master
 from ha.master import slave_link as link_of_master
 from ha.master.log_reader import KEPT_BYTES_MIN, LogReader
 from ha.master.slave_link import SlaveLink
@@ -242,6 +243,33 @@ def test_while_an_answer_is_under_way_appends_are_gathered(
         slave.close()
 
     with_master(test, b"0")
+
+
+def test_what_is_confirmed_goes_out_alone_only_where_no_data_carries_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links_of_master, "CONFIRM_PUSH_S", 1.0)
+
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet(answers_heartbeats=True)
+        slave.writer.write(encode_ack(0))
+        assert not (await slave.transfer()).body  # it is level
+        begun_ms, told = node.env.monotonic_ms(), 0
+        while node.env.monotonic_ms() - begun_ms < 1300:
+            node.store.grow(b"0123456789")
+            frame = await slave.transfer()
+            assert frame.body, "what was confirmed before is in each frame with data"
+            assert frame.confirmed >= told
+            told = frame.confirmed
+            slave.writer.write(encode_ack(node.store.log.end))
+            await asyncio.sleep(0.005)
+        assert told > 0
+        last = await slave.transfer()
+        assert (last.body, last.confirmed) == (b"", node.store.log.end)
+        slave.close()
+
+    with_master(test)
 
 
 def test_a_slave_that_syncs_from_the_last_file_gets_the_last_segment() -> None:
