@@ -30,6 +30,8 @@ class Proposals:
         """``on_change``: hear that the set, or what counts beside it, changed."""
         self.propose: Propose | None = None
         """How to ask in the epoch there is; None: the set stays."""
+        self.needs_no_proposal = sync.needs_no_proposal
+        """Whether what a slave acknowledged changes nothing for the set: the usual case, and cheap."""
         self._wake = asyncio.Event()
         self._env = env
         self._sync = sync
@@ -43,10 +45,6 @@ class Proposals:
 
     async def stop(self) -> None:
         await self._tasks.cancel()
-
-    def needs_no_proposal(self, broker_id: BrokerId) -> bool:
-        """Whether what this slave acknowledged changes nothing for the set: the usual case, and cheap."""
-        return self._sync.needs_no_proposal(broker_id)
 
     def consider(self) -> None:
         """Something happened: is there something to propose now?"""

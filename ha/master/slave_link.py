@@ -42,6 +42,7 @@ ACK_WAIT_S: Final = 0.001
 long: of many small frames each costs three processes a turn."""
 ACK_WAIT_BYTES: Final = 64 * 1024
 """So many go out at once."""
+_ENDS_LINK: Final = (MqError, OSError, ValueError)
 STALL_S: Final = 0.1
 """A link that waits for a repair looks again after this."""
 
@@ -183,7 +184,7 @@ class SlaveLink(asyncio.Protocol):
                 self._read(data)
             else:
                 self._verify(self._proof.responder, data)
-        except (MqError, OSError, ValueError) as error:
+        except _ENDS_LINK as error:
             self.close(str(error))
 
     def pause_writing(self) -> None:
@@ -321,19 +322,24 @@ class SlaveLink(asyncio.Protocol):
     def pump(self) -> None:
         """Send what the log has and the slave lacks, up to the window. Never raises: an error ends the
         link."""
-        self._guarded(self._pump)
+        try:
+            self._pump()
+        except _ENDS_LINK as error:  # ``_guarded``, without a step for each frame
+            self.close(str(error))
 
     def _pump(self) -> None:
         if self.next < 0 or self._paused or self._transport is None or self._transport.is_closing():
             return
-        end = self._shared.store.log.end
+        store = self._shared.store
+        end = store.log.end
         if self.next >= end:
             return
         if self._answer_comes(end):
             self._later(ACK_WAIT_S)
             return
-        self._look_for_gap()
-        if self._shared.store.damage.ranges:
+        if self.next < store.log.min_offset:
+            self._look_for_gap()
+        if store.damage.ranges:
             end = self.whole_until(end)
             if self.next >= end:
                 self._later(STALL_S)
@@ -345,7 +351,10 @@ class SlaveLink(asyncio.Protocol):
         if left <= 0:
             self._later(self._shared.budget.wait_s())
             return
-        self._write(self._frames(min(end, PhysicalOffset(self.next + left)), replicas.confirmed))
+        now_ms = self._shared.env.monotonic_ms()
+        self._write(
+            self._frames(min(end, PhysicalOffset(self.next + left)), replicas.confirmed, now_ms), now_ms
+        )
         if self.next < end and not self._paused:
             self._later(0)
 
@@ -355,7 +364,7 @@ class SlaveLink(asyncio.Protocol):
             return False
         return self._shared.env.monotonic_ms() - self.told.log_ms < ACK_WAIT_S * 1000
 
-    def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[Buffer]:
+    def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset, now_ms: float) -> list[Buffer]:
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
         told = self.told.epoch
         most = self._shared.batch_bytes
@@ -368,7 +377,7 @@ class SlaveLink(asyncio.Protocol):
             if framed is not None:
                 framed[asked] = made
         parts, self.next, told = made
-        self.told = Told(told, confirmed, self._shared.env.monotonic_ms())
+        self.told = Told(told, confirmed, now_ms)
         return parts
 
     def _made(
@@ -443,9 +452,9 @@ class SlaveLink(asyncio.Protocol):
             self._gone = True
             self.next = begin
 
-    def _write(self, parts: Sequence[Buffer]) -> None:
+    def _write(self, parts: Sequence[Buffer], now_ms: float | None = None) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self.last_write_ms = self._shared.env.monotonic_ms()
+            self.last_write_ms = self._shared.env.monotonic_ms() if now_ms is None else now_ms
             self._transport.writelines(parts)
 
     # The end
@@ -453,7 +462,7 @@ class SlaveLink(asyncio.Protocol):
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except (MqError, OSError, ValueError) as error:
+        except _ENDS_LINK as error:
             self.close(str(error))
 
     def _complain(self, why: str) -> None:

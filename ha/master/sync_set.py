@@ -83,8 +83,8 @@ class _Counting:
     """One that could be elected is not connected."""
     surely_members: tuple[_Slave, ...]
     """Connected members, whatever the Controllers answer to open proposals."""
-    replicas_known: int
-    """Learners excepted; 0 where no majority depends on it."""
+    members_to_write: int
+    """Members, this master included, that the set has at least before a write is taken."""
     copies: Copies
     own_end_moves: bool
     """Whether a watermark may move because the master's own log grew."""
@@ -337,7 +337,7 @@ class SyncSet:
     @property
     def members_to_write(self) -> int:
         """Members, this master included, that the set has at least before a write is taken."""
-        return self._policy.members_to_write(self._counting.replicas_known)
+        return self._counting.members_to_write
 
     def desired_members(self, now_ms: float) -> frozenset[BrokerId]:
         """The SyncStateSet the master would like: itself, members that keep up, slaves that have caught
@@ -523,7 +523,7 @@ class SyncSet:
             surely_members=tuple(
                 slaves[b] for b in membership.surely_members if b in slaves and not slaves[b].learner
             ),
-            replicas_known=known,
+            members_to_write=policy.members_to_write(known),
             copies=copies,
             # No slave has more than the master. So without SYNC_FLUSH the master's own end moves a watermark
             # only where no slave's copy is needed.
