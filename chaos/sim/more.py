@@ -128,8 +128,8 @@ class SimMore:
             await asyncio.sleep(0.5)
 
     def _set_ahead(self) -> bool:
-        """Where some clock was ahead, all are as far from now on: what was stored by it is due then. Nobody
-        promises when that comes, or is asked about; only that it does."""
+        """Where some clock was ahead, all are as far from now on, but a minute at the most: what was stored
+        by it is due then. What was stored by one that was farther ahead has to come without (P6, P9)."""
         nodes = [*self._cluster.of("broker"), *self._cluster.of("learner")]
         ahead: Counter[str] = Counter()
         farthest = 0
@@ -139,7 +139,7 @@ class SimMore:
         if farthest < AHEAD_MS_MIN:
             return False
         for node in nodes:
-            node.skew_ms = farthest + AHEAD_MS_MIN
+            node.skew_ms = max(node.skew_ms, min(farthest, FAR_MS) + AHEAD_MS_MIN)
             if node.env is not None:
                 node.env.skew_ms = node.skew_ms
         return True

@@ -333,7 +333,7 @@ def test_a_half_that_nobody_is_asked_about_is_found(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.sim
 @pytest.mark.parametrize("asks", [True, False])
-def test_what_a_clock_that_was_ahead_holds_back_has_to_come_when_it_is_due_by_that(
+def test_what_was_stored_by_a_clock_that_was_far_ahead_has_to_come_without_it(
     monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     monkeypatch.setattr(waits, "KINDS", ("check",))
@@ -343,7 +343,7 @@ def test_what_a_clock_that_was_ahead_holds_back_has_to_come_when_it_is_due_by_th
     plan = Plan(steps, load_ms=2500, broker={**ALL, **ASKS_SOON}, waits=True, swarm=True)
     result = run_plan("swarm", 1, plan, None, None)
     assert bool(result.violations) != asks
-    assert result.coverage.get("wait.late_by_a_clock", 0) == asks
+    assert not result.coverage.get("wait.late_by_a_clock")
 
 
 @pytest.mark.sim
