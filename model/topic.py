@@ -120,7 +120,7 @@ class DataVersion:
         return (self.state_version, self.counter, self.timestamp_ms)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class TopicConfig:
     """One topic of one broker; ``to_json`` gives the members mqadmin and real brokers expect."""
 
@@ -166,7 +166,7 @@ class TopicConfig:
 _TOPIC_MEMBERS: Final = frozenset(TopicConfig("").to_json())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class SubscriptionGroupConfig:
     """One consumer group of one broker; members and defaults are RocketMQ's."""
 

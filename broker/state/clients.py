@@ -38,7 +38,7 @@ SQL92_BYTES: Final = 110
 """What a character of an expression takes once it is compiled, as measured with the worst of them."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Subscription:
     """What a group wants of a topic. ``codes`` empty = everything, or what ``chooses`` takes."""
 
@@ -153,7 +153,7 @@ class Client:
         return ENTRY_BYTES + text_bytes(self.client_id) + text_bytes(self.language)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class ConsumerGroup:
     name: str
     consume_type: str = "CONSUME_PASSIVELY"

@@ -68,7 +68,8 @@ class Starts:
         self._now_ms = now_ms
         self._share = self._left = A_TURN
         self._first_share = self._first_left = OF_PEERS
-        self._known = self._known_left = 0  # that began in this turn, and that one start still has room for
+        self._begun = 0  # in this turn, of clients
+        self._known_left = 0  # known ones that a start of this turn still has room for
         self._armed_ms: float | None = None
         self._line: dict[Waiting, None] = {}  # in order of arrival
         self._first: dict[Waiting, None] = {}
@@ -81,22 +82,21 @@ class Starts:
             found = self._first_left > 0
             self._first_left -= found
             return found
-        left = self._left
-        if not left or (self._share - left >= LEAST and self._is_long()):
+        if not self._left or self._is_long():
             return False
-        self._left = left - 1
+        self._left -= 1
+        self._begun += 1
         return True
 
     def take_known(self) -> bool:
         """``take`` for one of which ``KNOWN`` count as one."""
-        if self._known >= LEAST and self._is_late():
+        if self._known_left and not self._is_long():
+            self._known_left -= 1
+            self._begun += 1
+            return True
+        if self._known_left or not self.take():
             return False
-        if not self._known_left:
-            if not self.take():
-                return False
-            self._known_left = KNOWN
-        self._known_left -= 1
-        self._known += 1
+        self._known_left = KNOWN - 1
         return True
 
     def wait(self, connection: Waiting) -> None:
@@ -110,10 +110,9 @@ class Starts:
 
     def _is_long(self) -> bool:
         """Whether nothing more is to begin in this turn, as it has lasted for ``TURN_MS``."""
-        return self._share - self._left >= LEAST and self._is_late()
-
-    def _is_late(self) -> bool:
-        return self._armed_ms is not None and self._now_ms() - self._armed_ms > TURN_MS
+        if self._begun < LEAST or self._armed_ms is None:
+            return False
+        return self._now_ms() - self._armed_ms > TURN_MS
 
     def _arm(self) -> None:
         if self._armed_ms is None:
@@ -127,7 +126,7 @@ class Starts:
             self._share = share_after(self._share, took_ms, A_TURN)
             self._first_share = share_after(self._first_share, took_ms, OF_PEERS)
         self._armed_ms = None
-        self._known = self._known_left = 0
+        self._begun = self._known_left = 0
         self._left, self._first_left = self._share, self._first_share
         line, first = self._line, self._first
         if line or first:
@@ -137,6 +136,7 @@ class Starts:
             self._go_on(first)
         while line and self._left and not self._is_long():
             self._left -= 1
+            self._begun += 1
             self._go_on(line)
 
     def _go_on(self, line: dict[Waiting, None]) -> None:

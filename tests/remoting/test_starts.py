@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict
 
+import pytest
+
 from remoting.codec import Command, encode
 from remoting.transport.connection import Connection
 from remoting.transport.starts import A_TURN, KNOWN, LEAST, OF_PEERS, TURN_MS, Starts, share_after
@@ -152,6 +154,17 @@ async def test_of_known_requests_a_few_count_as_one_and_a_turn_is_as_long_as_wit
         begun += 1
         now[0] += TURN_MS * 0.6
     assert begun == LEAST, "each may take long: a read may wait for the disk"
+
+
+@pytest.mark.parametrize("order", ["kkkkkk", "okkkkk", "kokoko", "kkkooo", "oooook"])
+async def test_a_turn_that_is_late_begins_the_least_whatever_it_is_asked_for(order: str) -> None:
+    now = [0.0]
+    starts = Starts(lambda: now[0])
+    begun = 0
+    for kind in order:
+        begun += starts.take_known() if kind == "k" else starts.take()
+        now[0] += 2 * TURN_MS
+    assert begun == LEAST
 
 
 def test_the_share_of_a_turn_stays_between_its_bounds() -> None:

@@ -269,7 +269,9 @@ class FastReads:
                 found = find_at(buffer, start, end, frame_bytes_max)
                 if found is not None:
                     stop, request, header = found
-                    if not self._may_begin(connection) or not self._answer(connection, request, header):
+                    if not self._may_begin(connection, header) or not self._answer(
+                        connection, request, header
+                    ):
                         break
                 else:
                     stop = codec.frame_end(buffer, start, end, frame_bytes_max)
@@ -282,14 +284,18 @@ class FastReads:
 
     def _take(self, connection: Connection, frame: bytes) -> bool:
         found = self._known.find(frame)
-        return found is not None and self._may_begin(connection) and self._answer(connection, *found)
+        return found is not None and self._begun(connection, *found)
 
-    def _may_begin(self, connection: Connection) -> bool:
+    def _begun(self, connection: Connection, request: Command, header: PullHeader) -> bool:
+        return self._may_begin(connection, header) and self._answer(connection, request, header)
+
+    def _may_begin(self, connection: Connection, header: PullHeader) -> bool:
         """An earlier request of the connection is to begin first; long answers wait until there is room."""
         guard = self._guard
         if connection.handling or guard.made.size > MADE_BYTES_MAX or connection.untaken > UNSENT_BYTES_HIGH:
             return False
-        return guard.starts.take_known()
+        starts = guard.starts
+        return starts.take() if header.standing is None else starts.take_known()
 
     def _answer(self, connection: Connection, request: Command, header: PullHeader) -> bool:
         """False: the consumer is to be asked what it wants, or its expression looked at in a later turn, for

@@ -121,7 +121,8 @@ class PullProcessor:
         """``tell`` of a header that comes again and again with other numbers, and whose topic anybody may
         see (``Trust.need_seen``): it keeps what the rules found."""
         standing, context = header.standing, self._context
-        if not isinstance(standing, Standing) or not standing.holds(context, header.group):
+        found = standing.found(context, header) if isinstance(standing, Standing) else None
+        if found is None or not isinstance(standing, Standing):
             header.standing = None
             told = self.tell(connection, request, header)
             if told is not None and told.code is Response.SUCCESS:
@@ -132,13 +133,18 @@ class PullProcessor:
             return self.tell(connection, request, header)
         began_ms = context.env.monotonic_ms()
         got = context.store.reader.get(
-            header.topic, header.queue_id, offset, standing.count_max, standing.bytes_max, standing.codes
+            header.topic,
+            header.queue_id,
+            offset,
+            standing.count_max,
+            standing.bytes_max,
+            found[0].codes or None,
         )
         now_ms = context.env.monotonic_ms()
         context.stats.took(now_ms - began_ms)
-        topic, group = standing.topic, standing.group
+        _, topic, group = found
         if got.status is not GetStatus.FOUND or resets.count:
-            return self._given(connection, request, header, (standing.subscription, topic, group), got)
+            return self._given(connection, request, header, found, got)
         if standing.commits and header.commit_offset >= 0 and context.role_state.keeps_offsets:
             note_offset(context, header.group, header.topic, header.queue_id, header.commit_offset)
         body, least = self._read(header, got, now_ms), max(got.min_offset, first)
@@ -148,9 +154,9 @@ class PullProcessor:
     def _standing(self, header: PullHeader) -> Standing | None:
         """What holds for its next pull, too; None: each is to be looked at as if it were the first. Raises
         Refused."""
-        topic, group = self._allowed(header)
         if header.has_subscription:
             return None
+        topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         return standing_of(self._context, header, (topic, group, subscription), self._most(header))
 

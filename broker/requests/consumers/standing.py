@@ -8,6 +8,7 @@ pull, so that nothing has to tell of a change, and none is seen late.
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import ref
 
 from broker.context import BrokerContext
 from broker.state.clients import ConsumerGroup, Subscription
@@ -24,31 +25,40 @@ class Standing(NamedTuple):
 
     topics_version: object
     groups_version: object
-    consumers: ConsumerGroup
+    consumers: ref[ConsumerGroup]
+    """Weak, as those below: what a client said is counted (``maxClientBytes``) while it is in its table."""
     model: str
-    subscription: Subscription
+    subscription: ref[Subscription]
     config: Config
-    topic: TopicConfig
-    group: SubscriptionGroupConfig
+    topic: ref[TopicConfig]
+    group: ref[SubscriptionGroupConfig]
     first: int
     """Queue offset; see ``Topics.first_offset``."""
     count_max: int
     bytes_max: int
-    codes: frozenset[int] | None
     commits: bool
     """Whether it says how far its group is, and may."""
 
-    def holds(self, context: BrokerContext, name: str) -> bool:
-        """Whether the rules would find the same of the group ``name``."""
-        consumers = self.consumers
-        return (
-            context.topics.version is self.topics_version
-            and context.groups.version is self.groups_version
-            and context.clients.consumers.get(name) is consumers
-            and consumers.subscriptions.get(self.topic.name) is self.subscription
-            and consumers.message_model == self.model
-            and config_of(context) == self.config
-        )
+    def found(
+        self, context: BrokerContext, header: PullHeader
+    ) -> tuple[Subscription, TopicConfig, SubscriptionGroupConfig] | None:
+        """What the rules found, if they would find the same of ``header`` now."""
+        consumers = context.clients.consumers.get(header.group)
+        if (
+            consumers is None
+            or self.consumers() is not consumers
+            or context.topics.version is not self.topics_version
+            or context.groups.version is not self.groups_version
+            or consumers.message_model != self.model
+            or config_of(context) != self.config
+        ):
+            return None
+        subscription, topic, group = self.subscription(), self.topic(), self.group()
+        if subscription is None or topic is None or group is None:
+            return None
+        if consumers.subscriptions.get(topic.name) is not subscription:
+            return None
+        return subscription, topic, group
 
 
 def standing_of(
@@ -66,15 +76,14 @@ def standing_of(
     return Standing(
         context.topics.version,
         context.groups.version,
-        consumers,
+        ref(consumers),
         consumers.message_model,
-        subscription,
+        ref(subscription),
         config_of(context),
-        topic,
-        group,
+        ref(topic),
+        ref(group),
         context.topics.first_offset(header.topic, header.queue_id),
         *most,
-        subscription.codes or None,
         header.commits and not is_system_group(header.group),
     )
 

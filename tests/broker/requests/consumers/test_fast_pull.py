@@ -301,7 +301,7 @@ def reads(refused: Refused | None = None) -> FastReads:
     sends = SimpleNamespace(process=split, config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX))
     slow = SlowTurns("broker", lambda: 0.0)
     guard = SimpleNamespace(
-        starts=SimpleNamespace(take_known=lambda: True),
+        starts=SimpleNamespace(take=lambda: True, take_known=lambda: True),
         made=SimpleNamespace(size=0),
         slow=slow,
     )

@@ -65,7 +65,7 @@ class Way:
         self._module = module
         self._sink = Sink()
         guard = SimpleNamespace(
-            starts=SimpleNamespace(take_known=lambda: True),
+            starts=SimpleNamespace(take=lambda: True, take_known=lambda: True),
             made=SimpleNamespace(size=0, add=lambda size: None),
             slow=SlowTurns("broker", lambda: 0.0),
         )

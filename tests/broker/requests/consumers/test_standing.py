@@ -3,6 +3,7 @@ what they look at is seen a pull late."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.service import Broker
+from broker.state.clients import ConsumerGroup, Subscription
 from model.codes import Request
 from model.topic import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
@@ -135,3 +137,23 @@ async def test_each_pull_is_counted_and_commits(tmp_path: Path) -> None:
             assert broker.context.offsets.get(GROUP, TOPIC, QUEUE) == offset - 1
             assert stats.pulled.of(GROUP, TOPIC, QUEUE, 0) == offset + 2
         assert (stats.totals.got, stats.totals.found) == (before.got + 8, before.found + 4)
+
+
+def living(kind: type) -> int:
+    gc.collect()
+    return sum(type(one) is kind for one in gc.get_objects())
+
+
+async def test_what_a_client_said_goes_with_it_though_its_pulls_are_remembered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send(TOPIC, b"x")
+        await client.pull_until(TOPIC, 0, 1)
+        kept = living(ConsumerGroup), living(Subscription)
+        for number in range(5):
+            assert (await client.call(Request.HEART_BEAT, {}, heartbeat("c", GROUP, TOPIC))).code == 0
+            ext = PullHeader(GROUP, TOPIC, 0, 0, 1, suspend_timeout_ms=number).to_ext()
+            for _ in range(2):
+                assert (await client.call(Request.PULL_MESSAGE, ext)).code == 0
+            gone = {"clientID": "c", "consumerGroup": GROUP}
+            assert (await client.call(Request.UNREGISTER_CLIENT, gone)).code == 0
+        assert (living(ConsumerGroup), living(Subscription)) == kept
