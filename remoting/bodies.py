@@ -408,7 +408,7 @@ _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN: Final = re.compile(r"[-+0-9.eE]+|true|false|null")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _FLAT: Final = re.compile(
-    r'\{(?:[^{}\[\]"]|"(?:[^"\\]|\\.)*+")*+\}|\[(?:[^{}\[\]"]|"(?:[^"\\]|\\.)*+")*+\]', re.DOTALL
+    r'\{(?>(?:[^{}\[\]"]|"(?>(?:[^"\\]|\\.)*)")*)\}|\[(?>(?:[^{}\[\]"]|"(?>(?:[^"\\]|\\.)*)")*)\]', re.DOTALL
 )
 """A map or list of plain values: most of what a long answer with object keys is made of."""
 

@@ -22,22 +22,22 @@ LEVELS_MAX: Final = 8
 """Of one entry: the deepest that brokers send has four."""
 RUN: Final = Bound(None, tokens=None, odd=ENTRY_BYTES_MAX + 2, slow=0)
 
-_TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_TEXT: Final = rb'"(?>(?:[^"\\]++|\\.)*)"'  # no ``(...)*+``: CPython mismatched that until 3.11.5 (gh-106052)
 _BLANK: Final = rb"[ \t\r\n]*+"
 
 
 def _nested(levels: int) -> bytes:
     inner = rb"|" + _nested(levels - 1) if levels else b""
-    return rb'[\[{](?:[^{}\[\]"]++|' + _TEXT + inner + rb")*+[\]}]"
+    return rb'[\[{](?>(?:[^{}\[\]"]++|' + _TEXT + inner + rb")*)[\]}]"
 
 
 _ONE: Final = rb"(?:" + _TEXT + rb"|" + _nested(LEVELS_MAX - 1) + rb'|[^{}\[\],:" \t\r\n]++)'
 _VALUE: Final = re.compile(_ONE, re.DOTALL)
 _KEY: Final = re.compile(_BLANK + rb"(" + _TEXT + rb")" + _BLANK + rb":" + _BLANK, re.DOTALL)
 _MEMBERS: Final = re.compile(
-    rb"(?:" + _BLANK + _TEXT + _BLANK + rb":" + _BLANK + _ONE + _BLANK + rb"(?:,|(?=\})))*+", re.DOTALL
+    rb"(?>(?:" + _BLANK + _TEXT + _BLANK + rb":" + _BLANK + _ONE + _BLANK + rb"(?:,|(?=\})))*)", re.DOTALL
 )
-_ITEMS: Final = re.compile(rb"(?:" + _BLANK + _ONE + _BLANK + rb"(?:,|(?=\])))*+", re.DOTALL)
+_ITEMS: Final = re.compile(rb"(?>(?:" + _BLANK + _ONE + _BLANK + rb"(?:,|(?=\])))*)", re.DOTALL)
 _NEXT: Final = re.compile(_BLANK + rb"([,}])")
 _EMPTY: Final = re.compile(_BLANK + rb"([}\]])")
 _SPACE: Final = re.compile(_BLANK)
