@@ -280,6 +280,8 @@ class Connection(asyncio.BufferedProtocol):
             self._go(State.OPEN)
         self._on_close = self._endpoint.on_close
         self.regulate()
+        if self._gate.paused:
+            self._loop.call_soon(self._gate.pause_again, self._transport)
         if self._endpoint.on_open is not None:
             self._endpoint.on_open(self)
 

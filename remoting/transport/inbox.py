@@ -309,6 +309,13 @@ class ReadGate:
             return now - self._paused_at if ours else 0.0
         return 0.0
 
+    def pause_again(self, transport: asyncio.Transport) -> None:
+        """asyncio's own loop begins to read behind ``connection_made`` whatever was said in it, until CPython
+        3.11.4."""
+        if self.paused and not transport.is_closing():
+            transport.resume_reading()
+            transport.pause_reading()
+
 
 class Lined(Protocol):
     """A connection in the middle of a long frame, or one that found the share of a turn read."""
