@@ -288,9 +288,11 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         inbox, reads = self._inbox, self.share.reads
         if reads is not None and reads.left <= 0 and not inbox.is_long:
-            # The loop reads something; what follows waits in the system. First bytes may show a peer.
+            # The loop reads something; what follows waits in the system. First bytes may show a peer, and who
+            # waited for this turn is read a little, whoever the loop read before it.
             inbox.put_aside()
-            return inbox.room()[: 1 if self._calls.heard_at else FIRST_BYTES]
+            is_due = self._gate.woken_at == self._endpoint.guard.lines.reads.turn
+            return inbox.room()[: FIRST_BYTES if is_due or not self._calls.heard_at else 1]
         return inbox.whole if inbox.begun_at is None else inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -359,9 +361,9 @@ class Connection(asyncio.BufferedProtocol):
         reads.left -= size
         # Who had much waits behind those that wait, also when it left a rest.
         if (reads.left < reads.low and reads.is_spent(size)) or (nbytes >= MUCH_BYTES and line.waiting):
-            line.wait(self, in_vain=late and gate.woken)
+            line.wait(self, in_vain=late)
             gate.on_spent()
-        gate.woken = False
+        gate.woken_at = 0
 
     def _count(self) -> None:
         """What the frame that is not whole and those without an answer take, and whether more is read."""
@@ -543,7 +545,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def read_on(self) -> None:
         """See ``inbox.Lined``."""
-        self._gate.queued, self._gate.woken = False, True
+        self._gate.queued, self._gate.woken_at = False, self._endpoint.guard.lines.reads.turn
         self.regulate()
 
     # writing

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import islice
 from typing import Final, Protocol
 
 from remoting.codec import Command, body_start, command_of, frame_end
@@ -25,6 +25,7 @@ LONG_FRAME_BYTES: Final = 8 << 20
 collected, and copied once. Of 16 MiB each copy takes as long as a slice."""
 PARTS_A_TURN: Final = 24
 PIECES_A_TURN: Final = 6
+PASSED_MAX: Final = 8  # turns of those that came too late, while others wait
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
@@ -236,9 +237,10 @@ class ReadGate:
     """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: for so many
     reasons what it asked for waits. ``handling``: requests without an answer; ``blocked`` of these wait until
     it has read. ``later``: frames whose requests begin in a later turn, with their sizes; ``later_bytes``:
-    what these take. ``asked``: what both take. ``queued``: it is read on in a later turn. ``woken``: that
-    turn has come, and nothing was read since. ``joining``: a frame that is whole is taken in a later turn.
-    ``sending``: not all that is written for it was handed over. ``paused``: nothing is read.
+    what these take. ``asked``: what both take. ``queued``: it is read on in a later turn. ``woken_at``: that
+    turn, by the line's count, from its begin until something is read; else 0. ``joining``: a frame that is
+    whole is taken in a later turn. ``sending``: not all that is written for it was handed over. ``paused``:
+    nothing is read.
     """
 
     __slots__ = (
@@ -255,13 +257,14 @@ class ReadGate:
         "queued",
         "sending",
         "unread",
-        "woken",
+        "woken_at",
     )
 
     def __init__(self) -> None:
-        self.unread = self.paused = self.queued = self.woken = self.sending = self.joining = False
+        self.unread = self.paused = self.queued = self.sending = self.joining = False
         self._ours = False  # the pause has another reason than ``queued``
         self._paused_at = 0.0  # the loop's clock
+        self.woken_at = 0
         self.handling = self.blocked = self.asked = self.later_bytes = self.held = 0
         self.later: deque[tuple[bytes | Command, int]] = deque()
 
@@ -340,28 +343,37 @@ class Line:
         self._line: dict[Lined, None] = {}  # in order of arrival
         self._first: dict[Lined, None] = {}
         self._armed = False
+        self._passed = 0  # so many turns in a row the others were left waiting
+        self.turn = 1  # how many there were, and this one
 
     @property
     def waiting(self) -> int:
         return len(self._line) + len(self._first)
 
     def wait(self, connection: Lined, *, in_vain: bool = False) -> None:
-        """It goes on in a later turn; one that waits already keeps its place. ``in_vain``: its turn came, and
-        others took all of it: it is before them in the next."""
+        """It goes on in a later turn; one that waits already keeps its place. ``in_vain``: others took all of
+        this turn, and go on when none of these is left; after ``PASSED_MAX`` turns of these a few do."""
         (self._first if in_vain else self._line).setdefault(connection)
+        self._arm()
+
+    def _arm(self) -> None:
         if not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         line, first, self._armed = self._line, self._first, False
-        for connection in list(islice(chain(first, line), self._most)):
+        self.turn += 1
+        chosen, most = first or line, self._most
+        self._passed = self._passed + 1 if first and line else 0
+        if self._passed > PASSED_MAX:  # fewer come too late in this turn than went on meanwhile
+            chosen, most, self._passed = line, max(1, most // PASSED_MAX), 0
+        for connection in list(islice(chosen, most)):
             first.pop(connection, None)
             line.pop(connection, None)
             self._go_on(connection)
-        if (line or first) and not self._armed:
-            self._armed = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        if line or first:
+            self._arm()
 
 
 class Lines:

@@ -31,8 +31,10 @@ KNOWN: Final = 3
 """Requests that need neither task nor parsing (a consumer's next pull): so many count as one. The pull of 32
 that is known takes 20 us, another 65."""
 TURN_MS: Final = 10.0
-READ_BYTES_A_TURN: Final = 512 << 10
-"""Two full reads: 4 ms of the smallest sends."""
+WOKEN_BYTES_A_TURN: Final = 96 << 10
+"""Of those whose turn came in the line: 4 KiB of each, also when the loop reads others before."""
+READ_BYTES_A_TURN: Final = (512 << 10) - WOKEN_BYTES_A_TURN
+"""With the former two full reads: 4 ms of the smallest sends."""
 COPIED_PART: Final = 16
 """A byte of a long frame costs so much less than one of the smallest sends: as many parts as a turn has leave
 others a quarter of its share."""
