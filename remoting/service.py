@@ -13,6 +13,7 @@ from remoting.keys import Signer
 from remoting.transport.calls import unsupported
 from remoting.transport.connection import BufferHandler, Connection, Handler
 from remoting.transport.endpoint import Endpoint
+from remoting.transport.sweeps import SWEEP_S, Sweeps
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
@@ -27,7 +28,6 @@ __all__ = [
     "unsupported",
 ]
 
-SWEEP_S: Final = 1.0
 CALL_S: Final = 3.0
 
 
@@ -284,4 +284,4 @@ class RemotingClient:
 
 
 async def _sweep(endpoint: Endpoint[Connection]) -> None:
-    await every(SWEEP_S, endpoint.sweep, what=f"{endpoint.name}: closing silent connections")
+    await every(SWEEP_S, Sweeps(endpoint).look, what=f"{endpoint.name}: closing silent connections")

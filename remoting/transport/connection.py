@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
 APART_BYTES: Final = 4 * 1024
 """A longer body is not joined with its header."""
-FIRST_BYTES: Final = 4 * 1024
 MUCH_BYTES: Final = 64 * 1024
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
@@ -64,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._state = State.CONNECTING
         self._on_close: Callable[[Connection], object] | None = None  # set once it is open
         self._closed_at = 0.0
-        self._last_io = self._loop.time()
+        self.last_io = self._loop.time()  # when bytes last came or left
 
     # for its users
 
@@ -93,11 +92,6 @@ class Connection(asyncio.BufferedProtocol):
         """Of its begun frame, and of its requests that have no answer yet."""
         return self._inbox.counted
 
-    @property
-    def last_io(self) -> float:
-        """When bytes last came or left (the loop's clock)."""
-        return self._last_io
-
     def send(self, command: Command) -> None:
         """Send as it is: an answer (``request.reply(...)``). Nothing happens on a closed connection."""
         if len(command.body) < APART_BYTES:
@@ -124,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.get_write_buffer_size():
             sent = outbox.hand_over_at_once(data)
             if sent == len(data):
-                self._last_io = self._loop.time()
+                self.last_io = self._loop.time()
                 return
             data = data[sent:]
         outbox.add(data)
@@ -256,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         begun_at = self._inbox.begun_at
         if begun_at is not None and not self._gate.paused and self._inbox.overdue(now):
             self.fail(f"a frame is still not whole after {now - begun_at:.0f} s")
-        elif now - self._last_io > self._endpoint.guard.limits.idle_s:
+        elif now - self.last_io > self._endpoint.guard.limits.idle_s:
             if self._gate.unread or begun_at is not None:
                 self.fail(f"no progress for {self._endpoint.guard.limits.idle_s:.0f} s")
             else:
@@ -264,6 +258,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
         elif self._endpoint.guard.overstayed(self):
             self.close()
+
+    def excuse(self, for_s: float, now: float) -> None:
+        """Nothing was read for so long until now, and the peer could not help it."""
+        self._inbox.stood_still(for_s, now)
+        self.last_io = min(self.last_io + for_s, now)
 
     # asyncio's protocol
 
@@ -288,16 +287,14 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         inbox, reads = self._inbox, self.share.reads
         if reads is not None and reads.left <= 0 and not inbox.is_long:
-            # The loop reads something; what follows waits in the system. First bytes may show a peer, and who
-            # waited for this turn is read a little, whoever the loop read before it.
-            inbox.put_aside()
-            is_due = self._gate.woken_at == self._endpoint.guard.lines.reads.turn
-            return inbox.room()[: FIRST_BYTES if is_due or not self._calls.heard_at else 1]
+            inbox.put_aside()  # the loop reads something; what follows waits in the system
+            line, is_new = self._endpoint.guard.lines.reads, not self._calls.heard_at
+            return inbox.room()[: self._gate.read_late(line.turn, is_new=is_new)]
         return inbox.whole if inbox.begun_at is None else inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         inbox = self._inbox
-        began = self._last_io = self._calls.heard_at = self._loop.time()
+        began = self.last_io = self._calls.heard_at = self._loop.time()
         if self._state is _CLOSED:
             inbox.drop()
             return
@@ -388,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         self.regulate()
 
     def resume_writing(self) -> None:
-        self._last_io = self._loop.time()
+        self.last_io = self._loop.time()
         self._gate.unread = False
         if self._outbox.sending:
             self._endpoint.guard.lines.writes.wait(self)
@@ -424,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
                 for frame in slow:
                     self._begin(frame)
                 return
-            inbox.took(start, self._last_io)
+            inbox.took(start, self.last_io)
             for frame in slow:
                 self._begin(frame)
             if slow:
@@ -435,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
             while stop := frame_end(view, start, end, limit):
                 self._begin(view[start:stop])
                 start = stop
-        inbox.took(start, self._last_io)
+        inbox.took(start, self.last_io)
 
     def _long_frame(self) -> bool:
         """Begin the request in a long frame that is whole; whether there is anything behind it."""
@@ -568,7 +565,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hand_over(self, transport: asyncio.Transport) -> None:
         outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
-        self._last_io = self._loop.time()
+        self.last_io = self._loop.time()
         if outbox.descriptor >= 0 and not transport.get_write_buffer_size():
             left = handed(outbox.descriptor, outbox.next_parts())
         else:

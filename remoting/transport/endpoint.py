@@ -12,10 +12,8 @@ from remoting.guard import Guard
 from remoting.keys import Signer
 from remoting.transport.inbox import scratch
 from runtime.tasks import Tasks
-from runtime.turns import Unhurried
 
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
-SWEPT_AT_ONCE: Final = 100
 
 
 class One(Protocol):
@@ -31,6 +29,8 @@ class One(Protocol):
     def last_io(self) -> float: ...
 
     def enforce_limits(self, now: float) -> None: ...
+
+    def excuse(self, for_s: float, now: float) -> None: ...
 
     def regulate(self) -> None: ...
 
@@ -89,20 +89,6 @@ class Endpoint(Generic[C]):
         if not self.signs or self.credentials is None or ACCESS_KEY in request.ext:
             return request  # one that is handed on has the signature of who asked first
         return self.credentials.signed(request)
-
-    async def sweep(self) -> None:
-        """Close what has been silent, half a frame, or closing for too long."""
-        loop = asyncio.get_running_loop()
-        slice_ = Unhurried(lambda: loop.time() * 1000)
-        for at, connection in enumerate(list(self.connections)):
-            if at % SWEPT_AT_ONCE == 0:
-                await slice_.breathe()
-            if connection in self.connections:
-                connection.enforce_limits(loop.time())
-        if self.credentials is not None:
-            self.credentials.look()
-        self.guard.sweep()
-        await self.guard.recount(slice_)
 
     def hold(self, held: bool) -> None:
         """Read nothing more from any connection while ``held``."""

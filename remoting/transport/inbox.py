@@ -18,6 +18,7 @@ from remoting.transport.wholes import Wholes
 from runtime.report.slow_turns import SlowTurns
 
 READ_BYTES_MIN: Final = 16 * 1024
+FIRST_BYTES: Final = 4 * 1024  # at least, of a new connection and of one that waited for this turn
 KEPT_BYTES_LITTLE: Final = 4 * 1024  # of a begun frame: they cost no more than the read that follows
 READ_BYTES_USUAL: Final = 256 * 1024  # so much one read may bring
 LONG_FRAME_BYTES: Final = 8 << 20
@@ -271,6 +272,11 @@ class ReadGate:
     def on_spent(self) -> None:
         """Others were read in this turn: it is read on in a later one, and could do nothing about that."""
         self.queued = self._ours = True
+
+    def read_late(self, turn: int, *, is_new: bool) -> int:
+        """How much is read though others took this turn: of a new one, which may show itself a peer's, and of
+        one that waited for this turn of the line, a little, whoever the loop read before."""
+        return FIRST_BYTES if is_new or self.woken_at == turn else 1
 
     def put_off(self, frame: bytes | Command, size: int) -> None:
         """A request of ``size`` bytes begins in a later turn."""

@@ -18,8 +18,9 @@ from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import CLAIMED_MAX, PROBATION_MAX, PROBATION_S, Guard, Limits, Share, Standing, Tally
 from remoting.keys import Keyring
 from remoting.transport.connection import Connection
-from remoting.transport.endpoint import SWEPT_AT_ONCE, Endpoint
+from remoting.transport.endpoint import Endpoint
 from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, Inbox, Line, scratch
+from remoting.transport.sweeps import SWEPT_AT_ONCE, Sweeps
 from runtime.os_env import OsEnv
 from runtime.turns import Slice, Unhurried
 from tests.remoting.strangers import KEY, PEER, Dialled, dialled, fill
@@ -512,6 +513,7 @@ class One:
     def enforce_limits(self, now: float) -> None:
         self.looked.append(self)
 
+    def excuse(self, for_s: float, now: float) -> None: ...
     def regulate(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
@@ -529,7 +531,7 @@ async def test_very_many_connections_are_looked_at_in_slices(monkeypatch: pytest
     unread = guard.tallies[Standing.CLIENT].unread
     for one in ones[:20]:
         unread.note(one, 7)
-    sweeping = asyncio.ensure_future(endpoint.sweep())
+    sweeping = asyncio.ensure_future(Sweeps(endpoint).look())
     seen, totals = [], []
     while not sweeping.done():
         await asyncio.sleep(0)

@@ -14,9 +14,9 @@ import pytest
 
 from remoting.codec import Command, encode, frame_end
 from remoting.guard import Guard, Limits, Standing
-from remoting.transport.connection import FIRST_BYTES, Connection
+from remoting.transport.connection import Connection
 from remoting.transport.endpoint import Endpoint
-from remoting.transport.inbox import PARTS_A_TURN, PASSED_MAX, READ_BYTES_USUAL
+from remoting.transport.inbox import FIRST_BYTES, PARTS_A_TURN, PASSED_MAX, READ_BYTES_USUAL
 from remoting.transport.starts import READ_BYTES_A_TURN, READ_BYTES_LEAST, TURN_MS, WOKEN_BYTES_A_TURN
 from tests.remoting.wires import Wire
 

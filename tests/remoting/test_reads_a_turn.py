@@ -14,9 +14,9 @@ import pytest
 from remoting.codec import Command, decode, encode, frame_end
 from remoting.guard import Guard, Limits, Standing
 from remoting.transport import starts
-from remoting.transport.connection import FIRST_BYTES, Connection
+from remoting.transport.connection import Connection
 from remoting.transport.endpoint import Endpoint
-from remoting.transport.inbox import LONG_FRAME_BYTES, PARTS_A_TURN, PASSED_MAX, READ_BYTES_USUAL
+from remoting.transport.inbox import FIRST_BYTES, LONG_FRAME_BYTES, PARTS_A_TURN, PASSED_MAX, READ_BYTES_USUAL
 from remoting.transport.starts import (
     APART_MS,
     COPIED_PART,

@@ -72,6 +72,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def close(self) -> None:
+        pass
+
     def abort(self) -> None:
         pass
 
