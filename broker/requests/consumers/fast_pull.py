@@ -9,6 +9,7 @@ holds the two together (``tests/broker/requests/consumers/test_fast_pull.py``).
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -42,7 +43,7 @@ _NAMES: Final = frozenset(PullHeader("", "", 0, 0, 0, bytes_max=0).to_ext()) | {
     "requestSource", "proxyFrowardClientId", "bname", "ns", "nsd", "lo", "oway", "ReqT",
 }  # fmt: skip
 """What a pull may say and be remembered: nothing that proves who asks."""
-_OFFSET, _COMMIT = "queueOffset", "commitOffset"
+_OFFSET, _COMMIT, _OPAQUE = "queueOffset", "commitOffset", "opaque"
 
 _HEADER: Final = struct.Struct(">hxxxiiii")  # code, opaque, flag, remark bytes, ext bytes
 _INT_AT: Final = struct.Struct(">i").unpack_from
@@ -81,7 +82,8 @@ class KnownPulls:
 
     Holds: a header whose bytes around the numbers equal remembered ones has the same fields, as the bytes of
     a text cannot pass for what stands around a number: in JSON each quote inside of one has a backslash
-    before it, and in a ROCKETMQ header the lengths of all fields are among the bytes that are compared.
+    before it, and none with a backslash is remembered; in a ROCKETMQ header the lengths of all fields are
+    among the bytes that are compared.
     """
 
     def __init__(self) -> None:
@@ -107,8 +109,8 @@ class KnownPulls:
         if dialect == codec.ROCKETMQ:
             cut = self._cut_binary(frame, _BINARY_OFFSET, _BINARY_COMMIT)
         else:
-            json = dialect == codec.JSON
-            cut = self._cut_json(frame, _JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE) if json else None
+            is_json = dialect == codec.JSON
+            cut = self._cut_json(frame, _JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE) if is_json else None
         if cut is None:
             return None
         around, numbers = cut
@@ -222,8 +224,15 @@ def _are_fields(frame: bytes, around: _Around) -> bool:
 
 
 def _are_keys(frame: bytes) -> bool:
-    """Whether a JSON header has each of the three keys once: none outside of the ext fields has its name."""
-    return all(frame.count(mark) == 1 for mark in (_JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE))
+    """Whether the numbers cut out of a JSON header are the values of their keys. Without a backslash there is
+    one way to write a name: where it stands once, as it is cut, and its key is there, it is that key."""
+    header, marks = frame[_BEGIN:], (_JSON_OFFSET, _JSON_COMMIT, _JSON_OPAQUE)
+    if b"\\" in header or any(header.count(mark) != 1 for mark in marks):
+        return False
+    if any(header.count(b'"%s"' % name.encode()) != 1 for name in (_OFFSET, _COMMIT, _OPAQUE)):
+        return False
+    found = json.loads(header)
+    return _OPAQUE in found and {_OFFSET, _COMMIT} <= found["extFields"].keys()
 
 
 class FastReads:

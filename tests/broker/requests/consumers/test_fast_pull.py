@@ -4,6 +4,7 @@ as the ordinary way does it; and no request goes before an earlier one."""
 from __future__ import annotations
 
 import random
+import re
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from runtime.report.slow_turns import SlowTurns
 from store.files.compiled import compiled
 from tests.broker.helpers import client_of, golden_exchanges, running
 
+NEEDS_COMPILED = pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
 ODD_TEXTS = ['"queueOffset":"5', "\0\x0bqueueOffset\0\0\0\x011", "Ünïcode", "a b", "x" * 300, ""]
 
 
@@ -88,7 +90,7 @@ def test_what_is_known_is_read_as_the_ordinary_way_reads_it(seed: int) -> None:
         assert found[0] == right[0]
 
 
-@pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
+@NEEDS_COMPILED
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**48))
 def test_the_compiled_path_cuts_the_same_numbers_out(seed: int) -> None:
@@ -114,7 +116,7 @@ def test_the_compiled_path_cuts_the_same_numbers_out(seed: int) -> None:
         assert module.cut_json(data, *json_marks) == fast_pull._cut_json(data, *json_marks)
 
 
-@pytest.mark.skipif(compiled() is None, reason="there is no compiled path")
+@NEEDS_COMPILED
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**48))
 def test_the_compiled_path_knows_the_same_pulls_again_wherever_they_lie(seed: int) -> None:
@@ -240,6 +242,46 @@ def test_a_number_outside_of_the_fields_is_not_taken_for_one_of_them() -> None:
     frame = struct.pack(">II", 4 + len(header), len(header)) + header
     assert KnownPulls().find(plain) is not None
     assert KnownPulls().find(frame) is None
+
+
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=NEEDS_COMPILED)])
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        (b'{"code"', b'{"queueOffset":"5","code"'),
+        (b'{"code"', b'{"commitOffset":"0","code"'),
+        (b'{"code"', b'{"x":{"opaque":3,"y":1},"code"'),
+        (b'"flag"', b'"remark":{"opaque":3,"y":1},"flag"'),
+        (b'"topic":"T"', b'"topic":{"queueOffset":"5"}'),
+        (b'"topic":"T"', b'"topic":{"commitOffset":"0"}'),
+    ],
+)
+@pytest.mark.parametrize("key", [b"queueOffset", b"commitOffset", b"opaque"])
+@pytest.mark.parametrize("how", ["escaped", "apart", "left out", "as it is"])
+def test_a_number_that_is_not_its_keys_is_never_taken_for_it(
+    is_compiled: bool, written: bytes, instead: bytes, key: bytes, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(fast_pull, "compiled", lambda: None)
+    known = KnownPulls()
+
+    def frame_of(number: bytes) -> bytes:
+        header = codec.encode(Command(11, PullHeader("g", "T", 1, 5, 32).to_ext(), b"", 3))[8:]
+        if how == "left out":
+            header = re.sub(b'"%s":("\\d+"|\\d+),?' % key, b"", header)
+        elif how != "as it is":
+            odd = b'"\\u00%02x%s"' % (key[0], key[1:]) if how == "escaped" else b'"%s" ' % key
+            header = header.replace(b'"%s"' % key, odd)
+        header = header.replace(written, re.sub(b"[0-9]", number, instead, count=1))
+        return struct.pack(">II", 4 + len(header), len(header)) + header
+
+    for number in b"5", b"0", b"3", b"7", b"1":
+        frame = frame_of(number)
+        found, right = known.find(frame), ordinary(frame)
+        if found is not None:
+            assert right is not None, "the ordinary way refuses it"
+            assert found[1] == right[1]
+            assert found[0].opaque == right[0].opaque
 
 
 async def test_answers_are_those_of_the_ordinary_way(tmp_path: Path) -> None:
