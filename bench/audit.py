@@ -160,8 +160,10 @@ def cpu_s_of(pid: int) -> float:
 
 
 def is_java(pid: int) -> bool:
+    """By what it runs, not by its name: a child that Java starts has a thread's name and, until it runs its
+    own program, all of Java's memory."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+        return Path(os.readlink(f"/proc/{pid}/exe")).name in ("java", "jspawnhelper")
     except OSError:
         return False
 
@@ -182,19 +184,20 @@ def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     shutil.rmtree(out, ignore_errors=True)
     begin = time.perf_counter()
-    peaks: dict[int, float] = {}
+    peaks: dict[tuple[int, bool], float] = {}
     cpu: dict[int, float] = {}
-    java: set[int] = set()
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as child:
         while child.poll() is None:
             for pid in processes(child.pid):
-                peaks[pid] = max(peaks.get(pid, 0.0), peak_mib(pid))
+                before, peak = is_java(pid), peak_mib(pid)
+                if is_java(pid) == before:  # else it began another program meanwhile
+                    peaks[pid, before] = max(peaks.get((pid, before), 0.0), peak)
                 cpu[pid] = max(cpu.get(pid, 0.0), cpu_s_of(pid))
-                if is_java(pid):
-                    java.add(pid)
             time.sleep(0.02)
     summary = json.loads((out / "summary.json").read_text())
-    own = peaks.pop(child.pid)
+    own = peaks.pop((child.pid, False))
+    of_java = [peak for (_, java), peak in peaks.items() if java]
+    of_others = [peak for (_, java), peak in peaks.items() if not java]
     return {
         "verdict": summary["verdict"],
         "records": summary["records"],
@@ -202,8 +205,8 @@ def audited(stores: list[Path], out: Path, *options: str) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - begin, 1),
         "cpu_s": round(sum(cpu.values()), 1),
         "peak_mib": round(own),
-        "peak_of_others_mib": round(max((peaks[pid] for pid in peaks if pid not in java), default=0)),
-        "peak_of_java_mib": round(max((peaks[pid] for pid in java), default=0)),
+        "peak_of_others_mib": round(max(of_others, default=0)),
+        "peak_of_java_mib": round(max(of_java, default=0)),
         "load_1min": round(os.getloadavg()[0], 1),
     }
 
