@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from audit.tables import Task, View
 
 CHUNK_BYTES_MIN: Final = 64 * 1024 * 1024
 CHUNK_BYTES_MAX: Final = 512 * 1024 * 1024
+CUTS_MAX: Final = 64
 
 
 def reference_of(replicas: list[Replica], digests: pa.Table | None = None) -> int:
@@ -99,6 +101,12 @@ def tasks(
                     )
                     start = until
     return out
+
+
+def view_cuts(views: Iterable[View]) -> tuple[int, ...]:
+    """Where views change from one log to the other; none where these are so many that records are asked."""
+    edges = {edge for view in views if view.base != view.replica for part in view.equal for edge in part}
+    return tuple(sorted(edges)) if len(edges) <= CUTS_MAX else ()
 
 
 def digest_cuts(replicas: list[Replica]) -> tuple[int, ...]:

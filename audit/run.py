@@ -283,6 +283,7 @@ def _audit(
     facts = Facts(replicas, reference, ranges)
 
     views = plan.views(replicas, reference, ranges)
+    unions = plan.unions(replicas, reference)
     # Acknowledgements are asked of every record.
     differing = (i for rows in ranges.differ.values() for i in rows)
     border = trust.carry(differing, engine, ledger=ledger is not None)
@@ -291,11 +292,11 @@ def _audit(
         at: in_both(plan.own_parts(replicas[at], view), [(border, 1 << 62)]) for at, view in views.items()
     }
     progress("scanning records")
-    scanned = _scan(engine, replicas, wanted, chunk, report, plain=ledger is not None)
+    told = {"cuts": plan.view_cuts([*views.values(), *unions]), "plain": ledger is not None}
+    scanned = _scan(engine, replicas, wanted, chunk, report, told)
     try:
         progress("asking the questions")
         report.records = scanned.record_count()
-        unions = plan.unions(replicas, reference)
         before = Before(looked, border, trust.carried, trust.files)
         questions = Questions(facts, engine, scanned, views, unions, ledger, before, unlisted)
         report.findings = questions.ask()
@@ -315,10 +316,10 @@ def _scan(
     wanted: dict[int, list[Interval]],
     chunk: int,
     report: Report,
-    *,
-    plain: bool,
+    told: dict[str, Any],
 ) -> ScannedLog:
-    planned = plan.tasks(replicas, wanted, chunk=chunk, plain=plain)
+    """``told``: what ``plan.tasks`` tells the tasks besides."""
+    planned = plan.tasks(replicas, wanted, chunk=chunk, **told)
     for _ in range(SEAM_ROUNDS_MAX):
         report.scan_bytes += sum(t.end - t.start for t in planned)
         scanned = engine.scan(planned)
@@ -330,4 +331,4 @@ def _scan(
         planned = joined
     # Every stretch as one task, from its known start: there are no seams left.
     size = max((r.segment_bytes for r in replicas), default=1) or 1
-    return engine.scan(plan.tasks(replicas, wanted, chunk=size, plain=plain))
+    return engine.scan(plan.tasks(replicas, wanted, chunk=size, **told))

@@ -75,6 +75,27 @@ class QueueRuns:
         for run, run_end, run_last, code, n in zip(rows, ends, lasts, codes, numbers, strict=True):
             self._run(code, {**run, "end": run_end, "last": run_last}, n, read=read)
 
+    def take_runs(self, table: pa.Table) -> None:
+        """The RUNS, all of them, of records that are behind those taken before."""
+        number: dict[int, int] = {}
+        for code, run in zip(self._codes.of(table).tolist(), table.to_pylist(), strict=True):
+            number[code] = number.get(code, 0) + 1
+            self._run(code, run, number[code], read=True)
+
+    @property
+    def count(self) -> int:
+        """How many runs there are."""
+        return sum(queue.number for queue in self._queues.values())
+
+    def all(self) -> pa.Table:
+        """RUNS of every queue, each queue's in log order; of a queue no more than were to be kept."""
+        rows = [
+            {**run, "number": number + 1, "runs": queue.number}
+            for queue in self._queues.values()
+            for number, run in enumerate([*queue.listed, queue.open])
+        ]
+        return pa.Table.from_pylist(rows, schema=RUNS)
+
     def _run(self, code: int, run: Row, number: int, *, read: bool) -> None:
         """``number``: of this run among the queue's in this chunk."""
         known = self._queues.get(code)

@@ -52,6 +52,17 @@ COPIES_MAX: Final = 100_000
 """Keys that stand more than once and are looked at in one pass."""
 
 
+def of_users(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Records with a key, of topics in which a message stands once."""
+    topics = batch["topic"].dictionary_encode()
+    system = [bool(re.match(SYSTEM_TOPIC, name)) for name in topics.dictionary.to_pylist()]
+    keep = pc.not_equal(batch["uniq_key"], "")
+    if any(system):
+        users = ~np.array(system)[topics.indices.to_numpy()]
+        keep = pc.and_(keep, pa.array(users))
+    return batch.filter(keep)
+
+
 _SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc"), LOG.field("plain_crc")])
 
 
@@ -135,13 +146,7 @@ class LocalLog:
     ) -> Iterator[pa.RecordBatch]:
         """Records with a key, of topics in which a message stands once."""
         for batch in self._rows.batches(view, columns, within):
-            topics = batch["topic"].dictionary_encode()
-            system = [bool(re.match(SYSTEM_TOPIC, name)) for name in topics.dictionary.to_pylist()]
-            keep = pc.not_equal(batch["uniq_key"], "")
-            if any(system):
-                users = ~np.array(system)[topics.indices.to_numpy()]
-                keep = pc.and_(keep, pa.array(users))
-            yield batch.filter(keep)
+            yield of_users(batch)
 
     def keyed(self, view: View, begin: int, end: int) -> pa.Table:
         batches = list(self._of_users(view, DUPLICATES.names, (begin, end)))

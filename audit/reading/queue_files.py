@@ -133,6 +133,13 @@ def read_entries(file: QueueFile) -> Iterator[pa.RecordBatch]:
         storage.close()
 
 
+def entry_bytes(offset: Any, size: Any, tags_code: Any) -> Any:
+    """The entries of records as they stand in a file, numpy uint8."""
+    rows = np.empty(len(offset), _ENTRY)
+    rows["offset"], rows["size"], rows["tags_code"] = offset, size, tags_code
+    return rows.view(np.uint8)
+
+
 def first_named(files: Sequence[QueueFile]) -> int:
     """The physical offset that the first entry of a queue names; -1 when it has none. Raises OSError."""
     for file in sorted(files, key=lambda file: file.first):
