@@ -7,6 +7,7 @@ mounted or in an object store. A failed task that Spark runs again reads twice a
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -24,28 +25,30 @@ from audit.engines.on_spark import digests
 from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.ledger import LedgerRows
+from audit.engines.on_spark.records import PiecedRows, Rows, WholeRows
 from audit.engines.on_spark.runs import QUEUE, place_behind, queue_runs
 from audit.engines.on_spark.session import GATEWAY, spread, start_session, submitted_session
 from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
+from audit.engines.slices import last_place, planned
 from audit.ledger import Ledger
 from audit.ledger_columns import WAITING_TOPIC
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask
 from audit.reading.history import REFUSED, UNKNOWN
 from audit.reading.index_files import INDEX, INDEX_ORDER, IndexTask
-from audit.reading.queue_files import QueueFile
+from audit.reading.queue_files import ENTRIES, Queue, QueueFile
 from audit.reading.queue_prefix import PREFIX, PrefixTask
+from audit.reading.queue_slices import PROVED, SliceTask
 from audit.reading.scan import DIGEST_BYTES
 from audit.tables import (
     ACKED,
-    CHUNK,
     COMPARED,
     COPIES,
-    DAMAGE,
     DUPLICATES,
     EXTENTS,
     FOLDED,
+    LACKING,
     LOG,
     QUEUES,
     RECORD,
@@ -61,7 +64,7 @@ from audit.tables import (
     Task,
     View,
 )
-from model.message import INNER_BATCH
+from model.message import INNER_BATCH, LMQ_PREFIX
 
 
 @contextmanager
@@ -138,11 +141,11 @@ class SparkEngine:
 
     @spark_errors()
     def scan(self, tasks: list[Task]) -> SparkLog:
+        describe(self._session, "scan")
         if not tasks:
-            frame = self._session.createDataFrame([], from_arrow_schema(LOG))
-        else:
-            frame = self._load("scan", tasks)
-        return SparkLog(self._session, frame)
+            empty = self._session.createDataFrame([], from_arrow_schema(LOG))
+            return SparkLog(self._session, WholeRows(empty))
+        return SparkLog(self._session, PiecedRows(self._session, partial(load, self._session), tasks))
 
     @spark_errors()
     def index(self, tasks: list[IndexTask]) -> pa.Table:
@@ -177,26 +180,24 @@ class SparkEngine:
 
 
 class SparkLog:
-    """All LOG rows as a cached frame; each question collects only the rows that are wrong."""
+    """What pieces of the logs tell answers most questions; for others records are a cached frame, of which
+    each question collects only the rows that are wrong."""
 
-    def __init__(self, session: SparkSession, frame: DataFrame) -> None:
+    def __init__(self, session: SparkSession, rows: Rows) -> None:
         self._session = session
-        self._frame = frame.persist()
+        self._rows = rows
         self._joined: dict[View, DataFrame] = {}
         self._ledger: LedgerRows | None = None
-        # One job reads everything; what is asked later comes from the cache.
-        self._ask("scan")
-        self._chunks = self._frame.filter(F.col("row") == CHUNK).toArrow().cast(LOG)
         spread(session, self.record_count())
 
     def _ask(self, what: str) -> None:
         describe(self._session, what)
 
     def chunks(self) -> pa.Table:
-        return self._chunks
+        return self._rows.chunks
 
     def damage(self) -> Iterator[pa.Table]:
-        left = sum(self._chunks["queue_offset"].to_pylist())
+        left = sum(self.chunks()["queue_offset"].to_pylist())
         if not left:
             return
         self._ask("damage")
@@ -207,7 +208,7 @@ class SparkLog:
             raise EngineError("the damage of a log was read again, and was not the same")
 
     def _damage(self, count: int) -> Iterator[pa.Table]:
-        rows = self._frame.filter(F.col("row") == DAMAGE)
+        rows = self._rows.damage
         if count > STREAMED_ROWS:
             yield from _streamed(rows.orderBy(*DAMAGE_ORDER), LOG, "offset")
             return
@@ -216,17 +217,18 @@ class SparkLog:
         yield found.sort_by([(name, "ascending") for name in DAMAGE_ORDER])
 
     def record_count(self) -> int:
-        return sum(self._chunks["records"].to_pylist())
+        return sum(self.chunks()["records"].to_pylist())
 
     def close(self) -> None:
         for frame in self._joined.values():
             frame.unpersist()
         if self._ledger is not None:
             self._ledger.close()
-        self._frame.unpersist()
+        self._rows.close()
 
-    def _view(self, view: View) -> DataFrame:
-        records = self._frame.filter(F.col("row") == RECORD)
+    def _view(self, view: View, frame: DataFrame | None = None) -> DataFrame:
+        """``frame``: of some of the records."""
+        records = (self._rows.whole() if frame is None else frame).filter(F.col("row") == RECORD)
         if view.base == view.replica:
             return records.filter(F.col("replica") == view.replica)
         inside = _within_any(view.equal)
@@ -234,13 +236,16 @@ class SparkLog:
             ((F.col("replica") == view.replica) & ~inside) | ((F.col("replica") == view.base) & inside)
         )
 
-    def _queued(self, view: View) -> DataFrame:
+    def _queued(self, view: View, frame: DataFrame | None = None) -> DataFrame:
         kind = F.col("sys_flag").bitwiseAND(ROLLBACK)
-        return self._view(view).filter((kind != PREPARED) & (kind != ROLLBACK))
+        return self._view(view, frame).filter((kind != PREPARED) & (kind != ROLLBACK))
 
     @spark_errors()
     def broken_queues(self, view: View, before: pa.Table, most: int, *, whole: bool) -> pa.Table:
         self._ask("places of queues")
+        told = self._rows.told.broken_queues(view, before, most, whole=whole)
+        if told is not None:
+            return told
         rows = self._queued(view).select(*QUEUES.names, F.lit(True).alias("was_read"))
         if len(before):
             carried = self._session.createDataFrame(before)
@@ -268,6 +273,9 @@ class SparkLog:
     @spark_errors()
     def last_places(self, view: View, begin: int, end: int, size: int) -> pa.Table:
         self._ask("last places of queues")
+        told = self._rows.told.last_places(view, begin, end, size)
+        if told is not None:
+            return told
         rows = _within(self._queued(view), begin, end)
         columns = [F.max_by(name, "offset").alias(name) for name in QUEUES.names[3:]]
         rows = rows.withColumn("segment", F.col("offset") - F.col("offset") % size)
@@ -279,12 +287,17 @@ class SparkLog:
         self._ask("keys of a stretch")
         return _within(self._of_users(view), begin, end).select(*DUPLICATES.names).toArrow().cast(DUPLICATES)
 
-    def _of_users(self, view: View) -> DataFrame:
-        return self._view(view).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
+    def _of_users(self, view: View, frame: DataFrame | None = None) -> DataFrame:
+        return self._view(view, frame).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
 
     def copies(self, view: View) -> Iterator[pa.Table]:
         self._ask("messages that stand twice")
-        rows = self._of_users(view).select(*DUPLICATES.names)
+        with spark_errors():
+            hashes = self._rows.twice(view)
+            if hashes == []:
+                return
+            frame = self._rows.near(hashes=hashes) if hashes is not None else None
+        rows = self._of_users(view, frame).select(*DUPLICATES.names)
         # Eight bytes of each record are shuffled; bodies, keys and topics only of those that may stand twice.
         rows = rows.withColumn("hash", F.xxhash64("topic", "uniq_key"))
         many = rows.groupBy("hash").count().filter(F.col("count") > 1).select("hash")
@@ -296,6 +309,9 @@ class SparkLog:
     @spark_errors()
     def queue_starts(self, view: View) -> pa.Table:
         self._ask("starts of queues")
+        told = self._rows.told.queue_starts(view)
+        if told is not None:
+            return told
         starts = (
             self._queued(view).groupBy("topic", "queue_id").agg(F.min("queue_offset").alias("queue_offset"))
         )
@@ -304,12 +320,18 @@ class SparkLog:
     @spark_errors()
     def queue_ends(self, view: View) -> pa.Table:
         self._ask("ends of queues")
+        told = self._rows.told.queue_ends(view)
+        if told is not None:
+            return told
         end = F.max(place_behind()).alias("queue_offset")
         return self._queued(view).groupBy("topic", "queue_id").agg(end).toArrow()
 
     @spark_errors()
     def queue_extents(self, view: View) -> pa.Table:
         self._ask("extents of queues")
+        told = self._rows.told.queue_extents(view)
+        if told is not None:
+            return told
         rows = self._queued(view).filter(F.col("sys_flag").bitwiseAND(INNER_BATCH) == 0)
         extents = rows.groupBy("topic", "queue_id").agg(
             F.min("offset").alias("offset"),
@@ -322,8 +344,30 @@ class SparkLog:
     @spark_errors()
     def entered(self, view: View, files: Sequence[QueueFile], bounds: EntryBounds) -> Entered:
         self._ask("queue entries")
-        entries = load(self._session, "entries", [file.to_json() for file in files])
-        return entered(self._session, self._queued(view), entries, files, bounds)
+        told = self._rows.told
+        slices = told.slices(view)
+        asked = planned(files, slices, bounds) if slices is not None else {}
+        right = self._right(asked)
+        last = {queue: last_place(slices[queue]) for queue in right if slices and queue in slices}
+        left = [file for file in files if (file.topic, file.queue_id) not in right]
+        if not left:
+            return Entered(ENTRIES.empty_table(), LACKING.empty_table(), last)
+        topics = sorted({file.topic for file in left})
+        light = slices is None or any(topic.startswith(LMQ_PREFIX) for topic in topics)
+        frame = self._rows.whole() if light else self._rows.near(topics=topics)
+        entries = load(self._session, "entries", [file.to_json() for file in left])
+        found = entered(self._session, self._queued(view, frame), entries, left, bounds)
+        return found._replace(last=found.last | last)
+
+    def _right(self, asked: Mapping[Queue, list[SliceTask]]) -> set[Queue]:
+        """The queues whose entries are those of their records, and no others."""
+        tasks = [task.to_json() for own in asked.values() for task in own]
+        if not tasks:
+            return set()
+        found = load(self._session, "slices", tasks).toArrow()
+        rows = zip(*(found[name].to_pylist() for name in PROVED.names), strict=True)
+        counts = Counter((topic, queue_id) for topic, queue_id, right in rows if right)
+        return {queue for queue, own in asked.items() if counts[queue] == len(own)}
 
     def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
         self._ask("messages that nobody sent")

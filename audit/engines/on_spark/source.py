@@ -4,7 +4,8 @@ calls, too."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,27 +14,34 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.engines.lines import read_ordered, read_sent
+from audit.engines.pieces import PIECES, NearTask, PieceTask, run_near, run_pieces
 from audit.ledger_columns import LEDGER
 from audit.reading.derived import DerivedTask, run_derived
 from audit.reading.history import SENT
 from audit.reading.index_files import INDEX, IndexTask, run_index
 from audit.reading.queue_files import ENTRIES, QueueFile, read_entries
 from audit.reading.queue_prefix import PREFIX, PrefixTask, run_prefix
+from audit.reading.queue_slices import PROVED, SliceTask, run_slices
 from audit.tables import DIGEST, LOG, Task, run_digests, run_scan
 
 SOURCE: Final = "keelmq_log"
 _SCHEMAS: Final = {
     "digests": DIGEST,
     "scan": LOG,
+    "near": LOG,
+    "pieces": PIECES,
     "entries": ENTRIES,
     "index": INDEX,
     "derived": INDEX,
     "prefixes": PREFIX,
+    "slices": PROVED,
     "lines": LEDGER,
     "sent": SENT,
 }
 PARTITIONS_MAX: Final = 64
 """Of queue files."""
+SLICES_BYTES: Final = 64 * 1024 * 1024
+"""Of queue files, that a task compares with digests."""
 
 
 class LogSource(DataSource):
@@ -65,6 +73,8 @@ class LogReader(DataSourceReader):
         return {"_kind": self._kind, "_tasks": []}
 
     def partitions(self) -> list[InputPartition]:
+        if self._kind == "slices":
+            return [InputPartition(tasks) for tasks in _by_bytes(self._tasks)]
         if self._kind in ("entries", "prefixes"):  # many and small: a few files a partition
             few = len(self._tasks) // PARTITIONS_MAX + 1
             return [InputPartition(self._tasks[at : at + few]) for at in range(0, len(self._tasks), few)]
@@ -73,30 +83,47 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if partition is None or partition.value is None:
             return  # no tasks: Spark reads one partition that is none
-        if self._kind == "entries":
-            for file in partition.value:
-                yield from read_entries(QueueFile.from_json(file))
-            return
-        if self._kind == "prefixes":
-            for file in partition.value:
-                yield run_prefix(PrefixTask.from_json(file))
-            return
-        if self._kind == "index":
-            yield run_index(IndexTask.from_json(partition.value))
-            return
-        if self._kind == "derived":
-            yield run_derived(DerivedTask.from_json(partition.value))
-            return
-        if self._kind in ("lines", "sent"):
-            read = read_ordered if self._kind == "lines" else read_sent
-            for table in read(partition.value):
-                yield from table.to_batches()
-            return
-        task = Task.from_json(partition.value)
-        if self._kind == "digests":
-            yield run_digests(task)
-        else:
-            yield from run_scan(task)
+        yield from _READ[self._kind](partition.value)
+
+
+def _by_bytes(tasks: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Many and small: some MiB of files a partition."""
+    few: list[dict[str, Any]] = []
+    room = SLICES_BYTES
+    for task in tasks:
+        size = SliceTask.from_json(task).bytes
+        if few and size > room:
+            yield few
+            few, room = [], SLICES_BYTES
+        few.append(task)
+        room -= size
+    if few:
+        yield few
+
+
+def _entries(files: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        yield from read_entries(QueueFile.from_json(file))
+
+
+def _of_ledger(read: Callable[[dict[str, Any]], Iterator[pa.Table]], part: Any) -> Iterator[pa.RecordBatch]:
+    for table in read(part):
+        yield from table.to_batches()
+
+
+_READ: Final[dict[str, Callable[[Any], Iterator[pa.RecordBatch]]]] = {
+    "digests": lambda task: iter([run_digests(Task.from_json(task))]),
+    "scan": lambda task: run_scan(Task.from_json(task)),
+    "near": lambda task: run_near(NearTask.from_json(task)),
+    "pieces": lambda task: run_pieces(PieceTask.from_json(task)),
+    "entries": _entries,
+    "index": lambda task: iter([run_index(IndexTask.from_json(task))]),
+    "derived": lambda task: iter([run_derived(DerivedTask.from_json(task))]),
+    "prefixes": lambda tasks: (run_prefix(PrefixTask.from_json(task)) for task in tasks),
+    "slices": lambda tasks: (run_slices(SliceTask.from_json(task)) for task in tasks),
+    "lines": partial(_of_ledger, read_ordered),
+    "sent": partial(_of_ledger, read_sent),
+}
 
 
 def load(session: SparkSession, kind: str, tasks: list[dict[str, Any]]) -> DataFrame:

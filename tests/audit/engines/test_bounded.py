@@ -95,12 +95,13 @@ def test_of_a_long_queue_the_breaks_are_collected(broken: bool) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_of_a_long_queue_spark_collects_the_breaks(broken: bool, engine: object) -> None:
     pytest.importorskip("pyspark")
+    from audit.engines.on_spark.records import WholeRows
     from audit.engines.spark import SparkEngine, SparkLog
 
     assert isinstance(engine, SparkEngine)
     count = 20_000
     rows = log_of(disorder(count) if broken else with_a_gap(count))
-    log = SparkLog(engine._session, engine._session.createDataFrame(rows))
+    log = SparkLog(engine._session, WholeRows(engine._session.createDataFrame(rows)))
     try:
         check(log, count, broken=broken)
     finally:
