@@ -23,7 +23,7 @@ PART_BYTES: Final = 256 * 1024 * 1024
 PARTS_MAX: Final = 1024
 NEAR_BYTES_MIN: Final = 64 * 1024 * 1024
 """Of the log; what is smaller is read whole."""
-NEAR_MAX: Final = 4
+NEAR_MAX: Final = 2
 """Frames of some of the records."""
 NAMED_MAX: Final = 1_000_000
 """Topics and hashes in all tasks."""
@@ -89,7 +89,11 @@ class PiecedRows:
         parts = min(PARTS_MAX, self._bytes // PART_BYTES + 1)
         self._frame = load("pieces", [PieceTask(task, parts).to_json() for task in tasks]).persist()
         self._read: dict[Any, DataFrame] = {}
-        heads = self._frame.filter(F.col("row").isin(CHUNK, PIECE)).drop("told").toArrow().cast(LOG)
+        try:
+            heads = self._frame.filter(F.col("row").isin(CHUNK, PIECE)).drop("told").toArrow().cast(LOG)
+        except BaseException:
+            self._frame.unpersist()  # the session may be the program's
+            raise
         self.chunks = heads.filter(pc.equal(heads["row"], CHUNK))
         self.told = Told(heads.filter(pc.equal(heads["row"], PIECE)), self._fetch)
 
@@ -113,8 +117,12 @@ class PiecedRows:
             rows = rows.join(F.broadcast(taken), ["replica", "offset"])
         # Plain: what takes Arrow tables needs pandas, which no worker need have.
         own = F.udf(twice, "array<long>", useArrow=False)
-        parts = rows.groupBy("queue_id").agg(F.collect_list("told").alias("told")).select(own("told"))
-        found = [one for row in parts.collect() for one in row[0]]
+        parts = (
+            rows.groupBy("queue_id")
+            .agg(F.collect_list("told").alias("told"))
+            .select(own("told").alias("told"))
+        )
+        found = [row[0] for row in parts.select(F.explode("told")).limit(TWICE_MAX).collect()]
         return found if len(found) < TWICE_MAX else None
 
     def whole(self) -> DataFrame:

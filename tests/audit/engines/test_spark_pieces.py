@@ -64,6 +64,7 @@ def test_not_all_records_leave_the_workers(
 
     stores = make(tmp_path)
     monkeypatch.setattr(records, "NEAR_BYTES_MIN", 0)
+    monkeypatch.setattr(records, "NEAR_MAX", 3)  # of that key, of T, of the delayed
     monkeypatch.setattr(records, "PART_BYTES", 1000)
     monkeypatch.setattr(records.PiecedRows, "whole", whole)
     report = run_with(cast(Engine, engine), stores, None)
