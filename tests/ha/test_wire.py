@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from ha.master import links as links_of_master
 from ha.master import slave_link as link_of_master
 from ha.master.log_reader import KEPT_BYTES_MIN, LogReader
 from ha.master.slave_link import SlaveLink
@@ -26,23 +25,11 @@ from tests.fakes.ha.frames import (
     slave_handshake,
     transfer,
 )
-from tests.fakes.ha.group import Group, Node
+from tests.fakes.ha.group import Group, Node, with_master
 from tests.fakes.ha.raw_slave import RawSlave
 from tests.fakes.ha.store import FakeStore
 from tests.ports import free_port
 from tests.waiting import until
-
-
-def with_master(test: Callable[[Group, Node], Awaitable[None]], data: bytes = b"") -> None:
-    async def run() -> None:
-        # No heartbeats in between: each frame is one the test caused.
-        async with Group(Node(1, ha_heartbeat_ms=60_000, ha_housekeeping_ms=60_000)) as group:
-            await group.elect(1)
-            if data:
-                group.master.store.grow(data)
-            await test(group, group.master)
-
-    asyncio.run(run())
 
 
 def test_a_handshake_cut_in_pieces_is_waited_for_whole() -> None:
@@ -243,33 +230,6 @@ def test_while_an_answer_is_under_way_appends_are_gathered(
         slave.close()
 
     with_master(test, b"0")
-
-
-def test_what_is_confirmed_goes_out_alone_only_where_no_data_carries_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(links_of_master, "CONFIRM_PUSH_S", 1.0)
-
-    async def test(group: Group, node: Node) -> None:
-        slave = await RawSlave.connect(node)
-        await slave.greet(answers_heartbeats=True)
-        slave.writer.write(encode_ack(0))
-        assert not (await slave.transfer()).body  # it is level
-        begun_ms, told = node.env.monotonic_ms(), 0
-        while node.env.monotonic_ms() - begun_ms < 1300:
-            node.store.grow(b"0123456789")
-            frame = await slave.transfer()
-            assert frame.body, "what was confirmed before is in each frame with data"
-            assert frame.confirmed >= told
-            told = frame.confirmed
-            slave.writer.write(encode_ack(node.store.log.end))
-            await asyncio.sleep(0.005)
-        assert told > 0
-        last = await slave.transfer()
-        assert (last.body, last.confirmed) == (b"", node.store.log.end)
-        slave.close()
-
-    with_master(test)
 
 
 def test_a_slave_that_syncs_from_the_last_file_gets_the_last_segment() -> None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from broker.state.clients import TAG, Subscription
 from broker.state.effort import Effort
+from model.codes import Response
+from model.config import BrokerConfig
+from model.errors import Refused
 from model.sql92 import Filter
 from store.files.record import decode
 from store.flow.reading import GetStatus, Got
@@ -75,3 +79,17 @@ def split(chunk: bytes) -> list[bytes]:
         found.append(bytes(view[at : at + size]))
         at += size
     return found
+
+
+def need_filter(config: BrokerConfig, subscription: Subscription) -> None:
+    """Raises Refused where messages cannot be chosen as ``subscription`` asks."""
+    kind = subscription.expression_type
+    if subscription.class_filter or (kind != TAG and not config.enable_property_filter):
+        raise Refused(
+            f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR
+        )
+    if kind != TAG and subscription.chooses is None:
+        raise Refused(
+            "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            Response.FILTER_DATA_NOT_EXIST,
+        )

@@ -14,7 +14,7 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.asking import Asking
-from broker.requests.consumers.choosing import is_stalled, look
+from broker.requests.consumers.choosing import is_stalled, look, need_filter
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
 from broker.requests.consumers.standing import Standing, standing_of
@@ -23,7 +23,6 @@ from broker.requests.consumers.waking import Searches, Waking, failed
 from broker.state.clients import SQL92, TAG, Subscription, too_long
 from broker.state.effort import NoRoom
 from model.codes import Response
-from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import LMQ_PREFIX
 from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
@@ -587,17 +586,3 @@ class PullProcessor:
 
 def _failed(held: Held, error: Exception) -> Command:
     return failed(held.request, f"a held pull of {held.header.topic}/{held.header.queue_id}", error)
-
-
-def need_filter(config: BrokerConfig, subscription: Subscription) -> None:
-    """Raises Refused where messages cannot be chosen as ``subscription`` asks."""
-    kind = subscription.expression_type
-    if subscription.class_filter or (kind != TAG and not config.enable_property_filter):
-        raise Refused(
-            f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR
-        )
-    if kind != TAG and subscription.chooses is None:
-        raise Refused(
-            "The broker's consumer filter data is not exist!Your expression may be wrong!",
-            Response.FILTER_DATA_NOT_EXIST,
-        )

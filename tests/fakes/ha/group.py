@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from ha.service import HaService
@@ -123,3 +125,17 @@ class Group:
     def _same_epochs(self) -> bool:
         epochs = [node.store.epochs.entries for node in self.nodes.values()]
         return all(entries == epochs[0] for entries in epochs)
+
+
+def with_master(test: Callable[[Group, Node], Awaitable[None]], data: bytes = b"") -> None:
+    """Run ``test`` with an elected master whose log holds ``data``."""
+
+    async def run() -> None:
+        # No heartbeats in between: each frame is one the test caused.
+        async with Group(Node(1, ha_heartbeat_ms=60_000, ha_housekeeping_ms=60_000)) as group:
+            await group.elect(1)
+            if data:
+                group.master.store.grow(data)
+            await test(group, group.master)
+
+    asyncio.run(run())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.requests.consumers.choosing import need_filter
 from broker.requests.consumers.offsets import need_own_group
-from broker.requests.consumers.pull import need_filter
 from broker.state.clients import ALL, TAG, Subscription, too_long
 from model.codes import Response
 from model.errors import Refused
