@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 
@@ -99,9 +99,10 @@ class Questions:
         found += self._tails(found, looked)
         found += borders.borders(facts, looked, found)
         names = [r.name for r in facts.replicas]
-        rest = Rest(self._count, causes.Links(found, names, self.hidden.overlap).linked)
+        links = causes.Links(found, names, self.hidden.overlap)
+        rest = Rest(self._count, links.linked)
         folders = self._folders()
-        broken, rows = self._of_unions(folders, rest)
+        broken, rows = self._of_unions(folders, rest, links.altered)
         found += rows
         found += self._entries(folders, broken, found)
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
@@ -114,7 +115,9 @@ class Questions:
             found += tail_kinds.nothing(self.scanned.record_count())
         return found
 
-    def _of_unions(self, folders: dict[int, QueueFolder], rest: Rest) -> tuple[queues.Queues, list[Finding]]:
+    def _of_unions(
+        self, folders: dict[int, QueueFolder], rest: Rest, altered: Callable[[str, int], bool]
+    ) -> tuple[queues.Queues, list[Finding]]:
         """Broken queues, and what is wrong with queues, copies and sends, in the log as far back as any
         replica holds it. Its views share records: what several tell is told once."""
         broken: queues.Queues = {}
@@ -129,7 +132,8 @@ class Questions:
         for view in self.unions:
             begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
             table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
-            broken_here = queues.runs(table, list(folders.values()))
+            wrong = partial(self._wrong, view, altered)
+            broken_here = queues.runs(table, list(folders.values()), wrong)
             for row in queues.queues(self.facts, self.scanned, broken_here, view, before):
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             for tables in (self._carried_copies(view), self.scanned.copies(view)):
@@ -141,6 +145,10 @@ class Questions:
                 once.next_round()
             broken = broken_here | broken
         return broken, [*asked.values(), *copies.findings(), *strange.findings()]
+
+    def _wrong(self, view: View, altered: Callable[[str, int], bool], offset: int) -> bool:
+        holder = queues.holder(self.facts, view, offset)
+        return altered(self.facts.replicas[holder].name, offset)
 
     def _queue_ends(self, looked: dict[int, Beside]) -> dict[Queue, int]:
         """Where each queue ends in the log in which it ends last; of no use without offsets of consumers."""

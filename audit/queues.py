@@ -23,6 +23,7 @@ class Run(NamedTuple):
     end: int  # the place behind the last
     uniq_key: str  # of the first record
     last: int  # physical, of the last record
+    wrong: bool = False  # other replicas have another record there: its place is not the queue's
 
     @property
     def alone(self) -> bool:
@@ -65,7 +66,7 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     """
     if not runs.listed:
         return []
-    first = runs.listed[0]
+    first = next((run for run in runs.listed if not run.wrong), runs.listed[0])
     walk = _Walk(0 if whole else first.queue_offset, first)
     for at, run in enumerate(runs.listed):
         walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
@@ -102,6 +103,9 @@ class _Walk:
         return self._closed + self._gaps
 
     def take(self, run: Run, *, begins_again: bool, remade: bool) -> None:
+        if run.wrong:  # the place that it should have stays open: a gap with this record in it
+            self._before = run
+            return
         if run.queue_offset >= self.expected:
             if run.queue_offset > self.expected:
                 self._gaps.append((self.expected, run.queue_offset, self._before, run))
@@ -174,7 +178,7 @@ class _Walk:
 def _begins_again(runs: Runs, at: int, expected: int) -> bool:
     run = runs.listed[at]
     ends_here = at + 1 == len(runs.listed) and not runs.more
-    return run.queue_offset == 0 and expected > 1 and (ends_here or not run.alone)
+    return not run.wrong and run.queue_offset == 0 and expected > 1 and (ends_here or not run.alone)
 
 
 def begins_again(runs: Runs) -> list[int]:
@@ -185,5 +189,6 @@ def begins_again(runs: Runs) -> list[int]:
         if at and _begins_again(runs, at, expected):
             found.append(run.offset)
             expected = 0
-        expected = max(expected, run.end)
+        if not run.wrong:
+            expected = max(expected, run.end)
     return found

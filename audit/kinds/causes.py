@@ -109,6 +109,11 @@ class Links:
         cause = None if apart else _cause(f, self._causes, self._replicas)
         return f.follows(cause) if cause is not None else f
 
+    def altered(self, replica: str, offset: int) -> bool:
+        """Have the others another record there, and is it this one that is wrong?"""
+        cause = self._causes.first("bytes_differ", replica, offset, offset + 1)
+        return cause is not None and not cause.ambiguous
+
 
 class _Causes:
     def __init__(self, findings: Iterable[Finding], hidden: Hidden) -> None:

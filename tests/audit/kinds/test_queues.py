@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +97,34 @@ def test_what_is_wrong_behind_the_runs_that_are_listed_is_counted() -> None:
     faults = explain(Runs(listed, more=7, last=9000), whole=True)
     assert (faults[-1].kind, faults[-1].records, faults[-1].until) == ("queue_order", 7, 9001)
     assert sorted(f.kind for f in faults[:-1]) == ["queue_gap", "queue_gap", "queue_order"]
+
+
+def with_wrong(*offsets: int, wrong: int) -> Runs:
+    """Runs of which the record at place ``wrong`` of the list is another one on the other replicas."""
+    of = runs(*offsets)
+    return replace(of, listed=[run._replace(wrong=run.offset == wrong * 100) for run in of.listed])
+
+
+@pytest.mark.parametrize("place", [1 << 28, 0, 2, 6])
+def test_a_record_that_others_have_otherwise_tells_no_place(place: int) -> None:
+    """A place far ahead made all behind it look out of order, and a real gap there was not named as one."""
+    faults = explain(with_wrong(0, 1, 2, place, 4, 5, 8, 9, wrong=3), whole=True)
+    assert [(f.kind, f.offset, f.queue_offset, f.records) for f in faults] == [
+        ("queue_gap", 300, 3, 1),
+        ("queue_gap", 500, 6, 2),
+    ]
+
+
+def test_a_queue_does_not_begin_with_a_record_that_others_have_otherwise() -> None:
+    of = with_wrong(1 << 28, 6, 7, 8, wrong=0)
+    assert explain(of, whole=False) == []
+    (gap,) = explain(of, whole=True)
+    assert (gap.kind, gap.offset, gap.until, gap.queue_offset, gap.records) == ("queue_gap", 0, 101, 0, 6)
+
+
+def test_a_queue_does_not_begin_again_at_a_record_that_others_have_otherwise() -> None:
+    assert begins_again(runs(0, 1, 2, 0)) == [300]
+    assert begins_again(with_wrong(0, 1, 2, 0, wrong=3)) == []
 
 
 @given(st.integers(0, 50), st.integers(2, 30), st.data())
