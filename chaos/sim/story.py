@@ -244,9 +244,8 @@ class Story:
         if self.nemesis.done.get("read_error"):
             await self._mend()
         if self.losses.of_tables_allowed:
-            await (
-                self._create_topic()
-            )  # as its owner would: who sends to it may know where it was, and not more
+            # As its owner would: who sends to it may know where it was, and not more.
+            await self._create_topic()
 
     async def _mend(self) -> None:
         """What a broker could not read it copies from another one. Where each has the same damage, a start
@@ -443,6 +442,8 @@ class Story:
         reason = await self.cluster.until(self._index_behind, ENDS_S)
         if reason is not None:
             self._not_live("an index does not catch up", reason)
+        # Once more, after those waits. From here on nothing is waited for: the logs are of one moment.
+        await self.cluster.until(self.cluster.converged, 5.0)
         self.evidence.logs = list(self._logs("broker"))
         for log in self._logs("learner"):
             for other in () if self.losses.lied else self.evidence.logs:
