@@ -481,9 +481,7 @@ class Story:
         """Each serving broker's CommitLog, through its own store, and noted in the history: all of it. No
         file of a run is old enough to be deleted, so each queue begins at 0."""
         sends = self.history.sends()
-        for node in self.cluster.of(kind):
-            if not node.running:
-                continue
+        for node in (node for node in self.cluster.of(kind) if node.running):
             store: MessageStore = cast(Broker, node.server).store
             begin, end = store.log.min_offset, store.log.end
             parts: list[bytes] = []
@@ -494,14 +492,15 @@ class Story:
                 except DiskError as error:
                     self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break
-                for first, until in self._promised_whole(store, at, at + len(data)):
-                    self._note_records(f"log of {node.name}", walk(data[first - at : until - at], first))
                 parts.append(data)
                 at += len(data)
+            data = b"".join(parts)
+            for first, until in self._promised_whole(store, begin, at):
+                self._note_records(f"log of {node.name}", walk(data[first - begin : until - begin], first))
             self._note_queues(node.name, store, sends)
             self.evidence.sources = [*self.evidence.sources, f"log of {node.name}", f"queues of {node.name}"]
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
-            yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
+            yield ReplicaLog(node.name, begin, data, store.confirmed, epochs)
 
     def _promised_whole(self, store: MessageStore, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of [``begin``, ``end``) of a log that must be records: all, unless a disk lied. What that
