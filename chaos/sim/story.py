@@ -488,19 +488,20 @@ class Story:
             at: int = begin
             while at < end:
                 try:
-                    data = store.log.read(at, min(end - at, 1 << 20))
+                    data = store.log.read(
+                        at, end - at
+                    )  # a segment: a piece of one could end inside of a record
                 except DiskError as error:
                     self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break
+                for first, until in self._promised_whole(store, at, at + len(data)):
+                    self._note_records(f"log of {node.name}", walk(data[first - at : until - at], first))
                 parts.append(data)
                 at += len(data)
-            data = b"".join(parts)
-            for first, until in self._promised_whole(store, begin, at):
-                self._note_records(f"log of {node.name}", walk(data[first - begin : until - begin], first))
             self._note_queues(node.name, store, sends)
             self.evidence.sources = [*self.evidence.sources, f"log of {node.name}", f"queues of {node.name}"]
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
-            yield ReplicaLog(node.name, begin, data, store.confirmed, epochs)
+            yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
 
     def _promised_whole(self, store: MessageStore, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of [``begin``, ``end``) of a log that must be records: all, unless a disk lied. What that

@@ -358,10 +358,12 @@ class SyncSet:
         if now_ms - self._time.since_ms <= self._time.not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
             desired |= self._membership.not_yet_connected & self.members
-        if self._leave_too_early(desired):
-            desired |= self.members
         if len(desired) < self.copies_needed <= len(self.members):
             desired |= self._kept(now_ms)
+        if self._leave_too_early(
+            desired
+        ):  # asked last: it is about all that stay, those that are kept as well
+            desired |= self.members
         return frozenset(desired)
 
     def needs_no_proposal(self, broker_id: BrokerId) -> bool:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ha.master.sync_set import Leadership
 from model.ids import Epoch, PhysicalOffset
-from tests.fakes.ha.sync_set import SELF, sync_set, with_slaves
+from tests.fakes.ha.sync_set import NOT_CATCHUP_MS, SELF, sync_set, with_slaves
 from tests.plain import broker_ids
 
 
@@ -34,6 +34,21 @@ def test_in_majority_mode_nobody_leaves_before_those_that_stay_have_what_was_ans
     assert sync.desired_members(3) == {SELF, 3}
     sync.on_disconnect(3)
     assert sync.desired_members(4) == {SELF}, "the master has all of it itself"
+
+
+def test_who_is_kept_as_the_set_would_be_too_small_stays_with_those_that_have_what_was_answered() -> None:
+    """3 hears too little to keep up, and acknowledged just now: the set keeps it, as it would be too small
+    for an answer. It lacks what 2 has, whose connection ended: elected as one of the last set that was a
+    majority, it would cut that off (swarm, seed 4182)."""
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    assert sync.replicated == 200
+    sync.on_disconnect(2)
+    sync.on_ack(3, 150, 100)
+    behind_ms = NOT_CATCHUP_MS + 50
+    assert sync.desired_members(behind_ms) == {SELF, 2, 3}
+    assert sync.desired_members(2 * behind_ms) == {SELF}, "nobody is heard: the master has all of it itself"
 
 
 def test_counted_by_two_nobody_leaves_before_those_that_stay_have_what_was_answered() -> None:
