@@ -5,8 +5,9 @@ from __future__ import annotations
 from chaos import faults
 from chaos.drills.simulated.run import run_plan
 from chaos.faults import then
-from chaos.scenarios.plan import Load, Plan
+from chaos.scenarios.plan import Plan
 from chaos.sim.story import Story
+from chaos.workload import Load
 
 PIECE_BYTES = 1 << 20
 
