@@ -28,7 +28,7 @@ def tail_from(replica: Replica) -> int:
     A stopped broker entered what was confirmed (RocketMQ enters nothing else); one that runs, or was killed,
     is less than a segment behind. Without epochs the checkpoint names the last record, else the end of it.
     """
-    confirmed = replica.confirmed + (0 if replica.epochs else 1) if replica.confirmed else 1 << 62
+    confirmed = replica.confirmed + (0 if replica.of_epochs else 1) if replica.confirmed else 1 << 62
     return confirmed if replica.clean else min(confirmed, replica.end - replica.segment_bytes)
 
 

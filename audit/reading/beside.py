@@ -37,9 +37,9 @@ from audit.reading.config_tables import (
     problem_of,
 )
 from audit.reading.layout import parse_epochs
+from audit.reading.seals import CHECKPOINT_PARTS, is_sealed_by, seal_problem
 from audit.reading.storage import Storage, open_storage
 
-_PAGE_BYTES: Final = 4096
 _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "bootId": (str,),
     "doubtful": (bool,),
@@ -187,30 +187,24 @@ class _Look:
         return problem_of(raw)
 
     def _checkpoint(self, file: str, raw: bytes) -> str:
-        problem = self._sealed(file, raw, b"KQ02", [(0, 40), (72, 88)], 88)
+        problem = self._sealed(file, raw, b"KQ02", CHECKPOINT_PARTS, 88)
         if not problem and file in self._found.sealed:
             self._found.settled, self._found.indexed = struct.unpack_from(">2q", raw, 72)
             self._found.log_start = _log_start(raw)
         return problem
 
     def _timercheck(self, file: str, raw: bytes) -> str:
-        problem = self._sealed(file, raw, b"KQT1", [(72, 112)], 112)
+        problem = self._sealed(file, raw, b"KQT1", ((72, 112),), 112)
         if not problem and file in self._found.sealed:
             self._found.timer = raw[:64], raw[72:112]
         return problem
 
-    def _sealed(self, file: str, raw: bytes, mark: bytes, parts: list[tuple[int, int]], end: int) -> str:
-        if len(raw) != _PAGE_BYTES:
-            return f"{len(raw)} bytes, expected {_PAGE_BYTES}"
-        found = raw[64:68]
-        if found == bytes(4):
-            return "" if not any(raw[68:end]) else "bytes without the mark before them"
-        if found != mark:
-            return f"the mark is {found!r}"
-        self._found.sealed.add(file)
-        written = int.from_bytes(raw[68:72])
-        computed = zlib.crc32(b"".join(raw[a:b] for a, b in parts))
-        return "" if written == computed else f"CRC {written:08x}, computed {computed:08x}"
+    def _sealed(
+        self, file: str, raw: bytes, mark: bytes, parts: tuple[tuple[int, int], ...], end: int
+    ) -> str:
+        if is_sealed_by(raw, mark):
+            self._found.sealed.add(file)
+        return seal_problem(raw, mark, parts, end)
 
     def _was_longer(self, file: str, raw: bytes) -> str:
         text = raw.strip()

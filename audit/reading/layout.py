@@ -19,6 +19,7 @@ from typing import Final
 
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
+from audit.reading.seals import PAGE_BYTES, checkpoint_problem
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, open_storage
 from audit.sources.compressed import CannotUnpackError
 
@@ -55,9 +56,10 @@ class Replica:
     segment_bytes: int = 0
     start: int = 0
     end: int = 0
-    confirmed: int = 0  # from the checkpoint; 0 = unknown
+    confirmed: int = 0  # from the checkpoint; 0 = unknown, as by one that is not as it was written
+    checkpoint_problem: str = ""
     clean: bool = True  # no abort file: stopped in an orderly way
-    epochs: list[tuple[int, int]] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)  # none where there is an ``epoch_problem``
     epoch_problem: str = ""
     torn: tuple[int, int] | None = None  # half a record behind the end, as a crash or a live writer leaves it
     skipped: list[tuple[int, int]] = field(default_factory=list)  # unreadable stretches the end lies behind
@@ -71,6 +73,11 @@ class Replica:
     @property
     def empty(self) -> bool:
         return self.end <= self.start
+
+    @property
+    def of_epochs(self) -> bool:
+        """Has the store an epoch file, be it one that says nothing?"""
+        return bool(self.epochs or self.epoch_problem)
 
     def segment_end(self, segment: Segment) -> int:
         return segment.base + self.segment_bytes
@@ -137,16 +144,22 @@ def load(spec: StoreSpec) -> Replica:
 
 
 def _read_checkpoint(storage: Storage, replica: Replica) -> None:
-    if storage.exists("checkpoint"):
-        raw = b""
+    """Twice if it is not as it was written: a running broker may have been writing it. Then none of its
+    numbers counts."""
+    if not storage.exists("checkpoint"):
+        return
+    for _ in range(2):
         try:
-            raw = storage.read("checkpoint", 0, 40)
+            raw = storage.read("checkpoint", 0, PAGE_BYTES + 1)
         except FileNotFoundError:
-            pass  # it was taken just now
+            return  # it was taken just now
         except OSError as error:
             replica.closed["checkpoint"] = error.strerror or str(error)
-        if len(raw) == 40:
+            return
+        replica.checkpoint_problem = checkpoint_problem(raw) if raw else ""
+        if raw and not replica.checkpoint_problem:
             replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
+            return
 
 
 def _read_epochs(storage: Storage, replica: Replica) -> None:
@@ -157,9 +170,10 @@ def _read_epochs(storage: Storage, replica: Replica) -> None:
     except FileNotFoundError:
         return  # it was taken just now
     except OSError as error:
-        replica.epoch_problem = f"{UNREADABLE}{error.strerror or error}"
+        replica.epochs, replica.epoch_problem = [], f"{UNREADABLE}{error.strerror or error}"
         return
-    replica.epochs, replica.epoch_problem = parse_epochs(text)
+    epochs, replica.epoch_problem = parse_epochs(text)
+    replica.epochs = [] if replica.epoch_problem else epochs
 
 
 def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
@@ -392,7 +406,7 @@ class _LastSegment:
         self._data, self._base = b"", segment.base
         self._last: Record | None = None
         # Without a Controller a recovered broker's checkpoint names its last record: check what follows.
-        self._named = replica.confirmed if replica.clean and not replica.epochs else -1
+        self._named = replica.confirmed if replica.clean and not replica.of_epochs else -1
 
     def walk(self) -> None:
         while self._position < self._limit:

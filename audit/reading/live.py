@@ -64,9 +64,9 @@ def look(spec: StoreSpec, up_to: str = "", before: Position | None = None) -> tu
     """
     replica = load(spec)
     find_ends([replica])
-    _refuse_unread(replica)
+    _refuse_unread(replica, confirmed=up_to in ("", CONFIRMED))
     limit = replica.end
-    if up_to == CONFIRMED or (not up_to and replica.epochs and replica.confirmed):
+    if up_to == CONFIRMED or (not up_to and replica.of_epochs and replica.confirmed):
         limit = min(limit, replica.confirmed)
     earlier = [mark for mark in (before.marks if before else ()) if _stands(replica, mark)]
     end, last = _whole_records(replica, max(limit, replica.start), [mark.start for mark in earlier])
@@ -76,11 +76,13 @@ def look(spec: StoreSpec, up_to: str = "", before: Position | None = None) -> tu
     return replica, Position(end, replica.segment_name(end), replica.epoch_at(end - 1), kept)
 
 
-def _refuse_unread(replica: Replica) -> None:
-    """Raises OSError where checkpoint or epochs cannot be read: what the group confirmed is not known."""
+def _refuse_unread(replica: Replica, *, confirmed: bool) -> None:
+    """Raises OSError where checkpoint or epochs cannot be read, or what the group ``confirmed`` is asked of a
+    checkpoint that is not as it was written."""
     unread = replica.epoch_problem.startswith(UNREADABLE)
-    if unread or replica.closed:
-        why = replica.epoch_problem if unread else str(replica.closed)
+    unsealed = replica.checkpoint_problem if confirmed and replica.of_epochs else ""
+    if unread or replica.closed or unsealed:
+        why = replica.epoch_problem if unread else unsealed or str(replica.closed)
         raise OSError(5, why, shown(replica.location))
 
 
