@@ -7,7 +7,7 @@ from the record that covers the range's start; a stretch between two record boun
 
 from __future__ import annotations
 
-import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -16,13 +16,16 @@ import pyarrow as pa
 
 from audit.intervals import Interval, joined
 from audit.parts import Spool
-from audit.reading.layout import Replica, Segment, segment_reader
+from audit.reading.layout import Replica, segment_reader
 from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, sync, window
-from audit.reading.storage import Storage, open_storage
+from audit.reading.storage import open_storage
 
 STEPS_MAX: Final = 200_000
 """Records walked without meeting again before the rest counts as different."""
+
+_READ_BYTES: Final = 1 << 22
+_BLANK_BYTES: Final = 8
 
 CHANGED_BYTES_MAX: Final = 8
 """Records that differ in no more bytes are one message, damaged; another history differs in more."""
@@ -156,9 +159,11 @@ class Cursor:
 
 
 def drill_down(
-    replicas: list[Replica], base: int, other: int, ranges: list[Interval]
+    replicas: list[Replica], base: int, other: int, ranges: list[Interval], parted: int = 1 << 62
 ) -> Iterator[Difference]:
-    """Every stretch of ``ranges`` in which the two logs differ, record by record, in log order."""
+    """Every stretch of ``ranges`` in which the two logs differ, record by record, in log order. None reaches
+    over ``parted``, from where on they are of two histories: a record of one is none of the other, however
+    alike they are."""
     a, b = replicas[base], replicas[other]
     storage_a, storage_b = open_storage(a.location), open_storage(b.location)
     reach = -1
@@ -171,35 +176,35 @@ def drill_down(
                 twin = b.segment_at(segment.base)
                 if twin is None:
                     continue
-                lo, hi = max(begin, segment.base, reach), min(end, segment_end, a.end, b.end)
-                if reach >= hi:
-                    continue
-                for d in _drill(storage_a, storage_b, segment, twin, (base, other), lo, hi, a, b):
-                    reach = d.until
-                    yield d
+                files = segment_reader(storage_a, segment), segment_reader(storage_b, twin)
+                for after, before in ((0, parted), (parted, 1 << 62)):
+                    lo = max(begin, segment.base, reach, after)
+                    hi, limit = min(end, segment_end, a.end, b.end, before), min(a.end, b.end, before)
+                    if lo >= hi:
+                        continue
+                    first, last = max(segment.base, after), min(segment_end, limit)
+                    for d in _drill(*files, (base, other), (lo, hi), (first, last), segment_end):
+                        reach = d.until
+                        yield d if d.start < parted else d._replace(same_message=False)
     finally:
         storage_a.close()
         storage_b.close()
 
 
 def _drill(
-    storage_a: Storage,
-    storage_b: Storage,
-    segment: Segment,
-    twin: Segment,
+    read_a: Read,
+    read_b: Read,
     pair: tuple[int, int],
-    lo: int,
-    hi: int,
-    a: Replica,
-    b: Replica,
+    span: Interval,
+    within: Interval,
+    segment_end: int,
 ) -> Iterator[Difference]:
-    segment_end = a.segment_end(segment)
-    read_a, read_b = segment_reader(storage_a, segment), segment_reader(storage_b, twin)
-    limit = min(segment_end, a.end, b.end)
+    """``within``: borders of records that no stretch reaches over."""
+    (lo, hi), (first, limit) = span, within
     one, two = Cursor(read_a, segment_end, limit), Cursor(read_b, segment_end, limit)
     position = min(
-        covering_start(read_a, lo, segment.base, segment_end),
-        covering_start(read_b, lo, segment.base, segment_end),
+        covering_start(read_a, lo, first, segment_end),
+        covering_start(read_b, lo, first, segment_end),
     )
     while position < hi:
         pa_, pb = one.parse(position), two.parse(position)
@@ -301,16 +306,22 @@ class Run:
     def goes_on_with(self, d: Difference) -> bool:
         return self.until >= d.start or (self._behind >= d.start and not d.same_message)
 
+    def reaches(self, common_end: int) -> bool:
+        """Does it reach the end of both logs?"""
+        return max(self.until, self._behind) >= common_end
+
     def is_suffix(self, common_end: int) -> bool:
         """Does it reach the end of both logs, and hold another history, not damage of one message?"""
-        return max(self.until, self._behind) >= common_end and self._of_another
+        return self.reaches(common_end) and self._of_another
 
 
-def runs(differences: Iterable[Difference], parted: int = 0) -> Iterator[Run]:
-    """Of differences in log order. None reaches from before ``parted`` to what begins behind it."""
+def runs(differences: Iterable[Difference], parted: int = 1 << 62) -> Iterator[Run]:
+    """Of differences in log order. None reaches from before ``parted`` to what begins behind it; all behind
+    it is one, whatever file is missing between."""
     run: Run | None = None
     for d in differences:
-        if run is not None and run.goes_on_with(d) and not run.start < parted <= d.start:
+        one = run is not None and (run.start >= parted or (run.goes_on_with(d) and d.start < parted))
+        if run is not None and one:
             run.append(d)
             continue
         if run is not None:
@@ -321,25 +332,52 @@ def runs(differences: Iterable[Difference], parted: int = 0) -> Iterator[Run]:
 
 
 def same_bytes(replicas: list[Replica]) -> Callable[[int, int, Interval], bool]:
-    """Do two of them hold the same bytes of a stretch?"""
+    """Do two of them hold the same bytes of a stretch that begins at a border? Fillers are nobody's."""
 
-    def digest(at: int, span: Interval) -> bytes:
-        storage = open_storage(replicas[at].location)
-        hasher = hashlib.blake2b(digest_size=16)
+    def same(a: int, b: int, span: Interval) -> bool:
+        one, two = replicas[a], replicas[b]
+        storage_a, storage_b = open_storage(one.location), open_storage(two.location)
         try:
             position = span[0]
             while position < span[1]:
-                segment = replicas[at].segment_at(position)
-                if segment is None:
-                    return b""
-                size = min(1 << 22, span[1] - position, replicas[at].segment_end(segment) - position)
-                hasher.update(storage.read(segment.file, position - segment.base, size))
-                position += size
+                segment, twin = one.segment_at(position), two.segment_at(position)
+                if segment is None or twin is None:
+                    return False
+                end = one.segment_end(segment)
+                files = segment_reader(storage_a, segment), segment_reader(storage_b, twin)
+                if not _same_records(*files, (position, min(end, span[1])), end):
+                    return False
+                position = end
         finally:
-            storage.close()
-        return hasher.digest()
-
-    def same(a: int, b: int, span: Interval) -> bool:
-        return digest(a, span) == digest(b, span)
+            storage_a.close()
+            storage_b.close()
+        return True
 
     return same
+
+
+def _same_records(read_a: Read, read_b: Read, span: Interval, segment_end: int) -> bool:
+    """In one segment. Behind a blank that both have, anything may stand."""
+    for at in range(*span, _READ_BYTES):
+        size = min(_READ_BYTES, span[1] - at)
+        one, two = read_a(at, size), read_b(at, size)
+        if one != two:
+            return _is_filler(read_a, span[0], at + _alike_bytes(one, two), segment_end)
+    return True
+
+
+def _alike_bytes(one: bytes, two: bytes) -> int:
+    """How many are alike before the first that is not."""
+    shorter = range(min(len(one), len(two)))
+    return bisect_left(shorter, True, key=lambda n: one[: n + 1] != two[: n + 1])
+
+
+def _is_filler(read: Read, begin: int, offset: int, segment_end: int) -> bool:
+    """Does ``offset`` lie behind a blank record, walked to from the border ``begin``?"""
+    cursor = Cursor(read, segment_end, segment_end)
+    position = begin
+    while position < offset:
+        if cursor.parse(position).problem == "blank":
+            return position + _BLANK_BYTES <= offset
+        position, _ = cursor.step(position)
+    return False

@@ -252,9 +252,9 @@ class Questions:
         return found
 
     def _differences(self, roots: list[Finding], damages: Damages) -> list[Finding]:
-        replicas = self.facts.replicas
+        replicas, parted = self.facts.replicas, self.facts.histories.parted
         pairs = [
-            (base, other, drill_down(replicas, base, other, intervals))
+            (base, other, drill_down(replicas, base, other, intervals, parted(base, other)))
             for (base, other), intervals in sorted(self.facts.ranges.differ.items())
         ]
         asked = Asked(
@@ -268,6 +268,7 @@ class Questions:
 
     def _tails(self, roots: list[Finding], looked: dict[int, Beside]) -> list[Finding]:
         replicas = self.facts.replicas
+        group = tail_kinds.of_group(self.facts)  # what others have behind an end is to be cut
         ends = [r.end for r in replicas if not r.empty]
         acked_end = -1
         apart: list[int] = []
@@ -278,6 +279,7 @@ class Questions:
                 for at, view in self.views.items()
                 if at == self.facts.reference or not acked.adds_nothing(replicas[at], view)
             ]
+            apart = [at for at in apart if at in group]
             if ends and (min(ends) < max(ends) or len(apart) > 1):
                 acked_end = max(self._acked_behind(at, min(ends)).until for at in apart)
 
@@ -287,7 +289,7 @@ class Questions:
             return max(held, key=lambda tail: tail.records, default=NO_TAIL)
 
         def rotten(at: int) -> bool:
-            return tail_kinds.rotten(replicas[at], [r for r in replicas if r is not replicas[at]])
+            return tail_kinds.rotten(replicas[at], [replicas[b] for b in group if b != at])
 
         def noted(at: int) -> int:
             return looked[at].was_longer

@@ -86,9 +86,8 @@ class Damages:
 
     def _finding(self, at: int, row: Row) -> Finding:
         facts, offset, until = self._facts, row["offset"], int(row["until"])
-        sound = [
-            h for h in facts.holders(offset, until) if not self.overlap(facts.replicas[h].name, offset, until)
-        ]
+        copies = facts.copies(at, offset, until)
+        sound = [h for h in copies if not self.overlap(facts.replicas[h].name, offset, until)]
         columns = ("topic", "queue_id", "queue_offset", "uniq_key", "expected", "found", "records")
         return facts.at(
             row["kind"], ERROR, at, offset, until, copies=len(sound), **{name: row[name] for name in columns}

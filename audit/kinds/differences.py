@@ -12,6 +12,7 @@ from audit.findings import ERROR, WARN, Finding, Merging, spans_of
 from audit.intervals import Interval
 from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
+from audit.kinds.histories import consistent_point, last_epoch
 from audit.reading.layout import Replica
 
 AckedIn = Callable[[int, int, int | None], int]
@@ -73,26 +74,15 @@ def differences(
 def _of_pair(
     facts: Facts, base: int, other: int, found: Iterable[Difference], asked: Asked
 ) -> Iterator[Finding]:
-    a, b = facts.replicas[base], facts.replicas[other]
-    common_end, parted = min(a.end, b.end), _parted(a, b)
+    common_end = min(facts.replicas[base].end, facts.replicas[other].end)
+    parted = facts.histories.parted(base, other)
     for run in runs(found, parted):
-        if run.start >= parted and run.is_suffix(common_end):
+        if run.start >= parted or run.is_suffix(common_end):
             yield from _suffix(facts, run, base, other, asked)
             continue
+        undecided = run.reaches(common_end) and facts.histories.untold(base, other)
         for d in run:
-            yield from _stretch(facts, d, asked)
-
-
-def _parted(a: Replica, b: Replica) -> int:
-    """Up to where both have the same epochs, if they end in different ones: a rejoin cuts there, and what
-    differs before would stay. 0: their epochs do not tell."""
-    if a.epoch_problem or b.epoch_problem or not _one_is_later(a, b):
-        return 0
-    return max(0, consistent_point(a, b))
-
-
-def _one_is_later(a: Replica, b: Replica) -> bool:
-    return a.epoch_at(a.end - 1) != b.epoch_at(b.end - 1)
+            yield from _stretch(facts, d, asked, undecided=undecided)
 
 
 def _once(found: Iterable[Finding]) -> Iterator[Finding]:
@@ -109,28 +99,36 @@ def _once(found: Iterable[Finding]) -> Iterator[Finding]:
             yield f
 
 
+def _voters(facts: Facts, base: int, other: int, span: Interval) -> list[int]:
+    """The replicas that hold a stretch, of the history a pair has there; of either, where it has two."""
+    parted = facts.histories.parted
+    enough = any if parted(base, other) <= span[0] else all
+    return [at for at in facts.holders(*span) if enough(parted(one, at) >= span[1] for one in (base, other))]
+
+
 def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) -> tuple[int, int]:
     """How many replicas hold the base's bytes, and how many the other's."""
-    holders = facts.holders(*span)
+    holders = _voters(facts, base, other, span)
     with_base = sum(h == base or (h != other and same(base, h, span)) for h in holders)
     with_other = sum(h == other or (h != base and same(other, h, span)) for h in holders)
     return max(1, with_base), max(1, with_other)
 
 
-def _stretch(facts: Facts, d: Difference, asked: Asked) -> list[Finding]:
+def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> list[Finding]:
     """The pair's copies that evidence, or else most of the undamaged ones, contradict; a copy damaged in
-    itself has its row."""
+    itself has its row. ``undecided``: no majority tells, as they may be of two histories."""
     span, same = (d.start, d.until), asked.same_bytes
     damaged = {at for at, r in enumerate(facts.replicas) if asked.damaged(r.name, *span)}
     pair = [at for at in (d.base, d.replica) if at not in damaged]
+    voters = _voters(facts, d.base, d.replica, span)
     if len(pair) == 2 and d.base_sound != d.replica_sound:
         unsound = d.base if d.replica_sound else d.replica
-        return [_unsound(facts, d, unsound, damaged, same)]
-    groups = _groups(sorted({*facts.holders(*span), *pair} - damaged), span, same)
+        return [_unsound(facts, d, unsound, {*voters} - damaged, same)]
+    groups = _groups(sorted({*voters, *pair} - damaged), span, same)
     if not pair or len(groups) < 2:
         return []
     left, by = asked.weigh(groups, span)
-    best = _largest(left)
+    best = left if undecided else _largest(left)
     if len(best) > 1:
         return [_tied(facts, d, pair, best, asked.body_crc)]
     by = by if best[0] not in _largest(groups) else ""
@@ -147,11 +145,11 @@ def _largest(groups: list[list[int]]) -> list[list[int]]:
     return [group for group in groups if len(group) == most]
 
 
-def _unsound(facts: Facts, d: Difference, wrong: int, damaged: set[int], same: SameBytes) -> Finding:
+def _unsound(facts: Facts, d: Difference, wrong: int, voters: set[int], same: SameBytes) -> Finding:
     """One copy of the pair cannot be read as records, the other can: no vote is needed."""
     other = d.base if wrong == d.replica else d.replica
     span = (d.start, d.until)
-    sound = sorted({*facts.holders(*span), other} - damaged - {wrong})
+    sound = sorted(voters | {other} - {wrong})
     right = next(group for group in _groups(sound, span, same) if other in group)
     return _wrong(facts, d, wrong, right, ambiguous=False)
 
@@ -216,38 +214,44 @@ def _suffix(
 ) -> Iterator[Finding]:
     """One log went its own way. Later epoch wins, then the acknowledged messages, then what queues say of
     both, then the majority."""
-    begin, same = run.start, asked.same_bytes
+    same, parted = asked.same_bytes, facts.histories.parted(base, other)
     a, b = facts.replicas[base], facts.replicas[other]
+    later = run.start >= parted
+    begin = parted if later else run.start  # a blank that both have there is the first of each
     span = (begin, min(run.until, a.end, b.end))
     votes = _vote(facts, base, other, span, same)
-    later = _one_is_later(a, b)
     if later:
-        wrong, ambiguous = (base if a.epoch_at(a.end - 1) < b.epoch_at(b.end - 1) else other), False
+        wrong, ambiguous = (base if last_epoch(a) < last_epoch(b) else other), False
     else:
-        wrong, ambiguous = _of_one_epoch(base, other, (begin, run.until), votes, asked)
+        untold = facts.histories.untold(base, other)
+        wrong, ambiguous = _of_one_epoch(base, other, (begin, run.until), votes, asked, untold=untold)
     right = base if wrong == other else other
-    alike = [at for at in facts.holders(*span) if at not in (base, other)] if wrong == base else []
+    voters = _voters(facts, base, other, span)
+    alike = [at for at in voters if at not in (base, other)] if wrong == base else []
     copies = votes[0] if right == base else votes[1]
     for at in (wrong, *(at for at in alike if same(base, at, span))):  # they are in no pair of their own
-        yield _of_suffix(facts, run, at, right, asked, ambiguous=ambiguous, later=later, copies=copies)
+        yield _of_suffix(
+            facts, (begin, run.records), at, right, asked, ambiguous=ambiguous, later=later, copies=copies
+        )
 
 
 def _of_one_epoch(
-    base: int, other: int, span: Interval, votes: tuple[int, int], asked: Asked
+    base: int, other: int, span: Interval, votes: tuple[int, int], asked: Asked, *, untold: bool
 ) -> tuple[int, bool]:
-    """Which of two logs is the wrong one, and whether nothing tells."""
+    """Which of two logs is the wrong one, and whether nothing tells. ``untold``: no majority does, as their
+    epochs may differ."""
     counts = (asked.acked_in(base, span[0], other), asked.acked_in(other, span[0], base))
     if counts[0] != counts[1]:
         return (base if counts[0] < counts[1] else other), False
     left, _ = asked.weigh([[base], [other]], span)
     if len(left) == 1:
         return (base if left == [[other]] else other), False
-    return (base if votes[0] < votes[1] else other), votes[0] == votes[1]
+    return (base if votes[0] < votes[1] else other), untold or votes[0] == votes[1]
 
 
 def _of_suffix(
     facts: Facts,
-    run: Run,
+    suffix: tuple[int, int],
     wrong: int,
     right: int,
     asked: Asked,
@@ -256,7 +260,8 @@ def _of_suffix(
     later: bool,
     copies: int,
 ) -> Finding:
-    r, begin = facts.replicas[wrong], run.start
+    """``suffix``: where it begins, and its records."""
+    r, (begin, records) = facts.replicas[wrong], suffix
     lost = _confirmed(r, begin, later=later) or asked.acked_in(wrong, begin, right) > 0
     common = consistent_point(facts.replicas[right], r)
     return facts.at(
@@ -265,11 +270,11 @@ def _of_suffix(
         wrong,
         begin,
         r.end,
-        expected=f"epoch {facts.replicas[right].epoch_at(begin)} as on {facts.replicas[right].name}",
-        found=f"epoch {r.epoch_at(begin)}" + (f", consistent up to {common}" if common >= 0 else ""),
+        expected=f"{_epoch(facts.replicas[right], begin)} as on {facts.replicas[right].name}",
+        found=_epoch(r, begin) + (f", consistent up to {common}" if common >= 0 else ""),
         ambiguous=ambiguous,
         copies=copies,
-        records=run.records,
+        records=records,
     )
 
 
@@ -279,14 +284,5 @@ def _confirmed(r: Replica, begin: int, *, later: bool) -> bool:
     return r.confirmed > begin or (r.confirmed == 0 and not later)
 
 
-def consistent_point(a: Replica, b: Replica) -> int:
-    """How far two logs agree by their epochs: newest shared (epoch, start), the nearer of its ends."""
-    ends_a, ends_b = _epoch_ends(a), _epoch_ends(b)
-    for entry in sorted(set(ends_a) & set(ends_b), reverse=True):
-        return min(ends_a[entry], ends_b[entry])
-    return -1
-
-
-def _epoch_ends(replica: Replica) -> dict[tuple[int, int], int]:
-    starts = [start for _, start in replica.epochs[1:]] + [replica.end]
-    return dict(zip(replica.epochs, starts, strict=True)) if replica.epochs else {}
+def _epoch(r: Replica, offset: int) -> str:
+    return f"epoch {r.epoch_at(offset)}" if r.epoch_at(offset) >= 0 else "no known epoch"

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.kinds.histories import parted_by_epochs
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import UNREADABLE
 
@@ -25,7 +26,10 @@ def epochs(facts: Facts) -> list[Finding]:
 
 
 def _mismatches(facts: Facts) -> list[Finding]:
-    """One row a replica: where it first tells another epoch than most."""
+    """One row a replica: where it first tells another epoch than the group's.
+
+    Behind the place where histories part the later one is the group's, whatever most tell. Before it most
+    tell. What has no epoch has no vote."""
     replicas = facts.replicas
     told = [at for at, r in enumerate(replicas) if not r.empty and not r.epoch_problem]
     if len(told) < 2 or not any(replicas[at].epochs for at in told):
@@ -33,10 +37,9 @@ def _mismatches(facts: Facts) -> list[Finding]:
     found: dict[int, Finding] = {}
     for begin, end in _stretches(facts, told):
         says = {at: replicas[at].epoch_at(begin) for at in told}
-        counts = Counter(says.values())
-        best, votes = max(
-            counts.items(), key=lambda item: (item[1], item[0] == says.get(facts.reference), item[0])
-        )
+        left = [at for at in told if facts.histories.with_group(at, begin)]
+        best, votes, tied = _most([says[at] for at in left], says.get(facts.reference))
+        open_ = tied or _few_are_later(facts, told, begin, best)
         for at in told:
             if says[at] != best and at not in found:
                 found[at] = facts.at(
@@ -47,10 +50,25 @@ def _mismatches(facts: Facts) -> list[Finding]:
                     end,
                     expected=str(best),
                     found=str(says[at]) if says[at] >= 0 else "no epoch",
-                    ambiguous=list(counts.values()).count(votes) > 1,
+                    ambiguous=open_ and at in left,
                     copies=votes,
                 )
     return list(found.values())
+
+
+def _most(says: list[int], of_reference: int | None) -> tuple[int, int, bool]:
+    """The epoch that most say, how many do, and whether as many say another."""
+    counts = Counter(epoch for epoch in says if epoch >= 0) or Counter(says)
+    best, votes = max(counts.items(), key=lambda item: (item[1], item[0] == of_reference, item[0]))
+    return best, votes, list(counts.values()).count(votes) > 1
+
+
+def _few_are_later(facts: Facts, told: list[int], begin: int, best: int) -> bool:
+    """Do most tell an earlier epoch than others, of bytes that both have? A file that lacks its last epoch
+    says so, and one that has one too many."""
+    reference = facts.replicas[facts.reference]
+    parted = any(parted_by_epochs(reference, facts.replicas[at]) <= begin for at in told)
+    return parted and best < reference.epoch_at(begin)
 
 
 def _stretches(facts: Facts, told: list[int]) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 from audit.compare import Ranges
 from audit.findings import Finding
 from audit.intervals import Interval
+from audit.kinds.histories import Histories, tells
 from audit.reading.layout import Replica
 
 
@@ -19,9 +20,11 @@ class Facts:
         self.replicas = replicas
         self.reference = reference
         self.ranges = ranges
-        told = [r for r in replicas if r.epochs and not r.epoch_problem]
-        starts = (start for r in told for _, start in r.epochs)
-        self._borders = sorted({0, *starts, *(end for r in told for end in (r.start, r.end))})
+        self.histories = Histories(replicas, reference)
+        told = [at for at, r in enumerate(replicas) if tells(r)]
+        edges = (edge for at in told for edge in (replicas[at].start, replicas[at].end))
+        starts = (start for at in told for _, start in replicas[at].epochs)
+        self._borders = sorted({0, *starts, *edges})
         self._epochs = [self._epoch(told, begin) for begin in self._borders]
 
     def at(self, kind: str, severity: str, replica: int, begin: int, end: int, **columns: Any) -> Finding:
@@ -41,15 +44,22 @@ class Facts:
         """The group's epoch that wrote ``offset``; -1: unknown."""
         return self._epochs[bisect_right(self._borders, offset) - 1] if offset >= 0 else -1
 
-    def _epoch(self, told: list[Replica], offset: int) -> int:
-        """What most of the replicas that hold the place say; of as many, what the reference says."""
-        holders = [r for r in told if not r.empty and r.start <= offset < r.end] or told
-        says = Counter(r.epoch_at(offset) for r in holders)
+    def _epoch(self, told: list[int], offset: int) -> int:
+        """What most of the replicas that hold the place say, of those that no later epoch left before; of as
+        many, what the reference says."""
+        left = [at for at in told if self.histories.with_group(at, offset)]
+        there = [at for at in left if self.replicas[at].start <= offset < self.replicas[at].end]
+        says = Counter(self.replicas[at].epoch_at(offset) for at in there or left or told)
         own = self.replicas[self.reference].epoch_at(offset)
         return max(says, key=lambda epoch: (says[epoch], epoch == own, epoch), default=-1)
 
     def holders(self, begin: int, end: int) -> list[int]:
         return [at for at, r in enumerate(self.replicas) if not r.empty and r.covers(begin, end)]
+
+    def copies(self, at: int, begin: int, end: int) -> list[int]:
+        """The others that hold what a replica should hold there: of the same history."""
+        parted = self.histories.parted
+        return [b for b in self.holders(begin, end) if b != at and parted(at, b) >= end]
 
     def whose(self, at: int, *stretches: Interval) -> tuple[str, int]:
         """Whose fault is one of these stretches of a replica's log, and how many hold them: ``*`` where each

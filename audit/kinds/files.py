@@ -24,12 +24,12 @@ def files(facts: Facts) -> list[Finding]:
             )
         for unread, why in r.unread:
             begin, end = unread.base, r.segment_end(unread)
-            copies = len([h for h in facts.holders(begin, begin + 1) if h != at])
+            copies = len(facts.copies(at, begin, begin + 1))
             found.append(facts.at("file_unreadable", ERROR, at, begin, end, found=why, copies=copies))
         for file, why in sorted(r.closed.items()):
             found.append(Finding("file_unreadable", ERROR, r.name, file, found=why))
         for begin, end in r.holes:
-            copies = len(facts.holders(begin, end))
+            copies = len(facts.copies(at, begin, end))
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         found += _sizes(facts, at)
     return found + _shared(facts)
@@ -46,7 +46,7 @@ def _sizes(facts: Facts, at: int) -> list[Finding]:
         if begin > end:
             found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
         elif begin < end < r.end:
-            copies = len([h for h in facts.holders(begin, end) if h != at])
+            copies = len(facts.copies(at, begin, end))
             found.append(facts.at("unreadable_region", ERROR, at, begin, end, copies=copies, **told))
     return found
 

@@ -19,8 +19,9 @@ BLOCK_BYTES: Final = 512
 """A disk writes no less."""
 
 
-def tail_target(replicas: list[Replica], acked_end: int) -> int:
-    """How far every log should reach: what is confirmed, what was acknowledged, what most of them hold."""
+def tail_target(replicas: Sequence[Replica], acked_end: int) -> int:
+    """How far every log of one history should reach: what is confirmed, what was acknowledged, what most of
+    them hold."""
     ends = sorted((r.end for r in replicas if not r.empty), reverse=True)
     if not ends:
         return 0
@@ -84,9 +85,11 @@ def tails(
 ) -> list[Finding]:
     """Logs that end before or behind where they should. Lag that nobody was promised is information only.
 
-    ``noted``: where a replica's own note says that its log ended before it lost its end.
+    ``noted``: where a replica's own note says that its log ended before it lost its end. A log that went its
+    own way lacks what stands behind its end as well, but for one that a later epoch left: it will be cut.
     """
-    target = tail_target(facts.replicas, acked_end)
+    group = of_group(facts)
+    target = tail_target([facts.replicas[at] for at in group], acked_end)
     diverged = {f.replica for f in roots if f.kind == "divergent_suffix"}
     found = []
     for at, r in enumerate(facts.replicas):
@@ -94,7 +97,8 @@ def tails(
             begin, end = r.left_over
             words = {"expected": f"end {begin}", "found": f"records behind unreadable bytes, up to {end}"}
             found.append(facts.at("extra_tail", WARN, at, begin, end, **words))
-        if r.name in diverged or (r.empty and not target and max(r.confirmed, noted(at)) <= r.end):
+        own_way = r.name in diverged and (at not in group or r.end >= target)
+        if own_way or _is_new(r, target, noted(at)):
             continue
         if r.end < target:
             cut = noted(at) if noted(at) > r.end else -1
@@ -118,6 +122,16 @@ def tails(
     return found
 
 
+def _is_new(r: Replica, target: int, noted: int) -> bool:
+    """Has a log without a record no need of any?"""
+    return r.empty and not target and max(r.confirmed, noted) <= r.end
+
+
+def of_group(facts: Facts) -> list[int]:
+    """The replicas whose logs are of the group's history to their ends."""
+    return [at for at, r in enumerate(facts.replicas) if facts.histories.with_group(at, r.end)]
+
+
 def nothing(records: int) -> list[Finding]:
     """Where no log holds a record, nothing was looked at: a group that begins, or one that lost all."""
     if records:
@@ -131,7 +145,8 @@ def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool, cut: i
     behind = f", {acked.records} acknowledged behind it" if acked.records else ""
     behind += ", then a record that was changed" if rotten else ""
     behind += f", end {cut} before by {WAS_LONGER}" if cut >= 0 else ""
-    severity = _short_severity(facts.replicas, r, acked)
+    others = [facts.replicas[b] for b in of_group(facts)]
+    severity = _short_severity(others, r, acked, running=_running(facts.replicas))
     return facts.at(
         "short_tail",
         WARN if (rotten or cut >= 0) and severity == INFO else severity,
@@ -141,12 +156,12 @@ def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool, cut: i
         uniq_key=acked.uniq_key,
         expected=f"end {target}",
         found=f"end {r.end}{behind}",
-        copies=sum(1 for other in facts.replicas if other.end >= target),
+        copies=sum(1 for other in others if other.end >= target),
         records=acked.records,
     )
 
 
-def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail) -> str:
+def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail, *, running: bool) -> str:
     if acked.records or r.confirmed > r.end:
         return ERROR
     longer = [other for other in replicas if other.end > r.end]
@@ -154,7 +169,7 @@ def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail) -> str
         return WARN
     if _is_far(r, longer):
         return WARN
-    return INFO if _running(replicas) else WARN
+    return INFO if running else WARN
 
 
 def _is_far(r: Replica, longer: Sequence[Replica]) -> bool:

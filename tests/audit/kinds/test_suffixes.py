@@ -54,8 +54,7 @@ def test_a_suffix_over_borders_of_segments_that_end_alike_is_one(old: int, tmp_p
     group = Parted(tmp_path, old)
     assert group.begin // SEGMENT < group.own.end // SEGMENT
     assert group.own.end == group.new.end
-    logs = [row for row in told(group.run()) if row[0] != "epoch_mismatch"]
-    assert logs == [("divergent_suffix", "warn", f"r{n}", group.begin) for n in range(old)]
+    assert told(group.run()) == [("divergent_suffix", "warn", f"r{n}", group.begin) for n in range(old)]
 
 
 def test_such_a_suffix_of_an_old_master_is_a_warning(tmp_path: Path) -> None:
