@@ -27,12 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from audit.numbers import of_digits
 from audit.reading.config_tables import (
     SUFFIX,
     changed_table,
     is_empty,
     is_sealed,
     offsets_of,
+    offsets_problem,
     parsed,
     problem_of,
 )
@@ -184,7 +186,9 @@ class _Look:
             self._found.sealed.add(file)
         if f"{file.removesuffix('.bak')}{SUFFIX}" not in self._found.present and is_empty(raw):
             self._found.empty.add(file)
-        return problem_of(raw)
+        return problem_of(raw) or (
+            offsets_problem(raw) if file.removesuffix(".bak") == CONSUMER_OFFSETS else ""
+        )
 
     def _checkpoint(self, file: str, raw: bytes) -> str:
         problem = self._sealed(file, raw, b"KQ02", CHECKPOINT_PARTS, 88)
@@ -208,8 +212,9 @@ class _Look:
 
     def _was_longer(self, file: str, raw: bytes) -> str:
         text = raw.strip()
-        self._found.was_longer = int(text) if text.isdigit() else 0
-        return "" if text.isdigit() else f"not a number: {raw[:40]!r}"
+        number = of_digits(text)
+        self._found.was_longer = max(number, 0)
+        return "" if number >= 0 else f"not a number of 64 bits: {raw[:40]!r}"
 
     def _copies(self, file: str, raw: bytes) -> str:
         text = self._storage.read(IDENTITY, 0, 4096).strip() if IDENTITY in self._found.present else b""

@@ -22,6 +22,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from audit.numbers import QUEUE_LAST, of_digits, of_json
 from audit.reading.storage import Storage
 
 SUFFIX: Final = ".changes"
@@ -45,15 +46,24 @@ class Changes:
 
 
 def parsed(raw: bytes) -> Any:
-    """A JSON value, whose numbers may be names without quotes; None when it is none."""
+    """A JSON value, whose numbers may be names without quotes, and have 64 bits at most; None when it is
+    none."""
     try:
-        return json.loads(raw)
+        return _json(raw)
     except (ValueError, RecursionError):
         pass
     try:
-        return json.loads(_NAMED_BY_NUMBER.sub(rb'\1"\2"\3', raw))
+        return _json(_NAMED_BY_NUMBER.sub(rb'\1"\2"\3', raw))
     except (ValueError, RecursionError):
         return None
+
+
+def _json(raw: bytes) -> Any:
+    return json.loads(raw, parse_int=of_json, parse_constant=_not_json)
+
+
+def _not_json(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
 
 
 def is_sealed(raw: bytes) -> bool:
@@ -130,10 +140,11 @@ def _read(raw: bytes, base: int) -> Changes:
 def _line(line: bytes) -> tuple[int, dict[str, Any]] | None:
     content = line[_CRC_DIGITS:]
     _, number, text = [*content.split(b" ", 2), b"", b""][:3]
-    if line[:_CRC_DIGITS] != b"%08x" % zlib.crc32(content) or not number.isdigit():
+    told = of_digits(number)
+    if line[:_CRC_DIGITS] != b"%08x" % zlib.crc32(content) or told < 0:
         return None
     change = parsed(text)
-    return (int(number), change) if isinstance(change, dict) else None
+    return (told, change) if isinstance(change, dict) else None
 
 
 def _torn(raw: bytes, at: int) -> bool:
@@ -160,7 +171,7 @@ def queues_of(storage: Storage) -> dict[str, int]:
                 topics.pop(name, None)
             topics.update(change["topicConfigTable"])
         return {
-            name: max(int(topic.get("readQueueNums", 0)), int(topic.get("writeQueueNums", 0)))
+            name: max(of_json(topic.get(of, 0), QUEUE_LAST) for of in ("readQueueNums", "writeQueueNums"))
             for name, topic in topics.items()
         }
     except (ValueError, KeyError, AttributeError, TypeError):
@@ -177,11 +188,25 @@ def offsets_of(storage: Storage, file: str) -> dict[tuple[str, str, int], int]:
         by_name = dict(table.get("offsetTable") or {})
         for change in changes.later:
             by_name.update(change["offsetTable"])  # one that was dropped has no queues
-        found = {}
-        for name, queues in by_name.items():
-            topic, _, group = name.partition("@")
-            for queue, offset in queues.items():
-                found[topic, group, int(queue)] = int(offset)
-        return found
+        return _offsets(by_name)
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
+
+
+def offsets_problem(raw: bytes) -> str:
+    """Why this table tells no offsets; empty if it does, or has none."""
+    try:
+        _offsets(parsed(raw).get("offsetTable") or {})
+    except (AttributeError, TypeError, ValueError) as error:
+        return f"not a table of offsets: {str(error)[:60]}"
+    return ""
+
+
+def _offsets(by_name: dict[str, Any]) -> dict[tuple[str, str, int], int]:
+    """Raises AttributeError, TypeError, ValueError."""
+    found = {}
+    for name, queues in by_name.items():
+        topic, _, group = name.partition("@")
+        for queue, offset in queues.items():
+            found[topic, group, of_json(queue, QUEUE_LAST)] = of_json(offset)
+    return found

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from audit.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from audit.reading.index_files import INDEX, Log, records
 from audit.reading.queue_files import ENTRY_BYTES, EXTENSION_BELOW, QueueFile, read_entries
 from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Record, parse
@@ -428,7 +429,7 @@ def derived_files(storage: Storage) -> Iterator[tuple[str, str, int, list[tuple[
     for what in (BATCH, EXTENSION):
         for topic in storage.listdir(what):
             for queue in storage.listdir(f"{what}/{topic}"):
-                if queue.isdigit():
+                if of_digits(queue, QUEUE_LAST) >= 0:
                     yield what, topic, int(queue), files_in(storage, f"{what}/{topic}/{queue}")
     timers = files_in(storage, TIMER_LOG)
     # RocketMQ may keep the wheel in files of other names: timerwheel.<how far the timer log was>.
@@ -444,7 +445,7 @@ def files_in(storage: Storage, folder: str) -> list[tuple[str, int]]:
     """The files of 20 digits in a folder, with their bytes. Those that go meanwhile are left out."""
     found = []
     for name in storage.listdir(folder):
-        if len(name) == 20 and name.isdigit():
+        if len(name) == 20 and of_digits(name, PLACE_LAST) >= 0:
             try:
                 found.append((f"{folder}/{name}", storage.size(f"{folder}/{name}")))
             except FileNotFoundError:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from audit.numbers import LAST, PLACE_LAST, of_digits
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.seals import PAGE_BYTES, checkpoint_problem
@@ -122,7 +123,7 @@ def load(spec: StoreSpec) -> Replica:
         replica = Replica(spec.name, spec.location)
         if not storage.exists("commitlog"):
             raise FileNotFoundError(2, "no commitlog in this store", spec.location)
-        names = [n for n in storage.listdir("commitlog") if len(n) == 20 and n.isdigit()]
+        names = [n for n in storage.listdir("commitlog") if len(n) == 20 and of_digits(n, PLACE_LAST) >= 0]
         for name in names:
             file = f"commitlog/{name}"
             try:
@@ -187,6 +188,8 @@ def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
             entries.append((int(epoch), int(start)))
     except (IndexError, ValueError):
         return [], f"not an epoch file: {raw[:60]!r}"
+    if any(abs(number) > LAST for entry in entries for number in entry):
+        return [], f"numbers of more than 64 bits: {raw[:60]!r}"
     body = "".join(f"{epoch}-{start}\n" for epoch, start in entries)
     computed = zlib.crc32(body.encode()) & 0x7FFFFFFF
     if written not in (0, computed):

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from audit.numbers import QUEUE_LAST, of_digits
 from audit.reading.config_tables import queues_of
 from audit.reading.storage import Storage, open_storage
 
@@ -97,8 +98,10 @@ def _files(storage: Storage, location: str) -> Iterator[QueueFile]:
     for topic in storage.listdir("consumequeue"):
         for queue in _names(storage, f"consumequeue/{topic}"):
             folder = f"consumequeue/{topic}/{queue}"
+            if of_digits(queue, QUEUE_LAST) < 0:
+                continue  # no broker made it
             for name in _names(storage, folder):
-                if len(name) == 20:
+                if len(name) == 20 and of_digits(name) >= 0:
                     file = f"{folder}/{name}"
                     with contextlib.suppress(FileNotFoundError):  # retention removed it meanwhile
                         size = storage.size(file)
