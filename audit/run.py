@@ -163,7 +163,7 @@ def conclude(report: Report) -> None:
     with unpacked.using():
         report.verdict = verdict(report.findings, unfinished=bool(report.unreadable) or not report.replicas)
         report.windows = windows(report.findings, report.replicas)
-        report.evidence = evidence(report.windows, report.replicas)
+        report.evidence = evidence(report.windows, report.replicas, report.findings)
 
 
 def _report(

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from audit.findings import Finding
 from audit.reading.layout import Replica, bytes_at
 from audit.reading.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Parsed, parse
 from audit.results.losses import Window
+from audit.results.right import Right
 
 RECORDS_MAX: Final = 8
 ROW_BYTES: Final = 16
@@ -57,7 +59,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """``fields``: name, value, whether copies differ in it; ``rows``: of all copies the same offsets;
-    ``sound``: it can be read, is the message, and the finding does not blame it."""
+    ``sound``: it can be read, is the message, and no finding blames it."""
 
     replica: str
     said: str
@@ -74,16 +76,19 @@ class Evidence:
     copies: tuple[Copy, ...]
 
 
-def evidence(windows: Iterable[Window], replicas: Sequence[Replica]) -> list[Evidence]:
+def evidence(
+    windows: Iterable[Window], replicas: Sequence[Replica], findings: Sequence[Finding] = ()
+) -> list[Evidence]:
     """Of the first window of each kind, replica and epoch. Raises nothing."""
     found: list[Evidence] = []
     seen: set[object] = set()
+    right = Right(findings, replicas)
     for w in windows:
         if len(found) == RECORDS_MAX:
             break
         fault = (w.kind, w.replica, w.epoch)
         if w.kind in _KINDS and w.phys_offset >= 0 and seen.isdisjoint({w.phys_offset, fault}):
-            copies = _copies(w, replicas)
+            copies = _copies(w, replicas, right)
             if copies:
                 seen |= {w.phys_offset, fault}
                 found.append(Evidence(w, copies))
@@ -97,7 +102,7 @@ def stamp(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-def _copies(w: Window, replicas: Sequence[Replica]) -> tuple[Copy, ...]:
+def _copies(w: Window, replicas: Sequence[Replica], right: Right) -> tuple[Copy, ...]:
     held = [(r, *_parsed(r, w.phys_offset)) for r in replicas if r.segment_at(w.phys_offset) is not None]
     size = _size(w, [parsed for _, parsed, _ in held])
     raws = [_read(r, w.phys_offset, size) for r, _, _ in held]
@@ -107,7 +112,8 @@ def _copies(w: Window, replicas: Sequence[Replica]) -> tuple[Copy, ...]:
     for (r, _, said), raw, own in zip(held, raws, values, strict=True):
         rows = tuple(_row(raw, w.phys_offset, number, differing) for number in _chosen(differing, size))
         fields = tuple((name, value, _unlike(name, values)) for name, value in own.items())
-        merged.setdefault(_copy(w, r, said, fields, rows), []).append(r.name)
+        wrong = w.replica == r.name or right.is_named(r, w.phys_offset, w.phys_offset + 1)
+        merged.setdefault(_copy(w, wrong, said, fields, rows), []).append(r.name)
     return tuple(replace(copy, replica=", ".join(names)) for copy, names in merged.items())
 
 
@@ -129,11 +135,11 @@ def _size(w: Window, parsed: Sequence[Parsed]) -> int:
 
 
 def _copy(
-    w: Window, r: Replica, said: str, fields: tuple[tuple[str, str, bool], ...], rows: tuple[Row, ...]
+    w: Window, wrong: bool, said: str, fields: tuple[tuple[str, str, bool], ...], rows: tuple[Row, ...]
 ) -> Copy:
     key = next((value for name, value, _ in fields if name == "key"), w.first_key)
     other = w.kind.startswith("acked_") and bool(w.first_key) and key != w.first_key
-    sound = said == _SOUND and not other and not (w.kind in _OF_ONE_COPY and w.replica == r.name)
+    sound = said == _SOUND and not other and not (w.kind in _OF_ONE_COPY and wrong)
     said = f"{_SOUND}, but another message" if other and said == _SOUND else said
     return Copy("", said, sound, fields, rows)
 

@@ -1,4 +1,8 @@
-"""Which command, or else which step, mends what was found? One row for a replica and what is to be done."""
+"""Which command, or else which step, mends what was found? One row for a replica and what is to be done.
+
+No command that is advised reads from a copy where a finding names it, nor takes what no other right copy has
+(``audit.results.right``). A command that would fail is not advised.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,17 @@ from typing import Final
 
 from audit.findings import ERROR, INFO, Finding
 from audit.reading.layout import Replica
+from audit.results.right import Right, is_repairable
 
 _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_region", "phys_offset_mismatch"})
 _BY_LOG: Final = frozenset({"cq_wrong", "cq_missing", "cq_dangling", "index_wrong", "index_missing"})
-_BY_MASTER: Final = frozenset({"short_tail", "divergent_suffix", "extra_tail"})
+_REJOINS: Final = frozenset({"short_tail", "extra_tail", "epoch_file_corrupt"})
+"""Kinds that a broker mends which joins its group again."""
 _COPIED: Final = frozenset({"missing_segment", "missing_start"})
-_DIFFER: Final = frozenset({"bytes_differ", "divergent_suffix"})
+_ANEW: Final = {"file_unreadable": "Replace the disk, and start", "epoch_mismatch": "Start"}
+"""Kinds that a broker mends which begins anew, and how its step begins."""
+_MADE_BY_ANEW: Final = _BY_REPAIR | _BY_LOG | _COPIED | _ANEW.keys() | {"short_tail"}
+_REPAIR: Final = "keelmq store repair"
 _LOST: Final = (
     "No store that was audited holds these messages. Audit again with the stores of dead replicas and of "
     "backups (keelmq backup restore); else their senders have to send them again."
@@ -25,16 +34,43 @@ _NOWHERE: Final = {
     "epoch_mismatch": "Its log contradicts this file, and no other has to be right: look in a backup.",
 }
 """What is wrong by the store itself; that others are right nobody says."""
-_OUTVOTED: Final = (
-    "This copy is right where most of the others are wrong alike: no command may take what they hold. Mend "
-    "those first."
-)
 _NO_SOURCE: Final = (
-    "No other copy is right everywhere: mend the others first. Until then keep this one, which may be right "
-    "where they are not."
+    "No other copy is right wherever this needs it: mend the others first, and audit again. Until then keep "
+    "this one, which may be right where they are not."
+)
+_FROM_OTHERS: Final = (
+    "With its broker stopped, this takes the right bytes of the others, and makes queues and index."
+)
+_FROM_ONE: Final = (
+    "With its broker stopped, this takes the bytes of a copy that is right there: a repair cannot tell which "
+    "one is. Then keelmq store repair, with this store alone, makes queues and index."
+)
+_FILE_BACK: Final = "With its broker stopped, this brings the file back; keelmq store verify checks it."
+_OVERWRITES_MAX: Final = 20
+_MORE: Final = "There are more of these: do what stands above, and audit again."
+_OF_LOG: Final = "With its broker stopped, this makes queues and index of the log."
+_KEEP: Final = (
+    "Keep this store: no other copy is right in all that it holds, or another one is to be made anew before. "
+    "Mend the others, audit again, and make it anew then."
+)
+_ALONE: Final = (
+    "Copy what can be read of this store to another disk first: no other copy was audited. What is gone then "
+    "may be in a backup (keelmq backup restore)."
 )
 _UNDECIDED: Final = (
     "Which copy is right is open: give all replicas, or a ledger; then decide, as no command can."
+)
+_FOLLOW: Final = (
+    "Start its broker in the group: it follows the master from where both agree, or says why not."
+)
+_CUT: Final = "What it alone has is cut then; keelmq store export, with --from, writes it before."
+_SUFFIX: Final = (
+    "Do not start its broker in the group: that cuts what it has from here on. Copy the store to another "
+    "disk first; then keelmq store export, with --from and --bodies, writes these messages, to be sent again."
+)
+_IN_ANOTHER_SUFFIX: Final = (
+    "Another replica has it, where a rejoin cuts its log: that one's step comes first; then send the "
+    "message again."
 )
 
 
@@ -49,17 +85,19 @@ class Step:
 
 
 def steps(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Step]:
-    """What to do, errors first. A consequence is mended with its cause."""
+    """What to do, errors first, and files that are missing before what a repair reads. A consequence is
+    mended with its cause."""
     counted: dict[tuple[str, str], dict[str, int]] = {}
-    sound = _Sound(findings, replicas)
-    for f in sorted(findings, key=lambda f: (not _lost(f), f.severity != ERROR)):
-        if f.severity == INFO and not _lost(f):
-            continue
-        replica, command, why = _of(f, replicas, sound)
+    advice = _Advice(findings, replicas)
+    rows = [f for f in findings if f.severity != INFO or _lost(f)]
+    ranks: dict[tuple[str, str], tuple[int, bool]] = {}
+    for f in sorted(rows, key=_rank):
+        replica, command, why = advice.of(f)
         reasons = counted.setdefault((replica, command), {})
         reasons[why] = reasons.get(why, 0) + 1
+        ranks.setdefault((replica, command), (_rank(f), command.startswith(_REPAIR)))
     found = []
-    for (replica, command), reasons in counted.items():
+    for (replica, command), reasons in sorted(counted.items(), key=lambda row: ranks[row[0]]):
         if command:
             found.append(Step(replica, command, next(iter(reasons)), sum(reasons.values())))
         else:
@@ -67,86 +105,137 @@ def steps(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Step
     return found
 
 
+def _rank(f: Finding) -> int:
+    return 0 if _lost(f) else 1 if f.severity == ERROR else 2
+
+
 def _lost(f: Finding) -> bool:
     return f.kind == "acked_missing" and f.copies == 0 and bool(f.topic)
 
 
-class _Sound:
-    """Which replicas a repair may take bytes of. It asks those it is given for what most of them hold: where
-    a finding says that fewer are right, no others may be given, nor any that is right in another place."""
+class _Advice:
+    """``_anew``: the replica that may begin with an empty store. There is one at once, and no other command
+    reads from it. ``_overwritten``: how many commands there are for single stretches, by replica."""
 
     def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
-        self._replicas = replicas
-        self._differ = [f for f in findings if f.kind in _DIFFER and not f.ambiguous]
-        suffixes = Counter(f.phys_offset for f in self._differ if f.kind == "divergent_suffix")
-        self._outvoted = [
-            f
-            for f in self._differ
-            if (f.kind == "bytes_differ" and f.found)
-            or (f.kind == "divergent_suffix" and suffixes[f.phys_offset] > f.copies)
-        ]
+        self._replicas = {r.name: r for r in replicas}
+        self._right = Right(findings, replicas)
+        self._cut = [f for f in findings if f.kind == "divergent_suffix" and f.severity == ERROR]
+        self._anew, self._leader = self._first_anew(findings)
+        if self._anew is not None:
+            self._right.leave_out(self._anew)
+        self._overwritten: Counter[str] = Counter()
 
-    def sources(self, own: Replica) -> list[Replica]:
-        others = [r for r in self._replicas if r is not own]
-        if not self._outvoted:
-            return others
-        wrong = {f.replica for f in self._differ}
-        return [] if self.is_confirmed(own) else [r for r in others if r.name not in wrong]
+    def _first_anew(self, findings: Sequence[Finding]) -> tuple[Replica | None, Replica | None]:
+        for f in sorted(findings, key=_rank):
+            own = self._replicas.get(f.replica)
+            if own is not None and _wants_anew(f):
+                leader = self._right.leader(own)
+                if leader is not None:
+                    return own, leader
+        return None, None
 
-    def is_confirmed(self, own: Replica) -> bool:
-        """Is it right somewhere where most of the others are wrong alike?"""
-        return any(
-            own.covers(f.phys_offset, f.until)
-            and not any(g.replica == own.name and g.overlaps(f.phys_offset, f.until) for g in self._differ)
-            for f in self._outvoted
-        )
+    def of(self, f: Finding) -> tuple[str, str, str]:
+        if _lost(f):
+            return f.replica, "", _LOST
+        if f.ambiguous:
+            return f.replica, "", _UNDECIDED
+        own = self._replicas.get(f.replica)
+        found = self._by_command(f, own) if own is not None else None
+        return found or (f.replica, "", self._by_hand(f, own))
+
+    def _by_command(self, f: Finding, own: Replica) -> tuple[str, str, str] | None:
+        if own is self._anew and f.kind in _MADE_BY_ANEW:
+            return None
+        if f.kind in _BY_REPAIR and f.copies:
+            return self._repaired(f, own)
+        if f.kind in _BY_LOG:
+            return self._of_log(own)
+        if f.kind in _COPIED:
+            return self._copied(f, own)
+        if f.kind == "divergent_suffix" and f.severity == ERROR:
+            return own.name, _export(f, own), _SUFFIX
+        return None
+
+    def _of_log(self, own: Replica) -> tuple[str, str, str]:
+        whole = not self._right.is_named(own, own.start, own.end)
+        able = is_repairable(own) and (whole or bool(self._right.sources(own)) or len(self._replicas) == 1)
+        return own.name, self._repair(own) if able else "", _OF_LOG if able else _NO_SOURCE
+
+    def _copied(self, f: Finding, own: Replica) -> tuple[str, str, str]:
+        able = self._right.holders(own, f.phys_offset, f.until)
+        if not able:
+            return own.name, "", _NO_SOURCE if f.copies else _BY_HAND["crc_mismatch"]
+        return own.name, _copy(f, own, able[0]), _FILE_BACK
+
+    def _repaired(self, f: Finding, own: Replica) -> tuple[str, str, str]:
+        span = f.phys_offset, f.until
+        if f.kind == "bytes_differ":
+            # Of records in a row, a repair has to see one behind them that is the same.
+            able = f.records <= 1 and self._right.outvotes(own, *span)
+        else:
+            able = self._right.mends(own, *span)
+        if able and is_repairable(own):
+            return own.name, self._repair(own), _FROM_OTHERS
+        source = self._right.span_source(own, *span)
+        if source is None:
+            return own.name, "", _NO_SOURCE
+        self._overwritten[own.name] += 1
+        if self._overwritten[own.name] > _OVERWRITES_MAX:
+            return own.name, "", _MORE
+        return own.name, _overwrite(f, own, source), _FROM_ONE
+
+    def _repair(self, own: Replica) -> str:
+        others = [f"--from {_path(r)}" for r in self._right.sources(own)]
+        return " ".join([_REPAIR, _path(own), *others]) if _are_local(*self._replicas.values()) else ""
+
+    def _by_hand(self, f: Finding, own: Replica | None) -> str:
+        told = self._of_store(f, own) if own is not None else ""
+        if told:
+            return told
+        if _is_nowhere(f):
+            return _NOWHERE[f.kind]
+        if f.kind in ("divergent_suffix", "extra_tail"):
+            return f"{_FOLLOW} {_CUT}"
+        if f.kind == "acked_missing" and any(c.overlaps(f.phys_offset, f.until) for c in self._cut):
+            return _IN_ANOTHER_SUFFIX
+        return _BY_HAND.get(f.kind, _OTHERWISE)
+
+    def _of_store(self, f: Finding, own: Replica) -> str:
+        """What goes by all that the store holds, and the others; empty if nothing does."""
+        if f.kind in _REJOINS and any(cut.replica == own.name for cut in self._cut):
+            return _SUFFIX
+        if own is self._anew and self._leader is not None and f.kind in _MADE_BY_ANEW:
+            begin, name = _ANEW.get(f.kind, "Start"), self._leader.name
+            return f"{begin} the broker with an empty store while {name} leads: it copies the master's."
+        if _wants_anew(f):
+            return _KEEP if len(self._replicas) > 1 else _ALONE
+        return self._longer(f, own) if f.kind == "short_tail" and not _is_nowhere(f) else ""
+
+    def _longer(self, f: Finding, own: Replica) -> str:
+        """Who follows a shorter log is cut to it: the one that has the rest has to lead."""
+        able = self._right.holders(own, f.phys_offset, f.until)
+        if able:
+            return f"{_FOLLOW} {able[0].name} has to lead, which has what this log lacks."
+        return _NO_SOURCE if f.copies else _FOLLOW
 
 
-def _of(f: Finding, replicas: Sequence[Replica], sound: _Sound) -> tuple[str, str, str]:
-    if _lost(f):
-        return f.replica, "", _LOST
-    if f.ambiguous:
-        return f.replica, "", _UNDECIDED
-    own = next((r for r in replicas if r.name == f.replica), None)
-    found = _by_command(f, own, replicas, sound) if own is not None else None
-    return found or (f.replica, "", _by_hand(f, own is not None))
+def _wants_anew(f: Finding) -> bool:
+    return f.kind in _ANEW and f.severity != INFO and not f.ambiguous and not _is_nowhere(f)
 
 
-def _by_command(
-    f: Finding, own: Replica, replicas: Sequence[Replica], sound: _Sound
-) -> tuple[str, str, str] | None:
-    if f.kind in _BY_REPAIR | _BY_LOG and not sound.sources(own) and len(replicas) > 1:
-        return own.name, "", _OUTVOTED if sound.is_confirmed(own) else _NO_SOURCE
-    if f.kind in _BY_REPAIR and f.copies:
-        why = "With its broker stopped, this takes the right bytes of the others, and makes queues and index."
-        return own.name, _repair(own, replicas, sound), why
-    if f.kind in _BY_LOG:
-        why = "With its broker stopped, this makes queues and index of the log."
-        return own.name, _repair(own, replicas, sound), why
-    if f.kind in _COPIED and (source := _holder(f, own, replicas)) is not None:
-        why = "With its broker stopped, this brings the file back; keelmq store verify checks it."
-        return own.name, _copy(f, own, source), why
-    return None
-
-
-def _by_hand(f: Finding, of_one: bool) -> str:
-    if f.severity == ERROR and not f.copies and f.kind in _NOWHERE:
-        return _NOWHERE[f.kind]
-    if of_one and f.kind in _BY_MASTER:
-        return "Start its broker in the group: it follows the master from where both agree, or says why not."
-    return _BY_HAND.get(f.kind, _OTHERWISE)
+def _is_nowhere(f: Finding) -> bool:
+    return f.severity == ERROR and not f.copies and f.kind in _NOWHERE
 
 
 _OTHERWISE: Final = (
     "No command mends this: find out what wrote it (docs/operations.md, When something is wrong)."
 )
 _BY_HAND: Final = {
-    "file_unreadable": "Replace the disk, and start the broker with an empty store: it copies the master's.",
     "file_corrupt": "Put the file back from its .bak or a backup while its broker is stopped.",
     "file_missing": "Put the file back from its .bak or a backup while its broker is stopped.",
     "same_file": "Give stores that are copies of their own: one file counts as one copy.",
     "epoch_file_corrupt": "Start its broker while a master is there: it copies the master's epoch file.",
-    "epoch_mismatch": "Start its broker with an empty store: it copies the master's log and epochs.",
     "dup_message": "Nothing to mend: a sender tried again. Consumers have to bear it.",
     "consumer_offset_beyond": "keelmq consumer reset GROUP TOPIC sets the group back to what is there.",
     "crc_mismatch": "No replica holds a good copy: look in a backup (keelmq backup restore).",
@@ -154,26 +243,35 @@ _BY_HAND: Final = {
 }
 
 
-def _repair(own: Replica, replicas: Sequence[Replica], sound: _Sound) -> str:
-    others = [f"--from {_path(r)}" for r in sound.sources(own)]
-    return " ".join(["keelmq store repair", _path(own), *others]) if _all_local(replicas) else ""
-
-
-def _holder(f: Finding, own: Replica, replicas: Sequence[Replica]) -> Replica | None:
-    """A replica that has all of it."""
-    able = (r for r in replicas if r is not own and not r.empty and r.covers(f.phys_offset, f.until))
-    return next(able, None)
-
-
 def _copy(f: Finding, own: Replica, source: Replica) -> str:
-    if not _all_local((own, source)):
+    files = [shlex.quote(f"{source.location}/commitlog/{base:020d}") for base in _bases(f, source)]
+    if not files or not _are_local(own, source):
         return ""
-    bases = [s.base for s in source.segments if f.phys_offset <= s.base < f.until]
-    files = [shlex.quote(f"{source.location}/commitlog/{base:020d}") for base in bases]
-    return f"cp --no-clobber {' '.join(files)} {shlex.quote(own.location + '/commitlog/')}" if files else ""
+    return f"cp --no-clobber {' '.join(files)} {shlex.quote(own.location + '/commitlog/')}"
 
 
-def _all_local(replicas: Sequence[Replica]) -> bool:
+def _overwrite(f: Finding, own: Replica, source: Replica) -> str:
+    if not _are_local(own, source):
+        return ""
+    base = f.phys_offset // own.segment_bytes * own.segment_bytes
+    file, at = f"commitlog/{base:020d}", f.phys_offset - base
+    files = [shlex.quote(f"{name}={r.location}/{file}") for name, r in (("if", source), ("of", own))]
+    stretch = f"skip={at} seek={at} count={f.until - f.phys_offset}"
+    in_bytes = "bs=1M iflag=skip_bytes,count_bytes oflag=seek_bytes"
+    return f"dd {' '.join(files)} {stretch} {in_bytes} conv=notrunc,fsync"
+
+
+def _export(f: Finding, own: Replica) -> str:
+    out = shlex.quote(f"{own.name}-suffix.jsonl")
+    told = f"--from {f.phys_offset} --bodies --out {out}"
+    return f"keelmq store export {_path(own)} {told}" if _are_local(own) else ""
+
+
+def _bases(f: Finding, source: Replica) -> list[int]:
+    return [s.base for s in source.segments if f.phys_offset <= s.base < f.until]
+
+
+def _are_local(*replicas: Replica) -> bool:
     return not any("://" in r.location for r in replicas)
 
 

@@ -40,8 +40,9 @@ def test_a_ledger_outweighs_two_copies_that_are_altered_alike(right: int, tmp_pa
     report = run_local(stores, ledger)
     words = "what the ledger contradicts"
     assert _differ(report) == [(store.name, "error", 1, words) for store in altered]
-    repair = f"keelmq store repair {{}} --from {stores[right]}"
-    assert _commands(report) == [(store.name, repair.format(store)) for store in altered]
+    commands = _commands(report)
+    assert [name for name, _ in commands] == [store.name for store in altered]
+    assert all(f"dd if={stores[right]}/" in command for _, command in commands), "a repair counts copies"
 
 
 def test_a_ledger_outweighs_two_copies_of_a_message_that_waits(tmp_path: Path) -> None:

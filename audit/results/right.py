@@ -1,0 +1,179 @@
+"""Which replicas are right where? Every advice asks this before it reads from a copy, writes over one, or
+gives one up.
+
+A copy is right in a stretch that it holds and in which no finding names it. Where nothing tells which copy is
+right, all are named. What all replicas have alike (``*``) names none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from audit.findings import Finding, Spans
+from audit.intervals import Interval
+from audit.reading.layout import Replica
+
+_UNREADABLE: Final = frozenset(
+    {
+        "crc_mismatch",
+        "unreadable_region",
+        "phys_offset_mismatch",
+        "file_unreadable",
+        "missing_segment",
+        "missing_start",
+        "short_tail",
+    }
+)
+"""No reader takes bytes that are so for right ones."""
+_OWN_WAY: Final = frozenset({"divergent_suffix", "extra_tail"})
+"""The replica has there what no other has."""
+_OF_THE_LOG: Final = (
+    _UNREADABLE
+    | _OWN_WAY
+    | {
+        "bytes_differ",
+        "acked_missing",
+        "acked_mismatch",
+        "acked_out_of_order",
+        "dup_queue_offset",
+        "queue_gap",
+        "queue_order",
+        "dup_message",
+        "phantom",
+    }
+)
+_EVERYWHERE: Final = (0, 1 << 62)
+_NEIGHBOUR_BYTES: Final = 256
+"""``keelmq store repair`` takes bytes for a damaged stretch only if so much beside it is as here."""
+
+
+class Right:
+    """Of one report."""
+
+    def __init__(self, findings: Sequence[Finding], replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._stretches: dict[str, set[Interval]] = {r.name: set() for r in replicas}
+        self._own_way: dict[str, list[Interval]] = {r.name: [] for r in replicas}
+        self._misleading: set[str] = set()
+        self._linked = {f.replica for f in findings if f.kind == "same_file"}
+        for f in findings:
+            if f.kind in _OF_THE_LOG and not _is_beside(f):
+                for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
+                    self._note(f, name)
+        self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
+        self._sources: dict[str, list[Replica]] = {}
+        self._left_out = ""
+
+    def leave_out(self, r: Replica) -> None:
+        """It is made anew: nobody knows what it will hold."""
+        self._left_out = r.name
+        self._sources.clear()
+
+    def _note(self, f: Finding, name: str) -> None:
+        begin, end = (f.phys_offset, max(f.until, f.phys_offset + 1)) if f.phys_offset >= 0 else _EVERYWHERE
+        self._stretches[name].add((begin, end))
+        if f.kind in _OWN_WAY:
+            self._own_way[name].append((begin, end))
+        if f.kind not in _UNREADABLE and f.kind != "extra_tail" and not f.caused_by:
+            self._misleading.add(name)
+
+    def is_named(self, r: Replica, begin: int, end: int) -> bool:
+        return self._named[r.name].first(begin, end) is not None
+
+    def is_right(self, r: Replica, begin: int, end: int) -> bool:
+        """Does it hold all of [``begin``, ``end``), as a copy of its own, with no finding that names it?"""
+        held = not r.empty and r.covers(begin, end) and r.name not in self._linked
+        return held and not self.is_named(r, begin, end)
+
+    def holders(self, own: Replica, begin: int, end: int) -> list[Replica]:
+        """The others that are right there."""
+        return [r for r in self._others(own) if self.is_right(r, begin, end)]
+
+    def _others(self, own: Replica) -> list[Replica]:
+        return [r for r in self._replicas if r is not own and r.name != self._left_out]
+
+    def sources(self, own: Replica) -> list[Replica]:
+        """Of whose bytes a repair may take some for ``own``. It asks all that it is given what most of them
+        have: none may be named where ``own`` is, or readable and wrong anywhere; and it fails on a file that
+        cannot be read."""
+        if own.name not in self._sources:
+            others = self._others(own)
+            self._sources[own.name] = [r for r in others if not r.empty and self._is_source(own, r)]
+        return self._sources[own.name]
+
+    def _is_source(self, own: Replica, r: Replica) -> bool:
+        if r.name in self._misleading | self._linked or r.epoch_problem or not is_repairable(r):
+            return False
+        # Where both have one epoch, a repair puts others' records in the place of what only this one has.
+        alone = any(_epoch(own, begin) == _epoch(r, begin) for begin, _ in self._own_way[own.name])
+        return not alone and not any(self.is_named(r, *span) for span in self._stretches[own.name])
+
+    def mends(self, own: Replica, begin: int, end: int) -> bool:
+        """Does a repair from ``sources`` find bytes for what is damaged there?"""
+        base = begin // own.segment_bytes * own.segment_bytes
+        around = max(base, begin - _NEIGHBOUR_BYTES), min(base + own.segment_bytes, end + _NEIGHBOUR_BYTES)
+        return any(
+            r.covers(begin, end) and not self.is_named(r, around[0], around[1]) for r in self.sources(own)
+        )
+
+    def outvotes(self, own: Replica, begin: int, end: int) -> bool:
+        """Are enough of ``sources`` right there to outnumber ``own``, whose bytes can be read? A repair
+        counts those that confirmed the place in the same epoch."""
+        if not _counts(own, own, begin, end):
+            return False
+        return sum(r.covers(begin, end) and _counts(own, r, begin, end) for r in self.sources(own)) > 1
+
+    def span_source(self, own: Replica, begin: int, end: int) -> Replica | None:
+        """Whose bytes may be put in the place of those of ``own``: of one that is right there. None where
+        the stretch lies in two files, or ``own`` has there what no other has."""
+        size = own.segment_bytes
+        if begin // size != (end - 1) // size or self._goes_its_own_way(own, begin, end):
+            return None
+        return next(iter(self.holders(own, begin, end)), None) if own.name not in self._linked else None
+
+    def leader(self, own: Replica) -> Replica | None:
+        """One that is right in all that ``own`` holds, so that nothing goes with it. None while another is
+        readable and wrong: a store that copies it would be one voice more for that."""
+        misleading = self._misleading - {own.name}
+        if misleading or own.name in self._linked or self._goes_its_own_way(own, *_EVERYWHERE):
+            return None
+        held = list(_held(own, max(r.end for r in self._replicas)))
+        others = (r for r in self._replicas if r is not own)
+        return next((r for r in others if held and all(self.is_right(r, *span) for span in held)), None)
+
+    def _goes_its_own_way(self, r: Replica, begin: int, end: int) -> bool:
+        return any(a < end and begin < b for a, b in self._own_way[r.name])
+
+
+def is_repairable(r: Replica) -> bool:
+    """A repair reads all files of the log and those made of it."""
+    return not r.unread and not r.closed
+
+
+def _is_beside(f: Finding) -> bool:
+    """Is it about a file beside the log?"""
+    return f.kind == "file_unreadable" and f.phys_offset < 0
+
+
+def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
+    """What a replica's log has, and what may be in its files that cannot be read now: up to where any log
+    reaches, or itself says that it was confirmed."""
+    at = r.start
+    for begin, until in [*r.holes, (r.end, r.end)]:
+        if at < begin:
+            yield at, begin
+        at = until
+    for segment, _ in r.unread:
+        end = min(r.segment_end(segment), max(end_of_all, r.confirmed))
+        if segment.base < end:
+            yield segment.base, end
+
+
+def _counts(own: Replica, r: Replica, begin: int, end: int) -> bool:
+    confirmed = not r.confirmed or end <= r.confirmed
+    return confirmed and not r.epoch_problem and _epoch(own, begin) == _epoch(r, begin)
+
+
+def _epoch(r: Replica, offset: int) -> tuple[int, int] | None:
+    return next((entry for entry in reversed(r.epochs) if entry[1] <= offset), None)

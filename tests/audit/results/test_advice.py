@@ -1,0 +1,204 @@
+"""The promise of the page's steps: who does all that it says, in its order, loses nothing that some copy had
+right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from audit.results.repair import Step, steps
+from audit.run import Report
+from tests.audit.plants import ledger_at, make, run_local
+from tests.audit.results.advised import carry_out, damaged, do, reads
+from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, write_epochs
+
+BESIDE = ("cq_", "index_", "timer_", "file_corrupt", "file_missing", "consumer_", "epoch_", "same_file")
+"""Kinds that say nothing of what the log holds."""
+
+
+def _read_where_named(report: Report) -> Iterator[str]:
+    """Commands that read from a copy in a stretch in which a finding names it, and the reader needs it."""
+    of_log = [f for f in report.findings if f.phys_offset >= 0 and not f.kind.startswith(BESIDE)]
+    for step in steps(report.findings, report.replicas):
+        own = [f for f in of_log if f.replica == step.replica]
+        for name, begin, end in reads(step):
+            named = [f for f in of_log if name == f.replica or (f.ambiguous and f.replica != "*")]
+            for f in named:
+                needed = end < 1 << 62 or any(o.overlaps(f.phys_offset, f.until) for o in own)
+                if needed and f.overlaps(begin, end):
+                    yield f"{step.command} reads {name} at [{f.phys_offset}, {f.until})"
+
+
+def look_at(root: Path, seed: int, audits: int = 2) -> tuple[int, int, bool]:
+    """Audit a damaged group and do what the page says, ``audits`` times. Returns how many steps had a
+    command, how many stores began anew, and whether the last page told no error any more."""
+    group = damaged(root, seed)
+    before = group.right()
+    chance = random.Random(seed)
+    commands = emptied = 0
+    for _ in range(audits):
+        report = run_local(group.stores, group.ledger)
+        told = steps(report.findings, report.replicas)
+        assert not list(_read_where_named(report)), group.done
+        for step in told:
+            failed = carry_out(step, group, chance)
+            assert not failed, (group.done, step, failed)
+        lost = sorted(before - group.right())
+        assert not lost, (seed, group.done, lost, told)
+        anew = {step.replica for step in told if "with an empty store" in step.why}
+        assert len(anew) <= 1
+        commands, emptied = commands + sum(1 for step in told if step.command), emptied + len(anew)
+    return commands, emptied, report.verdict != "diverged"
+
+
+@pytest.mark.parametrize("tens", range(4))
+def test_who_does_what_the_page_says_loses_nothing(tens: int, tmp_path: Path) -> None:
+    did = [look_at(tmp_path / str(seed), seed) for seed in range(tens * 10, tens * 10 + 10)]
+    assert sum(commands for commands, *_ in did) > 10
+
+
+def _at(writer: LogWriter, n: int) -> int:
+    return int(str(writer.rows[n]["phys_offset"]))
+
+
+def _alter(store: Path, writer: LogWriter, n: int) -> None:
+    """Another body of the same size, with its CRC."""
+    at, row = _at(writer, n), writer.rows[n]
+    place = int(str(row["queue_offset"]))
+    patch(store, at, record(at, place, f"M-{n}".encode() * 5, key=f"m{n}", queue_id=n % 2, stamp=1000 + n))
+
+
+def _damage(store: Path, writer: LogWriter, n: int) -> None:
+    patch(store, _at(writer, n) + 88, b"?")
+
+
+def _file(store: Path, writer: LogWriter, n: int) -> Path:
+    return store / "commitlog" / f"{_at(writer, n) // SEGMENT * SEGMENT:020d}"
+
+
+def _unreadable(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _told(report: Report, name: str) -> list[Step]:
+    return [step for step in steps(report.findings, report.replicas) if step.replica == name]
+
+
+def test_what_the_ledger_convicts_by_breaking_a_tie_is_no_source(tmp_path: Path) -> None:
+    """r0 is damaged, r1 altered, r2 right, in one record."""
+    stores, writer, ledger = make(tmp_path)
+    _alter(stores[1], writer, 40)
+    _damage(stores[0], writer, 40)
+    report = run_local(stores, ledger)
+    assert [s.command for s in _told(report, "r0")] == [f"keelmq store repair {stores[0]} --from {stores[2]}"]
+    [shown, *_] = report.evidence
+    assert {copy.replica: copy.sound for copy in shown.copies} == {"r0": False, "r1": False, "r2": True}
+    for step in steps(report.findings, report.replicas):
+        assert not do(step)
+    assert look(stores[0], _at(writer, 40), 125) == look(writer.root, _at(writer, 40), 125)
+    assert {f.kind for f in run_local(stores, None).findings} <= {"cq_missing", "index_missing"}
+
+
+@pytest.mark.parametrize("hurt", [_alter, _damage])
+def test_a_missing_file_is_copied_from_a_replica_that_is_right_in_it(hurt: object, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    assert callable(hurt)
+    hurt(stores[1], writer, 40)
+    _file(stores[0], writer, 40).unlink()
+    [step] = _told(run_local(stores, ledger), "r0")
+    assert step.command.startswith(f"cp --no-clobber {stores[2]}/")
+
+
+def test_a_missing_file_is_not_copied_where_no_replica_is_right_in_it(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path, 2)
+    _alter(stores[1], writer, 40)
+    _file(stores[0], writer, 40).unlink()
+    [step] = _told(run_local(stores, ledger), "r0")
+    assert (step.command, "mend the others first" in step.why) == ("", True)
+
+
+def test_of_two_copies_the_one_that_the_ledger_confirms_is_taken(tmp_path: Path) -> None:
+    """A repair can count only: it would decide nothing."""
+    stores, writer, ledger = make(tmp_path, 2)
+    _alter(stores[1], writer, 40)
+    _alter(stores[0], writer, 42)
+    report = run_local(stores, ledger)
+    told = steps(report.findings, report.replicas)
+    assert [(step.replica, step.command[:3]) for step in told] == [("r0", "dd "), ("r1", "dd ")]
+    assert not any(do(step) for step in told)
+    assert run_local(stores, ledger).verdict == "clean"
+
+
+def test_one_store_alone_is_not_emptied(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path, 1)
+    _unreadable(_file(stores[0], writer, 40))
+    report = run_local(stores, ledger)
+    assert not any("empty store" in step.why for step in steps(report.findings, report.replicas))
+    assert any("another disk first" in step.why for step in steps(report.findings, report.replicas))
+
+
+def test_of_two_stores_that_need_each_other_none_is_emptied(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path, 2)
+    _unreadable(_file(stores[0], writer, 40))
+    _unreadable(_file(stores[1], writer, 10))
+    report = run_local(stores, ledger)
+    assert not any("empty store" in step.why for step in steps(report.findings, report.replicas))
+
+
+@pytest.mark.parametrize("how", ["epochs", "segment", "table"])
+def test_the_last_right_copy_of_a_record_is_not_emptied(how: str, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    for store, byte in zip(stores[1:], (b"?", b"!"), strict=True):
+        patch(store, _at(writer, 12) + 88, byte)
+    if how == "epochs":
+        write_epochs(stores[0], [(1, 0), (2, _at(writer, 10)), (3, _at(writer, 20))])
+    elif how == "segment":
+        _unreadable(_file(stores[0], writer, 40))
+    else:
+        (stores[0] / "config" / "topics.json").mkdir(parents=True)
+    told = _told(run_local(stores, ledger), "r0")
+    assert told
+    assert not any("empty store" in step.why for step in told)
+
+
+@pytest.mark.parametrize("n", [10, 40, 79])
+def test_a_store_is_emptied_while_another_holds_all_of_it_and_only_one(n: int, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    for store in stores[:2]:
+        _unreadable(_file(store, writer, n))
+    report = run_local(stores, ledger)
+    told = [step for step in steps(report.findings, report.replicas) if "empty store" in step.why]
+    assert [(step.replica, "r2 leads" in step.why) for step in told] == [("r0", True)]
+
+
+def test_no_store_is_emptied_while_another_is_wrong_without_a_sign(tmp_path: Path) -> None:
+    """It might copy that one, and the two outvote the right ones in an audit without a ledger."""
+    stores, writer, _ = make(tmp_path, 4)
+    _alter(stores[0], writer, 10)
+    _unreadable(_file(stores[1], writer, 79))
+    report = run_local(stores, None)
+    told = steps(report.findings, report.replicas)
+    assert [(step.replica, "empty store" in step.why) for step in told] == [("r1", False), ("r0", False)]
+    assert f"{stores[2]}/" in told[1].command or f"--from {stores[2]}" in told[1].command
+
+
+def test_who_alone_has_an_acknowledged_message_does_not_rejoin(tmp_path: Path) -> None:
+    own, new = (LogWriter(tmp_path / name) for name in ("own", "new"))
+    for log, stamp in ((own, 5000), (new, 9000)):
+        log.fill(20)
+        begin = log.end
+        log.fill(6, mark=log.root.name, stamp=stamp)
+    own.confirm(begin, epochs=[(1, 0)])
+    new.confirm(epochs=[(1, 0), (2, begin)])
+    stores = [*copies(new.root), tmp_path / "r3"]
+    own.root.rename(stores[3])
+    report = run_local(stores, ledger_at(tmp_path, [*new.rows, own.rows[20]]))
+    [step] = _told(report, "r3")
+    assert step.command.startswith(f"keelmq store export {stores[3]} --from {begin} --bodies")
+    assert step.why.startswith("Do not start its broker in the group")
+    told = steps(report.findings, report.replicas)
+    assert not any(one.why.startswith("Start its broker in the group") for one in told)
