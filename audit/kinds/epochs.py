@@ -30,10 +30,7 @@ def _mismatches(facts: Facts) -> list[Finding]:
 
     Behind the place where histories part the later one is the group's, whatever most tell. Before it most
     tell. What has no epoch has no vote."""
-    replicas = facts.replicas
-    told = [at for at, r in enumerate(replicas) if not r.empty and not r.epoch_problem]
-    if len(told) < 2 or not any(replicas[at].epochs for at in told):
-        return []
+    replicas, told = facts.replicas, _told(facts)
     found: dict[int, Finding] = {}
     for begin, end in _stretches(facts, told):
         says = {at: replicas[at].epoch_at(begin) for at in told}
@@ -56,6 +53,12 @@ def _mismatches(facts: Facts) -> list[Finding]:
     return list(found.values())
 
 
+def _told(facts: Facts) -> list[int]:
+    """The replicas that say of which epochs they are; none where only one does, or none has any."""
+    told = [at for at, r in enumerate(facts.replicas) if not r.empty and not r.epoch_problem]
+    return told if len(told) > 1 and any(facts.replicas[at].epochs for at in told) else []
+
+
 def _most(says: list[int], of_reference: int | None) -> tuple[int, int, bool]:
     """The epoch that most say, how many do, and whether as many say another."""
     counts = Counter(epoch for epoch in says if epoch >= 0) or Counter(says)
@@ -73,6 +76,8 @@ def _few_are_later(facts: Facts, told: list[int], begin: int, best: int) -> bool
 
 def _stretches(facts: Facts, told: list[int]) -> Iterator[tuple[int, int]]:
     """What all hold, cut where any of them begins an epoch."""
+    if not told:
+        return
     begin = max(facts.replicas[at].start for at in told)
     end = min(facts.replicas[at].end for at in told)
     starts = {start for at in told for _, start in facts.replicas[at].epochs if begin < start < end}

@@ -103,23 +103,27 @@ def tails(
         if r.end < target:
             cut = noted(at) if noted(at) > r.end else -1
             found.append(_short(facts, at, target, tail_of(at), rotten(at), cut))
-        elif r.confirmed > r.end:
-            expected = f"its own confirmOffset {r.confirmed}"
-            found.append(
-                facts.at("short_tail", ERROR, at, r.end, r.confirmed, expected=expected, found=f"end {r.end}")
-            )
-        elif noted(at) > r.end:
-            expected = f"end {noted(at)}, where it was before by {WAS_LONGER}"
-            found.append(
-                facts.at("short_tail", WARN, at, r.end, noted(at), expected=expected, found=f"end {r.end}")
-            )
-        elif r.end > target:
-            expected, found_ = f"end {target}", f"end {r.end}"
-            severity = INFO if _running(facts.replicas) else WARN
-            found.append(
-                facts.at("extra_tail", severity, at, target, r.end, expected=expected, found=found_, copies=1)
-            )
+        else:
+            found += _far_enough(facts, at, target, noted(at))
     return found
+
+
+def _far_enough(facts: Facts, at: int, target: int, noted: int) -> list[Finding]:
+    """Of a log that ends where the others do, or behind: its own notes may say that it was longer."""
+    r = facts.replicas[at]
+    if r.confirmed > r.end:
+        expected, until = f"its own confirmOffset {r.confirmed}", r.confirmed
+        severity = ERROR
+    elif noted > r.end:
+        expected, until = f"end {noted}, where it was before by {WAS_LONGER}", noted
+        severity = WARN
+    elif r.end > target:
+        severity = INFO if _running(facts.replicas) else WARN
+        words = {"expected": f"end {target}", "found": f"end {r.end}"}
+        return [facts.at("extra_tail", severity, at, target, r.end, copies=1, **words)]
+    else:
+        return []
+    return [facts.at("short_tail", severity, at, r.end, until, expected=expected, found=f"end {r.end}")]
 
 
 def _is_new(r: Replica, target: int, noted: int) -> bool:
