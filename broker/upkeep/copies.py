@@ -35,6 +35,8 @@ from store.message_store import MessageStore
 INT64_DIGITS: Final = 20
 LAST_MAX: Final = 64
 SPREAD_MAX: Final = 64
+EARLY_MAX: Final = 16_384
+"""Messages of a queue that are looked at for copies that came before their time by our levels."""
 READS_AT_ONCE: Final = 16
 """A read of a slow disk takes ms: others have a turn after so many."""
 
@@ -45,17 +47,27 @@ async def copies_begin(
     source: PhysicalOffset,
     due_ms: int,
     log_end: PhysicalOffset,
+    earliest_ms: int | None = None,
 ) -> int:
     """The queue offset from which on ``queue`` may hold a copy of the message at ``source``, or of one behind
     it, that a former master delivered; ``due_ms``: when the first of them was due; ``log_end``: where the log
-    ended when this one took over. What this one stored behind that says nothing of it."""
+    ended when this one took over. What this one stored behind that says nothing of it.
+
+    ``earliest_ms``: when the first was due at the earliest, whatever the levels of the former master were. It
+    is gone back to over ``EARLY_MAX`` messages at most."""
     held = _between(store, queue, source, log_end)
     back_ms = await _went_back_ms(store, queue, source, log_end)
     if back_ms > CLOCK_BACK_MAX_MS:
         return held.start
     # All times behind a copy are at most so much lower than its own, so the search does not pass over it.
-    since_ms = due_ms - (CLOCK_BACK_MAX_MS if back_ms else 0)
-    return held.start + bisect_left(held, since_ms, key=lambda at: store.queue_store_time(*queue, at) or 0)
+    lower_ms = CLOCK_BACK_MAX_MS if back_ms else 0
+
+    def since(time_ms: int) -> int:
+        return bisect_left(held, time_ms - lower_ms, key=lambda at: store.queue_store_time(*queue, at) or 0)
+
+    begin = since(due_ms)
+    early = begin if earliest_ms is None else min(begin, since(earliest_ms))
+    return held.start + (early if begin - early <= EARLY_MAX else begin)
 
 
 def _between(

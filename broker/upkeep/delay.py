@@ -214,9 +214,12 @@ class DelayService:
             for record in records_of(got.chunks):
                 queue = destination_of(record)
                 if queue is not None and queue not in copies:
-                    due_ms = record.store_timestamp_ms + self._levels_ms[level]
-                    place = PhysicalOffset(record.physical_offset)
-                    begin = await copies_begin(self._context.store, queue, place, due_ms, self._begins_at)
+                    stored_ms, place = record.store_timestamp_ms, PhysicalOffset(record.physical_offset)
+                    due_ms, store = stored_ms + self._levels_ms[level], self._context.store
+                    # The former master's levels may have been shorter.
+                    begin = await copies_begin(
+                        store, queue, place, due_ms, self._begins_at, earliest_ms=stored_ms
+                    )
                     copies[queue] = {mark async for mark in self._copies_from(*queue, begin)}
                 if queue is not None and f"{level}:{record.queue_offset}" not in copies[queue]:
                     return

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.upkeep.copies import LAST_MAX, READS_AT_ONCE, SPREAD_MAX, copies_begin
+from broker.upkeep.copies import EARLY_MAX, LAST_MAX, READS_AT_ONCE, SPREAD_MAX, copies_begin
 from model.errors import DiskError
 from model.ids import PhysicalOffset
 from store.flow.writing import CLOCK_BACK_MAX_MS
@@ -56,9 +56,9 @@ class Times:
         return max(self.times_ms, default=0)
 
 
-async def begin_of(store: Times) -> int:
+async def begin_of(store: Times, earliest_ms: int | None = None) -> int:
     kept: Any = store
-    return await copies_begin(kept, QUEUE, SOURCE, DUE_MS, store.end)
+    return await copies_begin(kept, QUEUE, SOURCE, DUE_MS, store.end, earliest_ms)
 
 
 def steady(count: int, due_at: int) -> list[int]:
@@ -70,6 +70,13 @@ async def test_the_search_begins_where_the_first_may_be_and_reads_little() -> No
     store = Times(steady(1_000_000, 900_000), epochs=(5, 400_000))
     assert await begin_of(store) == 900_000
     assert store.reads < LAST_MAX + SPREAD_MAX + 50
+
+
+async def test_copies_that_came_before_their_time_by_our_levels_are_found_among_so_many() -> None:
+    store = Times(steady(100_000, 50_000))
+    assert await begin_of(store, earliest_ms=DUE_MS - EARLY_MAX) == 50_000 - EARLY_MAX
+    assert await begin_of(store, earliest_ms=DUE_MS - EARLY_MAX - 1) == 50_000, "those are too many to read"
+    assert await begin_of(store, earliest_ms=DUE_MS + 5) == 50_000
 
 
 async def test_a_clock_that_went_far_back_among_the_last_is_seen_in_a_long_queue() -> None:

@@ -95,6 +95,25 @@ async def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_cl
         assert times == sorted(times), "a queue is searched by time: its times must not go back"
 
 
+async def test_what_was_delivered_is_not_delivered_again_by_a_successor_with_longer_levels(
+    tmp_path: Path,
+) -> None:
+    """Of a rolling change of messageDelayLevel: what was due by the old one had come before it is by the new
+    (swarm, seed 8831)."""
+    async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+        one.processors.delay._remember = lambda level, offset: None  # type: ignore[method-assign]
+        two.processors.delay._levels_ms = [0, 2_500]
+        await old.send("T", b"due", properties=SOON)
+        await old.pull_until("T", 0, 1)
+        await eventually(lambda: two.store.log.end == one.store.log.end, "the successor has the copy")
+        await one.fence()
+        await two.lead(elected(2, 2, {2}, 3))
+        await new.send("T", b"later", properties=SOON)
+        await eventually(lambda: two.delays.table.get(1) == 2, "both are delivered")
+        found = [record for record in log_records(two) if record.topic == "T"]
+        assert [record.body for record in found] == [b"due", b"later"]
+
+
 async def test_entries_without_messages_end_no_look_for_what_was_delivered(tmp_path: Path) -> None:
     async with pair(tmp_path) as (one, two), client_of(one) as client:
         one.processors.delay._remember = lambda level, offset: None  # type: ignore[method-assign]
