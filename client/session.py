@@ -148,13 +148,27 @@ class Session:
             await asyncio.wait(tasks)  # who gives up waiting ends no heartbeat
 
     async def _beat_one(self, address: str) -> None:
+        # A link to a machine that lost power looks alive until something is sent over it: then once more, as
+        # the broker that is there now asks a producer it knows about transactions, and no other.
+        for _ in range(2):
+            before = self.remoting.open_to(address)
+            if (
+                await self._beat_over_link(address)
+                or before is None
+                or before is self.remoting.open_to(address)
+            ):
+                return
+
+    async def _beat_over_link(self, address: str) -> bool:
         try:
             connection = await self.remoting.connection(address, CALL_TIMEOUT_S)
             await self.call(address, Request.HEART_BEAT, body=self._heartbeat())
-            if connection is self.remoting.open_to(address):
-                self._known[address] = connection
         except (OSError, MqError) as error:
             log.info("heartbeat to %s: %s", address, error or type(error).__name__)
+            return False
+        if connection is self.remoting.open_to(address):
+            self._known[address] = connection
+        return True
 
     def _brokers(self) -> list[str]:
         # Producers matter to masters only; consumers may be served by slaves, which then must know them.

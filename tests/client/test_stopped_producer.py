@@ -88,3 +88,32 @@ def test_masters_hear_of_the_producer_and_of_its_end() -> None:
         await stop(nameserver, broker)
 
     run(work)
+
+
+def test_a_heartbeat_over_a_link_that_had_died_is_sent_again_over_a_new_one() -> None:
+    """A machine that lost power says nothing of it: the next heartbeat is the first to meet the broker that is
+    there now. The one after it is 30 s away, and until then nobody is asked about transactions."""
+
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        beats: list[Command] = []
+
+        async def dies_once(command: Command) -> Command | None:
+            if command.code == Request.HEART_BEAT:
+                beats.append(command)
+                if len(beats) == 1:
+                    for connection in list(broker.server.connections):
+                        connection.abort()
+            return None
+
+        async with Producer(env, "pg", nameserver.address) as producer:
+            await producer.send(message())
+            await until(lambda: any(r.code == Request.HEART_BEAT for r in broker.requests))
+            broker.before = dies_once
+            await producer.session.beat()
+            assert len(beats) == 2
+            await producer.session.beat(broker.address)
+            assert len(beats) == 3, "one that is answered is not sent again"
+        await stop(nameserver, broker)
+
+    run(work)
