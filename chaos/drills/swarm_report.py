@@ -43,7 +43,9 @@ KIND: Final = "keelmq drill sim --swarm"
 class SwarmReport:
     """Seeds that were run, violations with what repeats them, and how often each fault and change was met."""
 
-    def __init__(self) -> None:
+    def __init__(self, commit: str | None = None) -> None:
+        self.commit = commit
+        """Of which code all of it is (``chaos.live.releases.named``); None: the file does not say it."""
         self.ranges: list[tuple[int, int]] = []
         self.violations: list[dict[str, Any]] = []
         self.coverage: Counter[str] = Counter()
@@ -66,6 +68,7 @@ class SwarmReport:
             data = json.loads(path.read_text())
             if data["kind"] != KIND:
                 raise ValueError(f"its kind is {data['kind']!r}")
+            report.commit = None if data.get("commit") is None else str(data["commit"])
             report.ranges = [(int(begin), int(end)) for begin, end in data["ranges"]]
             report.violations = [dict(violation) for violation in data["violations"]]
             for violation in report.violations:
@@ -75,6 +78,21 @@ class SwarmReport:
             report.virtual_s = float(data["virtual_s"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no report of the swarm: {error}") from None
+        return report
+
+    @classmethod
+    def grown(cls, path: Path, commit: str) -> SwarmReport:
+        """The report in a file, to be added to by the code of this name. Raises ValueError where what is
+        there is of other code: one sum of both would be of neither."""
+        report = cls.load(path)
+        if report.ranges and report.commit != commit:
+            of = (
+                f"of other code: {report.commit}"
+                if report.commit
+                else "of a keelmq that did not note its code"
+            )
+            raise ValueError(f"{path} is {of}; this is {commit}. Name another file, or check that code out")
+        report.commit = commit
         return report
 
     def missing(self, seeds: Iterable[int]) -> Iterator[int]:
@@ -111,6 +129,7 @@ class SwarmReport:
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": KIND,
+            "commit": self.commit,
             "seeds": self.seeds,
             "ranges": [list(part) for part in self.ranges],
             "violations": self.violations,
@@ -158,7 +177,7 @@ def merged(parts: Sequence[Part]) -> dict[str, Any]:
         whole.violations += part.violations
     seeds = sum(part.seeds for _, part in parts)
     found = whole.to_json()
-    del found["ranges"]
+    del found["ranges"], found["commit"]
     return found | {
         "seeds": seeds,
         "schedules_per_second": round(seeds / whole.wall_s, 3) if whole.wall_s else 0.0,
@@ -257,6 +276,15 @@ def _bugs(bugs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield _row(name, by, found["tried"], found.get("checker", ""))
 
 
+def _part(text: str) -> Part:
+    """``COMMIT=FILE``. Raises ValueError for a file of another commit, by its own word."""
+    commit, _, path = text.partition("=")
+    report = SwarmReport.load(Path(path))
+    if report.commit is not None and not (commit and report.commit.startswith(commit)):
+        raise ValueError(f"{path} is of {report.commit}, not of {commit or 'no commit'}")
+    return commit, report
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command in this module's text."""
     parser = argparse.ArgumentParser(prog="swarm_report")
@@ -267,9 +295,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--former", type=Path)
     given = parser.parse_args(arguments)
     parts, notes = told_before(given.former) if given.former else ([], {})
-    for text in given.parts:
-        commit, _, path = text.partition("=")
-        parts.append((commit, SwarmReport.load(Path(path))))
+    try:
+        parts += map(_part, given.parts)
+    except ValueError as error:
+        parser.error(str(error))
     notes |= {int(seed): text for seed, _, text in (note.partition("=") for note in given.note)}
     bugs = {} if given.bugs is None else json.loads(given.bugs.read_text())
     whole = merged(parts) | {"bugs": bugs, "notes": {str(seed): notes[seed] for seed in sorted(notes)}}

@@ -12,6 +12,7 @@ import os
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -76,19 +77,33 @@ def code() -> Code:
     return Code(exact(), _written())
 
 
-def exact() -> str:
+def named() -> str:
+    """Of which code a result is, wherever it was made: as ``exact``, but by the packages alone; where that
+    cannot be told, by what is in their files. Two results of one name are of one code."""
+    try:
+        return exact(OURS)
+    except NoRelease:
+        found = hashlib.sha256()
+        for package in OURS:
+            for path in sorted((PACKAGES / package).rglob("*")):
+                if path.suffix in CODE:
+                    found.update(f"{path.relative_to(PACKAGES)}\0".encode() + path.read_bytes())
+        return f"files.{found.hexdigest()[:COMMIT_DIGITS]}"
+
+
+def exact(of: Sequence[str] = (".", ":(exclude)*.md")) -> str:
     """The commit of this code, and which changes of it are not committed: two results of one name are of one
     code. What was built for the compiled path is told, too. Pages are no code: a campaign writes its own.
-    Raises NoRelease where it cannot be told: there is no other name for it."""
+    ``of``: where changes count. Raises NoRelease where it cannot be told: there is no other name for it."""
     if not _is_clone(PACKAGES):
         raise NoRelease(f"{PACKAGES} is no clone: nobody can say which commit this code is of")
     top, commit = _asked("rev-parse", "--show-toplevel", "HEAD").split()[-2:]
     if not os.path.samefile(top, PACKAGES):
         raise NoRelease(f"{PACKAGES} is no clone of its own: git takes it for a part of {top}")
     changed = hashlib.sha256(
-        _asked(
-            "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", ".", ":(exclude)*.md"
-        ).encode("utf-8", "surrogateescape")
+        _asked("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *of).encode(
+            "utf-8", "surrogateescape"
+        )
     )
     unknown, built = hashlib.sha256(), hashlib.sha256()
     for name in sorted(filter(None, _asked("ls-files", "--others", "-z", "--", *OURS).split("\0"))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from admin.outfile import CannotWrite, OutFile, write_whole
+from chaos.live.releases import named
 from chaos.model.explore import Explored, explore
 from chaos.model.plants import PLANTS
 from chaos.model.report import bound, markdown, of_row
@@ -177,13 +177,8 @@ def _end(rows: list[dict[str, Any]], plant: str | None, whole: bool) -> None:
 
 
 def _circumstances() -> dict[str, Any]:
-    """When this was run, and on which code: None where this is no checkout."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    try:
-        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = None
-    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit}
+    """When this was run, and on which code."""
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": named()}
 
 
 def _write(found: dict[str, Any], out: Path | None, page: Path | None) -> bool:

@@ -269,3 +269,32 @@ def test_a_change_that_is_taken_back_is_seen(tmp_path: Path, monkeypatch: pytest
 )
 def test_a_run_is_of_one_code_or_says_so(begun: str | None, ended: str | None, of: str | None) -> None:
     assert scenario.of_one(begun, ended) == of
+
+
+def test_where_no_clone_tells_it_a_result_is_named_by_what_is_in_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "PACKAGES", tmp_path)
+    (tmp_path / "admin").mkdir()
+    code = tmp_path / "admin" / "release.py"
+    code.write_text("1")
+    before = releases.named()
+    os.utime(code, (1, 1))
+    assert releases.named() == before, "the same text is the same code"
+    code.write_text("2")
+    assert releases.named() != before
+    assert before.startswith("files.")
+
+
+def test_a_result_is_named_by_the_commit_and_by_what_is_changed_in_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown(tmp_path)
+    monkeypatch.setattr(releases, "PACKAGES", tmp_path)
+    commit = releases.named()
+    assert commit == releases.exact()
+    (tmp_path / "result.json").write_text("{}")
+    git(tmp_path, "add", "result.json")
+    assert releases.named() == commit, "its own file is no code"
+    (tmp_path / "admin" / "release.py").write_text("changed")
+    assert releases.named().startswith(f"{commit}-changed.")

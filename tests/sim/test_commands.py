@@ -137,6 +137,68 @@ def test_a_swarm_that_is_told_to_end_keeps_what_it_ran(
     assert "2 schedules, 0 with violations" in capfd.readouterr().err
 
 
+def of_code(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(commands, "named", lambda: name)
+
+
+def test_a_swarm_says_of_which_code_it_is_and_other_code_adds_nothing_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "swarm.json"
+    asked = ["--swarm", "--seeds", "2", "--json", str(report)]
+    these(monkeypatch, one(0), one(1))
+    of_code(monkeypatch, "c0ffee")
+    done = CliRunner().invoke(sim, asked)
+    assert (done.exit_code, json.loads(report.read_text())["commit"]) == (0, "c0ffee")
+    before = report.read_bytes()
+    of_code(monkeypatch, "c0ffee-changed.12345678")
+    done = CliRunner().invoke(sim, asked)
+    assert (done.exit_code, report.read_bytes()) == (64, before)
+    assert "is of other code: c0ffee; this is c0ffee-changed.12345678. Name another file" in done.output
+
+
+def test_a_swarm_with_nothing_left_to_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "swarm.json"
+    asked = ["--swarm", "--seeds", "2", "--json", str(report)]
+    of_code(monkeypatch, "c0ffee")
+    these(monkeypatch, one(0), one(1))
+    first = CliRunner().invoke(sim, asked)
+    assert first.output.startswith("2 schedules, 0 with violations")
+    these(monkeypatch)
+    again = CliRunner().invoke(sim, asked)
+    assert again.exit_code == 0
+    assert f"nothing was left to run; in {report}, all of c0ffee: 2 schedules" in again.output
+    these(monkeypatch, one(2))
+    more = CliRunner().invoke(sim, ["--swarm", "--seeds", "3", "--json", str(report)])
+    assert f"1 of them were run now; in {report}, all of c0ffee: 3 schedules" in more.output
+
+
+def test_a_report_without_a_commit_is_not_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "swarm.json"
+    old = SwarmReport()
+    old.add(one(0))
+    old.write(report)
+    these(monkeypatch, one(1))
+    done = CliRunner().invoke(sim, ["--swarm", "--seeds", "2", "--json", str(report)])
+    assert done.exit_code == 64
+    assert "is of a keelmq that did not note its code" in done.output
+    assert SwarmReport.load(report).ranges == [(0, 1)]
+
+
+def test_every_result_says_of_which_code_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_code(monkeypatch, "c0ffee")
+    these(monkeypatch, one(0))
+    out, schedule = tmp_path / "out.json", tmp_path / "small.json"
+    CliRunner().invoke(sim, ["--scenario", KILL, "--seeds", "1", "--json", str(out)])
+    assert json.loads(out.read_text())["commit"] == "c0ffee"
+    given = tmp_path / "given.json"
+    plan = Plan([], load_ms=100).to_json()
+    given.write_text(json.dumps({"scenario": "swarm", "seed": 1, "bug": None, "plan": plan}))
+    done = CliRunner().invoke(sim, ["--replay", str(given), "--schedule", str(schedule), "--json", str(out)])
+    assert done.exit_code == 0, done.output
+    assert [json.loads(path.read_text())["commit"] for path in (schedule, out)] == ["c0ffee"] * 2
+
+
 @pytest.mark.parametrize("options", [["--swarm"], ["--scenario", KILL]])
 @pytest.mark.parametrize(("broken", "code"), [(True, 2), (False, 3)])
 def test_a_result_that_cannot_be_written_hides_no_verdict(

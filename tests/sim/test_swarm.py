@@ -474,6 +474,24 @@ def test_the_page_of_a_long_run_names_parts_violations_and_planted_bugs(tmp_path
     assert "| kill | 6 |" in page
 
 
+def test_a_part_stands_under_its_own_commit_and_one_without_under_the_one_that_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = SwarmReport("abcdef012345-changed.11111111")
+    part.ranges = [(0, 10)]
+    part.write(tmp_path / "a.json")
+    old = SwarmReport()
+    old.ranges = [(0, 5)]
+    data = {name: value for name, value in old.to_json().items() if name != "commit"}
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    write_page([f"abcdef0={tmp_path / 'a.json'}", f"777={tmp_path / 'old.json'}", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "swarm.json").read_text())
+    assert [(one["commit"], one["seeds"]) for one in found["parts"]] == [("abcdef0", 10), ("777", 5)]
+    with pytest.raises(SystemExit):
+        write_page([f"999={tmp_path / 'a.json'}", "--out", str(tmp_path)])
+    assert "a.json is of abcdef012345-changed.11111111, not of 999" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_report_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "other.json"
     out.write_text('{"kind": "something else"}')

@@ -23,6 +23,7 @@ from chaos.drills.simulated.run import Result, quietly, run_plan, run_seed, run_
 from chaos.drills.simulated.shrink import readable
 from chaos.drills.swarm_report import KIND, SwarmReport
 from chaos.drills.verdict import read_result
+from chaos.live.releases import named
 from chaos.scenarios import SCENARIOS, Plan, find, known
 from chaos.scenarios.swarm import SWARM
 from chaos.sim.story import Story
@@ -128,7 +129,7 @@ def _run(scenarios: tuple[str, ...], numbers: range, jobs: int, plant: str | Non
     except BrokenProcessPool as error:
         click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
         sys.exit(UNFINISHED)
-    found = summary(results, time.perf_counter() - begun_s)
+    found = {"commit": named()} | summary(results, time.perf_counter() - begun_s)
     broken = len({(v["scenario"], v["seed"]) for v in found["violations"]})
     click.echo(
         f"{found['seeds']} schedules, {broken} with violations, {found['schedules_per_second']:.2f} a second",
@@ -207,11 +208,11 @@ def _swarm(numbers: range, jobs: int, out: Path | None) -> None:
     """One part of a long run; a report that is there already is added to."""
     path = None if out is None or str(out) == "-" else out
     try:
-        report = SwarmReport() if path is None else SwarmReport.load(path)
+        report = SwarmReport(named()) if path is None else SwarmReport.grown(path, named())
     except (OSError, ValueError) as error:
         _wrong(str(error))
     last_s = time.perf_counter()
-    whole = False
+    whole, former = False, report.seeds
     try:
         with ending.in_order():
             for result in run_seeds((SWARM.name,), report.missing(numbers), jobs=jobs):
@@ -231,18 +232,23 @@ def _swarm(numbers: range, jobs: int, out: Path | None) -> None:
     finally:
         report.wall_s += time.perf_counter() - last_s
         found = report.to_json()
-        written = _ends_swarm(found, out)
+        written = _ends_swarm(found, out, former)
     if found["violations"]:
         sys.exit(VIOLATED)
     if not (whole and written):
         sys.exit(UNFINISHED)
 
 
-def _ends_swarm(found: dict[str, Any], out: Path | None) -> bool:
-    """Say what was found, and whether it is in its file: also where the run was cut off."""
+def _ends_swarm(found: dict[str, Any], out: Path | None, former: int) -> bool:
+    """Say what was found, and whether it is in its file: also where the run was cut off. ``former``: how many
+    seeds of it were there before."""
     broken = len({violation["seed"] for violation in found["violations"]})
     speed, cpu = found["schedules_per_second"], found["schedules_per_cpu_second"]
     text = f"{found['seeds']} schedules, {broken} with violations, {speed:.2f} a second, {cpu:.2f} a CPU s"
+    if former:
+        now = found["seeds"] - former
+        ran = f"{now} of them were run now" if now else "nothing was left to run"
+        text = f"{ran}; in {out}, all of {found['commit']}: {text}"
     click.echo(f"{text}; not drawn by these seeds: {', '.join(found['not_met']) or 'nothing'}", err=True)
     try:
         _write(found, out)
@@ -316,7 +322,13 @@ def _shrink(given: _Given, schedule: Path | None) -> None:
 
 
 def _schedule(result: Result) -> dict[str, Any]:
-    return {"scenario": result.scenario, "seed": result.seed, "bug": result.bug, "plan": result.plan}
+    return {
+        "scenario": result.scenario,
+        "seed": result.seed,
+        "bug": result.bug,
+        "commit": named(),
+        "plan": result.plan,
+    }
 
 
 def _replay(given: _Given, schedule: Path | None, history: Path | None, out: Path | None) -> None:
@@ -333,7 +345,7 @@ def _replay(given: _Given, schedule: Path | None, history: Path | None, out: Pat
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
     click.echo(f"trace {result.trace}, {result.virtual_s:.1f} virtual s in {result.wall_s:.2f} s")
-    found = summary([result], result.wall_s)
+    found = {"commit": named()} | summary([result], result.wall_s)
     results = (_schedule(result), schedule), (found, out), (lines.getvalue(), history)
     _end(bool(result.violations), given.bug, *results)
 
