@@ -80,7 +80,7 @@ def plan(kind: str, mode: str, seed: int, strikes: int, target: str = "keelmq") 
         load=Load(producers=4, per_second=25.0, queues=4),
         load_ms=at_ms + TAIL_MS,
         broker={**MODES_OF[target][mode], **(SMALL_SEGMENTS if kind == "disk_full" else {})},
-        power_failures=kind in ("power_fail", "lying_sync", "torn_write"),
+        unsynced_excused=kind in ("power_fail", "lying_sync", "torn_write"),
         errors_expected=kind in ("disk_full", "no_descriptors", *BROKEN),
         **ground(rng),
     )

@@ -14,14 +14,16 @@ from chaos.workload import Load
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 CHANGES: Final = (Reconfigure, RollingChange)
 """Faults with ``values`` for a broker's keys."""
+RENAMED: Final = {"power_failures": "unsynced_excused"}
+"""Members of schedules that were written before."""
 
 
 @dataclass(slots=True)
 class Plan:
     """One run: its cluster, its load, its faults. Times in ms; ``load_ms`` starts when the cluster is ready.
 
-    ``power_failures``: bytes not synced may be lost, so the checks do not count them. ``quiet_ms``: how long
-    the healed cluster may take to converge.
+    ``unsynced_excused``: bytes not synced may be lost, so the checks do not count them; a swarm finds it
+    out by what happened. ``quiet_ms``: how long the healed cluster may take to converge.
     """
 
     steps: Sequence[Step]
@@ -34,7 +36,7 @@ class Plan:
     shuffle_tasks: bool = False
     broker: Mapping[str, str] = field(default_factory=dict)
     controller: Mapping[str, str] = field(default_factory=dict)
-    power_failures: bool = False
+    unsynced_excused: bool = False
     stall_max_ms: int | None = None
     """Longest time during the load without an acknowledged send, where the story allows a promise."""
     serves_ms: int | None = None
@@ -85,7 +87,7 @@ class Plan:
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """Raises ValueError that says what is wrong."""
         try:
-            values = dict(data)
+            values = {RENAMED.get(name, name): value for name, value in data.items()}
             steps = [Step.from_json(step) for step in values.pop("steps")]
             load = made(Load, values.pop("load", {}))
             plan = replace(made(cls, {**values, "steps": []}), steps=steps, load=load)

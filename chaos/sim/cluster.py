@@ -16,11 +16,13 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from broker.service import Broker
 from chaos.history import Happened, History, Observed
 from chaos.partitions import NEIGHBOUR
+from chaos.sim.changes import Changes
 from chaos.sim.disk import Machine
 from chaos.sim.env import EPOCH_MS, SimEnv
 from chaos.sim.invariants import watch_servers
 from chaos.sim.loop import START_S, Life, Shuffle, SimLoop
 from chaos.sim.net import Fabric, NetProfile
+from chaos.sim.standing import master_of, members_of, standing
 from controller.service import Controller
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from namesrv.service import NameServer
@@ -146,6 +148,8 @@ class SimCluster:
         self.history = history
         self.beside = History()
         """What befalls the neighbours and what they say: a check looks at one group."""
+        self.changes = Changes(self.clock)
+        """What no step of the plan did; for whoever reads the run."""
         self.loop = SimLoop(seed, shuffle=config.shuffle)
         self.fabric = Fabric(self.loop, seed, config.network)
         self.nodes: dict[str, Node] = {}
@@ -201,6 +205,7 @@ class SimCluster:
         if node.state != "down":
             return
         node.starts += 1
+        self.changes.note(name, "process_started")
         node.machine.faults.no_descriptors = False  # they were the former process's
         node.life = self.loop.new_life(name)
         node.state = "up"
@@ -306,6 +311,7 @@ class SimCluster:
         if node.state == "off":
             self.fabric.power_on(node.host)
             node.state = "down"
+            self.changes.note(name, "power_on")
 
     def pause(self, name: str) -> bool:
         node = self.nodes[name]
@@ -321,6 +327,7 @@ class SimCluster:
             return False
         node.state = "up"
         self.loop.resume(node.life)
+        self.changes.note(name, "resumed")
         return True
 
     def stop(self, name: str) -> asyncio.Task[None] | None:
@@ -329,14 +336,23 @@ class SimCluster:
         if not node.running or node.server is None:
             return None
         node.stopping = True
+        self.changes.note(name, "process_stops")
         return self.loop.spawn(node.life, self._stop(node, node.server), name="stop")
 
     async def _stop(self, node: Node, server: Server) -> None:
         await server.stop()
+        self.changes.note(node.name, "process_ended")
         self.kill(node.name)
 
     def revive(self) -> None:
         """Undo everything: heal links and disks, resume the paused, start the dead."""
+        ill = [node.name for node in self.nodes.values() if node.machine.faults.any]
+        self.changes.note(
+            "",
+            "healed",
+            links="broken" if self.fabric.broken else "well",
+            broken_disks=" ".join(ill) or "none",
+        )
         self.fabric.heal_all()
         for node in self.nodes.values():
             node.machine.faults.full = False
@@ -392,14 +408,14 @@ class SimCluster:
     def brokers(self, kind: str = "broker") -> dict[str, dict[str, Any]]:
         """The part of its status that tells where it stands, of every broker that can be asked."""
         return {
-            node.name: _standing(cast(Broker, node.server))
+            node.name: standing(cast(Broker, node.server))
             for node in self.of(kind)
             if node.running and node.server is not None
         }
 
     def master(self) -> str | None:
         """The broker that acts as master in the newest epoch."""
-        return _master_of(self.brokers())
+        return master_of(self.brokers())
 
     def leader(self) -> str | None:
         """The NameServer whose Controller leads."""
@@ -431,7 +447,7 @@ class SimCluster:
 
     def members(self) -> list[str]:
         """Names of the brokers in the SyncStateSet, as the acting master has it."""
-        return _members_of(self.brokers())
+        return members_of(self.brokers())
 
     def observe(self) -> Mapping[str, dict[str, Any]]:
         """Note what every broker says of itself, and return it for the first group."""
@@ -443,6 +459,7 @@ class SimCluster:
     def _note_standing(self, history: History, statuses: Mapping[str, dict[str, Any]]) -> None:
         now = self.clock()
         for name, status in statuses.items():
+            self.changes.has_id(name, status["brokerId"])
             history.add(
                 Observed(
                     now,
@@ -466,7 +483,7 @@ class SimCluster:
 
     def serving(self, statuses: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
         """The master and its epoch, when it lacks nothing: no more is broken than that others were killed."""
-        master = _master_of(statuses)
+        master = master_of(statuses)
         able = (
             master is not None
             and all(node.state in ("up", "down") and not node.stopping for node in self.nodes.values())
@@ -515,9 +532,9 @@ class SimCluster:
         missing = [node.name for node in self.of(kind) if node.name not in statuses]
         if missing:
             return f"{', '.join(missing)} not serving"
-        if _master_of(statuses) is None:
+        if master_of(statuses) is None:
             return "no master"
-        members = _members_of(statuses)
+        members = members_of(statuses)
         outside = [name for name in statuses if name not in members]
         if outside:
             return f"{', '.join(outside)} not in the SyncStateSet"
@@ -560,32 +577,6 @@ class SimCluster:
 
     def close(self) -> None:
         self.loop.close()
-
-
-def _standing(broker: Broker) -> dict[str, Any]:
-    role_state, store = broker.context.role_state, broker.context.store
-    return {
-        "role": role_state.role,
-        "brokerId": role_state.broker_id,
-        "epoch": role_state.epoch,
-        "syncStateSet": sorted(broker.context.ha.members),
-        "maxOffset": store.log.end,
-        "confirmOffset": store.confirmed,
-        "dispatchedOffset": store.dispatched,
-    }
-
-
-def _master_of(statuses: Mapping[str, dict[str, Any]]) -> str | None:
-    masters = [(s["epoch"], name) for name, s in statuses.items() if s["role"] == "master"]
-    return max(masters)[1] if masters else None
-
-
-def _members_of(statuses: Mapping[str, dict[str, Any]]) -> list[str]:
-    master = _master_of(statuses)
-    if master is None:
-        return []
-    ids = statuses[master]["syncStateSet"]
-    return [name for name, status in statuses.items() if status["brokerId"] in ids]
 
 
 def _hand_out_secret(env: SimEnv, path: str) -> None:

@@ -75,6 +75,7 @@ class Operator:
             elif state is not None and state.master is None and self._nobody_may_lead(state):
                 # All members, or half of a majority's replicas, are gone for good: any is better than none.
                 self.gave_up = True
+                self._cluster.changes.note("", "unclean_elections_allowed")
                 body = b"enableElectUncleanMaster=true"
                 for address in controllers:
                     await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
@@ -122,6 +123,7 @@ class Operator:
             broker = cast(Broker, node.server)
             if node.running and broker.store.epochs.unreadable is not None:
                 node.own["startWithDamagedTables"] = "true"
+                self._cluster.changes.note(node.name, "reconfigured", startWithDamagedTables="true")
                 node.machine.counts.lied += 1
                 await self.restart(node)
 
@@ -161,6 +163,7 @@ class Operator:
                 name = next((name for name in left if name != cluster.master()), left[0])
                 left.remove(name)
                 cluster.nodes[name].own.update(values)
+                cluster.changes.note(name, "reconfigured", **values)
                 if cluster.stop(name) is None:
                     return
                 cluster.start(name)

@@ -160,7 +160,7 @@ class Story:
         self._nodes: dict[str, Node] = {}  # where each producer's client runs
         self._loading = False
         self.found: list[Violation] = []
-        self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
+        self.evidence = Evidence(self.history, power_failures=plan.unsynced_excused, set_kept=plan.set_kept)
 
     @property
     def queues(self) -> list[Queue]:

@@ -11,14 +11,21 @@ from click.testing import CliRunner
 
 from admin.exits import INTERRUPTED, USAGE
 from admin.exits import run as run_command
+from chaos import faults
 from chaos.bugs import BUGS
 from chaos.checks import Violation
 from chaos.drills.simulated import commands
+from chaos.drills.simulated import told as said
 from chaos.drills.simulated.commands import sim
 from chaos.drills.simulated.run import Result
+from chaos.drills.simulated.shrink import readable
 from chaos.drills.swarm_report import SwarmReport
+from chaos.faults import Step
+from chaos.history import Happened, History, Ok
 from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan
+from chaos.sim.changes import Changes
+from client.message import Queue
 
 KILL = "kill_the_master_under_load"
 
@@ -85,6 +92,71 @@ def test_a_replay_shows_what_happened_and_writes_the_history(tmp_path: Path) -> 
     assert "kill" in done.output
     assert "trace " in done.output
     assert len(history.read_text().splitlines()) > 500
+    assert '"name":"process_started"' in history.read_text()
+
+
+@pytest.mark.sim
+def test_a_replay_begins_with_its_initial_state_and_has_a_line_for_every_start(tmp_path: Path) -> None:
+    steps = [Step(300, faults.PowerFail("b1"), bind="x"), Step(310, faults.PowerFail("b2"))]
+    mode = {"majorityAck": "true", "flushDiskType": "SYNC_FLUSH"}
+    plan = Plan(steps, load_ms=400, broker=mode, swarm=True)
+    schedule = tmp_path / "small.json"
+    given = {"scenario": "swarm", "seed": 1, "bug": "skip_truncation", "plan": plan.to_json()}
+    schedule.write_text(json.dumps(given))
+    lines = CliRunner().invoke(sim, ["--replay", str(schedule)]).output.splitlines()
+    assert "initial state: 3 brokers of broker-a, mode majority (of 3), SYNC_FLUSH" in lines
+    named = {line.split()[0]: line for line in lines if ", broker_id " in line}
+    assert sorted(named) == ["b1", "b2", "b3"]
+    assert "127.0.2.2:10911" in named["b2"]
+    told = [line.split(" ms")[1].split() for line in lines if " ms  " in line]
+    for name in ("b1", "b2"):
+        own = [what for who, what, *_ in told if who == name and what in ("power_fail", "process_started")]
+        assert own == ["process_started", "power_fail", "process_started"]
+        assert [name, "power_on"] in told
+    assert told.index(["healed", "links=well", "broken_disks=none"]) < told.index(["b1", "power_on"])
+
+
+def test_what_no_step_did_is_told_once_and_in_its_place() -> None:
+    history, now_ms = History(), [1.0]
+    changes = Changes(lambda: now_ms[0])
+    changes.note("b1", "process_started")
+    now_ms[0] = 3.0
+    changes.note("b1", "process_started")
+    changes.note("b2", "process_started")
+    history.add(Happened(2.0, "b1", "kill"))
+    history.add(Happened(3.0, "b1", "restart"))
+    told = [(e.at_ms, e.node, e.name) for e in changes.among(history) if isinstance(e, Happened)]
+    assert told == [
+        (1.0, "b1", "process_started"),
+        (2.0, "b1", "kill"),
+        (3.0, "b1", "restart"),
+        (3.0, "b2", "process_started"),
+    ]
+
+
+def test_a_message_that_a_violation_names_is_shown_where_it_was_answered() -> None:
+    queue = Queue("chaos", "broker-a", 2)
+    history = [Ok(5.0, "p0", key, queue, 7, 100, "127.0.2.2:10911") for key in ("p0-000001", "p0-000002")]
+    violations = [Violation("lost", "p0-000002 acknowledged by 127.0.2.2:10911 is not in consumer")]
+    (line,) = said.lines(history, violations, {"127.0.2.2:10911": "b2"})
+    assert (
+        line.split(" ms  ")[1] == "b2   answered OK: p0-000002 at chaos@broker-a/2 7 (a violation names it)"
+    )
+
+
+def test_a_step_shows_a_name_only_where_another_step_uses_it() -> None:
+    steps = [
+        Step(1, faults.Kill("b1"), bind="x1"),
+        Step(2, faults.Kill("b2"), bind="x2"),
+        Step(3, faults.Restart("=x2")),
+    ]
+    assert [line.endswith(")") for line in readable(steps)] == [False, True, False]
+
+
+def test_a_schedule_of_before_is_read_with_its_former_names() -> None:
+    data = Plan([], unsynced_excused=True).to_json()
+    data["power_failures"] = data.pop("unsynced_excused")
+    assert Plan.from_json(data).unsynced_excused
 
 
 @pytest.mark.sim

@@ -20,6 +20,7 @@ from chaos.sim.faults import Nemesis
 from chaos.sim.loop import START_S
 from chaos.sim.losses import Losses
 from chaos.sim.neighbour import epochs_gone_back
+from chaos.sim.standing import standing as standing_of
 
 ALL = {"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH"}
 ASYNC = {"allAckInSyncStateSet": "false", "brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH"}
@@ -50,7 +51,7 @@ def test_a_group_whose_brokers_die_in_turn_keeps_what_it_answered() -> None:
 @pytest.mark.sim
 def test_two_that_lead_in_one_epoch_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a while its slave takes itself for a master; no other check looks at this group."""
-    standing = cluster_of_the_world._standing
+    standing = standing_of
 
     def both_lead(broker: Broker) -> dict[str, Any]:
         said = standing(broker)
@@ -58,7 +59,7 @@ def test_two_that_lead_in_one_epoch_are_found(monkeypatch: pytest.MonkeyPatch) -
         now_ms = broker.context.env.monotonic_ms() - START_S * 1000
         return {**said, "role": "master"} if own and 5000 < now_ms < 5300 else said
 
-    monkeypatch.setattr(cluster_of_the_world, "_standing", both_lead)
+    monkeypatch.setattr(cluster_of_the_world, "standing", both_lead)
     result = run([], 5000)
     assert {violation.checker for violation in result.violations} == {"neighbour"}
     assert "are masters of epoch 1" in result.violations[0].text

@@ -462,7 +462,7 @@ def _watch(env: Env, cluster: LocalCluster, spec: DrillSpec, load: DrillLoad) ->
     """What looks at the history while it grows; None: the plan is carried out to its end."""
     if spec.go_on:
         return None
-    group, failures = _group(cluster, spec, 0.0), spec.plan.power_failures
+    group, failures = _group(cluster, spec, 0.0), spec.plan.unsynced_excused
     return Watch(env, cluster, load.history, load.clock, group, power_failures=failures)
 
 
@@ -555,7 +555,7 @@ def _judge(
         held.logs,
         held.members,
         complete=full and (drill.unfinished is None or bool(history.reads(final=True))),
-        power_failures=plan.power_failures,
+        power_failures=plan.unsynced_excused,
         set_kept=plan.set_kept,
         group=group,
         forgiven=Promised(lied=bool(lied(history.events))),

@@ -19,10 +19,12 @@ from admin.numbers import whole
 from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos import extensions
 from chaos.bugs import BUGS, planted
+from chaos.drills.simulated import told
 from chaos.drills.simulated.run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
 from chaos.drills.simulated.shrink import readable
 from chaos.drills.swarm_report import KIND, SwarmReport
 from chaos.drills.verdict import read_result
+from chaos.history import History, HistoryEvent
 from chaos.live.releases import named
 from chaos.scenarios import SCENARIOS, Plan, find, known
 from chaos.scenarios.swarm import SWARM
@@ -314,7 +316,7 @@ def _shrink(given: _Given, schedule: Path | None) -> None:
         )
     if not result.violations:
         click.echo(f"seed {given.seed} of {given.scenario} breaks no promise: nothing to shrink", err=True)
-    for line in readable(plan.steps):
+    for line in (*told.begins(plan), *readable(plan.steps)):
         click.echo(line)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
@@ -332,21 +334,29 @@ def _schedule(result: Result) -> dict[str, Any]:
 
 
 def _replay(given: _Given, schedule: Path | None, history: Path | None, out: Path | None) -> None:
-    lines = io.StringIO()
+    written = io.StringIO()
+    legend: list[str] = []
+    events: list[HistoryEvent] = []
+    names: dict[str, str] = {}
     _say_planted(given.bug)
 
     def keep(run: Story) -> None:
-        for event in run.history.happened():
-            click.echo(event.line())
-        run.history.write(lines)
+        legend.extend((*told.begins(run.plan), *told.who_is_who(run)))
+        events.extend(told.happened(run))
+        names.update(told.addresses(run))
+        History(run.cluster.changes.among(run.history)).write(written)
 
     with quietly():
         result = given.run(keep)
+    code = named()
+    click.echo(f"{result.scenario}, seed {result.seed}, code {code}")
+    for line in (*legend, *told.lines(events, result.violations, names)):
+        click.echo(line)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
     click.echo(f"trace {result.trace}, {result.virtual_s:.1f} virtual s in {result.wall_s:.2f} s")
-    found = {"commit": named()} | summary([result], result.wall_s)
-    results = (_schedule(result), schedule), (found, out), (lines.getvalue(), history)
+    found = {"commit": code} | summary([result], result.wall_s)
+    results = (_schedule(result), schedule), (found, out), (written.getvalue(), history)
     _end(bool(result.violations), given.bug, *results)
 
 

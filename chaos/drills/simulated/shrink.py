@@ -109,9 +109,16 @@ class Shrinking:
 
 
 def readable(steps: Sequence[Step]) -> Iterator[str]:
-    """One line a step."""
+    """One line a step. The name of what it strikes is shown where another step strikes that, too."""
+    used = {str(value)[1:] for step in steps for value in step.fault.to_json().values() if _is_name(value)}
     for step in steps:
         said = step.fault.to_json()
         name, target = said.pop("fault"), said.pop("target")
         values = "".join(f" {key}={value}" for key, value in said.items())
-        yield f"{step.at_ms:6} ms  {name} {target}{values}" + (f"  (={step.bind})" if step.bind else "")
+        yield f"{step.at_ms:6} ms  {name} {target}{values}" + (
+            f"  (={step.bind})" if step.bind in used else ""
+        )
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("=")
