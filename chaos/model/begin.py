@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from chaos.model.parts.controllers import new_table
+from chaos.model.parts.controllers import group_of, new_table
 from chaos.model.parts.masters import NOTHING
+from chaos.model.words import records, told
 from chaos.model.world import Broker, Lead, Phase, Setting, World
 
 STARTS: Final[Mapping[str, str]] = {
@@ -14,9 +15,9 @@ STARTS: Final[Mapping[str, str]] = {
     "two": "the last replica is level, and not in the SyncStateSet yet",
     "alone": "the SyncStateSet is the master alone, the others follow it",
     "some": "every replica is in the SyncStateSet and has one acknowledged record",
-    "suspect": "as some, but the last replica lost power once: it is suspect, level again and outside",
+    "suspect": "all have one acknowledged record; the last replica lost power once: suspect, level, outside",
     "joins": "the last replica has no id yet, the others are in the SyncStateSet",
-    "elected": "as some, but master 1 has begun epoch 2; the last replica led epoch 1 and follows nobody",
+    "elected": "all have one acknowledged record; the last replica led epoch 1; 1 has begun to lead epoch 2",
 }
 _MEMBERS: Final[Mapping[str, Callable[[Setting], tuple[int, ...]]]] = {
     "full": lambda setting: setting.ids,
@@ -88,6 +89,22 @@ def begin(setting: Setting) -> World:
         left=setting.budget,
         outsiders=needs_lease,
     )
+
+
+def beginning(setting: Setting) -> Iterator[str]:
+    """The initial state, for whoever reads a trace of it alone."""
+    world = begin(setting)
+    group = group_of(world.table)
+    yield f"in the beginning {STARTS[setting.start]}; nobody holds a lease"
+    for broker_id, broker in enumerate(world.brokers, 1):
+        role = {Phase.DOWN: "not started", Phase.MASTER: f"master of epoch {broker.epoch}"}.get(
+            broker.phase, f"follows broker {broker.follows}" if broker.follows else "follows nobody"
+        )
+        member = "in the SyncStateSet" if broker_id in group.members else "not in the SyncStateSet"
+        suspect = ", suspect" if broker.suspect else ""
+        yield f"broker {broker_id}: {role}, {member}{suspect}, its log has {records(len(broker.log))}"
+    for at, record in sorted(world.acked):
+        yield f"{told(record, at)} is answered OK already"
 
 
 def _phase(broker_id: int, new: int) -> Phase:

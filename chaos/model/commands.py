@@ -20,7 +20,7 @@ from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos.live.releases import named
 from chaos.model.explore import Explored, explore
 from chaos.model.plants import PLANTS
-from chaos.model.report import bound, markdown, of_row
+from chaos.model.report import bound, group, markdown, of_row
 from chaos.model.rows import LARGE, SMALL
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Setting
@@ -202,6 +202,8 @@ def _row(name: str, setting: Setting, rules: Rules, limits: Limits, ended: threa
     click.echo(f"{name:52} {found.states:>9,} states {found.transitions:>10,} steps  {bound(row)}", err=True)
     if found.violation is not None:
         click.echo(f"  BROKEN: {found.violation.text}", err=True)
+        for line in (group(_setting(setting)), *found.violation.begins):
+            click.echo(f"    {line}", err=True)
         for number, step in enumerate(found.violation.trace, 1):
             click.echo(f"    {number:2}. {step}", err=True)
     return row
@@ -231,7 +233,9 @@ def as_row(name: str, setting: Setting, found: Explored, cpu_s: float) -> dict[s
         "depth": found.depth,
         "complete": found.complete,
         "cpu_s": round(cpu_s, 1),
-        "violation": None if violation is None else {"text": violation.text, "trace": list(violation.trace)},
+        "violation": None
+        if violation is None
+        else {"text": violation.text, "begins": list(violation.begins), "trace": list(violation.trace)},
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.model.begin import begin
+from chaos.model.begin import begin, beginning
 from chaos.model.invariants import broken
 from chaos.model.parts.handovers import ended
 from chaos.model.parts.masters import advanced
@@ -17,6 +17,7 @@ from chaos.model.parts.move import Move
 from chaos.model.parts.moves import moves
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.symmetry import key, standing_for_all
+from chaos.model.words import told
 from chaos.model.world import Setting, World
 
 RECENT_MAX: Final = 1_000_000
@@ -24,10 +25,12 @@ RECENT_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``trace``: what happened, step by step, from the beginning."""
+    """``trace``: what happened, step by step, from the beginning, and what was promised in it. ``begins``:
+    the initial state."""
 
     text: str
     trace: tuple[str, ...]
+    begins: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,11 @@ def walk(
             move = rng.choice(able)
             after = _settled(setting, rules, world, move)
             steps += 1
-            trace.append(move.text)
+            trace.append(_said(move, world, after))
             text = broken(setting, world, after, move.leads)
             if text is not None:
                 if best is None or len(trace) < len(best.trace):
-                    best = Violation(text, tuple(trace))
+                    best = Violation(text, tuple(trace), tuple(beginning(setting)))
                 break
             world = after
         deepest = max(deepest, len(trace))
@@ -138,6 +141,17 @@ def _settled(setting: Setting, rules: Rules, before: World, move: Move) -> World
     return after
 
 
+def _said(move: Move, before: World, after: World) -> str:
+    """The step, and what clients were promised in it: they were answered OK, or read it."""
+    acked = sorted(after.acked - before.acked)
+    read = sorted(after.read - before.read - after.acked)
+    changes = sorted(after.answered - before.answered)
+    said = [f"{told(record, at)} is answered OK" for at, record in acked]
+    said += [f"{told(record, at)} may be read" for at, record in read]
+    said += [f"change {change} of the tables is answered OK" for change in changes]
+    return f"{move.text}; {'; '.join(said)}" if said else move.text
+
+
 def _path(known: dict[int, int], at: int) -> list[int]:
     """The keys from the beginning to ``at``, without the first."""
     keys = []
@@ -155,13 +169,15 @@ def _violation(setting: Setting, rules: Rules, world: World, path: list[int]) ->
         for move in moves(setting, rules, world):
             after = _settled(setting, rules, world, move)
             if key(after) == wanted:
-                texts.append(move.text)
+                texts.append(_said(move, world, after))
                 world = after
                 break
         else:
             raise AssertionError(f"no step leads on after: {texts}")
     for move in moves(setting, rules, world):
-        text = broken(setting, world, _settled(setting, rules, world, move), move.leads)
+        after = _settled(setting, rules, world, move)
+        text = broken(setting, world, after, move.leads)
         if text is not None:
-            return Violation(text, (*texts, move.text))
+            trace = (*texts, _said(move, world, after))
+            return Violation(text, trace, tuple(beginning(setting)))
     raise AssertionError(f"no step breaks a promise after: {texts}")

@@ -38,6 +38,7 @@ def markdown(found: dict[str, Any]) -> str:
     for row in found["rows"]:
         if row["violation"] is not None:
             lines += ["", f"## {row['work']}", "", row["violation"]["text"], ""]
+            lines += [f"- {line}" for line in (group(row["setting"]), *row["violation"]["begins"])] + [""]
             lines += [f"{number}. {step}" for number, step in enumerate(row["violation"]["trace"], 1)]
     return "\n".join(lines) + "\n"
 
@@ -45,6 +46,11 @@ def markdown(found: dict[str, Any]) -> str:
 def of_row(setting: dict[str, Any]) -> str:
     """What a row explores, in a line."""
     return f"{_mode(setting)}; {_budget(setting['budget'])}"
+
+
+def group(setting: dict[str, Any]) -> str:
+    """The same for whoever sees this row alone."""
+    return f"group (brokers, mode; budget): {of_row(setting)}"
 
 
 def _mode(setting: dict[str, Any]) -> str:

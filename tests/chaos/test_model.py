@@ -69,6 +69,10 @@ def test_a_planted_bug_is_found_with_the_steps_to_it(name: str) -> None:
         # It is read by somebody who has this trace and nothing else.
         assert re.match(r"broker \d \w|the |an(other)? |outsiders |record \d|master \d", step), step
         assert re.search(r"\d of \d|\(\d|\d follows \d", step) is None, step
+    assert sum(line.startswith("broker ") for line in found.violation.begins) == bug.setting.brokers
+    said = [*found.violation.begins, *found.violation.trace]
+    if not found.violation.text.startswith("lost: broker"):  # there a handover is at fault
+        assert any("is answered OK" in line or "may be read" in line for line in said), "what was promised"
     # With the bug still there the same states would be visited in the same order.
     again = explore(bug.setting, states_max=min(2000, found.states + 1))
     assert again.violation is None, "what was planted is taken out again"
@@ -120,6 +124,9 @@ def test_the_command_shows_the_steps_and_ends_with_2(tmp_path: Path) -> None:
     assert not row["complete"]
     assert row["setting"]["budget"]["writes"] == 1
     assert "BROKEN in 6 steps" in page.read_text()
+    assert "group (brokers, mode; budget): 3, all, begins: alone; writes 1, elections 1" in done.output
+    assert "in the beginning the SyncStateSet is the master alone" in done.output
+    assert done.output.count("is answered OK") == page.read_text().count("is answered OK") == 1
 
 
 def test_the_rows_of_a_set_are_listed_with_what_bounds_them() -> None:
