@@ -5,7 +5,7 @@
 
 writes ``swarm.md`` and ``swarm.json`` of the parts, each with the commit it ran on. ``swarm-bugs.json``: the
 seed that found each planted bug, and how many schedules were run for it. ``--former
-docs/results/swarm.json``: after those that are told there already.
+docs/results/swarm.json``: after those that are told there already; alone, the page is written again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from admin.outfile import write_whole
+from chaos.bugs import BUGS
 from chaos.drills.simulated.run import Result
 from chaos.faults import FAULTS
 
@@ -102,14 +103,15 @@ class SwarmReport:
                 yield seed
 
     def add(self, result: Result) -> None:
-        self._note_seed(result.seed)
+        self.note(result.seed, result.seed + 1)
         self.coverage.update(result.coverage)
         self.cpu_s += result.cpu_s
         self.virtual_s += result.virtual_s
         self.violations += result.told()
 
-    def _note_seed(self, seed: int) -> None:
-        ranges = sorted([*self.ranges, (seed, seed + 1)])
+    def note(self, first: int, until: int) -> None:
+        """These seeds were run, again or not."""
+        ranges = sorted([*self.ranges, (first, until)])
         joined = [ranges[0]]
         for begin, end in ranges[1:]:
             if begin <= joined[-1][1]:
@@ -175,13 +177,16 @@ def merged(parts: Sequence[Part]) -> dict[str, Any]:
         whole.cpu_s += part.cpu_s
         whole.virtual_s += part.virtual_s
         whole.violations += part.violations
-    seeds = sum(part.seeds for _, part in parts)
+    schedules = sum(part.seeds for _, part in parts)
+    for begin, end in sorted(seeds for _, part in parts for seeds in part.ranges):
+        whole.note(begin, end)
     found = whole.to_json()
     del found["ranges"], found["commit"]
     return found | {
-        "seeds": seeds,
-        "schedules_per_second": round(seeds / whole.wall_s, 3) if whole.wall_s else 0.0,
-        "schedules_per_cpu_second": round(seeds / whole.cpu_s, 3) if whole.cpu_s else 0.0,
+        "seeds": whole.seeds,
+        "schedules": schedules,
+        "schedules_per_second": round(schedules / whole.wall_s, 3) if whole.wall_s else 0.0,
+        "schedules_per_cpu_second": round(schedules / whole.cpu_s, 3) if whole.cpu_s else 0.0,
         "parts": [
             {
                 key: value
@@ -203,16 +208,22 @@ def markdown(
     yield "# The swarm: what was run, met and found"
     yield ""
     yield "Made by `python -m chaos.drills.swarm_report`; the numbers are in `swarm.json` beside this page."
-    yield "Parts ran the same seeds on other code: the last row counts schedules and violations of all."
+    newest = whole["parts"][-1]["commit"]
+    yield from _headline([part for part in whole["parts"] if part["commit"] == newest])
+    yield ""
+    yield (
+        f"Over all commits: {whole['seeds']} distinct seeds in {whole['schedules']} schedules, as most seeds "
+        "ran again on other code. What was found is of the code of its row alone."
+    )
     yield "A commit that this repository does not have is of its former history."
     yield ""
-    yield "| commit | seeds | which | a second | a CPU second | wall s | CPU s | virtual s | violations |"
+    yield "| commit | schedules | which | a second | a CPU second | wall s | CPU s | virtual s | violations |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for part in [*whole["parts"], whole | {"commit": "all", "ranges": []}]:
+    for part in [*whole["parts"], whole | {"commit": "all", "ranges": [], "seeds": whole["schedules"]}]:
         cells = [
             part["commit"],
             part["seeds"],
-            ", ".join(f"{begin}..{end - 1}" for begin, end in part["ranges"]),
+            _which(part["ranges"]),
             part["schedules_per_second"],
             part["schedules_per_cpu_second"],
             part["wall_s"],
@@ -226,6 +237,23 @@ def markdown(
     yield from _violations(whole["violations"], notes)
     yield from _coverage(whole["coverage"])
     yield from _bugs(bugs)
+
+
+def _headline(newest: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """``newest``: the parts of the last commit."""
+    seeds = SwarmReport()
+    for part in newest:
+        for begin, end in part["ranges"]:
+            seeds.note(begin, end)
+    broken = {violation["seed"] for part in newest for violation in part["violations"]}
+    yield (
+        f"**On the newest commit here, {newest[0]['commit']}: {seeds.seeds} seeds ({_which(seeds.ranges)}), "
+        f"{len(broken)} with violations.**"
+    )
+
+
+def _which(ranges: Iterable[Sequence[int]]) -> str:
+    return ", ".join(f"{begin}..{end - 1}" for begin, end in ranges)
 
 
 def _row(*cells: object) -> str:
@@ -267,7 +295,13 @@ def _coverage(coverage: Mapping[str, int]) -> Iterator[str]:
 def _bugs(bugs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     if not bugs:
         return
+    known = sum(found.get("seed") is not None for found in bugs.values())
     yield from ("", "## Planted bugs", "")
+    yield f"{known} of {len(bugs)} that were tried are found ([swarm-bugs.json](swarm-bugs.json))."
+    left = sorted(set(BUGS) - set(bugs))
+    if left:
+        yield f"Not tried in the swarm: {', '.join(left)}."
+    yield ""
     yield "| bug | found by seed | schedules run | checker |"
     yield "|---|---|---|---|"
     for name, found in bugs.items():
@@ -288,12 +322,14 @@ def _part(text: str) -> Part:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command in this module's text."""
     parser = argparse.ArgumentParser(prog="swarm_report")
-    parser.add_argument("parts", nargs="+", metavar="COMMIT=FILE")
+    parser.add_argument("parts", nargs="*", metavar="COMMIT=FILE", help="By time: the newest one last.")
     parser.add_argument("--bugs", type=Path)
     parser.add_argument("--note", action="append", default=[], metavar="SEED=TEXT")
     parser.add_argument("--out", type=Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--former", type=Path)
     given = parser.parse_args(arguments)
+    if not given.parts and given.former is None:
+        parser.error("give a part, COMMIT=FILE, or --former")
     parts, notes = told_before(given.former) if given.former else ([], {})
     try:
         parts += map(_part, given.parts)

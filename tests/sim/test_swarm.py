@@ -461,15 +461,23 @@ def test_the_page_of_a_long_run_names_parts_violations_and_planted_bugs(tmp_path
     assert "fault.power_fail" in page.split("Not met: ")[1].splitlines()[0]
     found = json.loads((tmp_path / "swarm.json").read_text())
     assert found["seeds"] == 10
+    assert "**On the newest commit here, abc: 10 seeds (0..9), 1 with violations.**" in page
+    assert "1 of 1 that were tried are found ([swarm-bugs.json](swarm-bugs.json))." in page
+    assert f"Not tried in the swarm: {', '.join(sorted(BUGS.keys() - {'skip_sync'}))}." in page
     assert found["bugs"]["skip_sync"]["seed"] == 4
     (tmp_path / "swarm.json").rename(tmp_path / "former.json")
-    part.violations = []
+    part.violations, part.ranges = [], [(5, 15)]
     part.write(tmp_path / "b.json")
     former = ["--former", str(tmp_path / "former.json"), "--bugs", str(tmp_path / "bugs.json")]
     write_page([f"def={tmp_path / 'b.json'}", *former, "--out", str(tmp_path)])
     page = (tmp_path / "swarm.md").read_text()
     assert "| abc | 10 | 0..9 | 2.0 | 2.5 |" in page
-    assert "| def | 10 | 0..9 | 2.0 | 2.5 |" in page
+    assert "| def | 10 | 5..14 | 2.0 | 2.5 |" in page
+    assert "| all | 20 |  | 2.0 | 2.5 |" in page
+    assert "**On the newest commit here, def: 10 seeds (5..14), 0 with violations.**" in page
+    assert "Over all commits: 15 distinct seeds in 20 schedules" in page
+    merged = json.loads((tmp_path / "swarm.json").read_text())
+    assert (merged["seeds"], merged["schedules"]) == (15, 20)
     assert "| 7 | lost | gone / for good | the checker's fault |" in page
     assert "| kill | 6 |" in page
 
