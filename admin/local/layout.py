@@ -86,6 +86,9 @@ class Node:
     kept: dict[str, str] = field(default_factory=dict)
     wrap: list[str] = field(default_factory=list)
     code: str = ""
+    seat: str = ""
+    """Where the Controller is that has this one's id now (``keelmq controller replace``); "": here."""
+    seat_raft: str = ""
 
     @property
     def address(self) -> str:
@@ -93,11 +96,11 @@ class Node:
 
     @property
     def controller_address(self) -> str:
-        return f"{self.host}:{self.base_port + 1}"
+        return self.seat or f"{self.host}:{self.base_port + 1}"
 
     @property
     def raft_address(self) -> str:
-        return f"{self.host}:{self.base_port + 2}"
+        return self.seat_raft or f"{self.host}:{self.base_port + 2}"
 
     @property
     def ha_port(self) -> int:
@@ -160,6 +163,16 @@ class Layout:
                 return node
         raise KeyError(name)
 
+    def give_seat(self, controller_id: str, address: str, raft_address: str) -> None:
+        """Another machine has this id of the Controllers from now on. Raises KeyError."""
+        for node in self.namesrvs:
+            if node.controller_id == controller_id:
+                node.seat = node.seat_raft = ""
+                if (address, raft_address) != (node.controller_address, node.raft_address):
+                    node.seat, node.seat_raft = address, raft_address
+                return
+        raise KeyError(controller_id)
+
     def add_settings(self, texts: Sequence[str]) -> None:
         """Take ``broker.KEY=V`` and ``namesrv.KEY=V``. Raises ConfigError for anything else."""
         for text in texts:
@@ -183,10 +196,15 @@ class Layout:
 
     def _namesrv(self, node: Node, directory: Path) -> dict[str, str]:
         servers = self.namesrvs
-        return {
+        alone = {
             "bindAddress": node.host,
             "listenPort": str(node.base_port),
             "adminPort": str(node.admin_port),
+        }
+        if node.seat:
+            return alone  # its Controller is elsewhere: two would have one id
+        return {
+            **alone,
             "enableControllerInNamesrv": "true",
             "controllerDLegerPeers": ";".join(f"{n.controller_id}-{n.controller_address}" for n in servers),
             "controllerDLegerSelfId": node.controller_id,
@@ -213,7 +231,12 @@ class Layout:
         }
 
     def to_json(self) -> dict[str, Any]:
-        return {"version": VERSION, "cluster": CLUSTER, **asdict(self)}
+        found = {"version": VERSION, "cluster": CLUSTER, **asdict(self)}
+        for node in found["nodes"]:
+            for name in ("seat", "seat_raft"):
+                if not node[name]:
+                    del node[name]  # an older release reads this file, too
+        return found
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

@@ -12,6 +12,8 @@ from admin.commands import server
 from admin.commands.controllers import replace
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
+from admin.host.serve import plan
+from admin.local.cluster import LocalCluster
 from cli.main import command
 from client.admin import AdminClient
 from controller.service import Controller
@@ -169,3 +171,37 @@ def test_without_a_cluster_here_it_says_how_to_name_another_one(
     for arguments in (["topic", "list"], ["doctor"]):
         assert run_command(command(), arguments) == USAGE
         assert "--namesrv 'HOST:PORT;...' (namesrvAddr in a broker's file)" in capsys.readouterr().err
+
+
+def test_of_a_local_cluster_the_ports_are_its_own_and_its_directory_knows_the_new_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = LocalCluster.create(tmp_path, base_port=21200)
+    asked: list[object] = []
+
+    async def replaced(
+        admin: object, at: list[str], old: str, new: str, raft: str, *, lost: bool
+    ) -> tuple[int, str]:
+        asked.append((at, old, new, raft))
+        return 1, raft
+
+    monkeypatch.setattr(AdminClient, "replace_controller", replaced)
+    there = ["--dir", str(tmp_path)]
+    assert run_command(command(), ["controller", "replace", "n2", "127.0.0.1:21290", *there]) == 0
+    before = ["127.0.0.1:21201", "127.0.0.1:21211", "127.0.0.1:21221"]
+    assert asked == [(before, "n2", "127.0.0.1:21290", "127.0.0.1:21291")]
+    assert "Raft 127.0.0.1:21291" in capsys.readouterr().out
+    assert run_command(command(), ["cluster", "status", *there]) == 0
+    assert "controller   n2  127.0.0.1:21290" in capsys.readouterr().out
+    layout = LocalCluster.open(tmp_path).layout
+    moved, other = (layout.conf(layout.node(name), tmp_path) for name in ("namesrv-2", "namesrv-0"))
+    assert plan("namesrv", moved), "a NameServer starts with that"
+    assert not [key for key in moved if "ontroller" in key or "raft" in key], "and no Controller in it"
+    assert other["enableControllerInNamesrv"] == "true"
+    assert other["controllerDLegerPeers"].endswith("n2-127.0.0.1:21290")
+    assert other["raftPeers"].endswith("n2-127.0.0.1:21291")
+    broker = layout.conf(layout.node("broker-a-0"), tmp_path)
+    assert broker["controllerAddr"].split(";")[2] == "127.0.0.1:21290"
+    back = ["controller", "replace", "n2", "127.0.0.1:21221", *there]
+    assert run_command(command(), back) == 0
+    assert LocalCluster.open(tmp_path).layout == cluster.layout, "where it was at first"

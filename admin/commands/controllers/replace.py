@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from admin import credentials, tls
-from admin.commands.which import controllers_of, which_cluster
+from admin.commands.which import CONTROLLERS, opened, which_cluster
 from admin.terminal import say
 from client.admin import AdminClient
 from model.errors import MqError, Refused
+from model.settings import some_addresses
 from remoting.keys import Signer
 
 
@@ -24,7 +25,10 @@ class CannotReplace(MqError):
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @click.option(
-    "--raft", "raft_address", metavar="HOST:PORT", help="Its Raft port [10 above its request port]."
+    "--raft",
+    "raft_address",
+    metavar="HOST:PORT",
+    help="Its Raft port [with --dir 1 above its request port, as there; else 10 above].",
 )
 @click.option("--yes", is_flag=True, help="Also while OLD still answers.")
 @which_cluster("Any other cluster: its Controllers.")
@@ -49,9 +53,18 @@ def replace(
 
     Example: keelmq controller replace n2 10.0.0.9:9878
     """
-    at = controllers_of(directory, controllers)
     key = credentials.read(credentials_file)
-    incarnation, raft = asyncio.run(_replace(at, old, new, raft_address, key, lost=yes))
+    if controllers is None:
+        cluster = opened(directory, CONTROLLERS)
+        with cluster.locked():  # first: what is changed below is to be noted there
+            at = [node.controller_address for node in cluster.layout.namesrvs]
+            beside = raft_address or _above(new)
+            incarnation, raft = asyncio.run(_replace(at, old, new, beside, key, lost=yes))
+            cluster.layout.give_seat(old, new, raft)
+            cluster.save()
+    else:
+        at = some_addresses(controllers, "--controllers")
+        incarnation, raft = asyncio.run(_replace(at, old, new, raft_address, key, lost=yes))
     if as_json:
         found = {"id": old, "address": new, "raftAddress": raft, "incarnation": incarnation}
         click.echo(json.dumps(found))
@@ -63,7 +76,16 @@ def replace(
         " empty controllerStorePath."
     )
     say("It votes once it holds every decision: its /healthz is 200 then.")
+    if controllers is None:
+        say(f"{directory} knows the new address: its servers use it from their next start on.")
     say(f"Where clients and brokers name the old address of {old}, change it.")
+
+
+def _above(address: str) -> str | None:
+    """The Raft port that a cluster of ``keelmq cluster up`` has beside this address; None for what is none:
+    the Controllers refuse it."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}" if host and port.isdecimal() else None
 
 
 async def _replace(
