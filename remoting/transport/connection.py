@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
 APART_BYTES: Final = 4 * 1024
 """A longer body is not joined with its header."""
-MUCH_BYTES: Final = 64 * 1024
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 BufferHandler: TypeAlias = Buffers["Connection"]
@@ -260,9 +259,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def excuse(self, for_s: float, now: float) -> None:
-        """Nothing was read for so long until now, and the peer could not help it."""
+        """Nothing moved for so long until now, and the peer could not help it."""
         self._inbox.stood_still(for_s, now)
-        self.last_io = min(self.last_io + for_s, now)
+        self.last_io, self._closed_at = (min(at + for_s, now) for at in (self.last_io, self._closed_at))
 
     # asyncio's protocol
 
@@ -285,11 +284,11 @@ class Connection(asyncio.BufferedProtocol):
             self._endpoint.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        inbox, reads = self._inbox, self.share.reads
-        if reads is not None and reads.left <= 0 and not inbox.is_long:
+        inbox, reads, gate = self._inbox, self.share.reads, self._gate
+        late = reads is not None and reads.left <= 0 and not inbox.is_long
+        if late or (gate.paused and not self._calls.heard_at):
             inbox.put_aside()  # the loop reads something; what follows waits in the system
-            line, is_new = self._endpoint.guard.lines.reads, not self._calls.heard_at
-            return inbox.room()[: self._gate.read_late(line.turn, is_new=is_new)]
+            return inbox.room()[: gate.read_late(self._endpoint.guard.lines.reads, self._calls.heard_at)]
         return inbox.whole if inbox.begun_at is None else inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -298,6 +297,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is _CLOSED:
             inbox.drop()
             return
+        if self._gate.paused and self._transport is not None:
+            self._transport.pause_reading()  # see ``get_buffer``
         inbox.end += nbytes
         self._spend(nbytes)
         if inbox.begun_at is None or self._may_join():
@@ -353,12 +354,11 @@ class Connection(asyncio.BufferedProtocol):
         if inbox.begun_at is not None and inbox.is_long:
             reads.copied(nbytes)
             return
-        late, gate, line = reads.left <= 0, self._gate, self._endpoint.guard.lines.reads
-        size = inbox.looked_at(nbytes)
+        gate, line, size = self._gate, self._endpoint.guard.lines.reads, inbox.looked_at(nbytes)
         reads.left -= size
         # Who had much waits behind those that wait, also when it left a rest.
-        if (reads.left < reads.low and reads.is_spent(size)) or (nbytes >= MUCH_BYTES and line.waiting):
-            line.wait(self, in_vain=late)
+        if (reads.left < reads.low and reads.is_spent(size)) or (nbytes >= line.much and line.waiting):
+            line.wait_its_turn(self, nbytes)
             gate.on_spent()
         gate.woken_at = 0
 

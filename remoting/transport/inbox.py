@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from remoting.codec import Command, body_start, command_of, frame_end
+from remoting.transport.starts import COPIED_PART
 from remoting.transport.steps import Steps
 from remoting.transport.wholes import Wholes
 from runtime.report.slow_turns import SlowTurns
@@ -26,7 +27,8 @@ LONG_FRAME_BYTES: Final = 8 << 20
 collected, and copied once. Of 16 MiB each copy takes as long as a slice."""
 PARTS_A_TURN: Final = 24
 PIECES_A_TURN: Final = 6
-PASSED_MAX: Final = 8  # turns of those that came too late, while others wait
+MUCH_BYTES: Final = 64 * 1024  # so much in one read: its sender waits behind those with less
+PART_COST: Final = READ_BYTES_USUAL // COPIED_PART
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
@@ -273,10 +275,12 @@ class ReadGate:
         """Others were read in this turn: it is read on in a later one, and could do nothing about that."""
         self.queued = self._ours = True
 
-    def read_late(self, turn: int, *, is_new: bool) -> int:
-        """How much is read though others took this turn: of a new one, which may show itself a peer's, and of
-        one that waited for this turn of the line, a little, whoever the loop read before."""
-        return FIRST_BYTES if is_new or self.woken_at == turn else 1
+    def read_late(self, line: Line, heard_at: float) -> int:
+        """How much is read though others took this turn: of a new one (``heard_at`` = 0), which may show
+        itself a peer's, and of one that waited for this turn, a little, whoever the loop read before."""
+        if self.paused:
+            return 1  # no frame; uvloop reads once before ``pause_again``
+        return FIRST_BYTES if not heard_at or line.lets_late(self.woken_at) else 1
 
     def put_off(self, frame: bytes | Command, size: int) -> None:
         """A request of ``size`` bytes begins in a later turn."""
@@ -319,8 +323,8 @@ class ReadGate:
         return 0.0
 
     def pause_again(self, transport: asyncio.Transport) -> None:
-        """asyncio's own loop begins to read behind ``connection_made`` whatever was said in it, until CPython
-        3.11.4."""
+        """A loop may begin to read behind ``connection_made`` whatever was said in it: uvloop does, and
+        asyncio's own until CPython 3.11.4."""
         if self.paused and not transport.is_closing():
             transport.resume_reading()
             transport.pause_reading()
@@ -337,30 +341,51 @@ class Lined(Protocol):
 
 
 class Line:
-    """Which connections go on with their long frames in this turn of the loop? ``most`` of them.
+    """Which connections go on in this turn of the loop? ``most`` of them, in order of arrival.
 
     A socket may hold megabytes, and take as many; many of them read or written in one turn would hold the
-    loop for as long as the system takes to copy that.
+    loop for as long as the system takes to copy that. Of those that read little all go on before those that
+    read much, of whom ``MUCH_BYTES`` are read for each turn in which any of the others wait. Which read finds
+    the share of a turn taken, or takes the rest of it, is chance, and says nothing of who reads much.
     """
 
     def __init__(self, most: int, go_on: Callable[[Lined], None]) -> None:
         self._most = most
         self._go_on = go_on
-        self._line: dict[Lined, None] = {}  # in order of arrival
+        self._line: dict[Lined, int] = {}  # in order of arrival, with what they cost
         self._first: dict[Lined, None] = {}
         self._armed = False
-        self._passed = 0  # so many turns in a row the others were left waiting
-        self.turn = 1  # how many there were, and this one
+        self._credit = 0  # what those in the line may take while any are before them
+        self._little_left = most
+        self.much = MUCH_BYTES
+        self.turn = 2  # counts them; none before it had 0
 
     @property
     def waiting(self) -> int:
         return len(self._line) + len(self._first)
 
-    def wait(self, connection: Lined, *, in_vain: bool = False) -> None:
-        """It goes on in a later turn; one that waits already keeps its place. ``in_vain``: others took all of
-        this turn, and go on when none of these is left; after ``PASSED_MAX`` turns of these a few do."""
-        (self._first if in_vain else self._line).setdefault(connection)
+    def wait(self, connection: Lined, cost: int = PART_COST) -> None:
+        """It goes on in a later turn; one that waits already keeps its place. ``cost``: of its next read, as
+        far as the one before tells."""
+        if connection not in self._first:
+            self._line.setdefault(connection, cost)
         self._arm()
+
+    def wait_its_turn(self, connection: Lined, nbytes: int) -> None:
+        """``wait`` for one that just read so many bytes."""
+        if nbytes >= MUCH_BYTES or connection in self._line:
+            self.wait(connection, nbytes)
+            return
+        self._first.setdefault(connection)
+        self._arm()
+
+    def lets_late(self, woken_at: int) -> bool:
+        """Whether one that went on in that turn reads a little though others took this one: ``most`` may in a
+        turn. asyncio's own loop reads those that went on behind the begin of the turn that follows."""
+        if self.turn - woken_at > 1 or not self._little_left:
+            return False
+        self._little_left -= 1
+        return True
 
     def _arm(self) -> None:
         if not self._armed:
@@ -370,16 +395,26 @@ class Line:
     def _turn(self) -> None:
         line, first, self._armed = self._line, self._first, False
         self.turn += 1
-        chosen, most = first or line, self._most
-        self._passed = self._passed + 1 if first and line else 0
-        if self._passed > PASSED_MAX:  # fewer come too late in this turn than went on meanwhile
-            chosen, most, self._passed = line, max(1, most // PASSED_MAX), 0
-        for connection in list(islice(chosen, most)):
+        self._little_left = self._most
+        chosen = self._affordable() if first else list(islice(line, self._most))
+        chosen += islice(first, self._most - len(chosen))
+        for connection in chosen:
             first.pop(connection, None)
             line.pop(connection, None)
             self._go_on(connection)
         if line or first:
             self._arm()
+
+    def _affordable(self) -> list[Lined]:
+        """Those in the line that go on beside the others."""
+        self._credit = self._credit + MUCH_BYTES if self._line else 0
+        found: list[Lined] = []
+        for connection, cost in self._line.items():
+            if self._credit < cost or len(found) == self._most:
+                break
+            self._credit -= cost
+            found.append(connection)
+        return found
 
 
 class Lines:

@@ -7,6 +7,7 @@ bytes are asked for.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Generic
 
 from remoting.transport.endpoint import C, Endpoint
@@ -16,6 +17,18 @@ SWEEP_S: Final = 1.0
 SWEPT_AT_ONCE: Final = 100
 STILL_S: Final = 1.0
 """A look that is later than this found a loop that stood still: the process was stopped, or had no CPU."""
+
+
+class _Looking(Unhurried):
+    """Looks whether the loop stood still: of a work that is long but lets it go round, it did not."""
+
+    def __init__(self, clock_ms: Callable[[], float], stood_still: Callable[[float], bool]) -> None:
+        super().__init__(clock_ms)
+        self._stood_still = stood_still
+
+    async def breathe(self) -> None:
+        await super().breathe()
+        self._stood_still(0.0)
 
 
 class Sweeps(Generic[C]):
@@ -41,7 +54,7 @@ class Sweeps(Generic[C]):
         if endpoint.credentials is not None:
             endpoint.credentials.look()
         endpoint.guard.sweep()
-        await endpoint.guard.recount(slice_)
+        await endpoint.guard.recount(_Looking(lambda: loop.time() * 1000, self._stood_still))
         self._stood_still(0.0)
 
     def _stood_still(self, due_s: float) -> bool:

@@ -190,9 +190,9 @@ async def test_what_was_read_before_that_pause_does_not_overtake_them_either() -
 
     connection, transport = Connection(endpoint_of(handler, fast=Taking())), Transport()
     connection.connection_made(transport)
-    connection.handle_again([encode(Command(1, opaque=n)) for n in range(A_TURN + 1)])
     frame = encode(Command(1, opaque=A_TURN + 1))
     connection.get_buffer(-1)[: len(frame)] = frame
+    connection.handle_again([encode(Command(1, opaque=n)) for n in range(A_TURN + 1)])
     connection.buffer_updated(len(frame))
     for _ in range(9):
         await asyncio.sleep(0)

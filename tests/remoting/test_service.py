@@ -19,6 +19,7 @@ from runtime.direct import NO_DESCRIPTOR
 from runtime.report.complaints import LINES_AT_ONCE
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.remoting.wires import Transport, endpoint_of
+from tests.tls.site import LOOPS, run_on
 from tests.waiting import until
 
 SENT_BYTES = 8 << 20  # more than two kernels hold
@@ -435,6 +436,39 @@ def test_a_held_connection_is_not_read_until_it_is_let_go() -> None:
             assert (await waiting).body == b"later"
 
     run(work)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_a_connection_sent_before_it_was_accepted_is_not_read_while_all_are_held(loop: str) -> None:
+    """A loop may begin to read behind ``connection_made``, though that said to wait."""
+
+    async def work() -> None:
+        async with serving() as (server, address):
+            server._endpoint.hold(True)
+            host, port = address.split(":")
+            peers = [socket.create_connection((host, int(port))) for _ in range(20)]
+            for peer in peers:
+                peer.sendall(encode(Command(1, {}, b"x", opaque=7)) * 3)
+                peer.setblocking(False)
+            await until(lambda: len(server.connections) == len(peers))
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+                for peer in peers:
+                    peer.send(encode(Command(1, {}, b"x", opaque=7)))
+            assert not any(connection.handling for connection in server.connections)
+            assert max(connection.frame_bytes for connection in server.connections) <= 1
+            for peer in peers:
+                with pytest.raises(BlockingIOError):
+                    peer.recv(1)
+            server._endpoint.hold(False)
+            due = 6 * len(encode(Command(1, {}, b"x", opaque=7, flag=1)))
+            for peer in peers:
+                got = b""
+                while len(got) < due:
+                    got += await asyncio.get_running_loop().sock_recv(peer, due)
+                peer.close()
+
+    run_on(loop, work)
 
 
 def test_after_a_reset_nothing_of_what_was_sent_arrives_any_more() -> None:

@@ -12,7 +12,7 @@ import pytest
 from remoting.codec import Command, encode, frame_end
 from remoting.guard import Guard, Limits
 from remoting.transport.connection import Connection
-from remoting.transport.endpoint import Endpoint
+from remoting.transport.endpoint import CLOSING_S, Endpoint
 from remoting.transport.inbox import PARTIAL_FRAME_S
 from remoting.transport.sweeps import SWEEP_S, SWEPT_AT_ONCE, Sweeps
 from runtime.turns import Slice, Unhurried
@@ -130,3 +130,42 @@ async def test_a_look_that_is_a_little_late_counts(world: World) -> None:
     for _ in range(7):
         await world.sweep(SWEEP_S * 1.5)
     assert world.closed == len(world.clients)
+
+
+async def test_a_look_that_is_long_but_lets_the_loop_go_round_is_no_standstill(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of a look is the count of what is unread, and grows with the connections."""
+    stands_still = False
+
+    async def recount(slice_: Slice) -> None:
+        for _ in range(12):
+            world.now_s += 15.0 if stands_still else 0.1
+            await slice_.breathe()
+
+    monkeypatch.setattr(world.endpoint.guard, "recount", recount)
+    world.open(FRAME[:100])
+    for _ in range(int(PARTIAL_FRAME_S) // 2):
+        await world.sweep()
+        stands_still = True
+    assert world.closed == 0
+    stands_still = False
+    for _ in range(int(PARTIAL_FRAME_S) // 2):
+        await world.sweep()
+    assert world.closed == len(world.clients)
+
+
+async def test_a_standstill_leaves_a_closing_connection_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted: list[float] = []
+    monkeypatch.setattr(Wire, "abort", lambda wire: aborted.append(world.now_s))
+    world.open(b"")
+    for client in world.clients:
+        client.close()
+    await world.sweep(2 * CLOSING_S)
+    for _ in range(int(CLOSING_S) - 1):
+        await world.sweep()
+    assert not aborted
+    await world.sweep()
+    assert len(aborted) == len(world.clients)
