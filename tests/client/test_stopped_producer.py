@@ -91,8 +91,8 @@ def test_masters_hear_of_the_producer_and_of_its_end() -> None:
 
 
 def test_a_heartbeat_over_a_link_that_had_died_is_sent_again_over_a_new_one() -> None:
-    """A machine that lost power says nothing of it: the next heartbeat is the first to meet the broker that is
-    there now. The one after it is 30 s away, and until then nobody is asked about transactions."""
+    """A machine that lost power says nothing of it: the next heartbeat is the first to meet the broker that
+    is there now. The one after it is 30 s away, and until then nobody is asked about transactions."""
 
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
