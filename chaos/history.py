@@ -95,7 +95,9 @@ class Read(Struct, frozen=True):
 
 
 class Observed(Struct, frozen=True):
-    """What a broker said of itself. ``life`` counts its starts."""
+    """What a broker said of itself. ``life`` counts its starts. ``confirmed``: what consumers may have read
+    of it, which is whole records: a slave confirms a piece of its master's log, which may end inside of one,
+    and gives that half back when its master dies (``readable``)."""
 
     type: ClassVar[str] = "observed"
     at_ms: float
@@ -105,6 +107,11 @@ class Observed(Struct, frozen=True):
     epoch: int
     confirmed: int
     end: int
+
+
+def readable(confirmed: int, dispatched: int) -> int:
+    """As far as a log is confirmed and stands in the queues: only whole records do."""
+    return min(confirmed, dispatched)
 
 
 class Happened(Struct, frozen=True):

@@ -11,7 +11,7 @@ import aiohttp
 
 from admin.local.cluster import LocalCluster
 from admin.local.layout import Node
-from chaos.history import CONTROLLER_ROLE, Happened, History, Observed
+from chaos.history import CONTROLLER_ROLE, Happened, History, Observed, readable
 from runtime.env import Env
 from runtime.tasks import Tasks
 
@@ -83,6 +83,7 @@ class Onlooker:
             role = "leader" if controller.get("isLeader") else "follower"
             self._led(node.name, role, int(controller.get("term") or 0))
         if node.role == "broker":
+            confirmed = int(view.get("confirmOffset") or 0)
             self._history.add(
                 Observed(
                     round(self._clock(), 1),
@@ -90,7 +91,7 @@ class Onlooker:
                     int(view["pid"]),
                     str(view.get("role")),
                     int(view.get("epoch") or 0),
-                    int(view.get("confirmOffset") or 0),
+                    readable(confirmed, int(view.get("dispatchedOffset", confirmed))),
                     int(view.get("maxOffset") or 0),
                 )
             )

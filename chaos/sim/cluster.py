@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from broker.service import Broker
-from chaos.history import Happened, History, Observed
+from chaos.history import Happened, History, Observed, readable
 from chaos.partitions import NEIGHBOUR
 from chaos.sim.changes import Changes
 from chaos.sim.disk import Machine
@@ -467,7 +467,7 @@ class SimCluster:
                     self.nodes[name].starts,
                     status["role"],
                     status["epoch"],
-                    status["confirmOffset"],
+                    readable(status["confirmOffset"], status["dispatchedOffset"]),
                     status["maxOffset"],
                 )
             )

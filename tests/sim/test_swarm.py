@@ -110,6 +110,12 @@ def test_a_member_that_is_behind_is_not_kept_in_place_of_one_that_has_what_was_a
 
 
 @pytest.mark.sim
+def test_a_half_record_that_a_slave_gives_back_is_nothing_that_was_confirmed() -> None:
+    """Its master died within a piece of the log that ended inside of a record of 11 KB."""
+    assert run_seed(SWARM, 12317).violations == []
+
+
+@pytest.mark.sim
 @pytest.mark.parametrize("seed", [633, 638])
 @simulated(lambda seed: World(seed, MAJORITY, brokers=2))
 async def test_a_broker_that_was_declared_gone_without_a_role_comes_back(world: World, seed: int) -> None:
