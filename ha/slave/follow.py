@@ -250,6 +250,7 @@ class Following:
         self._epochs: tuple[EpochStart, ...] = ()  # the master's, as of the handshake
         self._empty = False  # the log held nothing: the master says where it starts
         self._tail: TailCompare | None = None  # is compared with the master's log first; None: need not be
+        self._kind = ""  # why, of an ``_tail``
 
     @property
     def agreed(self) -> bool:
@@ -265,13 +266,15 @@ class Following:
     def on_handshake(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         actions: list[Action] = []
         if own.epochs_lost:
-            own = self._learn_epochs(frame, own, actions)
+            own = self._cut_to_confirmed(frame, own, actions)
         if own.epochs and 0 <= frame.last_epoch < own.epochs[-1][0]:
             _need_newest(frame, own, master)
         self._empty = own.end == own.begin
         self._greeted, self._epochs, self.master_end = True, frame.epochs, frame.end
-        if own.without_epoch_from is not None:
-            actions += self._begin_compare(frame, own)
+        if own.epochs_lost and not self._empty:
+            actions += self._begin_compare(frame, own, "of lost epochs")
+        elif own.without_epoch_from is not None:
+            actions += self._begin_compare(frame, own, "written without a Controller")
         else:
             actions += self._agree_by_epochs(frame, own, master)
         return actions
@@ -305,32 +308,30 @@ class Following:
         actions.append(Confirm(min(max(frame.confirmed, _BEGIN), end)))
         return actions
 
-    def _learn_epochs(self, frame: MasterHandshake, own: OwnLog, actions: list[Action]) -> OwnLog:
-        """No copy of our epochs could be read: what is confirmed here has those of any master that was
-        rightly elected; what lies behind may be of another one, and is copied again."""
+    def _cut_to_confirmed(self, frame: MasterHandshake, own: OwnLog, actions: list[Action]) -> OwnLog:
+        """No copy of our epochs could be read. What is confirmed here has those of any master that was
+        rightly elected; what lies behind may be of another one, and is copied again. The master of an unclean
+        election need not have it: so the bytes are compared before its epochs are ours."""
         _need_confirmed(frame, own)
         # What is confirmed may end inside of a record, as a piece of the stream does: a truncation must not.
         safe = min(own.confirmed, own.dispatched)
         end = min(own.end, max(safe, own.begin))
-        why = "our epochs were lost"
-        epochs = _before(frame.epochs, end)
-        behind = f"{why}, and what lies behind is copied again"
-        actions += (Truncate(end, behind, copied_again=True), LearnEpochs(epochs, why))
-        return own._replace(
-            end=end, confirmed=min(own.confirmed, end), epochs=epochs, epochs_lost=False, classic_from=None
-        )
+        behind = "our epochs were lost, and what lies behind is copied again"
+        actions.append(Truncate(end, behind, copied_again=True))
+        return own._replace(end=end, confirmed=min(own.confirmed, end), classic_from=None)
 
-    def _begin_compare(self, frame: MasterHandshake, own: OwnLog) -> list[Action]:
-        """Our log's end was written without a Controller: only its bytes tell the writer. It is not
-        cut, as all of it may have been acknowledged."""
+    def _begin_compare(self, frame: MasterHandshake, own: OwnLog, kind: str) -> list[Action]:
+        """No epoch tells who wrote our log's end: only its bytes do. It is not cut, as all of it may have
+        been acknowledged. ``kind``: of which log."""
         begin = frame.epochs[0][1] if frame.epochs else frame.end
         if not begin < own.end <= frame.end:
             text = (
-                f"our log, written without a Controller, ends at {own.end},"
+                f"our log, {kind}, ends at {own.end},"
                 f" and the master's epochs cover {begin} to {frame.end} only"
             )
             return [CannotGoOn(text, frame.end)]
         self._tail = TailCompare(own, self._segment_bytes, self._read, begin)
+        self._kind = kind
         return []
 
     def _agree_by_epochs(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
@@ -376,7 +377,7 @@ class Following:
         if not tail.compared:
             return None
         # All that is here is in the master's log, so its epochs are ours.
-        why = "our log, written without a Controller, goes on in the master's"
+        why = f"our log, {self._kind}, goes on in the master's"
         actions.append(LearnEpochs(_before(self._epochs, own.end), why))
         return Transfer(
             PhysicalOffset(frame.offset + known),

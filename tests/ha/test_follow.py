@@ -277,7 +277,30 @@ def test_without_epochs_the_log_ends_where_the_value_says_and_never_before_it_be
         )
     ], "the end of the last whole record, not in the middle of what is confirmed"
     slave.carry_out(actions)
-    assert (slave.end, slave.epochs) == (110, [(1, 0), (2, 100)])
+    assert (slave.end, slave.epochs, following.agreed) == (110, [], False)
+    begin = following.ack(slave.reach)
+    assert begin is not None
+    assert begin < 110, "what is here is compared first"
+    frame = transfer(begin, 2, 100, 110, bytes(110 - begin) + b"new")
+    slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
+    assert (slave.end, slave.epochs, following.agreed) == (113, [(1, 0), (2, 100)], True)
+
+
+def test_without_epochs_a_log_that_an_unclean_election_left_does_not_go_on_in_the_masters() -> None:
+    """It was confirmed under a master that the next one never heard of. With its epochs the cut is refused;
+    without, the master's bytes were put behind it, and both were confirmed (swarm, seed 14242)."""
+    slave = Slave(b"a" * 100 + b"b" * 20, (), 120, 120)
+    slave.epochs_lost, slave.dispatched = True, 120
+    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    greeting = master_handshake(300, 4, ((1, 0), (4, 100)))
+    slave.carry_out(following.on_handshake(greeting, slave.own, OURS))
+    begin = following.ack(slave.reach)
+    assert begin is not None
+    theirs = (b"a" * 100 + b"c" * 50)[begin:]
+    slave.carry_out(following.on_frame(transfer(begin, 4, 100, 150, theirs), slave.reach, 0.0))
+    assert slave.reseed is not None
+    assert "differs from the master's at 100" in slave.reseed.why
+    assert (slave.end, slave.epochs, following.agreed) == (120, [], False)
 
 
 @pytest.mark.parametrize("master", [REAL, Master(Epoch(9), followed_rocketmq=True)])

@@ -116,6 +116,11 @@ def test_a_half_record_that_a_slave_gives_back_is_nothing_that_was_confirmed() -
 
 
 @pytest.mark.sim
+def test_a_log_without_epochs_that_an_unclean_election_left_is_compared_before_it_goes_on() -> None:
+    assert run_seed(SWARM, 14242).violations == []
+
+
+@pytest.mark.sim
 @pytest.mark.parametrize("seed", [633, 638])
 @simulated(lambda seed: World(seed, MAJORITY, brokers=2))
 async def test_a_broker_that_was_declared_gone_without_a_role_comes_back(world: World, seed: int) -> None:
