@@ -6,16 +6,18 @@ A file that cannot be right says nothing.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from audit.compare import Cursor, covering_start
 from audit.intervals import Interval, in_both
 from audit.plan import covered
-from audit.reading.layout import Replica, Segment, bytes_at, segment_reader
+from audit.reading.layout import Replica, segment_reader
 from audit.reading.storage import open_storage
 
 NEVER: Final = 1 << 62
 """Behind every log's end."""
+_ASKED: Final = 8
+"""So many records of two logs are compared."""
 
 
 class Histories:
@@ -40,7 +42,7 @@ class Histories:
             a, b = self._replicas[pair[0]], self._replicas[pair[1]]
             begin = parted_by_epochs(a, b)
             earlier, later = (a, b) if last_epoch(a) < last_epoch(b) else (b, a)
-            apart = begin < NEVER and _end_apart(later, earlier, begin)
+            apart = begin < NEVER and _go_apart(later, earlier, begin)
             self._parted[pair] = begin if apart else NEVER
         return self._parted[pair]
 
@@ -82,33 +84,69 @@ def _epoch_ends(replica: Replica) -> dict[tuple[int, int], int]:
     return dict(zip(replica.epochs, starts, strict=True)) if replica.epochs else {}
 
 
-def _end_apart(later: Replica, earlier: Replica, begin: int) -> bool:
-    """Do two logs end differently, in what both hold from ``begin`` on? Two histories share no record: their
-    times and hosts differ. One history that is damaged in a place goes on alike behind it."""
+def _go_apart(later: Replica, earlier: Replica, begin: int) -> bool:
+    """Are two logs of two histories, in what both hold from ``begin`` on? Two histories share no record: their
+    times and hosts differ. So one that is equal tells one history, and of those that differ only sound ones
+    tell two: the first, the last and some between are asked."""
     both = [(max(a, begin), b) for a, b in in_both(covered(later), covered(earlier)) if b > begin]
-    if not both:
-        return False
-    start, end = both[-1]
-    segment = later.segment_at(end - 1)
-    assert segment is not None, "what is covered lies in a segment"
-    first, until = _last_record(later, segment, (max(start, segment.base), end))
-    return bytes_at(later, first, until - first) != bytes_at(earlier, first, until - first)
+    apart = False
+    for place in _places(both):
+        one, other = (_record_over(r, place, begin) for r in (later, earlier))
+        if one.raw and one[:2] == other[:2]:
+            return False
+        # One place, size and time: a record of which bytes changed that no CRC covers.
+        alike = (one.start, len(one.raw), one.stamp_ms) == (other.start, len(other.raw), other.stamp_ms)
+        apart |= one.sound and other.sound and not alike
+    return apart
 
 
-def _last_record(r: Replica, segment: Segment, span: Interval) -> Interval:
-    """The last whole record within ``span``, which begins at a border: no blank, behind which anything may
-    stand. Of unreadable bytes, all of them."""
+def _places(stretches: list[Interval]) -> list[int]:
+    """The first byte, the last one, and some between."""
+    size = sum(end - begin for begin, end in stretches)
+    found, before = [], 0
+    wanted = sorted({n * (size - 1) // (_ASKED - 1) for n in range(_ASKED)}) if size else []
+    for begin, end in stretches:
+        found += [begin + at - before for at in wanted if before <= at < before + end - begin]
+        before += end - begin
+    return found
+
+
+class _Record(NamedTuple):
+    start: int
+    raw: bytes
+    stamp_ms: int
+    sound: bool
+
+
+_NOT_THERE: Final = _Record(-1, b"", -1, sound=False)
+
+
+def _record_over(r: Replica, place: int, begin: int) -> _Record:
+    """The record that covers ``place``, from ``begin`` on. Behind a blank anything may stand: the one before
+    it, or if there is none, the one behind it; the blank, if it is the last there is."""
     storage = open_storage(r.location)
     try:
-        read, end = segment_reader(storage, segment), r.segment_end(segment)
-        cursor, until = Cursor(read, end, end), span[1]
-        while True:
-            start = covering_start(read, until - 1, segment.base, end)
-            if start <= span[0]:
-                return span[0], until
+        for _ in range(4):
+            segment = r.segment_at(place)
+            if segment is None or place >= r.end:
+                return _NOT_THERE
+            read, end = segment_reader(storage, segment), r.segment_end(segment)
+            cursor, start = Cursor(read, end, end), covering_start(read, place, segment.base, end)
+            while (following := cursor.step(start)[0]) <= place:  # behind unreadable bytes
+                start = following
             parsed = cursor.parse(start)
-            if parsed.problem != "blank" and start + parsed.size <= span[1]:
-                return start, until
-            until = start
+            blank = parsed.problem == "blank"
+            if parsed.record is not None and start >= begin:
+                raw = read(start, parsed.size)
+                return _Record(start, raw, parsed.record.store_timestamp_ms, sound=parsed.damage is None)
+            if blank and max(begin, segment.base) < start:
+                place = start - 1
+            elif blank and (end >= r.end or r.segment_at(end) is None):
+                return _Record(start, b"", -1, sound=True)
+            elif parsed.size:
+                place = start + parsed.size
+            else:
+                return _NOT_THERE
+        return _NOT_THERE
     finally:
         storage.close()

@@ -251,6 +251,45 @@ def test_an_epoch_that_few_know_of_bytes_that_all_have_is_open(lacking: int, tmp
     ]
 
 
+@pytest.mark.parametrize("later", [1, 12])
+@pytest.mark.parametrize("n", [0, -1])
+@pytest.mark.parametrize("hurt", ["body", "property"])
+@pytest.mark.parametrize("stale", [1, 2])
+def test_a_damaged_record_makes_no_two_histories_of_one(
+    later: int, n: int, hurt: str, stale: int, tmp_path: Path
+) -> None:
+    """The sound copies, whose epoch files lack the last epoch, would be cut."""
+    group = Parted(tmp_path, 0, stale + 1, later)
+    for store in group.stores[:stale]:
+        write_epochs(store, [(1, 0)])
+    at = group.at(n % later)
+    size = int.from_bytes(look(group.stores[-1], at, 4))
+    _flip(group.stores[-1], at + (88 if hurt == "body" else size - 2))
+    report = group.run()
+    assert "divergent_suffix" not in {f.kind for f in report.findings}
+    kind, sound = (
+        ("crc_mismatch" if hurt == "body" else "bytes_differ"),
+        {r.name for r in report.replicas[:stale]},
+    )
+    [row] = _of(report, kind)
+    assert row.ambiguous or row.replica not in sound
+    assert report.verdict == "diverged"
+
+
+def test_two_histories_of_which_one_begins_with_a_blank_are_two(tmp_path: Path) -> None:
+    """They have no other place in common."""
+    own, new = (LogWriter(tmp_path / mark) for mark in ("own", "new"))
+    for log in (own, new):
+        log.fill(32)
+        begin = log.end
+    own.add(b"own", key="own", stamp=5000)
+    new.add(b"new" * 50, key="new", stamp=9000)
+    assert own.end < SEGMENT < new.end
+    own.confirm(begin, epochs=[(1, 0)])
+    new.confirm(epochs=[(1, 0), (2, begin)])
+    assert _told(run_local([own.root, new.root], None)) == {("divergent_suffix", "warn", "own", begin)}
+
+
 @pytest.mark.parametrize("confirmed", [1, 0])
 def test_a_log_that_went_its_own_way_is_told_what_it_lacks(confirmed: int, tmp_path: Path) -> None:
     """In one epoch: its last record is another message, and 30 acknowledged ones are gone behind it."""
