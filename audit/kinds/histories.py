@@ -85,9 +85,9 @@ def _epoch_ends(replica: Replica) -> dict[tuple[int, int], int]:
 
 
 def _go_apart(later: Replica, earlier: Replica, begin: int) -> bool:
-    """Are two logs of two histories, in what both hold from ``begin`` on? Two histories share no record: their
-    times and hosts differ. So one that is equal tells one history, and of those that differ only sound ones
-    tell two: the first, the last and some between are asked."""
+    """Are two logs of two histories, in what both hold from ``begin`` on? Two histories share no record:
+    their times and hosts differ. So one that is equal proves one history, and of those that differ only sound
+    ones prove two: the first, the last and some between are asked."""
     both = [(max(a, begin), b) for a, b in in_both(covered(later), covered(earlier)) if b > begin]
     apart = False
     for place in _places(both):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.findings import ERROR, INFO, Finding
+from audit.reading.beside import CHECKPOINT, EPOCHS
 from audit.reading.layout import Replica
 from audit.results.right import Right, is_repairable
 
@@ -23,6 +24,7 @@ _REJOINS: Final = frozenset({"short_tail", "extra_tail", "epoch_file_corrupt"})
 _COPIED: Final = frozenset({"missing_segment", "missing_start"})
 _ANEW: Final = {"file_unreadable": "Replace the disk, and start", "epoch_mismatch": "Start"}
 """Kinds that a broker mends which begins anew, and how its step begins."""
+_PUT_BACK: Final = frozenset({"file_corrupt", "file_missing"})
 _MADE_BY_ANEW: Final = _BY_REPAIR | _BY_LOG | _COPIED | _ANEW.keys() | {"short_tail"}
 _REPAIR: Final = "keelmq store repair"
 _LOST: Final = (
@@ -37,6 +39,10 @@ _NOWHERE: Final = {
 _NO_SOURCE: Final = (
     "No other copy is right wherever this needs it: mend the others first, and audit again. Until then keep "
     "this one, which may be right where they are not."
+)
+_NOT_HERE: Final = (
+    "No command reads or mends a store of another machine, or one that is compressed: put plain copies of "
+    "all stores here, and audit those."
 )
 _FROM_OTHERS: Final = (
     "With its broker stopped, this takes the right bytes of the others, and makes queues and index."
@@ -106,7 +112,12 @@ def steps(findings: Sequence[Finding], replicas: Sequence[Replica]) -> list[Step
 
 
 def _rank(f: Finding) -> int:
-    return 0 if _lost(f) else 1 if f.severity == ERROR else 2
+    """What tells of the log's promises is put back before anything is decided by it."""
+    if _lost(f):
+        return 0
+    if f.kind in _PUT_BACK and f.segment in (CHECKPOINT, EPOCHS):
+        return 1
+    return 2 if f.severity == ERROR else 3
 
 
 def _lost(f: Finding) -> bool:
@@ -147,26 +158,26 @@ class _Advice:
     def _by_command(self, f: Finding, own: Replica) -> tuple[str, str, str] | None:
         if own is self._anew and f.kind in _MADE_BY_ANEW:
             return None
+        if f.kind in _COPIED or _is_of_empty_file(f, own):
+            return self._copied(f, own)
         if f.kind in _BY_REPAIR and f.copies:
             return self._repaired(f, own)
         if f.kind in _BY_LOG:
             return self._of_log(own)
-        if f.kind in _COPIED:
-            return self._copied(f, own)
         if f.kind == "divergent_suffix" and f.severity == ERROR:
-            return own.name, _export(f, own), _SUFFIX
+            return own.name, _export(f, own) if self._right.is_plain(own) else "", _SUFFIX
         return None
 
     def _of_log(self, own: Replica) -> tuple[str, str, str]:
         whole = not self._right.is_named(own, own.start, own.end)
         able = is_repairable(own) and (whole or bool(self._right.sources(own)) or len(self._replicas) == 1)
-        return own.name, self._repair(own) if able else "", _OF_LOG if able else _NO_SOURCE
+        return self._if_plain(own, self._repair(own), _OF_LOG) if able else (own.name, "", _NO_SOURCE)
 
     def _copied(self, f: Finding, own: Replica) -> tuple[str, str, str]:
         able = self._right.holders(own, f.phys_offset, f.until)
         if not able:
             return own.name, "", _NO_SOURCE if f.copies else _BY_HAND["crc_mismatch"]
-        return own.name, _copy(f, own, able[0]), _FILE_BACK
+        return self._if_plain(own, _copy(f, own, able[0]), _FILE_BACK, able[0])
 
     def _repaired(self, f: Finding, own: Replica) -> tuple[str, str, str]:
         span = f.phys_offset, f.until
@@ -176,18 +187,22 @@ class _Advice:
         else:
             able = self._right.mends(own, *span)
         if able and is_repairable(own):
-            return own.name, self._repair(own), _FROM_OTHERS
+            return self._if_plain(own, self._repair(own), _FROM_OTHERS)
         source = self._right.span_source(own, *span)
         if source is None:
             return own.name, "", _NO_SOURCE
         self._overwritten[own.name] += 1
         if self._overwritten[own.name] > _OVERWRITES_MAX:
             return own.name, "", _MORE
-        return own.name, _overwrite(f, own, source), _FROM_ONE
+        return self._if_plain(own, _overwrite(f, own, source), _FROM_ONE, source)
 
     def _repair(self, own: Replica) -> str:
         others = [f"--from {_path(r)}" for r in self._right.sources(own)]
-        return " ".join([_REPAIR, _path(own), *others]) if _are_local(*self._replicas.values()) else ""
+        return " ".join([_REPAIR, _path(own), *others])
+
+    def _if_plain(self, own: Replica, command: str, why: str, *sources: Replica) -> tuple[str, str, str]:
+        plain = self._right.is_plain(own, *sources)
+        return own.name, command if plain else "", why if plain else _NOT_HERE
 
     def _by_hand(self, f: Finding, own: Replica | None) -> str:
         told = self._of_store(f, own) if own is not None else ""
@@ -214,10 +229,16 @@ class _Advice:
 
     def _longer(self, f: Finding, own: Replica) -> str:
         """Who follows a shorter log is cut to it: the one that has the rest has to lead."""
-        able = self._right.holders(own, f.phys_offset, f.until)
+        able = self._right.leaders(own, f.phys_offset, f.until)
         if able:
             return f"{_FOLLOW} {able[0].name} has to lead, which has what this log lacks."
         return _NO_SOURCE if f.copies else _FOLLOW
+
+
+def _is_of_empty_file(f: Finding, own: Replica) -> bool:
+    """A repair takes a segment of 0 bytes for one that is gone."""
+    empty = {s.base for s in own.segments if not s.size_bytes}
+    return f.kind == "unreadable_region" and f.phys_offset in empty
 
 
 def _wants_anew(f: Finding) -> bool:
@@ -245,14 +266,16 @@ _BY_HAND: Final = {
 
 def _copy(f: Finding, own: Replica, source: Replica) -> str:
     files = [shlex.quote(f"{source.location}/commitlog/{base:020d}") for base in _bases(f, source)]
-    if not files or not _are_local(own, source):
+    if not files:
         return ""
-    return f"cp --no-clobber {' '.join(files)} {shlex.quote(own.location + '/commitlog/')}"
+    into = own.location + "/commitlog/"
+    copy = f"cp --no-clobber {' '.join(files)} {shlex.quote(into)}"
+    if not _is_of_empty_file(f, own):
+        return copy
+    return f"find {shlex.quote(f'{into}{f.phys_offset:020d}')} -empty -delete && {copy}"
 
 
 def _overwrite(f: Finding, own: Replica, source: Replica) -> str:
-    if not _are_local(own, source):
-        return ""
     base = f.phys_offset // own.segment_bytes * own.segment_bytes
     file, at = f"commitlog/{base:020d}", f.phys_offset - base
     files = [shlex.quote(f"{name}={r.location}/{file}") for name, r in (("if", source), ("of", own))]
@@ -262,17 +285,13 @@ def _overwrite(f: Finding, own: Replica, source: Replica) -> str:
 
 
 def _export(f: Finding, own: Replica) -> str:
-    out = shlex.quote(f"{own.name}-suffix.jsonl")
+    out = shlex.quote(f"{own.name}-suffix-{f.phys_offset}.jsonl")
     told = f"--from {f.phys_offset} --bodies --out {out}"
-    return f"keelmq store export {_path(own)} {told}" if _are_local(own) else ""
+    return f"keelmq store export {_path(own)} {told}"
 
 
 def _bases(f: Finding, source: Replica) -> list[int]:
     return [s.base for s in source.segments if f.phys_offset <= s.base < f.until]
-
-
-def _are_local(*replicas: Replica) -> bool:
-    return not any("://" in r.location for r in replicas)
 
 
 def _path(r: Replica) -> str:

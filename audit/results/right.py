@@ -7,11 +7,13 @@ right, all are named. What all replicas have alike (``*``) names none.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from audit.findings import Finding, Spans
 from audit.intervals import Interval
+from audit.reading.beside import EPOCHS
 from audit.reading.layout import Replica
 
 _UNREADABLE: Final = frozenset(
@@ -43,6 +45,7 @@ _OF_THE_LOG: Final = (
         "phantom",
     }
 )
+_OF_EPOCHS: Final = frozenset({"epoch_mismatch", "epoch_file_corrupt"})
 _EVERYWHERE: Final = (0, 1 << 62)
 _NEIGHBOUR_BYTES: Final = 256
 """``keelmq store repair`` takes bytes for a damaged stretch only if so much beside it is as here."""
@@ -57,6 +60,10 @@ class Right:
         self._own_way: dict[str, list[Interval]] = {r.name: [] for r in replicas}
         self._misleading: set[str] = set()
         self._linked = {f.replica for f in findings if f.kind == "same_file"}
+        self._plain = {r.name for r in replicas if _is_plain(r)}
+        told = {f.replica for f in findings if f.kind in _OF_EPOCHS or f.segment.startswith(EPOCHS)}
+        self._epochs_are_open = any(f.kind == "epoch_mismatch" and f.ambiguous for f in findings)
+        self._other_epochs = told | {r.name for r in replicas if r.epoch_problem}
         for f in findings:
             if f.kind in _OF_THE_LOG and not _is_beside(f):
                 for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
@@ -64,6 +71,10 @@ class Right:
         self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
         self._sources: dict[str, list[Replica]] = {}
         self._left_out = ""
+
+    def is_plain(self, *replicas: Replica) -> bool:
+        """Can a command read them?"""
+        return all(r.name in self._plain for r in replicas)
 
     def leave_out(self, r: Replica) -> None:
         """It is made anew: nobody knows what it will hold."""
@@ -87,8 +98,14 @@ class Right:
         return held and not self.is_named(r, begin, end)
 
     def holders(self, own: Replica, begin: int, end: int) -> list[Replica]:
-        """The others that are right there."""
-        return [r for r in self._others(own) if self.is_right(r, begin, end)]
+        """The others that are right there: first those from which a command can read, then those whose epoch
+        files are right."""
+        able = [r for r in self._others(own) if self.is_right(r, begin, end)]
+        return sorted(able, key=lambda r: (r.name not in self._plain, r.name in self._other_epochs))
+
+    def leaders(self, own: Replica, begin: int, end: int) -> list[Replica]:
+        """The same, first those that a group may follow in its epochs."""
+        return sorted(self.holders(own, begin, end), key=lambda r: r.name in self._other_epochs)
 
     def _others(self, own: Replica) -> list[Replica]:
         return [r for r in self._replicas if r is not own and r.name != self._left_out]
@@ -96,7 +113,7 @@ class Right:
     def sources(self, own: Replica) -> list[Replica]:
         """Of whose bytes a repair may take some for ``own``. It asks all that it is given what most of them
         have: none may be named where ``own`` is, or readable and wrong anywhere; and it fails on a file that
-        cannot be read."""
+        cannot be read, or is compressed."""
         if own.name not in self._sources:
             others = self._others(own)
             self._sources[own.name] = [r for r in others if not r.empty and self._is_source(own, r)]
@@ -104,6 +121,8 @@ class Right:
 
     def _is_source(self, own: Replica, r: Replica) -> bool:
         if r.name in self._misleading | self._linked or r.epoch_problem or not is_repairable(r):
+            return False
+        if r.name not in self._plain:
             return False
         # Where both have one epoch, a repair puts others' records in the place of what only this one has.
         alone = any(_epoch(own, begin) == _epoch(r, begin) for begin, _ in self._own_way[own.name])
@@ -133,17 +152,29 @@ class Right:
         return next(iter(self.holders(own, begin, end)), None) if own.name not in self._linked else None
 
     def leader(self, own: Replica) -> Replica | None:
-        """One that is right in all that ``own`` holds, so that nothing goes with it. None while another is
-        readable and wrong: a store that copies it would be one voice more for that."""
+        """One that is right in all that ``own`` holds, so that nothing goes with it, and whose epoch file,
+        which is copied with it, no finding names. None while another is readable and wrong: a store that
+        copies it would be one voice more for that."""
         misleading = self._misleading - {own.name}
         if misleading or own.name in self._linked or self._goes_its_own_way(own, *_EVERYWHERE):
             return None
         held = list(_held(own, max(r.end for r in self._replicas)))
-        others = (r for r in self._replicas if r is not own)
+        others = (r for r in self._replicas if r is not own and self._epochs_are_right(own, r))
         return next((r for r in others if held and all(self.is_right(r, *span) for span in held)), None)
+
+    def _epochs_are_right(self, own: Replica, r: Replica) -> bool:
+        """Where nothing tells which epoch file is right, no other one may take the place of the own."""
+        return r.name not in self._other_epochs and (not self._epochs_are_open or r.epochs == own.epochs)
 
     def _goes_its_own_way(self, r: Replica, begin: int, end: int) -> bool:
         return any(a < end and begin < b for a, b in self._own_way[r.name])
+
+
+def _is_plain(r: Replica) -> bool:
+    """Is it a folder of this machine, and no segment compressed? Others no command can read."""
+    if "://" in r.location or not os.path.isdir(r.location):
+        return False
+    return all(os.path.isfile(os.path.join(r.location, s.file)) for s in r.segments)
 
 
 def is_repairable(r: Replica) -> bool:

@@ -81,7 +81,7 @@ def do(step: Step) -> str:
         outcome = repair(OsDisk(), own_path, sources)
         nothing = not outcome.repaired and not outcome.entries and outcome.indexed is None
         return f"left: {outcome.left}" if outcome.left and nothing else ""
-    if step.command.startswith(("cp ", "dd ")):
+    if step.command.startswith(("cp ", "dd ", "find ")):
         done = subprocess.run(step.command, shell=True, check=False, capture_output=True)
         return done.stderr.decode() if done.returncode else ""
     return ""
@@ -91,8 +91,9 @@ def reads(step: Step) -> list[tuple[str, int, int]]:
     """The replicas that a command reads from, each with the stretch it takes; of a repair with all."""
     if step.command.startswith("keelmq store repair"):
         return [(Path(name).name, 0, 1 << 62) for name in re.findall(r"--from (\S+)", step.command)]
-    into = [part for part in shlex.split(step.command)[2:] if "/commitlog/" in part]
-    if step.command.startswith("cp "):
+    command = step.command.split(" && ")[-1]
+    into = [part for part in shlex.split(command)[2:] if "/commitlog/" in part]
+    if command.startswith("cp "):
         files = [(Path(part).parts[-3], int(Path(part).name)) for part in into[:-1]]
         return [(name, base, base + SEGMENT) for name, base in files]
     told = re.search(r" if=(\S+) of=\S+ skip=(\d+) .*count=(\d+)", f" {step.command[3:]}")

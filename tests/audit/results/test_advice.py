@@ -3,8 +3,10 @@ right."""
 
 from __future__ import annotations
 
+import gzip
 import random
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -198,7 +200,99 @@ def test_who_alone_has_an_acknowledged_message_does_not_rejoin(tmp_path: Path) -
     own.root.rename(stores[3])
     report = run_local(stores, ledger_at(tmp_path, [*new.rows, own.rows[20]]))
     [step] = _told(report, "r3")
-    assert step.command.startswith(f"keelmq store export {stores[3]} --from {begin} --bodies")
+    out = f"--out r3-suffix-{begin}.jsonl"
+    assert step.command == f"keelmq store export {stores[3]} --from {begin} --bodies {out}"
     assert step.why.startswith("Do not start its broker in the group")
     told = steps(report.findings, report.replicas)
     assert not any(one.why.startswith("Start its broker in the group") for one in told)
+
+
+def _parted(root: Path, promised: str = "end") -> tuple[list[Path], int]:
+    """``own`` went on alone; where it did, too. ``promised``: what its checkpoint says of that."""
+    own, new = (LogWriter(root / name) for name in ("own", "new"))
+    for log, stamp in ((own, 5000), (new, 9000)):
+        log.fill(20)
+        begin = log.end
+        log.fill(6, mark=log.root.name, stamp=stamp)
+    own.confirm(own.end if promised == "end" else begin, epochs=[(1, 0)])
+    new.confirm(epochs=[(1, 0), (2, begin)])
+    return [own.root, *copies(new.root, 2)], begin
+
+
+@pytest.mark.parametrize("how", ["changed", "unreadable"])
+def test_a_checkpoint_that_cannot_be_right_gives_no_suffix_up(how: str, tmp_path: Path) -> None:
+    """It may have said that somebody was promised it."""
+    stores, begin = _parted(tmp_path)
+    checkpoint = stores[0] / "checkpoint"
+    if how == "changed":
+        raw = bytearray(checkpoint.read_bytes())
+        raw[64:68] = b"KQ02"
+        checkpoint.write_bytes(raw)
+    else:
+        _unreadable(checkpoint)
+    report = run_local(stores, None)
+    suffixes = [f for f in report.findings if f.kind == "divergent_suffix"]
+    assert [(f.replica, f.severity, f.phys_offset) for f in suffixes] == [("own", "error", begin)]
+    told = _told(report, "own")
+    assert not any(one.why.startswith("Start its broker") for one in told)
+    assert any(one.command.startswith("keelmq store export") for one in told)
+    if how == "changed":
+        assert told[0].why.startswith("Put the file back"), "it tells whether the suffix is to be kept"
+
+
+@pytest.mark.parametrize("how", ["another", "corrupt"])
+def test_nobody_copies_the_store_of_one_whose_epoch_file_is_wrong(how: str, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    _unreadable(stores[1] / "checkpoint")
+    if how == "another":
+        write_epochs(stores[0], [(1, 0), (2, _at(writer, 10)), (3, _at(writer, 20))])
+    else:
+        (stores[0] / "epochFileCheckpoint").write_text("1\n1\n1-0\n")
+    [step] = _told(run_local(stores, ledger), "r1")
+    assert "while r2 leads" in step.why
+    told = _told(run_local(stores[:2], ledger), "r1")
+    assert not any("empty store" in one.why for one in told)
+    assert any(one.why.startswith("Keep this store") for one in told)
+
+
+def _compressed(store: Path) -> Path:
+    for file in list((store / "commitlog").iterdir()):
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    return store
+
+
+def _archived(store: Path) -> Path:
+    archive = store.with_name(f"{store.name}.tar.gz")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(store, store.name)
+    return archive
+
+
+@pytest.mark.parametrize("pack", [_compressed, _archived])
+def test_no_command_reads_from_a_compressed_store(pack: Callable[[Path], Path], tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    _file(stores[2], writer, 40).unlink()
+    _damage(stores[1], writer, 5)
+    packed = [pack(stores[0]), *stores[1:]]
+    report = run_local(packed, ledger)
+    for step in steps(report.findings, report.replicas):
+        assert step.command
+        assert not any(name == stores[0].name for name, *_ in reads(step))
+        assert not do(step)
+    assert "error" not in {f.severity for f in run_local(packed, ledger).findings}
+    _damage(stores[1], writer, 40)
+    _file(stores[2], writer, 40).unlink()
+    [step] = _told(run_local([packed[0], stores[2]], ledger), "r2")
+    assert (step.command, "plain copies" in step.why) == ("", True)
+
+
+def test_a_segment_without_a_byte_is_put_back(tmp_path: Path) -> None:
+    """A repair takes it for one that is gone."""
+    stores, writer, ledger = make(tmp_path)
+    _file(stores[1], writer, 40).write_bytes(b"")
+    report = run_local(stores, ledger)
+    [step] = _told(report, "r1")
+    assert not do(step)
+    assert _file(stores[1], writer, 40).read_bytes() == _file(stores[2], writer, 40).read_bytes()
+    assert run_local(stores, ledger).verdict == "clean"
