@@ -7,6 +7,7 @@ from typing import Final
 
 from audit.findings import ERROR, INFO, WARN, Finding
 from audit.kinds.facts import Facts
+from audit.kinds.histories import tells
 from audit.reading.beside import WAS_LONGER
 from audit.reading.layout import Replica, bytes_at, record_at
 from audit.tables import Tail
@@ -89,7 +90,8 @@ def tails(
     own way lacks what stands behind its end as well, but for one that a later epoch left: it will be cut.
     """
     group = of_group(facts)
-    target = tail_target([facts.replicas[at] for at in group], acked_end)
+    kept = [at for at in group if left_by_election(facts.replicas, at) < 0] or group
+    target = tail_target([facts.replicas[at] for at in kept], acked_end)
     diverged = {f.replica for f in roots if f.kind == "divergent_suffix"}
     found = []
     for at, r in enumerate(facts.replicas):
@@ -118,7 +120,8 @@ def _far_enough(facts: Facts, at: int, target: int, noted: int) -> list[Finding]
         expected, until = f"end {noted}, where it was before by {WAS_LONGER}", noted
         severity = WARN
     elif r.end > target:
-        severity = INFO if _running(facts.replicas) else WARN
+        lags = _running(facts.replicas) and left_by_election(facts.replicas, at) < 0
+        severity = INFO if lags else WARN
         words = {"expected": f"end {target}", "found": f"end {r.end}"}
         return [facts.at("extra_tail", severity, at, target, r.end, copies=1, **words)]
     else:
@@ -134,6 +137,21 @@ def _is_new(r: Replica, target: int, noted: int) -> bool:
 def of_group(facts: Facts) -> list[int]:
     """The replicas whose logs are of the group's history to their ends."""
     return [at for at, r in enumerate(facts.replicas) if facts.histories.with_group(at, r.end)]
+
+
+def left_by_election(replicas: Sequence[Replica], at: int) -> int:
+    """From where on a later epoch, of which nothing is written yet, cuts a log; -1: none does. What its own
+    confirmOffset promised is not cut without a word."""
+    r = replicas[at]
+    starts = [
+        start
+        for other in replicas
+        if tells(other) and tells(r)
+        for epoch, start in other.epochs[-1:]
+        if epoch > r.epochs[-1][0] and start == other.end < r.end
+    ]
+    begin = min(starts, default=-1)
+    return begin if r.confirmed <= begin else -1
 
 
 def nothing(records: int) -> list[Finding]:

@@ -276,6 +276,27 @@ def test_a_damaged_record_makes_no_two_histories_of_one(
     assert report.verdict == "diverged"
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("elected", [1, 2])
+def test_what_a_master_that_wrote_nothing_yet_lacks_is_no_clean_log(
+    elected: int, clean: bool, tmp_path: Path
+) -> None:
+    """Its epoch begins at its end: what the old master has behind it is cut."""
+    old, new = (LogWriter(tmp_path / mark) for mark in ("old", "new"))
+    for log in (old, new):
+        log.fill(KEPT)
+        begin = log.end
+    old.fill(12, mark="own", stamp=9000)
+    old.confirm(begin, epochs=[(1, 0), (2, begin)])
+    new.confirm(begin, epochs=[(1, 0), (3, begin)])
+    stores = [old.root, *copies(new.root, elected)]
+    for store in stores if not clean else ():
+        (store / "abort").touch()
+    assert _told(run_local(stores, None)) >= {("extra_tail", "warn", "old", begin)}
+    report = run_local(stores, ledger_at(tmp_path, old.rows))
+    assert ("short_tail", "error", "r0", begin) in _told(report), "where what was acknowledged is cut"
+
+
 def test_two_histories_of_which_one_begins_with_a_blank_are_two(tmp_path: Path) -> None:
     """They have no other place in common."""
     own, new = (LogWriter(tmp_path / mark) for mark in ("own", "new"))
