@@ -18,6 +18,7 @@ from audit.ledger import Ledger
 from audit.ledger_columns import LEDGER, WAITING_TOPIC
 from audit.parts import Folder, Parts
 from audit.tables import ACKED, Again, SearchedView, Tail, View
+from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 ANOTHER: Final = 2
 NOTHING: Final = 3
@@ -28,8 +29,7 @@ _FOUND: Final = pa.schema(
         ("found_queue_id", pa.int32()),
         ("found_queue_offset", pa.int64()),
         ("uniq_key", pa.string()),
-        ("found_body_crc", pa.int64()),
-        ("found_plain_crc", pa.int64()),
+        ("found_body_crc", pa.int64()),  # of what a consumer gets: decompressed; -1: that cannot be done
         ("offset", pa.int64()),
         ("until", pa.int64()),
     ]
@@ -47,9 +47,11 @@ class Joined:
 
     def __init__(self, rows: Rows, ledger: Ledger, view: View, folder: Folder) -> None:
         found = Parts(folder, _FOUND, ledger.parts)
-        for batch in rows.batches(view, [name.removeprefix("found_") for name in _FOUND.names]):
+        columns = [name.removeprefix("found_") for name in _FOUND.names]
+        for batch in rows.batches(view, [*columns, "plain_crc", "sys_flag"]):
             if not ledger.has_unnamed:  # all of them were in one part
                 batch = batch.filter(pc.not_equal(batch["uniq_key"], ""))
+            batch = told_bodies(delivered(batch)).select(columns)
             found.add(batch.rename_columns(_FOUND.names), ledger.part_of(batch["uniq_key"]))
         self._parts = Parts(folder, _JOINED, ledger.parts)
         for n in range(ledger.parts):
@@ -87,14 +89,28 @@ class Joined:
 _ROWS: Final = 200_000
 
 
+def delivered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Without what no consumer gets: a message of a transaction that is prepared or undone tells nobody that
+    it was sent. Where messages wait it is one that may come."""
+    kind = batch["sys_flag"].to_numpy() & TRANSACTION_MASK
+    undone = pa.array((kind == TRANSACTION_PREPARED) | (kind == TRANSACTION_ROLLBACK))
+    if not pc.any(undone, min_count=0).as_py():
+        return batch
+    return batch.filter(pc.or_(pc.invert(undone), pc.match_substring_regex(batch["topic"], WAITING_TOPIC)))
+
+
+def told_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``body_crc`` of the bodies as they were sent: of what is said to be compressed, decompressed."""
+    packed = pa.array((batch["sys_flag"].to_numpy() & COMPRESSED) != 0)
+    sent = pc.if_else(packed, batch["plain_crc"], batch["body_crc"])
+    return batch.set_column(batch.schema.get_field_index("body_crc"), "body_crc", sent)
+
+
 def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
     wanted = pc.is_in(records["uniq_key"], value_set=ledger["uniq_key"].combine_chunks())
     joined = ledger.join(records.filter(wanted), "uniq_key", join_type="left outer", use_threads=False)
     there = pc.is_valid(joined["offset"])
-    body = pc.or_(
-        pc.equal(joined["found_body_crc"], joined["body_crc"]),
-        pc.equal(joined["found_plain_crc"], joined["body_crc"]),
-    )
+    body = pc.equal(joined["found_body_crc"], joined["body_crc"])
     told = joined["phys_offset"]
     place = pc.equal(joined["found_topic"], joined["topic"])
     place = pc.and_(place, pc.equal(joined["found_queue_id"], joined["queue_id"]))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.engines.acknowledged import Joined, faults
+from audit.engines.acknowledged import Joined, faults, told_bodies
 from audit.engines.entries import entered
 from audit.engines.queue_runs import QueueCodes, QueueRuns
 from audit.engines.spill import EVERYWHERE, Rows, Spilled, damage_of, spill
@@ -63,7 +63,7 @@ def of_users(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(keep)
 
 
-_SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc"), LOG.field("plain_crc")])
+_SEEN: Final = pa.schema([*DUPLICATES, LOG.field("body_crc")])
 
 
 class LocalLog:
@@ -188,8 +188,9 @@ class LocalLog:
     def strangers(self, ledger: Ledger, view: View) -> Iterator[pa.Table]:
         known = pa.array(sorted(ledger.topics), pa.string())
         found = Parts(self._folder, _SEEN, ledger.parts)
-        for batch in self._rows.batches(view, _SEEN.names):
-            own = batch.filter(pc.is_in(batch["topic"], value_set=known))
+        for batch in self._rows.batches(view, [*_SEEN.names, "plain_crc", "sys_flag"]):
+            own = told_bodies(batch.filter(pc.is_in(batch["topic"], value_set=known)))
+            own = own.select(_SEEN.names)
             found.add(own, ledger.part_of(own["uniq_key"]))
         for n in range(ledger.parts):
             yield _strange(found.part(n), ledger.sent(n))
@@ -258,10 +259,7 @@ class LocalLog:
 def _strange(seen: pa.Table, sent: pa.Table) -> pa.Table:
     """STRANGERS of what was seen. A key that was sent twice may be there if either send allows it."""
     rows = seen.join(sent, ["topic", "uniq_key"], join_type="left outer")
-    bodies = (
-        pc.fill_null(pc.equal(rows[name], rows["sent_crc"]), False) for name in ("body_crc", "plain_crc")
-    )
-    rows = rows.append_column("same", pc.or_(*bodies))
+    rows = rows.append_column("same", pc.fill_null(pc.equal(rows["body_crc"], rows["sent_crc"]), False))
     rows = rows.group_by(DUPLICATES.names).aggregate([("outcome", "min"), ("same", "any")])
     rows = rows.rename_columns([*DUPLICATES.names, "outcome", "same"])
     outcome = pc.fill_null(rows["outcome"], -1)

@@ -64,7 +64,7 @@ from audit.tables import (
     Task,
     View,
 )
-from model.message import INNER_BATCH, LMQ_PREFIX
+from model.message import COMPRESSED, INNER_BATCH, LMQ_PREFIX
 
 
 @contextmanager
@@ -375,7 +375,7 @@ class SparkLog:
         sent = of_key.agg(F.min("outcome").alias("outcome"), F.collect_set("sent_crc").alias("crcs"))
         rows = self._view(view).filter(F.col("topic").isin(sorted(ledger.topics)))
         rows = rows.join(sent, ["topic", "uniq_key"], "left")
-        body = F.array_contains("crcs", F.col("body_crc")) | F.array_contains("crcs", F.col("plain_crc"))
+        body = F.array_contains("crcs", _told_body())
         strange = (F.col("outcome") == REFUSED) | ((F.col("outcome") == UNKNOWN) & ~body)
         rows = rows.filter(F.col("outcome").isNull() | strange)
         rows = rows.withColumn("outcome", F.coalesce("outcome", F.lit(-1).cast("tinyint")))
@@ -402,21 +402,20 @@ class SparkLog:
         keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
         records = (
             self._view(view)
-            .filter(keyed)
+            .filter(keyed & _delivered())
+            .withColumn("body_crc", _told_body())
             .select(
                 "uniq_key",
                 "offset",
                 "until",
                 *[
                     F.col(name).alias(f"found_{name}")
-                    for name in ("topic", "queue_id", "queue_offset", "body_crc", "plain_crc")
+                    for name in ("topic", "queue_id", "queue_offset", "body_crc")
                 ],
             )
         )
         joined = lines.join(records, "uniq_key", "left")
-        body = (F.col("found_body_crc") == F.col("body_crc")) | (
-            F.col("found_plain_crc") == F.col("body_crc")
-        )
+        body = F.col("found_body_crc") == F.col("body_crc")
         place = (
             (F.col("found_topic") == F.col("topic"))
             & (F.col("found_queue_id") == F.col("queue_id"))
@@ -528,6 +527,18 @@ def _streamed(rows: DataFrame, schema: pa.Schema, together: str) -> Iterator[pa.
             waiting.append(row.asDict())
     if waiting:
         yield pa.Table.from_pylist(waiting, schema=schema)
+
+
+def _delivered() -> Column:
+    """As ``audit.engines.acknowledged`` has it."""
+    kind = F.col("sys_flag").bitwiseAND(ROLLBACK)
+    return ((kind != PREPARED) & (kind != ROLLBACK)) | F.col("topic").rlike(WAITING_TOPIC)
+
+
+def _told_body() -> Column:
+    """As ``audit.engines.acknowledged`` has it."""
+    packed = F.col("sys_flag").bitwiseAND(COMPRESSED) != 0
+    return F.when(packed, F.col("plain_crc")).otherwise(F.col("body_crc"))
 
 
 def _flat(join: Callable[[Column, Column], Column], columns: list[Column], none: Column) -> Column:

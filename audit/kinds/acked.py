@@ -194,9 +194,8 @@ def _finding(facts: Facts, name: str, replica: int, row: Row, where: int, copies
     told = f"{row['topic']}/{row['queue_id']}@{row['queue_offset']} crc {row['body_crc']}"
     have = "nothing"
     if row["offset"] >= 0:
-        have = (
-            f"{row['found_topic']}/{row['found_queue_id']}@{row['found_queue_offset']} crc {row['found_crc']}"
-        )
+        body = f"crc {row['found_crc']}" if row["found_crc"] >= 0 else "a body that cannot be decompressed"
+        have = f"{row['found_topic']}/{row['found_queue_id']}@{row['found_queue_offset']} {body}"
     return Finding(
         KINDS[row["fault"]],
         ERROR,

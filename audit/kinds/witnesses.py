@@ -1,7 +1,7 @@
 """Which copies of a stretch does the ledger speak for?
 
-It confirms a message by its key, topic, queue, place and body; one that waits, by key and body. A copy that
-only others outnumber is not wrong by that. What queues and indexes name is no evidence here: a damaged record
+It confirms a message by its key, topic, queue, place and body; one that waits, by key and body; and only one
+that consumers get. A copy that only others outnumber is not wrong by that. What queues and indexes name is no evidence here: a damaged record
 changes what is asked of them.
 """
 
@@ -17,6 +17,7 @@ from audit.reading.layout import Replica, segment_reader
 from audit.reading.record import Record, parse
 from audit.reading.scan import window
 from audit.reading.storage import open_storage
+from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 Group = list[int]
 """Replicas with the same bytes."""
@@ -54,10 +55,13 @@ class Witness:
 
 
 def _is_told(record: Record, line: Line) -> bool:
-    """A sender is told where its message goes, not where it waits."""
-    place = (record.topic, record.queue_id, record.queue_offset)
-    there = line[:3] == place or re.match(WAITING_TOPIC, record.topic) is not None
-    return there and line[3] in (record.body_crc, record.plain_crc)
+    """A sender is told where its message goes, not where it waits. No consumer gets there what is prepared or
+    rolled back, nor a body that is said to be compressed and cannot be decompressed."""
+    waits = re.match(WAITING_TOPIC, record.topic) is not None
+    undone = record.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+    there = line[:3] == (record.topic, record.queue_id, record.queue_offset) and not undone
+    sent = record.plain_crc if record.sys_flag & COMPRESSED else record.body_crc
+    return (waits or there) and line[3] == sent
 
 
 def records(r: Replica, begin: int, until: int) -> list[Record]:
