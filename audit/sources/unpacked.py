@@ -192,7 +192,7 @@ def unpacked_archive(location: str, make: Callable[[], Storage], file: str, code
     def fill(folder: Path) -> str:
         try:
             source = decoded(make(), file, codec)
-            with source, tarfile.open(fileobj=source, mode="r|") as archive:
+            with source, tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as archive:
                 for member in archive:
                     _take_out(archive, member, folder)
         except tarfile.TarError as error:
@@ -210,6 +210,20 @@ def unpacked_archive(location: str, make: Callable[[], Storage], file: str, code
         if error.filename:
             raise
         raise OSError(error.errno or 5, f"cannot be unpacked: {error}", f"{where}/{file}") from None
+
+
+class _Member(tarfile.TarInfo):
+    """An archive ends with a block of zeros: one that ends otherwise, or in what is no header, was cut or
+    changed, and lacks members. ``tarfile`` takes both for the end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"it ends without its end mark: {error}") from None
 
 
 def _take_out(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:

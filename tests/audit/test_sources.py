@@ -192,6 +192,24 @@ def test_a_copy_that_cannot_be_unpacked_is_named(group: tuple[list[Path], Path],
     assert report.verdict == "diverged"
 
 
+@pytest.mark.parametrize("how", ["cut", "changed"])
+@pytest.mark.parametrize("member", [1, -3, -1])
+def test_an_archive_that_lacks_members_is_a_replica_that_cannot_be_read(
+    member: int, how: str, tmp_path: Path
+) -> None:
+    """It is cut at a member's begin, or has a header there that is none: what is before would look whole."""
+    stores, ledger = make_queued(tmp_path)
+    whole = tarred(stores[0], tmp_path / "r0.tar")
+    with tarfile.open(whole) as archive:
+        at = archive.getmembers()[member].offset
+    raw = bytearray(whole.read_bytes())
+    raw[at] ^= 1
+    whole.write_bytes(raw[:at] if how == "cut" else raw)
+    report = told([str(whole), str(stores[1]), str(stores[2])], str(ledger))
+    assert "without its end mark" in report.unreadable["a"]
+    assert report.verdict == "unfinished"
+
+
 def test_a_server_without_ranges_or_without_an_answer_is_named(group: tuple[list[Path], Path]) -> None:
     stores, _ = group
     with served(stores[0].parent, ranges=False) as host:
