@@ -148,7 +148,7 @@ def _of_message(places: _Places, every: set[int], rows_of: dict[int, Row]) -> li
     if covering <= set(rows_of):
         name = "*" if len(facts.replicas) > 1 else facts.replicas[facts.reference].name
         return [_finding(facts, name, facts.reference, row, where, 0)]
-    copies = len(covering - set(rows_of))
+    copies = facts.votes(covering - set(rows_of), where)
     return [
         _finding(facts, facts.replicas[at].name, at, row_of, where, copies)
         for at, row_of in sorted(rows_of.items())

@@ -107,7 +107,7 @@ def _starts(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
             end,
             expected=f"begins at {begin} as when its broker stopped",
             found=f"begins at {end}",
-            copies=len([h for h in facts.holders(begin, end) if h != at]),
+            copies=facts.votes((h for h in facts.holders(begin, end) if h != at), begin),
         )
 
 

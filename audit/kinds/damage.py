@@ -90,7 +90,13 @@ class Damages:
         sound = [h for h in copies if not self.overlap(facts.replicas[h].name, offset, until)]
         columns = ("topic", "queue_id", "queue_offset", "uniq_key", "expected", "found", "records")
         return facts.at(
-            row["kind"], ERROR, at, offset, until, copies=len(sound), **{name: row[name] for name in columns}
+            row["kind"],
+            ERROR,
+            at,
+            offset,
+            until,
+            copies=facts.votes(sound, offset),
+            **{name: row[name] for name in columns},
         )
 
 

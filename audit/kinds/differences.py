@@ -110,9 +110,9 @@ def _voters(facts: Facts, base: int, other: int, span: Interval) -> list[int]:
 def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) -> tuple[int, int]:
     """How many replicas hold the base's bytes, and how many the other's."""
     holders = _voters(facts, base, other, span)
-    with_base = sum(h == base or (h != other and same(base, h, span)) for h in holders)
-    with_other = sum(h == other or (h != base and same(other, h, span)) for h in holders)
-    return max(1, with_base), max(1, with_other)
+    with_base = (h for h in holders if h == base or (h != other and same(base, h, span)))
+    with_other = (h for h in holders if h == other or (h != base and same(other, h, span)))
+    return max(1, facts.votes(with_base, span[0])), max(1, facts.votes(with_other, span[0]))
 
 
 def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> list[Finding]:
@@ -129,10 +129,10 @@ def _stretch(facts: Facts, d: Difference, asked: Asked, *, undecided: bool) -> l
     if not pair or len(groups) < 2:
         return []
     left, by = asked.weigh(groups, span)
-    best = left if undecided else _largest(left)
+    best = left if undecided else _largest(facts, left, d.start)
     if len(best) > 1:
         return [_tied(facts, d, pair, best, asked.body_crc)]
-    by = by if best[0] not in _largest(groups) else ""
+    by = by if best[0] not in _largest(facts, groups, d.start) else ""
     return [_wrong(facts, d, at, best[0], by, ambiguous=False) for at in _contradicted(groups, best[0], pair)]
 
 
@@ -141,9 +141,10 @@ def _contradicted(groups: list[list[int]], best: list[int], pair: list[int]) -> 
     return [at for group in groups if group is not best and set(group) & set(pair) for at in group]
 
 
-def _largest(groups: list[list[int]]) -> list[list[int]]:
-    most = max(len(group) for group in groups)
-    return [group for group in groups if len(group) == most]
+def _largest(facts: Facts, groups: list[list[int]], offset: int) -> list[list[int]]:
+    """By the copies that they are there: one file of several replicas is one."""
+    votes = [facts.votes(group, offset) for group in groups]
+    return [group for group, own in zip(groups, votes, strict=True) if own == max(votes)]
 
 
 def _unsound(facts: Facts, d: Difference, wrong: int, voters: set[int], same: SameBytes) -> Finding:
@@ -201,7 +202,7 @@ def _wrong(
         expected=f"as on {facts.replicas[d.base if d.base in right else right[0]].name}",
         found=f"what {by} contradicts" if by else "",
         ambiguous=ambiguous,
-        copies=len(right),
+        copies=facts.votes(right, d.start),
         records=d.records,
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from audit.compare import Ranges
@@ -11,6 +13,7 @@ from audit.findings import Finding
 from audit.intervals import Interval
 from audit.kinds.histories import Histories, tells
 from audit.reading.layout import Replica
+from audit.reading.storage import inode
 
 
 class Facts:
@@ -61,6 +64,26 @@ class Facts:
         parted = self.histories.parted
         return [b for b in self.holders(begin, end) if b != at and parted(at, b) >= end]
 
+    @cached_property
+    def owners(self) -> dict[tuple[int, str], int]:
+        """Of each segment's file, by replica: whose it was first. A file by two names, as a hard link or a
+        link makes it, is one copy."""
+        first: dict[tuple[int, int], int] = {}
+        owners = {}
+        for at, r in enumerate(self.replicas):
+            for segment in r.segments:
+                number = inode(r.location, segment.file)
+                owners[at, segment.file] = first.setdefault(number, at) if number is not None else at
+        return owners
+
+    def votes(self, holders: Iterable[int], offset: int) -> int:
+        """How many copies these replicas are, by the files in which each holds the place."""
+        return len({self._owner(at, offset) for at in holders})
+
+    def _owner(self, at: int, offset: int) -> int:
+        segment = self.replicas[at].segment_at(offset)
+        return at if segment is None else self.owners[at, segment.file]
+
     def whose(self, at: int, *stretches: Interval) -> tuple[str, int]:
         """Whose fault is one of these stretches of a replica's log, and how many hold them: ``*`` where each
         that does, two at least, holds the same bytes as the reference."""
@@ -69,7 +92,8 @@ class Facts:
         ]
         same = [b for b in held if b == self.reference or all(self._equal(b, *s) for s in stretches)]
         shared = len(same) > 1 and same == held and at in same
-        return ("*" if shared else self.replicas[at].name), (len(same) if at in same else 1)
+        copies = self.votes(same, stretches[0][0]) if at in same else 1
+        return ("*" if shared else self.replicas[at].name), copies
 
     def _equal(self, at: int, begin: int, end: int) -> bool:
         equal = self.ranges.equal.get(at, [])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica
-from audit.reading.storage import inode
 
 
 def files(facts: Facts) -> list[Finding]:
@@ -24,12 +23,12 @@ def files(facts: Facts) -> list[Finding]:
             )
         for unread, why in r.unread:
             begin, end = unread.base, r.segment_end(unread)
-            copies = len(facts.copies(at, begin, begin + 1))
+            copies = facts.votes(facts.copies(at, begin, begin + 1), begin)
             found.append(facts.at("file_unreadable", ERROR, at, begin, end, found=why, copies=copies))
         for file, why in sorted(r.closed.items()):
             found.append(Finding("file_unreadable", ERROR, r.name, file, found=why))
         for begin, end in r.holes:
-            copies = len(facts.copies(at, begin, end))
+            copies = facts.votes(facts.copies(at, begin, end), begin)
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         found += _sizes(facts, at)
     return found + _shared(facts)
@@ -46,7 +45,7 @@ def _sizes(facts: Facts, at: int) -> list[Finding]:
         if begin > end:
             found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
         elif begin < end < r.end:
-            copies = len(facts.copies(at, begin, end))
+            copies = facts.votes(facts.copies(at, begin, end), begin)
             found.append(facts.at("unreadable_region", ERROR, at, begin, end, copies=copies, **told))
     return found
 
@@ -62,14 +61,10 @@ def _of_another_size(r: Replica) -> str:
 def _shared(facts: Facts) -> list[Finding]:
     """Segments of two replicas that are one file by two names, as a hard link or a link makes them: what is
     compared with itself is equal, and its copies are one."""
-    owners: dict[tuple[int, int], int] = {}
     shared: dict[tuple[int, int], list[str]] = {}
-    for at, r in enumerate(facts.replicas):
-        for segment in r.segments:
-            number = inode(r.location, segment.file)
-            owner = owners.setdefault(number, at) if number is not None else at
-            if owner != at:
-                shared.setdefault((at, owner), []).append(segment.file)
+    for (at, file), owner in facts.owners.items():
+        if owner != at:
+            shared.setdefault((at, owner), []).append(file)
     return [
         Finding(
             "same_file",

@@ -270,3 +270,23 @@ def test_segments_that_are_one_file_are_no_copies(how: str, tmp_path: Path) -> N
     words = "3 that are also those of r0"
     assert told == [("same_file", "warn", f"r{n}", f"commitlog/{FIRST}", words) for n in (1, 2)]
     assert report.verdict == "warnings"
+
+
+@pytest.mark.parametrize(("replicas", "ambiguous"), [(3, True), (5, False)])
+def test_copies_that_are_one_file_have_one_vote(replicas: int, ambiguous: bool, tmp_path: Path) -> None:
+    """The last three (of three replicas the last two) have an altered record in one file."""
+    stores, writer, _ = make(tmp_path, replicas)
+    one = stores[1:] if replicas == 3 else stores[2:]
+    for store in one[1:]:
+        for segment in sorted((store / "commitlog").iterdir()):
+            segment.unlink()
+            segment.hardlink_to(one[0] / "commitlog" / segment.name)
+    at = int(str(writer.rows[40]["phys_offset"]))
+    patch(one[0], at, record(at, 20, b"x-40" * 5, key="m40", queue_id=0, stamp=1040))
+    report = run_local(stores, None)
+    differ = [f for f in report.findings if f.kind == "bytes_differ"]
+    assert {f.ambiguous for f in differ} == {ambiguous}
+    assert {f.copies for f in differ} == {1 if replicas == 3 else 2}
+    if not ambiguous:
+        assert {f.replica for f in differ} == {store.name for store in one}
+    assert {f.copies for f in report.findings if f.kind == "same_file"} == {0}
