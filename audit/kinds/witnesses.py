@@ -1,16 +1,18 @@
 """Which copies of a stretch does the ledger speak for?
 
 It confirms a message by its key, topic, queue, place and body; one that waits, by key and body; and only one
-that consumers get. A copy that only others outnumber is not wrong by that. What queues and indexes name is no evidence here: a damaged record
-changes what is asked of them.
+that consumers get. A copy that only others outnumber is not wrong by that. What queues and indexes name is no
+evidence here: a damaged record changes what is asked of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
+from audit.compare import covering_start
 from audit.intervals import Interval
 from audit.ledger_columns import WAITING_TOPIC
 from audit.reading.layout import Replica, segment_reader
@@ -38,20 +40,34 @@ class Witness:
         if self._lines is None:
             return groups, ""
         begin, until = span[0], min(span[1], span[0] + _LOOKED_BYTES)
-        scores = [self._confirmed(records(self._replicas[group[0]], begin, until)) for group in groups]
+        scores = [self._confirmed(self._replicas[group[0]], begin, until) for group in groups]
         most = max(scores)
         if min(scores) == most:
             return groups, ""
         return [group for group, own in zip(groups, scores, strict=True) if own == most], "the ledger"
 
-    def _confirmed(self, held: Sequence[Record]) -> int:
-        """How many acknowledged messages are among them."""
+    def _confirmed(self, r: Replica, begin: int, until: int) -> int:
+        """How many acknowledged messages are there."""
+        return sum(map(self._is_confirmed, records(r, begin, until)))
+
+    def _is_confirmed(self, record: Record) -> bool:
         assert self._lines is not None, "asked with a ledger only"
-        count = 0
-        for record in held:
-            lines = self._lines(record.uniq_key) if record.uniq_key else ()
-            count += any(_is_told(record, line) for line in lines)
-        return count
+        lines = self._lines(record.uniq_key) if record.uniq_key else ()
+        return any(_is_told(record, line) for line in lines)
+
+    def is_acked(self, r: Replica, end: int, begin: int, until: int) -> bool:
+        """Is an acknowledged message there that does not stand before ``end``, too? What was cut with the end
+        of a log may have been sent again, and have the same place of its queue in what was written then.
+        Raises OSError."""
+        if self._lines is None:
+            return False
+        whole = replace(r, end=until)
+        confirmed = (record for record in records(whole, begin, until) if self._is_confirmed(record))
+        first = next(confirmed, None)
+        if first is None:
+            return False
+        known = {record.uniq_key for record in _before(r, end)}
+        return first.uniq_key not in known or any(record.uniq_key not in known for record in confirmed)
 
 
 def _is_told(record: Record, line: Line) -> bool:
@@ -64,10 +80,23 @@ def _is_told(record: Record, line: Line) -> bool:
     return (waits or there) and line[3] == sent
 
 
-def records(r: Replica, begin: int, until: int) -> list[Record]:
+def _before(r: Replica, end: int) -> Iterator[Record]:
+    """The last records before a place of a segment. Raises OSError."""
+    segment = r.segment_at(end)
+    if segment is None:
+        return
+    storage = open_storage(r.location)
+    try:
+        near = max(segment.base, end - _LOOKED_BYTES)
+        begin = covering_start(segment_reader(storage, segment), near, segment.base, r.segment_end(segment))
+    finally:
+        storage.close()
+    yield from records(r, begin, end)
+
+
+def records(r: Replica, begin: int, until: int) -> Iterator[Record]:
     """Those that begin in [``begin``, ``until``), from a border on, up to what cannot be read. Raises
     OSError."""
-    found: list[Record] = []
     storage = open_storage(r.location)
     try:
         for segment in r.segments:
@@ -84,10 +113,9 @@ def records(r: Replica, begin: int, until: int) -> list[Record]:
                     data, base = window(read, at, end - at), at
                     parsed = parse(data, 0, at, end, plain=True)
                 if not parsed.size:
-                    return found
+                    return
                 if parsed.record is not None and parsed.damage is None:
-                    found.append(parsed.record)
+                    yield parsed.record
                 at += parsed.size
     finally:
         storage.close()
-    return found

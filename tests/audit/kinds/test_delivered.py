@@ -1,4 +1,4 @@
-"""The promise of the ledger's word: it confirms a message only in a record that consumers get, as it was sent."""
+"""The promise of the ledger's word: it confirms a message only where consumers get it, as it was sent."""
 
 from __future__ import annotations
 
