@@ -29,6 +29,7 @@ from audit.places import Places
 from audit.queues import RUNS_MAX, begins_again
 from audit.reading.beside import Beside
 from audit.reading.index_files import IndexTask
+from audit.reading.layout import Replica
 from audit.reading.queue_files import Queue, QueueFolder, look
 from audit.tables import Engine, EngineError, EntryBounds, ScannedLog, Tail, View
 from audit.trusted_files import NOWHERE, TrustedFiles
@@ -132,8 +133,8 @@ class Questions:
         for view in self.unions:
             begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
             table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
-            wrong = partial(self._wrong, view, altered)
-            broken_here = queues.runs(table, list(folders.values()), wrong)
+            wrong, holder = partial(self._wrong, view, altered), partial(self._holder, view)
+            broken_here = queues.runs(table, list(folders.values()), wrong, holder)
             for row in queues.queues(self.facts, self.scanned, broken_here, view, before):
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             for tables in (self._carried_copies(view), self.scanned.copies(view)):
@@ -147,8 +148,10 @@ class Questions:
         return broken, [*asked.values(), *copies.findings(), *strange.findings()]
 
     def _wrong(self, view: View, altered: Callable[[str, int], bool], offset: int) -> bool:
-        holder = queues.holder(self.facts, view, offset)
-        return altered(self.facts.replicas[holder].name, offset)
+        return altered(self._holder(view, offset).name, offset)
+
+    def _holder(self, view: View, offset: int) -> Replica:
+        return self.facts.replicas[queues.held_by(self.facts, view, offset)]
 
     def _queue_ends(self, looked: dict[int, Beside]) -> dict[Queue, int]:
         """Where each queue ends in the log in which it ends last; of no use without offsets of consumers."""

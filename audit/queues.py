@@ -23,7 +23,7 @@ class Run(NamedTuple):
     end: int  # the place behind the last
     uniq_key: str  # of the first record
     last: int  # physical, of the last record
-    wrong: bool = False  # other replicas have another record there: its place is not the queue's
+    wrong: bool = False  # other replicas have others there: no place of theirs need be the queue's
 
     @property
     def alone(self) -> bool:
@@ -67,7 +67,8 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     if not runs.listed:
         return []
     first = next((run for run in runs.listed if not run.wrong), runs.listed[0])
-    walk = _Walk(0 if whole else first.queue_offset, first)
+    # What a queue lacks at its begin may have stood anywhere before.
+    walk = _Walk(0, first, first._replace(last=0)) if whole else _Walk(first.queue_offset, first, first)
     for at, run in enumerate(runs.listed):
         walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
     faults = walk.faults + [
@@ -87,16 +88,20 @@ Gap = tuple[int, int, Run, Run]
 
 
 class _Walk:
-    """Follows a queue run by run. ``expected``: the place that comes next."""
+    """Follows a queue run by run. ``expected``: the place that comes next.
 
-    def __init__(self, expected: int, first: Run) -> None:
+    Runs that are wrong count for nothing, but where they and what is sound behind them follow each other."""
+
+    def __init__(self, expected: int, first: Run, before: Run) -> None:
         self.expected = expected
         self.faults: list[Fault] = []
         self._gaps: list[Gap] = []  # of this life of the topic, ascending
         self._closed: list[Gap] = []  # of earlier ones
         self._since = first.offset  # where this life begins
         self._lowest = first.queue_offset  # the first place taken in it
-        self._before = first
+        self._before = before
+        self._reached = expected  # the place that comes next if wrong runs that follow it are right
+        self._wrong = (-1, -1)  # places of the wrong runs before, which follow each other
 
     @property
     def gaps(self) -> list[Gap]:
@@ -104,11 +109,14 @@ class _Walk:
 
     def take(self, run: Run, *, begins_again: bool, remade: bool) -> None:
         if run.wrong:  # the place that it should have stays open: a gap with this record in it
-            self._before = run
+            self._take_wrong(run)
             return
         if run.queue_offset >= self.expected:
-            if run.queue_offset > self.expected:
-                self._gaps.append((self.expected, run.queue_offset, self._before, run))
+            if run.queue_offset > self._reached:
+                begin, end = self._wrong
+                until = begin if end == run.queue_offset and begin >= self._reached else run.queue_offset
+                if self._reached < until:
+                    self._gaps.append((self._reached, until, self._before, run))
             self.expected = run.end
         elif begins_again:
             if not remade:
@@ -121,6 +129,13 @@ class _Walk:
         else:
             self._below(run)
             self.expected = max(self.expected, run.end)
+        self._before, self._reached, self._wrong = run, self.expected, (-1, -1)
+
+    def _take_wrong(self, run: Run) -> None:
+        if run.queue_offset == self._reached:
+            self._reached = run.end
+        begin, end = self._wrong
+        self._wrong = (begin if end == run.queue_offset else run.queue_offset), run.end
         self._before = run
 
     def _below(self, run: Run) -> None:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from audit.findings import ERROR, WARN, Finding
+from audit.kinds.convicted import Holder, Wrong, apart
 from audit.kinds.facts import Facts
 from audit.numbers import LAST
 from audit.queues import Fault, Run, Runs, begins_again, explain
@@ -23,11 +24,11 @@ Queues = dict[Queue, Runs]
 _EVERYWHERE = 1 << 62
 
 
-def runs(table: pa.Table, folders: Sequence[QueueFolder], wrong: Callable[[int], bool]) -> Queues:
+def runs(table: pa.Table, folders: Sequence[QueueFolder], wrong: Wrong, holder: Holder) -> Queues:
     """The RUNS of every broken queue, and where its topic was made again. Raises OSError.
 
-    ``wrong``: whether the record at an offset is one of which the other replicas have another. One that
-    stands alone does not tell where its queue is: a place far ahead would make all behind look out of order.
+    ``wrong``: whether the record at an offset is one of which the other replicas have another: it does not
+    tell where its queue is; a place far ahead would make all behind look out of order.
     """
     by_queue: dict[Queue, list[dict[str, Any]]] = {}
     for row in table.to_pylist():
@@ -37,7 +38,7 @@ def runs(table: pa.Table, folders: Sequence[QueueFolder], wrong: Callable[[int],
         listed = [Run(r["offset"], r["queue_offset"], r["end"], r["uniq_key"], r["last"]) for r in rows]
         cut = rows[-1]["number"] > len(rows)  # the last one stands apart
         of = Runs(listed[:-1], rows[-1]["runs"] - len(listed) + 1, listed[-1].last) if cut else Runs(listed)
-        of = replace(of, listed=[run._replace(wrong=run.alone and wrong(run.offset)) for run in of.listed])
+        of = replace(of, listed=[part for run in of.listed for part in apart(queue, run, wrong, holder)])
         found[queue] = replace(of, remade=_remade(queue, folders)) if begins_again(of) else of
     return found
 
@@ -73,7 +74,7 @@ def queues(
         if first_at < fault.taken_since or fault.taken_since < 0:
             first_at = taken.get((*place, fault.taken_since), -1)
         stands = f"{fault.queue_offset} stands at {first_at} already"
-        at = holder(facts, view, fault.offset)
+        at = held_by(facts, view, fault.offset)
         f = facts.at(
             fault.kind,
             WARN if fault.doubtful else ERROR,
@@ -111,7 +112,7 @@ def _first_taken(
     }
 
 
-def holder(facts: Facts, view: View, offset: int) -> int:
+def held_by(facts: Facts, view: View, offset: int) -> int:
     """The replica whose record at ``offset`` was looked at."""
     return view.base if facts.replicas[view.base].covers(offset, offset + 1) else view.replica
 
@@ -120,7 +121,7 @@ def duplicates(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[
     """One row for each further copy of a message, of COPIES: at-least-once senders make them: a warning."""
     for table in found:
         for row in table.to_pylist():
-            at = holder(facts, view, row["offset"])
+            at = held_by(facts, view, row["offset"])
             stretches = (row["first"], row["first"] + 1), (row["offset"], row["until"])
             name, copies = facts.whose(at, *stretches)
             f = facts.at(
@@ -151,7 +152,7 @@ def phantoms(facts: Facts, found: Iterable[pa.Table], view: View) -> Iterator[Fi
             yield facts.at(
                 "phantom",
                 ERROR,
-                holder(facts, view, row["offset"]),
+                held_by(facts, view, row["offset"]),
                 row["offset"],
                 row["until"],
                 topic=row["topic"],

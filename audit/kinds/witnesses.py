@@ -27,6 +27,7 @@ Line = tuple[str, int, int, int]
 """Of a ledger: topic, queue, place, CRC of the body."""
 
 _LOOKED_BYTES: Final = 1024 * 1024
+_BACK_BYTES: Final = 64 * 1024
 
 
 class Witness:
@@ -66,7 +67,7 @@ class Witness:
         first = next(confirmed, None)
         if first is None:
             return False
-        known = {record.uniq_key for record in _before(r, end)}
+        known = {record.uniq_key for record in backwards(r, end, end - _LOOKED_BYTES)}
         return first.uniq_key not in known or any(record.uniq_key not in known for record in confirmed)
 
 
@@ -80,18 +81,21 @@ def _is_told(record: Record, line: Line) -> bool:
     return (waits or there) and line[3] == sent
 
 
-def _before(r: Replica, end: int) -> Iterator[Record]:
-    """The last records before a place of a segment. Raises OSError."""
-    segment = r.segment_at(end)
-    if segment is None:
-        return
+def backwards(r: Replica, end: int, begin: int) -> Iterator[Record]:
+    """The records of [``begin``, ``end``), the last one first; of each piece up to what cannot be read.
+
+    Raises OSError."""
     storage = open_storage(r.location)
     try:
-        near = max(segment.base, end - _LOOKED_BYTES)
-        begin = covering_start(segment_reader(storage, segment), near, segment.base, r.segment_end(segment))
+        while end > begin and (segment := r.segment_at(end - 1)) is not None:
+            near = max(segment.base, begin, end - _BACK_BYTES)
+            read = segment_reader(storage, segment)
+            first = covering_start(read, near, segment.base, r.segment_end(segment))
+            found = list(records(r, first, end))
+            yield from (record for record in reversed(found) if record.offset >= begin)
+            end = first
     finally:
         storage.close()
-    yield from records(r, begin, end)
 
 
 def records(r: Replica, begin: int, until: int) -> Iterator[Record]:

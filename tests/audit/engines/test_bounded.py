@@ -20,6 +20,7 @@ from audit.kinds import queues
 from audit.parts import Folder, Spool
 from audit.places import Places
 from audit.queues import explain
+from audit.reading.layout import Replica
 from audit.reading.storage import parse_stores
 from audit.run import audit
 from audit.tables import LOG, RECORD, ScannedLog, View
@@ -71,7 +72,7 @@ def disorder(count: int) -> Any:
 def check(log: ScannedLog, count: int, *, broken: bool) -> None:
     table = log.broken_queues(VIEW, NOTHING.queues, LIMIT, whole=True)
     assert len(table) == (LIMIT + 1 if broken else 2)
-    ((_, runs),) = queues.runs(table, [], lambda offset: False).items()
+    ((_, runs),) = queues.runs(table, [], lambda offset: False, lambda offset: Replica("r0", "")).items()
     faults = explain(runs, whole=True)
     if broken:
         assert runs.more == count - LIMIT
