@@ -31,6 +31,10 @@ def files(facts: Facts) -> list[Finding]:
             copies = facts.votes(facts.copies(at, begin, end), begin)
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
         found += _sizes(facts, at)
+        begins = f"a segment, which begins at a multiple of {r.segment_bytes}"
+        for stray in r.stray:
+            words = {"expected": begins, "found": f"{stray.size_bytes} bytes from {stray.base} on"}
+            found.append(Finding("file_corrupt", WARN, r.name, stray.file, **words))
     return found + _shared(facts)
 
 

@@ -70,6 +70,7 @@ class Replica:
     holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
     queues: bool = True  # there is a ``consumequeue``
     unread: list[tuple[Segment, str]] = field(default_factory=list)  # files that cannot be read, and why
+    stray: list[Segment] = field(default_factory=list)  # files of a name that none of these segments has
     closed: dict[str, str] = field(default_factory=dict)  # the same of files beside the log
     refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
     left_over: tuple[int, int] | None = None  # what was taken for the rest of a log that was cut
@@ -282,6 +283,7 @@ def find_ends(replicas: list[Replica], acked: Acked = lambda *stretch: False) ->
     size = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for replica in replicas:
         if replica.segments:
+            _set_strays_aside(replica, size)
             replica.segment_bytes = size
     for replica in replicas:
         _find_end(replica, set())
@@ -292,6 +294,16 @@ def find_ends(replicas: list[Replica], acked: Acked = lambda *stretch: False) ->
             _find_end(replica, proven)
     for replica in replicas:
         _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty], acked)
+
+
+def _set_strays_aside(replica: Replica, size: int) -> None:
+    """Segments begin at multiples of their size: what begins elsewhere lies over others, and would be looked
+    for on all replicas. Of a store that has segments of another size the bases are told by that."""
+    sizes = Counter(s.size_bytes for s in replica.segments)
+    own = max(sizes, key=lambda size: (sizes[size], size))
+    stray = [s for s in replica.segments if s.base % max(1, size) and s.base % max(1, own)]
+    replica.stray += stray
+    _leave_out(replica, stray)
 
 
 def _acked(replica: Replica, acked: Acked) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -290,3 +291,15 @@ def test_copies_that_are_one_file_have_one_vote(replicas: int, ambiguous: bool, 
     if not ambiguous:
         assert {f.replica for f in differ} == {store.name for store in one}
     assert {f.copies for f in report.findings if f.kind == "same_file"} == {0}
+
+
+@pytest.mark.parametrize("what", ["a copy", "zeros", "noise"])
+@pytest.mark.parametrize("base", [4097, 4100, 9000])
+def test_a_file_between_segments_is_a_finding_of_its_own_store(base: int, what: str, tmp_path: Path) -> None:
+    stores, _, ledger = make(tmp_path)
+    copy = (stores[1] / "commitlog" / SECOND).read_bytes()
+    raw = {"a copy": copy, "zeros": bytes(4096), "noise": random.Random(1).randbytes(4096)}[what]
+    (stores[1] / "commitlog" / f"{base:020d}").write_bytes(raw)
+    report = run_local(stores, ledger)
+    told = [(f.kind, f.severity, f.replica, f.segment) for f in report.findings]
+    assert told == [("file_corrupt", "warn", "r1", f"commitlog/{base:020d}")]
