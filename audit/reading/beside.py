@@ -40,7 +40,7 @@ from audit.reading.config_tables import (
 )
 from audit.reading.layout import parse_epochs
 from audit.reading.seals import CHECKPOINT_PARTS, is_sealed_by, seal_problem
-from audit.reading.storage import Storage, open_storage
+from audit.reading.storage import Storage, names_in, open_storage
 
 _BOOT: Final[dict[str, tuple[type, ...]]] = {
     "bootId": (str,),
@@ -126,7 +126,7 @@ class _Look:
 
     def all(self) -> Beside:
         found = self._found
-        names = [f"config/{name}" for name in self._storage.listdir("config")]
+        names = [f"config/{name}" for name in names_in(self._storage, "config")]
         found.present = {file for file in _ROOT if self._storage.exists(file)} | set(names)
         for file in sorted(found.present):
             problem = self._problem(file)

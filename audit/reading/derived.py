@@ -29,7 +29,7 @@ from audit.numbers import PLACE_LAST, QUEUE_LAST, of_digits
 from audit.reading.index_files import INDEX, Log, records
 from audit.reading.queue_files import ENTRY_BYTES, EXTENSION_BELOW, QueueFile, read_entries
 from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Record, parse
-from audit.reading.storage import Storage, open_storage
+from audit.reading.storage import Storage, names_in, open_storage
 from model.message import INNER_BATCH, TIMER_TOPIC
 
 BATCH_ENTRY: Final = np.dtype(
@@ -427,8 +427,8 @@ class _Timers(_Check):
 def derived_files(storage: Storage) -> Iterator[tuple[str, str, int, list[tuple[str, int]]]]:
     """What, topic, queue and files of each. Raises OSError."""
     for what in (BATCH, EXTENSION):
-        for topic in storage.listdir(what):
-            for queue in storage.listdir(f"{what}/{topic}"):
+        for topic in names_in(storage, what):
+            for queue in names_in(storage, f"{what}/{topic}"):
                 if of_digits(queue, QUEUE_LAST) >= 0:
                     yield what, topic, int(queue), files_in(storage, f"{what}/{topic}/{queue}")
     timers = files_in(storage, TIMER_LOG)
@@ -444,7 +444,7 @@ def _is_wheel(name: str) -> bool:
 def files_in(storage: Storage, folder: str) -> list[tuple[str, int]]:
     """The files of 20 digits in a folder, with their bytes. Those that go meanwhile are left out."""
     found = []
-    for name in storage.listdir(folder):
+    for name in names_in(storage, folder):
         if len(name) == 20 and of_digits(name, PLACE_LAST) >= 0:
             try:
                 found.append((f"{folder}/{name}", storage.size(f"{folder}/{name}")))

@@ -59,6 +59,8 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
     written, or is not whole."""
     try:
         row = json.loads(line)
+    except RecursionError:
+        raise ConfigError(f"{where}: not a JSON object: it is nested too deep") from None
     except ValueError as error:
         if not line.endswith(b"\n"):
             raise OSError(

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from audit.compare import Cursor
 from audit.reading.record import Record, Words, indexed_words
-from audit.reading.storage import Storage, open_storage
+from audit.reading.storage import Storage, names_in, open_storage
 from model.message import java_hash
 
 HEADER: Final = struct.Struct(">qqqqii")
@@ -112,7 +112,7 @@ class Head(NamedTuple):
 def heads(storage: Storage) -> list[Head]:
     """Of every file of a store, oldest first."""
     found = []
-    for name in storage.listdir("index"):
+    for name in names_in(storage, "index"):
         if len(name) == _NAME_CHARS and name.isdigit():
             file = f"index/{name}"
             with contextlib.suppress(FileNotFoundError):  # retention removed it meanwhile

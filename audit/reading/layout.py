@@ -21,7 +21,7 @@ from audit.numbers import LAST, PLACE_LAST, of_digits
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
 from audit.reading.seals import PAGE_BYTES, checkpoint_problem
-from audit.reading.storage import Storage, StoreSpec, UnfitFileError, open_storage
+from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
 from audit.sources.compressed import CannotUnpackError
 
 MADE_OF_LOG: Final = {
@@ -138,6 +138,7 @@ def load(spec: StoreSpec) -> Replica:
                 replica.unread.append((Segment(int(name), file, 0), error.strerror or str(error)))
         replica.clean = not storage.exists("abort")
         replica.queues = storage.exists("consumequeue")
+        replica.closed |= _no_folders(storage)
         _read_checkpoint(storage, replica)
         _read_epochs(storage, replica)
         if replica.segments:
@@ -146,6 +147,17 @@ def load(spec: StoreSpec) -> Replica:
         return replica
     finally:
         storage.close()
+
+
+def _no_folders(storage: Storage) -> dict[str, str]:
+    """What should be a folder, and is none."""
+    found = {}
+    for folder in ("config", *(name for name, depth in MADE_OF_LOG.items() if depth)):
+        try:
+            storage.listdir(folder)
+        except NotADirectoryError:
+            found[folder] = "it is no folder"
+    return found
 
 
 def _read_checkpoint(storage: Storage, replica: Replica) -> None:
@@ -239,7 +251,7 @@ def _closed(storage: Storage) -> Iterator[tuple[str, str]]:
     for folder, depth in MADE_OF_LOG.items():
         files = [folder]
         for _ in range(depth):
-            files = [f"{path}/{name}" for path in files for name in _names(storage, path)]
+            files = [f"{path}/{name}" for path in files for name in names_in(storage, path)]
         for file in files:
             try:
                 for at in range(0, storage.size(file), WINDOW_BYTES):
@@ -248,13 +260,6 @@ def _closed(storage: Storage) -> Iterator[tuple[str, str]]:
                 continue
             except OSError as error:
                 yield file, error.strerror or str(error)
-
-
-def _names(storage: Storage, path: str) -> list[str]:
-    try:
-        return storage.listdir(path)
-    except NotADirectoryError:
-        return []
 
 
 def leave_out_removed(replica: Replica) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from audit.numbers import QUEUE_LAST, of_digits
 from audit.reading.config_tables import queues_of
-from audit.reading.storage import Storage, open_storage
+from audit.reading.storage import Storage, names_in, open_storage
 
 ENTRY_BYTES: Final = 20
 EXTENSION_BELOW: Final = -(1 << 31)
@@ -87,7 +87,7 @@ def look(location: str) -> QueueFolder | None:
     try:
         if storage.exists("consumequeue_r"):
             return None
-        elsewhere = frozenset(storage.listdir("batchconsumequeue"))
+        elsewhere = frozenset(names_in(storage, "batchconsumequeue"))
         return QueueFolder(tuple(_files(storage, location)), queues_of(storage), elsewhere)
     finally:
         storage.close()
@@ -95,7 +95,7 @@ def look(location: str) -> QueueFolder | None:
 
 def _files(storage: Storage, location: str) -> Iterator[QueueFile]:
     extended = storage.exists("consumequeue_ext")
-    for topic in storage.listdir("consumequeue"):
+    for topic in names_in(storage, "consumequeue"):
         for queue in _names(storage, f"consumequeue/{topic}"):
             folder = f"consumequeue/{topic}/{queue}"
             if of_digits(queue, QUEUE_LAST) < 0:

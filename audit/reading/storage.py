@@ -21,7 +21,7 @@ from audit.sources.http import HttpStorage
 from audit.sources.limits import Limited
 from audit.sources.location import CODECS, archive_of, in_folder, shown, without_secrets
 from audit.sources.ssh import ssh_storage
-from audit.sources.storage import LocalStorage, Storage, StoredFile, UnfitFileError
+from audit.sources.storage import LocalStorage, Storage, StoredFile, UnfitFileError, names_in
 from audit.sources.unpacked import stream_of
 from model.errors import ConfigError
 
@@ -32,6 +32,7 @@ __all__ = [
     "UnfitFileError",
     "inode",
     "inside",
+    "names_in",
     "open_file",
     "open_folder",
     "open_storage",

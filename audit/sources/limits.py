@@ -39,7 +39,8 @@ class Limited:
         self._files = files
 
     def listdir(self, path: str) -> list[str]:
-        return self._files.listdir(path)
+        """Without names that are no UTF-8: no broker gives them, and no report could have them."""
+        return [name for name in self._files.listdir(path) if _is_text(name)]
 
     def size(self, path: str) -> int:
         """Raises UnfitFileError."""
@@ -62,3 +63,11 @@ class Limited:
 
     def close(self) -> None:
         self._files.close()
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

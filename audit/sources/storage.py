@@ -113,6 +113,14 @@ class LocalStorage:
         self._files.clear()
 
 
+def names_in(storage: Storage, path: str) -> list[str]:
+    """None in what is no folder, which ``audit.reading.layout`` says of those of a store. Raises OSError."""
+    try:
+        return storage.listdir(path)
+    except NotADirectoryError:
+        return []
+
+
 class StoredFile(io.RawIOBase):
     """One file of a storage as Python's own kind of file. It closes the storage with itself.
 
