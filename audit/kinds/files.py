@@ -33,8 +33,8 @@ def files(facts: Facts) -> list[Finding]:
         found += _sizes(facts, at)
         begins = f"a segment, which begins at a multiple of {r.segment_bytes}"
         for stray in r.stray:
-            words = {"expected": begins, "found": f"{stray.size_bytes} bytes from {stray.base} on"}
-            found.append(Finding("file_corrupt", WARN, r.name, stray.file, **words))
+            words = f"{stray.size_bytes} bytes from {stray.base} on"
+            found.append(Finding("file_corrupt", WARN, r.name, stray.file, expected=begins, found=words))
     return found + _shared(facts)
 
 

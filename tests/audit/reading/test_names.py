@@ -45,11 +45,11 @@ def test_a_name_that_is_no_text_is_nobodys(kind: str, folder: str, tmp_path: Pat
     for store in stores:
         (store / "config").mkdir(exist_ok=True)
         (store / "index").mkdir(exist_ok=True)
-    path = os.path.join(os.fsencode(stores[1]), folder.encode(), NO_TEXT)
+    path = stores[1] / folder / os.fsdecode(NO_TEXT)
     if kind == "folder":
-        shutil.copytree(os.fsencode(stores[0] / "consumequeue" / "T"), path)
+        shutil.copytree(stores[0] / "consumequeue" / "T", path)
     else:
-        Path(os.fsdecode(path)).write_bytes(b"x" * 4096)
+        path.write_bytes(b"x" * 4096)
     assert run_local(stores, ledger).verdict == "clean"
 
 
