@@ -65,9 +65,7 @@ class Right:
         self._epochs_are_open = any(f.kind == "epoch_mismatch" and f.ambiguous for f in findings)
         self._other_epochs = told | {r.name for r in replicas if r.epoch_problem}
         for f in findings:
-            if f.kind in _OF_THE_LOG and not _is_beside(f):
-                for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
-                    self._note(f, name)
+            self._note_of_log(f)
         self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
         self._sources: dict[str, list[Replica]] = {}
         self._left_out = ""
@@ -80,6 +78,12 @@ class Right:
         """It is made anew: nobody knows what it will hold."""
         self._left_out = r.name
         self._sources.clear()
+
+    def _note_of_log(self, f: Finding) -> None:
+        if f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
+            return  # of a gap the cause names who is wrong, and where: its own stretch may begin anywhere before
+        for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
+            self._note(f, name)
 
     def _note(self, f: Finding, name: str) -> None:
         begin, end = (f.phys_offset, max(f.until, f.phys_offset + 1)) if f.phys_offset >= 0 else _EVERYWHERE
