@@ -61,9 +61,8 @@ class Right:
         self._misleading: set[str] = set()
         self._linked = {f.replica for f in findings if f.kind == "same_file"}
         self._plain = {r.name for r in replicas if _is_plain(r)}
-        told = {f.replica for f in findings if f.kind in _OF_EPOCHS or f.segment.startswith(EPOCHS)}
         self._epochs_are_open = any(f.kind == "epoch_mismatch" and f.ambiguous for f in findings)
-        self._other_epochs = told | {r.name for r in replicas if r.epoch_problem}
+        self._other_epochs = _of_other_epochs(findings, replicas)
         for f in findings:
             self._note_of_log(f)
         self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
@@ -81,7 +80,7 @@ class Right:
 
     def _note_of_log(self, f: Finding) -> None:
         if f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
-            return  # of a gap the cause names who is wrong, and where: its own stretch may begin anywhere before
+            return  # a gap's cause names who is wrong, and where: its own stretch may begin anywhere before
         for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
             self._note(f, name)
 
@@ -184,6 +183,12 @@ def _is_plain(r: Replica) -> bool:
 def is_repairable(r: Replica) -> bool:
     """A repair reads all files of the log and those made of it."""
     return not r.unread and not r.closed
+
+
+def _of_other_epochs(findings: Sequence[Finding], replicas: Sequence[Replica]) -> set[str]:
+    """The replicas whose epoch files may not be the group's."""
+    told = {f.replica for f in findings if f.kind in _OF_EPOCHS or f.segment.startswith(EPOCHS)}
+    return told | {r.name for r in replicas if r.epoch_problem}
 
 
 def _is_beside(f: Finding) -> bool:
