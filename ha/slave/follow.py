@@ -272,12 +272,12 @@ class Following:
         self._empty = own.end == own.begin
         self._greeted, self._epochs, self.master_end = True, frame.epochs, frame.end
         if own.epochs_lost and not self._empty:
-            actions += self._begin_compare(frame, own, "of lost epochs")
+            return actions + self._begin_compare(frame, own, "of lost epochs")
+        if own.epochs_lost:
+            actions.append(LearnEpochs((), "our epochs were lost, and our log is empty"))
         elif own.without_epoch_from is not None:
-            actions += self._begin_compare(frame, own, "written without a Controller")
-        else:
-            actions += self._agree_by_epochs(frame, own, master)
-        return actions
+            return actions + self._begin_compare(frame, own, "written without a Controller")
+        return actions + self._agree_by_epochs(frame, own, master)
 
     def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         actions: list[Action] = []

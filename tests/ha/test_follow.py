@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ha.slave.follow import (
     Action,
+    Agreed,
     Append,
     CannotGoOn,
     ClassicFollowing,
@@ -284,6 +285,17 @@ def test_without_epochs_the_log_ends_where_the_value_says_and_never_before_it_be
     frame = transfer(begin, 2, 100, 110, bytes(110 - begin) + b"new")
     slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
     assert (slave.end, slave.epochs, following.agreed) == (113, [(1, 0), (2, 100)], True)
+
+
+def test_without_epochs_an_empty_log_takes_the_masters() -> None:
+    slave = Slave(b"", (), 0, 0)
+    slave.epochs_lost = True
+    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    greeting = master_handshake(300, 2, ((1, 0), (2, 100)))
+    actions = following.on_handshake(greeting, slave.own, OURS)
+    assert [action.entries for action in actions if isinstance(action, LearnEpochs)] == [()], "they are found"
+    assert actions[-1] == Agreed()
+    assert following.agreed
 
 
 def test_without_epochs_a_log_that_an_unclean_election_left_does_not_go_on_in_the_masters() -> None:
