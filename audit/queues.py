@@ -67,8 +67,7 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     if not runs.listed:
         return []
     first = next((run for run in runs.listed if not run.wrong), runs.listed[0])
-    # What a queue lacks at its begin may have stood anywhere before.
-    walk = _Walk(0, first, first._replace(last=0)) if whole else _Walk(first.queue_offset, first, first)
+    walk = _Walk(0 if whole else first.queue_offset, first, first)
     for at, run in enumerate(runs.listed):
         walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
     faults = walk.faults + [

@@ -21,7 +21,6 @@ from audit.findings import INFO, SCHEMA_VERSION, Finding, order, verdict
 from audit.incremental import Trusted
 from audit.intervals import Interval, in_both
 from audit.kinds.facts import Facts
-from audit.kinds.witnesses import Witness
 from audit.ledger import Ledger, read_ledger
 from audit.questions import Before, Questions
 from audit.reading.beside import look_beside
@@ -263,8 +262,7 @@ def _audit(
     unlisted.begin()
     # Before the ends: a consumer was no further then than the log, which goes on meanwhile.
     looked = {at: look_beside(r.location) for at, r in enumerate(replicas)}
-    witness = Witness(replicas, ledger.lines_of if ledger is not None else None)
-    find_ends(replicas, witness.is_acked)
+    find_ends(replicas)
     cores = os.cpu_count() or 1
     chunk = plan.chunk_bytes(sum(r.end - r.start for r in replicas), cores)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from audit.compare import covering_start
@@ -55,20 +54,6 @@ class Witness:
         assert self._lines is not None, "asked with a ledger only"
         lines = self._lines(record.uniq_key) if record.uniq_key else ()
         return any(_is_told(record, line) for line in lines)
-
-    def is_acked(self, r: Replica, end: int, begin: int, until: int) -> bool:
-        """Is an acknowledged message there that does not stand before ``end``, too? What was cut with the end
-        of a log may have been sent again, and have the same place of its queue in what was written then.
-        Raises OSError."""
-        if self._lines is None:
-            return False
-        whole = replace(r, end=until)
-        confirmed = (record for record in records(whole, begin, until) if self._is_confirmed(record))
-        first = next(confirmed, None)
-        if first is None:
-            return False
-        known = {record.uniq_key for record in backwards(r, end, end - _LOOKED_BYTES)}
-        return first.uniq_key not in known or any(record.uniq_key not in known for record in confirmed)
 
 
 def _is_told(record: Record, line: Line) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -34,9 +34,6 @@ MADE_OF_LOG: Final = {
 }
 """How deep the files lie."""
 UNREADABLE: Final = "cannot be read: "
-Acked = Callable[["Replica", int, int, int], bool]
-"""(replica, end, begin, until): does the ledger speak of a message in [``begin``, ``until``), where a record
-begins, that does not stand before ``end``, too?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +276,8 @@ def _leave_out(replica: Replica, out: list[Segment]) -> bool:
     return bool(out)
 
 
-def find_ends(replicas: list[Replica], acked: Acked = lambda *stretch: False) -> None:
-    """Fill in ``end``, ``torn``, ``skipped``, ``holes`` of every replica; they share one segment size.
-
-    What the ledger speaks of is no left-over: a log that was cut had not confirmed what goes."""
+def find_ends(replicas: list[Replica]) -> None:
+    """Fill in ``end``, ``torn``, ``skipped``, ``holes`` of every replica; they share one segment size."""
     sizes = Counter(s.size_bytes for r in replicas for s in r.segments)
     # Most files have the size they were made with; one that was cut or grew is what is wrong.
     size = max(sizes, key=lambda size: (sizes[size], size), default=0)
@@ -294,11 +289,11 @@ def find_ends(replicas: list[Replica], acked: Acked = lambda *stretch: False) ->
         _find_end(replica, set())
     for replica in replicas:
         proven: set[int] = set()
-        while replica.refused is not None and (_held_elsewhere(replica, replicas) or _acked(replica, acked)):
+        while replica.refused is not None and _held_elsewhere(replica, replicas):
             proven.add(replica.refused[0])
             _find_end(replica, proven)
     for replica in replicas:
-        _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty], acked)
+        _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
 
 
 def _set_strays_aside(replica: Replica, size: int) -> None:
@@ -311,22 +306,13 @@ def _set_strays_aside(replica: Replica, size: int) -> None:
     _leave_out(replica, stray)
 
 
-def _acked(replica: Replica, acked: Acked) -> bool:
-    assert replica.refused is not None, "asked for a refused record only"
-    begin, size = replica.refused
-    return acked(replica, replica.end, begin, begin + size)
-
-
-def _leave_out_leftovers(replica: Replica, others: list[Replica], acked: Acked) -> None:
+def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
     """Where this log resumes behind unreadable bytes although another one ends right there and none has a
     record there: that is its end, and what follows are left-overs of a truncated log; if one was truncated,
-    and what stands there is no record that was damaged, nor any behind it that was acknowledged."""
-    for n, (begin, _) in enumerate(replica.skipped):
+    and what stands there is no record that was damaged."""
+    for begin, _ in replica.skipped:
         ends_there = any(r.end == begin for r in others) and not any(r.end > begin for r in others)
         if ends_there and replica.confirmed <= begin and _was_cut(replica, begin):
-            gaps = [*replica.skipped[n:], (replica.end, replica.end)]
-            if any(acked(replica, begin, a[1], b[0]) for a, b in pairwise(gaps)):
-                return
             replica.left_over = (begin, replica.end)
             replica.end = begin
             replica.skipped = [s for s in replica.skipped if s[0] < begin]

@@ -10,6 +10,7 @@ import click
 
 from admin import credentials, tls
 from admin.commands.which import CONTROLLERS, opened, which_cluster
+from admin.numbers import whole
 from admin.terminal import say
 from client.admin import AdminClient
 from model.errors import MqError, Refused
@@ -85,7 +86,8 @@ def _above(address: str) -> str | None:
     """The Raft port that a cluster of ``keelmq cluster up`` has beside this address; None for what is none:
     the Controllers refuse it."""
     host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + 1}" if host and port.isdecimal() else None
+    number = whole(port)
+    return f"{host}:{number + 1}" if host and number is not None else None
 
 
 async def _replace(
