@@ -67,7 +67,7 @@ def explain(runs: Runs, *, whole: bool) -> list[Fault]:
     if not runs.listed:
         return []
     first = next((run for run in runs.listed if not run.wrong), runs.listed[0])
-    walk = _Walk(0 if whole else first.queue_offset, first, first)
+    walk = _Walk(0 if whole else first.queue_offset, first)
     for at, run in enumerate(runs.listed):
         walk.take(run, begins_again=_begins_again(runs, at, walk.expected), remade=run.offset <= runs.remade)
     faults = walk.faults + [
@@ -91,14 +91,14 @@ class _Walk:
 
     Runs that are wrong count for nothing, but where they and what is sound behind them follow each other."""
 
-    def __init__(self, expected: int, first: Run, before: Run) -> None:
+    def __init__(self, expected: int, first: Run) -> None:
         self.expected = expected
         self.faults: list[Fault] = []
         self._gaps: list[Gap] = []  # of this life of the topic, ascending
         self._closed: list[Gap] = []  # of earlier ones
         self._since = first.offset  # where this life begins
         self._lowest = first.queue_offset  # the first place taken in it
-        self._before = before
+        self._before = first
         self._reached = expected  # the place that comes next if wrong runs that follow it are right
         self._wrong = (-1, -1)  # places of the wrong runs before, which follow each other
 

@@ -79,8 +79,8 @@ class Right:
         self._sources.clear()
 
     def _note_of_log(self, f: Finding) -> None:
-        if f.kind not in _OF_THE_LOG or _is_beside(f) or (f.kind == "queue_gap" and f.caused_by):
-            return  # a gap's cause names who is wrong, and where: its own stretch may begin anywhere before
+        if f.kind not in _OF_THE_LOG or _is_beside(f):
+            return
         for name in self._stretches if f.ambiguous else {f.replica} & self._stretches.keys():
             self._note(f, name)
 

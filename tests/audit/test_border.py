@@ -228,7 +228,7 @@ def test_a_consumer_that_goes_on_while_the_log_is_read_is_not_beyond_it(
         (store / "config").mkdir()
         (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:5}}}')
 
-    def meanwhile(replicas: list[Replica], *acked: object) -> None:
+    def meanwhile(replicas: list[Replica]) -> None:
         find_ends(replicas)
         for store in stores:
             (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{7:9}}}')

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from admin.local.layout import Node
 from chaos import faults
 from chaos.faults import Step
 from chaos.history import ENDED_FAULT, Happened
@@ -47,6 +48,14 @@ async def test_what_an_operator_was_refused_was_not_done(
     await world.executor.stop()
 
 
+def with_store(world: World) -> tuple[Node, Path]:
+    """broker-a-1, and its store, which is not empty."""
+    node = world.cluster.layout.node("broker-a-1")
+    (store := world.cluster.store_path(node)).mkdir(parents=True)
+    (store / "checkpoint").write_text("x")
+    return node, store
+
+
 class Controllers:
     """What they know of one broker that leaves or is replaced, look by look; the last one for ever."""
 
@@ -81,9 +90,7 @@ async def test_a_broker_that_leaves_is_forgotten_once_it_is_dead_and_no_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    node = world.cluster.layout.node("broker-a-1")
-    (store := world.cluster.store_path(node)).mkdir(parents=True)
-    (store / "checkpoint").write_text("x")
+    node, store = with_store(world)
     one, other = {1: node.address, 2: "m"}, {2: "m"}
     looks = [(one, {1: True}), (one, {1: False}), (other, {1: True}), (other, {1: False})]
     controllers = Controllers(node.address, *looks)
@@ -106,9 +113,7 @@ async def test_a_broker_that_is_replaced_is_forgotten_once_its_successor_is_a_me
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    node = world.cluster.layout.node("broker-a-1")
-    (store := world.cluster.store_path(node)).mkdir(parents=True)
-    (store / "checkpoint").write_text("x")
+    node, store = with_store(world)
     dead = {1: False, 4: True}
     looks = [({1: node.address}, {1: True}), ({2: "m"}, dead), ({2: "m", 4: node.address}, dead)]
     controllers = Controllers(node.address, *looks)
@@ -243,9 +248,7 @@ async def test_nobody_starts_a_broker_that_is_taken_out_until_its_disk_is_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    node = world.cluster.layout.node("broker-a-1")
-    (store := world.cluster.store_path(node)).mkdir(parents=True)
-    (store / "checkpoint").write_text("x")
+    node, store = with_store(world)
     looks = [({1: node.address}, {1: True}), ({1: node.address}, {1: False})]
     monkeypatch.setattr(operators, "AdminClient", controllers := Controllers(node.address, *looks))
     await world.do(Leave("master"), "hit")
