@@ -485,10 +485,14 @@ class SyncSet:
         """Whether a member would leave that has what was answered, while one that stays still lacks it: an
         election asks the members of the set for what so many of them have. In mode *all* each has it, and
         where the master alone answers nobody else need have it."""
-        if self._policy.wait is Wait.ALL or self.copies_needed < 2 or self.members <= desired:
+        leave = self.members - desired
+        if self._policy.wait is Wait.ALL or self.copies_needed < 2 or not leave:
             return False
+        # What was answered since rests on others: under a steady load one that stays always lacks some of it.
+        acknowledged = max(self._evidence.acknowledged.get(b, _BEGIN) for b in leave)
+        had = max(min(acknowledged, self.replicated), self._leadership.epoch_start)
         stay = desired - {self.self_id}
-        return any(b not in self._slaves or self._slaves[b].end < self.replicated for b in stay)
+        return any(b not in self._slaves or self._slaves[b].end < had for b in stay)
 
     def _may_be_proposed(self, broker_id: BrokerId, slave: _Slave) -> bool:
         """Whether a joining slave has all that a member must have."""

@@ -406,8 +406,10 @@ class Line:
             self._arm()
 
     def _affordable(self) -> list[Lined]:
-        """Those in the line that go on beside the others."""
-        self._credit = self._credit + MUCH_BYTES if self._line else 0
+        """Those in the line that go on beside the others. One read may be saved up for: more would let many
+        that come at once take all of many turns."""
+        saved = min(self._credit, READ_BYTES_USUAL - MUCH_BYTES)
+        self._credit = saved + MUCH_BYTES if self._line else 0
         found: list[Lined] = []
         for connection, cost in self._line.items():
             if self._credit < cost or len(found) == self._most:

@@ -18,7 +18,7 @@ from remoting.codec import Command, encode, frame_end
 from remoting.guard import Guard, Limits, Standing
 from remoting.transport.connection import Connection
 from remoting.transport.endpoint import Endpoint
-from remoting.transport.inbox import FIRST_BYTES, MUCH_BYTES, PARTS_A_TURN, READ_BYTES_USUAL
+from remoting.transport.inbox import FIRST_BYTES, MUCH_BYTES, PARTS_A_TURN, READ_BYTES_USUAL, Line
 from remoting.transport.starts import READ_BYTES_A_TURN, READ_BYTES_LEAST, TURN_MS, WOKEN_BYTES_A_TURN
 from tests.remoting.wires import Wire
 
@@ -216,3 +216,35 @@ async def test_batches_and_long_frames_go_on_beside_small_sends_that_never_end(c
     longest = await turns.ask_again(loads, 200)
     assert max(longest[one] for one in small) <= 300 // PARTS_A_TURN + 10
     assert max(longest[one] for one in much) <= 100
+
+
+async def test_what_a_line_did_not_take_is_not_saved_up() -> None:
+    """One cheap part a turn takes less than there is. Then many come at once, and those with little go on."""
+    went: list[str] = []
+
+    class Waits:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def read_on(self) -> None:
+            went.append(self.name)
+
+        write_on = read_on
+
+    line = Line(PARTS_A_TURN, lambda connection: connection.read_on())
+    little, cheap = [Waits("little") for _ in range(2 * PARTS_A_TURN)], Waits("cheap")
+    for _ in range(1000):
+        line.wait(cheap)
+        for one in little:
+            line.wait_its_turn(one, 100)
+        await asyncio.sleep(0)
+    for _ in range(2 * PARTS_A_TURN):
+        line.wait(Waits("long"), READ_BYTES_USUAL)
+    went.clear()
+    turns = 10
+    for _ in range(turns):
+        for one in little:
+            line.wait_its_turn(one, 100)
+        await asyncio.sleep(0)
+    assert went.count("long") <= 1 + turns * MUCH_BYTES / READ_BYTES_USUAL
+    assert len(went) == turns * PARTS_A_TURN
