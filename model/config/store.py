@@ -84,7 +84,9 @@ class StoreConfig(ServerConfig):
         "diskSpaceWarningLevelRatio", 90, "fuller than this, %, messages are refused; counts as 35 to 90"
     )
     check_crc_on_recover: bool = key(
-        "checkCRCOnRecover", True, "a start checks the bodies of the records it reads"
+        "checkCRCOnRecover",
+        True,
+        "a start checks the bodies of all records it reads, not only of those that lost power may have torn",
     )
     lmq_enable: bool = key("enableLmq", False, "light queues, %LMQ%...; needs enableMultiDispatch")
     multi_dispatch_enable: bool = key(

@@ -191,11 +191,20 @@ class Scan:
             says = int.from_bytes(block[at : at + 4], "big")
             if says > min(left, RECORD_BYTES_MAX):
                 raise BadRecord("unreadable_region", f"the record at {offset} says it has {says} bytes")
-        pages_lost = not (self._clean or self._killed)
-        unsafe = size > 0 and pages_lost and offset + size > self._safe_end
-        if unsafe and is_torn(block[at : at + size], offset) and self._next_good(offset + size) is not None:
-            raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
+        if size > 0 and self._may_lack_pages(offset + size):
+            self._need_all_pages(block, at, offset, size)
         return size
+
+    def _may_lack_pages(self, end: int) -> bool:
+        """Was a record that ends there perhaps not all on the disk when the power failed?"""
+        return not (self._clean or self._killed) and end > self._safe_end
+
+    def _need_all_pages(self, block: bytes, at: int, offset: int, size: int) -> None:
+        """Raises BadRecord. The body's CRC is asked for whatever is configured."""
+        if not self._crc:
+            self._log.whole(block, at, offset)
+        if is_torn(block[at : at + size], offset) and self._next_good(offset + size) is not None:
+            raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
 
     def _next_good(self, offset: int) -> int | None:
         """The first whole record, or right blank, at or behind ``offset``, in this segment or a later one."""

@@ -77,6 +77,33 @@ def test_a_last_record_torn_in_its_properties_is_not_served_and_verify_says_so(s
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_a_body_of_which_a_page_was_lost_with_the_power_is_not_believed_whatever_is_configured(
+    check: bool,
+) -> None:
+    """What lies behind it was written (swarm, seed 900158)."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        store = MessageStore(env, config(**IDLE))
+        await store.open()
+        puts = [put for number in range(4) for put in store.put(_one(number))]
+        store.confirm(store.log.end)
+        await store.caught_up()
+        disk = env.disk.killed()
+        disk.boots += 1
+        torn = disk.nodes[LOG]
+        at = torn.cache.index(b"1:xxx", puts[1].physical_offset)
+        torn.cache[at : at + 20] = bytes(20)
+        torn.sync()
+        async with opened(FaultyEnv(disk), check_crc_on_recover=check, **IDLE) as after:
+            torn_at, behind = puts[1].physical_offset, puts[2].physical_offset
+            assert [(r.begin, r.until) for r in after.damage.ranges] == [(torn_at, behind)]
+            assert b"1:" not in [r.body[:2] for r in records_of(after)]
+
+    asyncio.run(run())
+
+
 def test_a_last_record_whose_queue_entry_was_made_of_other_tags_is_damage() -> None:
     disk, offset, size = _left("clean")
     node = disk.nodes[LOG]
