@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn
 
 from admin.exits import DONE, FAILED, UNFINISHED, USAGE
 from chaos.raft.bugs import BUGS, planted
-from chaos.raft.members import Broken, Member, open_to
+from chaos.raft.members import Broken, Member, has_to_end, open_to
 from chaos.raft.onlooker import Onlooker
 from chaos.sim.disk import Machine, SimDisk
 from chaos.sim.loop import Life, SimLoop
@@ -443,6 +443,7 @@ class World:
             return
         self.stop(member, power=True)
         member.machine = Machine(member.name, self.rng.randrange(1 << 32), lambda: 0)
+        member.journal = None
         member.suspect = True
         self.seen.forget_votes(member.name)
 
@@ -486,7 +487,9 @@ class World:
         seat, address = change.seat, change.address
         before = self.seats[seat]
         for former in [m for m in self.members.values() if m.seat == seat]:
-            if former is not before or former.address == address or self.rng.random() < 0.2:
+            gone = former is not before or former.address == address or self.rng.random() < 0.2
+            if gone or has_to_end(former, self.members.values()):
+                self.counts["ended as it had to"] += not gone
                 self.stop(former, power=True)
                 del self.members[former.name]
         before.replaced = True

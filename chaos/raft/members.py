@@ -6,6 +6,7 @@ other with the real ``controller.links.roster``: the rest of a handshake needs n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chaos.sim.disk import Machine
@@ -58,6 +59,16 @@ class Member:
         return self.configured[self.seat]
 
     @property
+    def cut(self) -> bool:
+        """Whether the end of its journal was damaged, and it has had no vote since."""
+        return self.suspect and self.journal is not None and self.journal.incarnation is not None
+
+    @property
+    def blank(self) -> bool:
+        """Whether its directory holds no decision."""
+        return self.journal is None or self.journal.blank
+
+    @property
     def runs(self) -> bool:
         return self.node is not None and not self.paused
 
@@ -73,6 +84,14 @@ class Member:
             return []
         self.moved = {seat.node_id: (seat.incarnation, seat.raft_address) for seat in seats.values()}
         return self.roster.update(self.moved)
+
+
+def has_to_end(former: Member, members: Iterable[Member]) -> bool:
+    """Whether the operator ends this machine, which is being replaced, for good: no rule could tell it from
+    one that counts (docs/raft.md, "What has to be ended"). Its end was cut, or so many replaced ones hold no
+    decision that, with a minority of empty members, they would be a new group."""
+    blank = {member.seat for member in members if member.replaced and member.blank} | {former.seat}
+    return former.cut or (former.blank and len(blank) * 2 >= len(former.configured))
 
 
 def open_to(one: Member, other: Member) -> bool:

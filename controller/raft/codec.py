@@ -32,8 +32,12 @@ FRAME_BYTES_MAX: Final = 4 << 20  # a batch may pass its limit by one command
 SNAPSHOT_BYTES_MAX: Final = 256 << 20
 SNAPSHOT_CHUNK_BYTES: Final = 256 << 10
 
+REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
+NO_OP: Final = b"\x01"
+
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Entry = tuple[bytes, Natural, Natural]
+Said = bool | msgspec.UnsetType  # only where it is true: a member of an older build hears nothing new else
 
 
 class AppendEntries(
@@ -81,11 +85,14 @@ class RequestVote(
 
 
 class Vote(msgspec.Struct, frozen=True, tag_field="type", tag="vote", forbid_unknown_fields=True):
-    """``admitted``: as in ``Ack``."""
+    """``admitted``: as in ``Ack``. ``kept``: it was admitted once, and has its directory except for an end
+    that was cut. ``blank``: its log holds no decision, so as far as it knows there never was one."""
 
     term: Natural
     granted: bool
     admitted: bool = True
+    kept: Said = msgspec.UNSET
+    blank: Said = msgspec.UNSET
 
 
 class PreVote(msgspec.Struct, frozen=True, tag_field="type", tag="pre_vote", forbid_unknown_fields=True):
@@ -99,13 +106,15 @@ class PreVote(msgspec.Struct, frozen=True, tag_field="type", tag="pre_vote", for
 class PreVoteAnswer(
     msgspec.Struct, frozen=True, tag_field="type", tag="pre_vote_answer", forbid_unknown_fields=True
 ):
-    """``term`` repeats the question's; ``current_term`` is the answering member's own; ``admitted`` as in
-    ``Ack``."""
+    """``term`` repeats the question's; ``current_term`` is the answering member's own; the rest as in
+    ``Vote``."""
 
     term: Natural
     current_term: Natural
     granted: bool
     admitted: bool = True
+    kept: Said = msgspec.UNSET
+    blank: Said = msgspec.UNSET
 
 
 class Admit(

@@ -28,6 +28,8 @@ from controller.packing import Malformed
 from controller.raft.calls import Done, Failed, StateMachine, library_callback, safely
 from controller.raft.codec import (
     BATCH_BYTES_MAX,
+    NO_OP,
+    REGULAR,
     Ack,
     Admit,
     AppendEntries,
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
-NO_OP: Final = b"\x01"
 COMMANDS_PER_TICK_MAX: Final = 1024
 STEPS_PER_TICK_MAX: Final = 8
 """A member alone elects itself, appends, commits and applies in fewer. While commands keep coming each step
@@ -255,7 +255,7 @@ class Node(Voting):
 
     def next_tick_s(self) -> float:
         """Seconds until ``tick`` has something to do, if nothing happens before."""
-        if self._queue:
+        if self._queue and not self.waits_to_begin():
             return 0.0
         at = self.append_due if self.leads() else self.election_deadline
         # A hair later, because the library compares with "greater than".
@@ -534,6 +534,8 @@ class Node(Voting):
             return Failed(f"{type(error).__name__}: {error}")
 
     def take_queued(self) -> None:
+        if self.waits_to_begin():
+            return
         for _ in range(min(len(self._queue), COMMANDS_PER_TICK_MAX)):
             command, done = self._queue.popleft()
             if not self.leads():

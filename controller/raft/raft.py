@@ -192,10 +192,16 @@ class Raft:
         if seat is not None and incarnation is not None and incarnation < seat.incarnation:
             return f"this Controller was replaced by the one at {seat.address}: end it for good"
         if self.leader_id is None:
-            return "no leader among the Controllers" if self.peers else self._transport.unlinked()
+            return self._why_no_leader()
         if not self.admitted:
             return "this Controller may have forgotten what it promised and waits for the leader to admit it"
         return self._vitals.behind(self.progress)
+
+    def _why_no_leader(self) -> str:
+        if not self.peers:
+            return self._transport.unlinked()
+        why = None if self._node is None else self._node.unelected
+        return "no leader among the Controllers" + ("" if why is None else f": {why}")
 
     @property
     def admitted(self) -> bool:

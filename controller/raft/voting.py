@@ -6,8 +6,11 @@ followed by the next one soon, at a random time; the tries grow apart until a le
 
 A member that begins with an empty directory may have forgotten a vote, so it has none until a leader admits
 it (``journal.admit``). Two things of it count all the same: that it follows, which endangers nothing, and its
-vote where *all* members vote for one candidate. No decision can be lacking there that one of them has; that
-is also how a new group begins.
+vote where *all* members vote for one candidate (``may_elect``). No decision can be lacking there that one of
+them has. That is how a new group begins, and how one goes on of which a power failure cut most ends.
+
+But who forgot does not know either that a member was replaced, and a replaced one may be among the voters. So
+a majority must have its directory still, unless nobody ever heard of a decision.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from msgspec import UNSET
 
 from controller.raft.codec import PreVote, PreVoteAnswer, RequestVote, Vote
 from controller.raft.library import CANDIDATE, LEADER, LibraryNode, Outbox, Peer
@@ -23,8 +28,10 @@ from controller.raft.timing import Timing
 from runtime.backoff import backoff_s
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from random import Random
 
+    from controller.raft.codec import Said
     from controller.raft.disk.journal import Journal
     from controller.raft.membership import Membership
 
@@ -35,23 +42,52 @@ ANSWERS_MISSED_MAX: Final = 3
 """A follower that left so many signs of life in a row unanswered is not asked to lead."""
 
 
+class Memory(NamedTuple):
+    """What a voter still knows. ``kept``: it was admitted once, and has its directory except for an end that
+    was cut. ``blank``: its log holds no decision. None of the three: it began empty, and copied some."""
+
+    admitted: bool
+    kept: bool
+    blank: bool
+
+    @classmethod
+    def of(cls, said: Vote | PreVoteAnswer) -> Self:
+        return cls(said.admitted, said.kept is True, said.blank is True)
+
+    def said(self) -> tuple[bool, Said, Said]:
+        """The last fields of what a voter says."""
+        return self.admitted, self.kept or UNSET, self.blank or UNSET
+
+
+def have_directories(voters: Collection[Memory]) -> int:
+    return sum(voter.admitted or voter.kept for voter in voters)
+
+
+def may_elect(voters: Collection[Memory]) -> bool:
+    """Whether ``voters``, all members there are, elect one together though most are not admitted."""
+    if all(voter.blank for voter in voters):
+        return True  # a new group: a decision needs a majority that is admitted
+    return have_directories(voters) * 2 > len(voters)
+
+
 @dataclass(slots=True)
 class Ballots:
-    """The votes for this member: voter -> whether it is admitted.
+    """The votes for this member: voter -> what it still knows.
 
     ``votes`` are of ``term``, ``promised`` are pre-votes. ``electors``: all other members, where this leader
-    was elected by all of them.
+    was elected by all of them. ``admitted``: whether a majority of admitted members elected it.
     """
 
     term: int = 0
-    votes: dict[str, bool] = field(default_factory=dict)
-    promised: dict[str, bool] = field(default_factory=dict)
+    votes: dict[str, Memory] = field(default_factory=dict)
+    promised: dict[str, Memory] = field(default_factory=dict)
     electors: frozenset[str] = frozenset()
+    admitted: bool = False
 
-    def add(self, term: int, voter: str, *, admitted: bool) -> None:
+    def add(self, term: int, voter: str, memory: Memory) -> None:
         if term != self.term:
             self.term, self.votes = term, {}
-        self.votes[voter] = admitted
+        self.votes[voter] = memory
 
     def take_back(self, voter: str) -> None:
         self.promised.pop(voter, None)
@@ -77,12 +113,33 @@ class Voting(LibraryNode):
         self._tries = 0  # since a leader was last heard
         self._turns: dict[str, float] = {}  # since when each peer was asked to lead instead
         self._ticked = 1e9  # when the last tick began
+        self.unelected: str | None = None  # why nobody leads, though all vote for this member
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another machine has this one's seat, by its own log."""
+        return self._membership.is_replaced(self.selfNode.id, self._journal.incarnation)
 
     @property
     def has_vote(self) -> bool:
         """False for a member that was not admitted, and for one that was replaced."""
-        journal = self._journal
-        return journal.admitted and not self._membership.is_replaced(self.selfNode.id, journal.incarnation)
+        return self._journal.admitted and not self.is_replaced
+
+    @property
+    def memory(self) -> Memory:
+        has_vote = self.has_vote
+        kept = not has_vote and not self.is_replaced and self._journal.incarnation is not None
+        return Memory(has_vote, kept, self._journal.blank)
+
+    def waits_to_begin(self) -> bool:
+        """Whether this leads a new group of which no majority is admitted yet. It takes no commands: so who
+        has one in its log is of a group that had such a majority."""
+        return (
+            self.leads()
+            and not self._ballots.admitted
+            and self.commit_index < self.noop_index
+            and self._journal.blank
+        )
 
     def leader(self) -> str | None:
         found = self.leader_peer
@@ -97,6 +154,7 @@ class Voting(LibraryNode):
         self._tries = 0
         self._ballots.promised.clear()
         self._forced = False
+        self.unelected = None
         self.become_follower(leader)
 
     def _on_leader_gone(self) -> None:
@@ -156,7 +214,7 @@ class Voting(LibraryNode):
             return
         if self.leader_peer is not None:
             return  # one came back meanwhile
-        self._ballots.promised[sender.id] = message.admitted
+        self._ballots.promised[sender.id] = Memory.of(message)
         if self._elects(self._ballots.promised):
             self._ballots.promised.clear()
             self._stand_soon(transfer=False)
@@ -170,37 +228,48 @@ class Voting(LibraryNode):
         if self.role != CANDIDATE:
             return
         ballots = self._ballots
-        ballots.add(message.term, sender.id, admitted=message.admitted)
+        ballots.add(message.term, sender.id, Memory.of(message))
         if self._elects(ballots.votes):
             ballots.electors = frozenset(ballots.votes if len(ballots.votes) == len(self.peers) else ())
-            self._tell_who_remembers(sum(ballots.votes.values()) + self.has_vote)
+            ballots.admitted = self._are_majority([*ballots.votes.values(), self.memory])
             self.on_elected()
 
-    def _tell_who_remembers(self, remember: int) -> None:
-        """Elected by all, as most have no admission: their directories were lost, or a power failure cut the
-        ends of them. What was decided may be lost with the former, and nothing here can tell."""
-        if remember and not self._majority(remember):
-            log.error(
-                "Controller %s leads by the votes of all, and %d of %d remembers what was decided: if the"
-                " others lost their directories, see 'The Controllers lost their directories' in"
-                " docs/operations.md",
-                self.selfNode.id,
-                remember,
-                len(self.peers) + 1,
-            )
-
-    def _elects(self, votes: dict[str, bool]) -> bool:
-        """Whether these and the own vote are a majority of admitted members, or all members."""
+    def _elects(self, votes: dict[str, Memory]) -> bool:
+        """Whether these and the own vote are a majority of admitted members, or all members and enough."""
         seats, own = self._membership.seats, str(self.selfNode.id)
+        if self.is_replaced:
+            return False
         if not self._journal.admitted and seats.index_of(own) > self.commit_index:
             return False  # that its seat is this machine's is not certain: its former one may still vote
-        if len(votes) == len(self.peers):
+        voters = [*votes.values(), self.memory]
+        if self._are_majority(voters):
             return True
-        return self._majority(sum(votes.values()) + self.has_vote)
+        if len(votes) < len(self.peers):
+            return False
+        if may_elect(voters):
+            return True
+        self._tell_why_not(have_directories(voters))
+        return False
+
+    def _are_majority(self, voters: Collection[Memory]) -> bool:
+        return self._majority(sum(voter.admitted for voter in voters))
+
+    def _tell_why_not(self, have: int) -> None:
+        """What was decided may be lost with the other directories, or decided without this machine: nothing
+        here can tell."""
+        why = (
+            f"all vote for this one, but only {have} of {len(self.peers) + 1} Controllers has its directory."
+            " If this machine was replaced, end it for good; if the others lost theirs, see 'The Controllers"
+            " lost their directories' in docs/operations.md"
+        )
+        if why != self.unelected:
+            log.error("Controller %s: no leader: %s", self.selfNode.id, why)
+        self.unelected = why
 
     def _take_votes_back(self, peer: str) -> None:
         """The link to ``peer`` ended: it may come back without a memory of its vote, and vote again."""
         self._ballots.take_back(peer)
+        self.unelected = None
         if self._forced and not self.linked:
             # No member is left to vote; those that come back are asked again.
             self._forced = self._outbox.transfer = False
@@ -247,7 +316,7 @@ class Voting(LibraryNode):
             # Wait for it: two candidates that woke together would split the votes.
             later = self._now() + self._timing.retry_s
             self.election_deadline = max(self.election_deadline, later)
-        answer = PreVoteAnswer(message.term, self.term, granted, self.has_vote)
+        answer = PreVoteAnswer(message.term, self.term, granted, *self.memory.said())
         self._outbox.send(sender, answer)
 
     def _on_request_vote(self, sender: Peer, message: RequestVote) -> None:
@@ -267,7 +336,7 @@ class Voting(LibraryNode):
             self.set_term(message.term, sender.id)
         if granted:
             self.election_deadline = self._now() + self._patience_s()
-        self._outbox.send(sender, Vote(message.term, granted, self.has_vote))
+        self._outbox.send(sender, Vote(message.term, granted, *self.memory.said()))
 
     def _leader_is_well(self) -> bool:
         """Whether this member, leader or follower, has recent word that the current leader works."""
@@ -306,6 +375,7 @@ class Voting(LibraryNode):
 
     def on_elected(self) -> None:
         self._tries = 0
+        self.unelected = None
         # Its log reaches as far as that of a majority which forgot nothing, or of every member there is.
         self._journal.admit(self._membership.seats.incarnation(str(self.selfNode.id)))
         self.become_leader()

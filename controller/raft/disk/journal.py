@@ -47,7 +47,7 @@ from typing import Any, Final, overload
 import msgspec
 
 from controller.packing import Limits, Malformed, pack, unpack
-from controller.raft.codec import COMMAND_BYTES_MAX, Entry, Natural, Snapshot
+from controller.raft.codec import COMMAND_BYTES_MAX, NO_OP, Entry, Natural, Snapshot
 from model.errors import DiskError
 from runtime.env import Disk, File, write_file
 
@@ -164,6 +164,13 @@ class Journal:
     @property
     def last_index(self) -> int:
         return self._entries[-1][1]
+
+    @property
+    def blank(self) -> bool:
+        """Whether it holds no decision: nothing but what leaders begin with, and no snapshot before it."""
+        return all(
+            index == at and command[:1] == NO_OP for at, (command, index, _) in enumerate(self._entries, 1)
+        )
 
     @property
     def size_bytes(self) -> int:

@@ -11,13 +11,15 @@ from controller.raft.codec import (
     PreVote,
     PreVoteAnswer,
     RequestVote,
+    Seat,
     TimeoutNow,
     Vote,
 )
 from controller.raft.disk.journal import Journal
-from controller.raft.voting import Voting
+from controller.raft.seats import pack_seat
+from controller.raft.voting import Memory, Voting, may_elect
 from tests.fakes.controller.node import TIMING, Lab, append, entries, run
-from tests.fakes.controller.raft_sim import Group, wait_for
+from tests.fakes.controller.raft_sim import Group, Member, wait_for
 from tests.fakes.disk.refusing import JOURNAL
 
 
@@ -30,9 +32,9 @@ def test_an_empty_member_says_that_its_vote_is_none() -> None:
         lab = Lab(admitted=False)
         await asyncio.sleep(1)
         lab.node.received("b", PreVote(4, 9, 3))
-        assert lab.heard(PreVoteAnswer) == [("b", PreVoteAnswer(4, 0, granted=True, admitted=False))]
+        assert lab.heard(PreVoteAnswer) == [("b", PreVoteAnswer(4, 0, True, False, blank=True))]
         lab.node.received("b", RequestVote(4, 9, 3))
-        assert lab.heard(Vote) == [("b", Vote(4, granted=True, admitted=False))]
+        assert lab.heard(Vote) == [("b", Vote(4, True, False, blank=True))]
         lab.node.received("b", append(4, (1, 0)))
         assert lab.last_ack() == Ack(4, 2, reset=False, success=True, admitted=False)
 
@@ -174,9 +176,10 @@ def test_leadership_is_not_handed_to_a_member_without_a_vote() -> None:
 
 @pytest.mark.sim
 @pytest.mark.parametrize("wiped", [1, 2])
-def test_who_leads_by_the_votes_of_all_says_so_where_a_majority_forgot(
+def test_nobody_leads_by_the_votes_of_all_where_a_majority_lost_its_directory(
     wiped: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It would lead without what only the others knew. With all directories empty the group begins anew."""
     group = Group(3)
 
     async def main() -> None:
@@ -185,20 +188,102 @@ def test_who_leads_by_the_votes_of_all_says_so_where_a_majority_forgot(
             await member.start()
         await group.wait_leader()
         assert await wait_for(lambda: all(m.up for m in members))
-        assert "remembers" not in caplog.text, "a new group has nothing to remember"
-        for member in members:
-            member.kill()
-        for member in members[:wiped]:
-            member.replace_disk()
-        for member in members:
-            await member.start()
-        await group.wait_leader()
+        assert await group.propose()
+        await wait_for(lambda: all(len(m.applied) == 1 for m in members))
+        await begin_again(members, members[:wiped])
+        if wiped == 2:
+            await asyncio.sleep(15)
+            assert group.leader() is None
+            why = [str(m.raft.health()) for m in members if m.raft is not None]
+            assert "only 1 of 3 Controllers has its directory" in why[2]
+            assert why[0] == "no leader among the Controllers"
+            assert caplog.text.count("has its directory") == 1, "said once, not at each try"
+            await begin_again(members, members)
+        await wait_for(lambda: all(m.up for m in members))
+        assert await group.propose()
 
     try:
         group.loop.run_until_complete(main())
     finally:
         group.loop.close()
-    assert ("1 of 3 remembers" in caplog.text) == (wiped == 2)
+
+
+async def begin_again(members: list[Member], emptied: list[Member]) -> None:
+    for member in members:
+        member.kill()
+    for member in emptied:
+        member.replace_disk()
+    for member in members:
+        await member.start()
+
+
+WHOLE, CUT, COPIES = Memory(True, False, False), Memory(False, True, False), Memory(False, False, False)
+FOUNDS, EMPTY = Memory(True, False, True), Memory(False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("voters", "elect"),
+    [
+        ([EMPTY, EMPTY, EMPTY], True),  # a new group
+        ([FOUNDS, EMPTY, EMPTY], True),  # whose first leader was lost before it admitted anybody
+        ([WHOLE, CUT, CUT], True),  # a power failure
+        ([CUT, CUT, CUT], True),
+        ([WHOLE, CUT, EMPTY], True),
+        ([WHOLE, EMPTY, EMPTY], False),
+        ([CUT, EMPTY, EMPTY], False),
+        ([WHOLE, COPIES, EMPTY], False),
+        ([WHOLE, COPIES, COPIES], False),
+        ([COPIES, COPIES, COPIES], False),
+        ([WHOLE, WHOLE, EMPTY, EMPTY, EMPTY], False),
+        ([WHOLE, CUT, CUT, EMPTY, EMPTY], True),
+    ],
+)
+def test_all_elect_where_a_majority_has_its_directory_or_nobody_heard_of_a_decision(
+    voters: list[Memory], elect: bool
+) -> None:
+    assert may_elect(voters) is elect
+
+
+def test_a_new_group_takes_no_command_before_a_majority_is_admitted() -> None:
+    """So an empty log, and one with a command in it, tell a new group from one that lost its directories."""
+
+    async def main() -> None:
+        lab = Lab(admitted=False)
+        await asyncio.sleep(1)
+        lab.node.tick()
+        for peer in "bc":
+            lab.node.received(peer, PreVoteAnswer(1, 0, True, False, blank=True))
+        lab.node.tick()
+        for peer in "bc":
+            lab.node.received(peer, Vote(1, True, False, blank=True))
+        assert lab.node.leads()
+        lab.propose(b"x")
+        lab.node.tick()
+        assert (lab.journal.last_index, lab.journal.blank) == (2, True)
+        assert lab.node.next_tick_s() > 0, "it does not spin while it waits"
+        lab.node.received("b", empty_ack(1, 3))
+        assert [peer for peer, _ in lab.heard(Admit)] == ["b"]
+        lab.node.received("b", Ack(1, 3, reset=False, success=True))
+        lab.node.tick()
+        assert (lab.journal.last_index, lab.journal.blank) == (3, False)
+
+    run(main)
+
+
+def test_who_knows_that_it_was_replaced_is_elected_by_nobody() -> None:
+    async def main() -> None:
+        lab = Lab()
+        seat = (pack_seat(Seat("a", 1, "new:9878", "new:9000")), 2, 1)
+        lab.node.received("b", append(1, (1, 0), (seat,)))
+        await asyncio.sleep(1)
+        lab.said.clear()
+        lab.node.tick()
+        for peer in "bc":
+            lab.node.received(peer, PreVoteAnswer(lab.node.term + 1, lab.node.term, True))
+        lab.node.tick()
+        assert lab.heard(RequestVote) == []
+
+    run(main)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -163,7 +163,7 @@ def test_an_admitted_member_has_voted_for_its_leader() -> None:
         assert (lab.journal.admitted, lab.journal.incarnation) == (True, 2)
         assert lab.journal.getVotedForNodeId() == "b"
         lab.node.received("c", RequestVote(4, 9, 3, transfer=True))
-        assert lab.heard(Vote) == [("c", Vote(4, granted=False))]
+        assert lab.heard(Vote) == [("c", Vote(4, granted=False, blank=True))]
 
     run(main)
 
@@ -392,6 +392,56 @@ def test_kills_in_the_middle_cost_nothing(seed: int) -> None:
         for member in group.members.values():
             assert member.raft is not None
             assert member.raft.seats[old.name].address == f"{new.host}:8000"
+
+    group.play(main)
+    assert group.verdict() == {}
+
+
+async def the_replaced_machines_find_an_empty_member(group: Group) -> tuple[Member, Member]:
+    """n1 and n2 are given to new machines. Both old ones run on, that of n2 with an empty directory, when n0
+    loses its own and still dials where they are (shrunk from seed 5309 of the fuzzer)."""
+    await wait_for(lambda: all(member.up for member in group.members.values()))
+    for _ in range(30):
+        await group.propose()
+    old1, old2 = group.members["n1"], group.members["n2"]
+    for old in (old1, old2):
+        old.kill(power=True)
+        if old is old2:
+            old.replace_disk()
+        await replaced(group, old.name, f"{old.name}b")
+        new = group.members[old.name] = Member(group, old.name, f"{old.name}b")
+        new.addresses.update({"n1": "n1b:9000"})
+        await new.start()
+        await wait_for(partial(getattr, new, "up"))
+    wiped = group.members["n0"]
+    wiped.kill(power=True)
+    wiped.replace_disk()
+    for member in (old1, old2, wiped):
+        await member.start()
+    return old1, old2
+
+
+def test_replaced_machines_and_an_empty_member_elect_nobody() -> None:
+    """None of the three knows that two were replaced, and all vote for n1. The group that has the seats goes
+    on, and n0 comes back once it looks for the right ones."""
+    group = Group(3)
+
+    async def main() -> None:
+        olds = await the_replaced_machines_find_an_empty_member(group)
+        before = len(group.acked)
+        for _ in range(100):
+            assert not any(old.raft is not None and old.raft.is_leader for old in olds)
+            assert group.members["n0"].raft is not None
+            assert not group.members["n0"].raft.admitted
+            await group.propose()
+            await asyncio.sleep(0.1)
+        assert len(group.acked) > before
+        assert olds[0].raft is not None
+        assert "1 of 3 Controllers has its directory" in str(olds[0].raft.health())
+        for member in (*olds, group.members["n0"]):
+            member.kill()
+        group.members["n0"].addresses.update({"n1": "n1b:9000", "n2": "n2b:9000"})
+        await group.settle()
 
     group.play(main)
     assert group.verdict() == {}

@@ -209,7 +209,7 @@ def test_a_healthy_leader_is_not_deposed_by_a_hopeless_candidate() -> None:
         lab.node.received("c", PreVote(99, 100, 99))
         assert lab.node.leads()
         assert lab.node.term == term
-        assert lab.heard(PreVoteAnswer) == [("c", PreVoteAnswer(99, term, False))]
+        assert lab.heard(PreVoteAnswer) == [("c", PreVoteAnswer(99, term, False, blank=True))]
 
     run(main)
 
@@ -222,7 +222,7 @@ def test_followers_of_a_healthy_leader_do_not_vote_unless_it_asks_them_to() -> N
         lab.node.received("c", RequestVote(5, 9, 1))
         assert lab.said == []
         lab.node.received("c", RequestVote(5, 9, 1, transfer=True))
-        assert lab.heard(Vote) == [("c", Vote(5, granted=True))]
+        assert lab.heard(Vote) == [("c", Vote(5, granted=True, blank=True))]
 
     run(main)
 
@@ -233,7 +233,8 @@ def test_a_vote_is_given_once_a_term_and_survives_a_restart() -> None:
         await asyncio.sleep(1)
         lab.node.received("b", RequestVote(4, 9, 1))
         lab.node.received("c", RequestVote(4, 9, 1))
-        assert lab.heard(Vote) == [("b", Vote(4, granted=True)), ("c", Vote(4, granted=False))]
+        yes, no = Vote(4, granted=True, blank=True), Vote(4, granted=False, blank=True)
+        assert lab.heard(Vote) == [("b", yes), ("c", no)]
         again = Journal(lab.disk, "/raft/raft.journal", "a")
         assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (4, "b")
 
