@@ -445,3 +445,16 @@ def test_replaced_machines_and_an_empty_member_elect_nobody() -> None:
 
     group.play(main)
     assert group.verdict() == {}
+
+
+def test_planted_the_votes_of_all_alone_would_make_a_replaced_machine_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controller.raft.voting.may_elect", lambda voters: True)
+    group = Group(3)
+
+    async def main() -> None:
+        old, _ = await the_replaced_machines_find_an_empty_member(group)
+        await wait_for(lambda: old.raft is not None and old.raft.is_leader)
+
+    group.play(main)
