@@ -11,7 +11,7 @@ import pytest
 from chaos.scenarios.majorities import MAJORITY
 from chaos.sim.disk import Machine
 from model.errors import DiskError
-from tests.sim.world import World, simulated
+from tests.sim.world import World, by_id, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -211,7 +211,7 @@ async def test_one_that_is_elected_and_cannot_begin_is_replaced(world: World, br
     """Its disk takes no epoch; it lives, so to the Controllers it was well."""
     cluster, old = world.cluster, world.cluster.master()
     assert old is not None
-    left = [node for node in cluster.of("broker") if node.name != old]
+    left = [cluster.nodes[name] for name in by_id(cluster) if name != old]
     epochs = left[0].server.store.epochs  # type: ignore[union-attr]
 
     def refuse(*_: object) -> None:
@@ -253,7 +253,7 @@ async def test_so_is_one_that_is_restarted_before_it_has_asked(world: World, bro
     it kept the group for as long as its disk was sick."""
     cluster, old = world.cluster, world.cluster.master()
     assert old is not None
-    left = [node for node in cluster.of("broker") if node.name != old]
+    left = [cluster.nodes[name] for name in by_id(cluster) if name != old]
     asked = takes_one_copy_of_the_epochs(left[0].machine)
     await asyncio.sleep(1)
     cluster.kill(old)

@@ -105,6 +105,11 @@ class World:
         return {code for begun_ms, code in self.answers if begun_ms >= since_ms}
 
 
+def by_id(cluster: SimCluster) -> list[str]:
+    """Of equal logs the first one's leads."""
+    return sorted(cluster.of_group(), key=lambda name: cluster.nodes[name].server.role.broker_id)  # type: ignore[union-attr]
+
+
 W = TypeVar("W", bound=World)
 
 
