@@ -2,31 +2,27 @@
 
 No I/O or clock of its own: what this replica's log holds comes as a value (``OwnLog``; ``Reach``, which is
 made for each frame), time as ``now_ms``.
-One question it asks back, by the callback ``ReadOwn``: bytes of its own log, to compare. ``Following`` is
-the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
+One question it asks back, by ``LogBytes``: bytes of its own log, to compare (``ha.slave.tail``).
+``Following`` is the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
 
 * bytes are appended at the log's end only,
 * a log is not truncated below what is confirmed here, unless the confirmation may be a RocketMQ master's
-  (``Master.proves_confirmed``), or the epochs were lost: then to the last whole record known, once the
-  master is seen to have all that is confirmed here,
+  (``Master.proves_confirmed``), or the epochs were lost: then to the last whole record known, once what is
+  before it was compared with the master's,
 * nothing is acknowledged that the log does not hold, nor what has no epoch before it was compared with the
-  master's. Bytes known to be damaged are passed over: they are repaired from another replica, or named.
+  master's. Bytes that are damaged are passed over: they are repaired from another replica, or named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ha.epochs import EpochStart, consistent_point, skipped_epochs
+from ha.slave.tail import Differs, LogBytes, TailCompare
 from ha.wire.codec import Body, MasterHandshake, Transfer
 from model.errors import PeerError
 from model.ids import NOWHERE, Epoch, PhysicalOffset
-
-COMPARE_BYTES: Final = 64 * 1024
-"""Enough for several records, or for the header of a large one."""
-COMPARE_WAIT_MS: Final = 5000
-"""A master that is short of its budget for slaves sends empty frames meanwhile, but not for this long."""
 
 _BEGIN: Final = PhysicalOffset(0)
 
@@ -120,6 +116,12 @@ class Append(NamedTuple):
     body: Body
 
 
+class NoteDamage(NamedTuple):
+    """The bytes at ``offset`` are said to be no record: look, and write it down."""
+
+    offset: PhysicalOffset
+
+
 class Confirm(NamedTuple):
     """Everything below ``offset`` is confirmed."""
 
@@ -147,65 +149,11 @@ Action = (
     | LearnEpochs
     | NoteEpoch
     | Append
+    | NoteDamage
     | Confirm
     | Agreed
     | CannotGoOn
 )
-
-ReadOwn = Callable[[PhysicalOffset, int], bytes | None]
-"""Bytes of this log from an offset, so many; None: some of them are known to be damaged."""
-
-
-class TailCompare:
-    """The end of one log, compared with the master's bytes where no epoch says which master wrote it: without
-    Controllers, and what was written in such a time.
-
-    A master that lost its end (a power failure) and wrote on would otherwise go on in the middle of a record
-    of a slave that still has it. So the slave's first report names an offset before its end, and what comes
-    from there must be what it has. A log that differs only further back is found by ``keelmq audit``.
-    """
-
-    def __init__(
-        self, own: OwnLog, segment_bytes: int, read: ReadOwn, begin: PhysicalOffset | None = None
-    ) -> None:
-        """``begin``: the master has the log from there on; None: perhaps only the segment our log ends in."""
-        self._read = read
-        self._end = end = own.end
-        # Not before the segment, which may be the first one the master has; and 0 would say "empty".
-        back = min(COMPARE_BYTES, end % segment_bytes or (0 if begin is None else segment_bytes))
-        self.at = PhysicalOffset(min(max(end - back, begin or 0, own.begin, 1), end))
-        """So far it was compared, and this is what the master is told."""
-        self._waiting_ms: float | None = None
-
-    @property
-    def compared(self) -> bool:
-        return self.at >= self._end
-
-    def take(self, body: Body, now_ms: float) -> int | CannotGoOn:
-        """Compare ``body``, the master's bytes at ``at``; how many of them the slave has."""
-        theirs = body[: self._end - self.at]
-        if self.compared:
-            return 0
-        if not theirs:
-            self._waiting_ms = now_ms if self._waiting_ms is None else self._waiting_ms
-            if now_ms - self._waiting_ms >= COMPARE_WAIT_MS:
-                return CannotGoOn(
-                    f"our log ends at {self._end}, the master has nothing behind {self.at}:"
-                    " it is not the log we copied",
-                    self.at,
-                )
-            return 0
-        self._waiting_ms = None
-        ours = self._read(self.at, len(theirs))
-        if ours is not None and ours != theirs:
-            equal = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
-            return CannotGoOn(
-                f"our log, which ends at {self._end}, differs from the master's at {self.at + equal}:"
-                " one of the two lost its end and wrote on",
-                PhysicalOffset(self.at + equal),
-            )
-        self.at = PhysicalOffset(self.at + len(theirs))
-        return len(theirs)
 
 
 class _Acks:
@@ -241,16 +189,17 @@ class Following:
     A ``CannotGoOn`` is the last of them. Raises PeerError when the master's word cannot be true.
     """
 
-    def __init__(self, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
+    def __init__(self, *, synced: bool, log: LogBytes) -> None:
         self.master_end = _BEGIN  # as of the handshake
-        self._segment_bytes = segment_bytes
-        self._read = read
+        self._log = log
         self._acks = _Acks(synced=synced)
         self._greeted = False
         self._epochs: tuple[EpochStart, ...] = ()  # the master's, as of the handshake
         self._empty = False  # the log held nothing: the master says where it starts
         self._tail: TailCompare | None = None  # is compared with the master's log first; None: need not be
         self._kind = ""  # why, of an ``_tail``
+        self._cut: Truncate | None = None  # is made once the master is seen to have all before it
+        self._counts = _BEGIN  # up to here what is here may not be lost to a master that lacks it
 
     @property
     def agreed(self) -> bool:
@@ -266,7 +215,10 @@ class Following:
     def on_handshake(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         actions: list[Action] = []
         if own.epochs_lost:
-            own = self._cut_to_confirmed(frame, own, actions)
+            if frame.end < own.confirmed:
+                return [_lacks_confirmed(frame.end, own.confirmed)]
+            self._counts = own.confirmed if master.proves_confirmed else _BEGIN
+            own = self._to_confirmed(own)
         if own.epochs and 0 <= frame.last_epoch < own.epochs[-1][0]:
             _need_newest(frame, own, master)
         self._empty = own.end == own.begin
@@ -274,6 +226,7 @@ class Following:
         if own.epochs_lost and not self._empty:
             return actions + self._begin_compare(frame, own, "of lost epochs")
         if own.epochs_lost:
+            actions += [self._cut] if self._cut is not None else []
             actions.append(LearnEpochs((), "our epochs were lost, and our log is empty"))
         elif own.without_epoch_from is not None:
             return actions + self._begin_compare(frame, own, "written without a Controller")
@@ -282,11 +235,12 @@ class Following:
     def on_frame(self, frame: Transfer, own: Reach, now_ms: float) -> list[Action]:
         actions: list[Action] = []
         if self._tail is not None and not self._tail.compared:
-            rest = self._compared(self._tail, frame, own, now_ms, actions)
+            rest = self._compared(self._tail, frame, now_ms, actions)
             if rest is None:
                 return actions
             frame = rest
-            own = own._replace(epochs=_before(self._epochs, own.end))
+            end = self._tail.end
+            own = own._replace(end=end, flushed=min(own.flushed, end), epochs=_before(self._epochs, end))
         without_log = self._empty and own.end == own.begin
         if frame.offset < 0 and without_log:
             return actions  # neither has a log: a sign of life
@@ -308,31 +262,37 @@ class Following:
         actions.append(Confirm(min(max(frame.confirmed, _BEGIN), end)))
         return actions
 
-    def _cut_to_confirmed(self, frame: MasterHandshake, own: OwnLog, actions: list[Action]) -> OwnLog:
+    def _to_confirmed(self, own: OwnLog) -> OwnLog:
         """No copy of our epochs could be read. What is confirmed here has those of any master that was
         rightly elected; what lies behind may be of another one, and is copied again. The master of an unclean
-        election need not have it: so the bytes are compared before its epochs are ours."""
-        _need_confirmed(frame, own)
+        election need not have it: so the bytes are compared before anything is cut, and before its epochs are
+        ours."""
         # What is confirmed may end inside of a record, as a piece of the stream does: a truncation must not.
         safe = min(own.confirmed, own.dispatched)
         end = min(own.end, max(safe, own.begin))
-        behind = "our epochs were lost, and what lies behind is copied again"
-        actions.append(Truncate(end, behind, copied_again=True))
+        if end < own.end:
+            behind = "our epochs were lost, and what lies behind is copied again"
+            self._cut = Truncate(end, behind, copied_again=True)
         return own._replace(end=end, confirmed=min(own.confirmed, end), classic_from=None)
 
     def _begin_compare(self, frame: MasterHandshake, own: OwnLog, kind: str) -> list[Action]:
-        """No epoch tells who wrote our log's end: only its bytes do. It is not cut, as all of it may have
-        been acknowledged. ``kind``: of which log."""
+        """No epoch tells who wrote our log's end: only its bytes do. Before they were compared nothing is
+        cut, as all of it may have been acknowledged. ``kind``: of which log."""
+        # What lies before its first epoch a master cannot send: a frame names the epoch of its bytes.
         begin = frame.epochs[0][1] if frame.epochs else frame.end
         if not begin < own.end <= frame.end:
             text = (
                 f"our log, {kind}, ends at {own.end},"
                 f" and the master's epochs cover {begin} to {frame.end} only"
             )
-            return [CannotGoOn(text, frame.end)]
-        self._tail = TailCompare(own, self._segment_bytes, self._read, begin)
+            lacks = frame.end < min(own.end, self._counts)
+            return [CannotGoOn(text, frame.end, lacks_confirmed=lacks)]
+        self._tail = TailCompare(self._log, max(begin, own.begin), own.end, master_has=True)
         self._kind = kind
-        return []
+        if self._tail.can_prove:
+            return []
+        text = f"our log, {kind}, has no whole record to compare between {begin} and its end at {own.end}"
+        return [CannotGoOn(text, begin, lacks_confirmed=begin < self._counts)]
 
     def _agree_by_epochs(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
         actions: list[Action] = [EpochsCoverLog()]  # the log ends before what was written without Controller
@@ -350,18 +310,14 @@ class Following:
             )
             return [*actions, CannotGoOn(text, frame.end)]
         if point < own.confirmed and master.proves_confirmed:
-            text = (
-                f"the master's log leaves ours at {point}, and ours is confirmed up to {own.confirmed}:"
-                " acknowledged messages would be cut; an operator must say which log counts"
-            )
-            return [*actions, CannotGoOn(text, min(frame.end, point), lacks_confirmed=True)]
+            return [*actions, _lacks_confirmed(min(frame.end, point), own.confirmed)]
         if point < own.end:
             actions.append(Truncate(point, "the master's differs from there on"))
         # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.
         return [*actions, ForgetEpochs(point), Agreed()]
 
     def _compared(
-        self, tail: TailCompare, frame: Transfer, own: Reach, now_ms: float, actions: list[Action]
+        self, tail: TailCompare, frame: Transfer, now_ms: float, actions: list[Action]
     ) -> Transfer | None:
         """What of ``frame`` lies behind our end, which is the master's up to there; None: not known yet."""
         if frame.offset != tail.at:
@@ -371,14 +327,19 @@ class Following:
             actions.append(CannotGoOn(text, self.master_end))
             return None
         known = tail.take(frame.body, now_ms)
-        if isinstance(known, CannotGoOn):
-            actions.append(known._replace(master_end=self.master_end))
+        if isinstance(known, Differs):
+            lacks = known.at < self._counts
+            at = known.at if lacks else self.master_end
+            actions.append(CannotGoOn(known.why, at, lacks_confirmed=lacks))
             return None
         if not tail.compared:
             return None
+        actions += map(NoteDamage, tail.damaged)
+        if self._cut is not None:
+            actions.append(self._cut)
         # All that is here is in the master's log, so its epochs are ours.
         why = f"our log, {self._kind}, goes on in the master's"
-        actions.append(LearnEpochs(_before(self._epochs, own.end), why))
+        actions.append(LearnEpochs(_before(self._epochs, tail.end), why))
         return Transfer(
             PhysicalOffset(frame.offset + known),
             frame.epoch,
@@ -418,11 +379,13 @@ class ClassicFollowing:
     """One link to a master of a group without Controllers: there are no epochs, so the bytes at the log's end
     are compared."""
 
-    def __init__(self, own: OwnLog, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
+    def __init__(self, own: OwnLog, *, segment_bytes: int, synced: bool, log: LogBytes) -> None:
         self.master_end = _BEGIN  # nobody tells
         self._acks = _Acks(synced=synced)
         self._empty = own.end == own.begin
-        self._tail = TailCompare(own, segment_bytes, read)
+        # Not before the segment the log ends in, which may be the first one the master has.
+        floor = max(own.end - own.end % segment_bytes, own.begin)
+        self._tail = TailCompare(log, PhysicalOffset(floor), own.end)
 
     @property
     def agreed(self) -> bool:
@@ -445,8 +408,8 @@ class ClassicFollowing:
             )
             return [CannotGoOn(text, frame.offset)]
         known = tail.take(frame.body, now_ms)
-        if isinstance(known, CannotGoOn):
-            return [known]
+        if isinstance(known, Differs):
+            return [CannotGoOn(known.why, known.at)]
         actions: list[Action] = []
         end = own.end
         if len(frame.body) > known:
@@ -471,6 +434,14 @@ def _need_newest(frame: MasterHandshake, own: OwnLog, master: Master) -> None:
 def _need_confirmed(frame: MasterHandshake, own: OwnLog) -> None:
     if frame.end < own.confirmed:
         raise PeerError(f"the master's log ends at {frame.end}, ours is confirmed up to {own.confirmed}")
+
+
+def _lacks_confirmed(point: PhysicalOffset, confirmed: PhysicalOffset) -> CannotGoOn:
+    text = (
+        f"the master's log leaves ours at {point}, and ours is confirmed up to {confirmed}:"
+        " acknowledged messages would be cut; an operator must say which log counts"
+    )
+    return CannotGoOn(text, point, lacks_confirmed=True)
 
 
 def _before(epochs: Sequence[EpochStart], end: PhysicalOffset) -> tuple[EpochStart, ...]:

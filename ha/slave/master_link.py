@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ha.slave.follow import ClassicFollowing, Following, Master
-from ha.slave.own_log import LogActions, own_log, reach
+from ha.slave.own_log import LogActions, OwnBytes, own_log, reach
 from ha.slave.parts import Parts
 from ha.wire.classic_codec import TransferReader, encode_report
 from ha.wire.codec import (
@@ -69,18 +69,18 @@ class Dialect(NamedTuple):
         classic: bool,
         rocketmq_peer: bool,
     ) -> Dialect:
-        read, synced = LogActions(store).read, config.flush_disk_type == "SYNC_FLUSH"
+        log, synced = OwnBytes(store, config.segment_bytes), config.flush_disk_type == "SYNC_FLUSH"
         body_bytes_max = max(BODY_BYTES_MAX, config.ha_batch_bytes)
         if not classic:
             return cls(
-                Following(segment_bytes=config.segment_bytes, synced=synced, read=read),
+                Following(synced=synced, log=log),
                 MasterReader(body_bytes_max),
                 encode_slave_handshake(handshake),
                 encode_ack,
                 patience_ms(config, rocketmq_peer=rocketmq_peer),
             )
         following = ClassicFollowing(
-            own_log(store), segment_bytes=config.segment_bytes, synced=synced, read=read
+            own_log(store), segment_bytes=config.segment_bytes, synced=synced, log=log
         )
         # Nobody says in this protocol which kind of broker it is.
         silence_ms = patience_ms(config, rocketmq_peer=True)

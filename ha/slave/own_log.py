@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,21 +17,28 @@ from ha.slave.follow import (
     EpochsCoverLog,
     ForgetEpochs,
     LearnEpochs,
+    NoteDamage,
     NoteEpoch,
     OwnLog,
     Reach,
     Truncate,
     text_of,
 )
+from ha.slave.tail import Piece
 from model.errors import DiskError, MqError
 from model.ids import PhysicalOffset
+from store.files.damage import RECORD_BYTES_MAX
 from store.files.epoch_file import EpochEntry
+from store.files.record import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, BadRecord
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+_MAGIC: Final = re.compile(
+    b"|".join(re.escape(m.to_bytes(4, "big")) for m in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+)
 _REACH: Final = partial(tuple.__new__, Reach)  # twice a frame
 
 
@@ -83,6 +91,67 @@ def forget_epochs(store: MessageStore, offset: PhysicalOffset) -> None:
         store.epochs.truncate_suffix(offset)
 
 
+class OwnBytes:
+    """See ``ha.slave.tail.LogBytes``."""
+
+    def __init__(self, store: MessageStore, segment_bytes: int) -> None:
+        self._store = store
+        self._segment_bytes = segment_bytes
+
+    def read(self, offset: PhysicalOffset, size: int) -> bytes:
+        damage, parts = self._store.damage, list[bytes]()
+        until = PhysicalOffset(offset + size)
+        while offset < until:
+            damaged = damage.at(offset)
+            if damaged is None:
+                part = self._store.log.read(offset, damage.next_begin(offset, until) - offset)
+            else:
+                part = bytes(min(damaged.until, until) - offset)  # the disk may not give them
+            if not part:
+                break
+            parts.append(part)
+            offset = PhysicalOffset(offset + len(part))
+        return b"".join(parts)
+
+    def is_damaged(self, begin: PhysicalOffset, until: PhysicalOffset) -> bool:
+        return self._store.damage.overlaps(begin, until)
+
+    def pieces(self, data: bytes, offset: PhysicalOffset) -> list[Piece]:
+        found: list[Piece] = []
+        cut: Piece | None = None  # the first that ends behind ``data``, if no whole one comes behind it
+        at = 0
+        while at < len(data):
+            begin = PhysicalOffset(offset + at)
+            says = self._says(data, at, begin)
+            if says is not None and at + abs(says) <= len(data):
+                found.append(Piece(begin, PhysicalOffset(begin + abs(says)), says > 0))
+                at, cut = at + abs(says), None
+                continue
+            if says is not None and cut is None:
+                cut = Piece(begin, PhysicalOffset(begin + abs(says)), says > 0)
+            magic = _MAGIC.search(data, at + 5)
+            if magic is None:
+                break
+            at = magic.start() - 4
+        return found if cut is None else [*found, cut]
+
+    def _says(self, data: bytes, at: int, offset: PhysicalOffset) -> int | None:
+        """How many bytes the record at ``at`` has, or says it has if it ends behind ``data``; negative: a
+        blank; None: it is neither."""
+        try:
+            size = self._store.log.whole(data, at, offset)
+        except BadRecord:
+            return None
+        if size < 0:
+            return size if (offset - size) % self._segment_bytes == 0 else None
+        if size == 0:  # ``data`` ends in it: perhaps not even its head is there
+            if len(data) - at < HEAD.size:
+                return HEAD.size
+            says, _, _, _, _, _, place, _, _ = HEAD.unpack_from(data, at)
+            return says if place == offset else None
+        return size
+
+
 class LogActions:
     """Carries out what ``ha.slave.follow`` decided."""
 
@@ -90,12 +159,6 @@ class LogActions:
         """``told``: whether the Controllers know that this log loses what was acknowledged."""
         self._store = store
         self._told = told
-
-    def read(self, offset: PhysicalOffset, size: int) -> bytes | None:
-        """See ``follow.ReadOwn``."""
-        if self._store.damage.overlaps(offset, offset + size):
-            return None
-        return self._store.log.read(offset, size)
 
     def carry_out(self, actions: Iterable[Action], master_end: PhysicalOffset) -> bool:
         """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError,
@@ -107,6 +170,8 @@ class LogActions:
                     store.append_raw(action.offset, action.body)
                 case Confirm():
                     store.confirm(action.offset)
+                case NoteDamage(offset):
+                    self._note_damage(offset)
                 case NoteEpoch(epoch, start):
                     store.epochs.append(epoch, start)
                 case Truncate() as truncate:
@@ -123,6 +188,15 @@ class LogActions:
                 case CannotGoOn(why, end, lacks_confirmed):
                     raise CannotGoOnError(why, end, lacks_confirmed=lacks_confirmed)
         return agreed
+
+    def _note_damage(self, at: PhysicalOffset) -> None:
+        store = self._store
+        if store.log.min_offset <= at < store.dispatched and store.damage.at(at) is None:
+            says = int.from_bytes(store.log.read(at, 4), "big")
+            try:
+                store.log.whole(store.log.read(at, min(max(says, HEAD.size), RECORD_BYTES_MAX)), 0, at)
+            except BadRecord as bad:
+                store.repairer.note(at, bad)
 
     def _truncate(self, truncate: Truncate, master_end: PhysicalOffset) -> None:
         store, to = self._store, truncate.to

@@ -197,7 +197,7 @@ async def test_where_a_slave_says_it_ends_acknowledges_nothing_before_it_has_com
 async def test_a_slave_that_is_longer_than_its_master_says_so(
     lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ha.slave.follow.COMPARE_WAIT_MS", 150)
+    monkeypatch.setattr("ha.slave.tail.COMPARE_WAIT_MS", 150)
 
     slave = Node(1)
     slave.store.grow(b"0123456789" * 300)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,11 +20,13 @@ from ha.slave.follow import (
     ForgetEpochs,
     LearnEpochs,
     Master,
+    NoteDamage,
     NoteEpoch,
     OwnLog,
     Reach,
     Truncate,
 )
+from ha.slave.tail import COMPARE_WAIT_MS, Piece
 from ha.wire.codec import MasterHandshake, Transfer
 from model.errors import PeerError
 from model.ids import Epoch, PhysicalOffset
@@ -49,6 +53,9 @@ class Slave:
         self.epochs_lost = False
         self.reseed: CannotGoOn | None = None
         self.cut_to: int | None = None
+        self.noted: list[int] = []
+        self.damaged: set[int] = set()
+        """Bytes known to be damaged."""
 
     @property
     def end(self) -> int:
@@ -74,6 +81,19 @@ class Slave:
     def read(self, offset: int, size: int) -> bytes:
         return bytes(self.data[offset - self.begin : offset - self.begin + size])
 
+    def is_damaged(self, begin: int, until: int) -> bool:
+        return any(begin <= at < until for at in self.damaged)
+
+    def pieces(self, data: bytes, offset: int) -> list[Piece]:
+        """Records end where ten divides the offset, and what is there of one counts as one. One of zeros is a
+        blank, one with "!" does not match its CRC."""
+        cuts = [0, *range(10 - offset % 10, len(data), 10), len(data)]
+        return [
+            Piece(PhysicalOffset(offset + a), PhysicalOffset(offset + b), any(data[a:b]))
+            for a, b in pairwise(cuts)
+            if a < b and b"!" not in data[a:b]
+        ]
+
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:
             assert self.reseed is None, "nothing is done after the end was said"
@@ -88,6 +108,8 @@ class Slave:
                     self.cut_to = to
                     del self.data[to - self.begin :]
                     self.confirmed, self.flushed = min(self.confirmed, to), min(self.flushed, to)
+                case NoteDamage(offset):
+                    self.noted.append(offset)
                 case Confirm(offset):
                     assert offset <= self.end, "nothing is confirmed that is not here"
                     self.confirmed = max(self.confirmed, offset)
@@ -128,7 +150,7 @@ FRAMES = st.lists(
         st.integers(1, 12),
         st.integers(0, 260),
         st.integers(-1, 300),
-        st.binary(max_size=40),
+        st.binary(max_size=40) | st.integers(1, 250).map(lambda size: b"a" * size),
     ),
     max_size=6,
 )
@@ -139,7 +161,7 @@ def slaves(draw: st.DrawFn) -> Slave:
     size = draw(st.integers(0, 200))
     epochs = tuple(entry for entry in draw(EPOCHS) if entry[1] <= size)
     confirmed, flushed = draw(st.integers(0, size)), draw(st.integers(0, size))
-    slave = Slave(bytes(size), epochs, confirmed, flushed)
+    slave = Slave(b"a" * size, epochs, confirmed, flushed)
     slave.epochs_lost = draw(st.booleans()) and not epochs
     slave.dispatched = draw(st.integers(0, confirmed))
     slave.classic_from = draw(st.none() | st.integers(0, 200).map(PhysicalOffset)) if epochs else None
@@ -170,7 +192,7 @@ def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_prove
     synced: bool,
     data: st.DataObject,
 ) -> None:
-    following = Following(segment_bytes=SEGMENT, synced=synced, read=slave.read)
+    following = Following(synced=synced, log=slave)
     assert following.ack(slave.reach, always=True) is None, "nothing is said before the master's handshake"
     confirmed, lost = slave.confirmed, slave.epochs_lost
     whole = slave.own.dispatched
@@ -189,8 +211,13 @@ def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_prove
                 frame = transfer(len(slave.data), frame.epoch, frame.epoch_start, frame.confirmed, frame.body)
             before, cut = bytes(slave.data), slave.cut_to
             slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
-            assert bytes(slave.data[: len(before)]) == before
-            assert slave.cut_to == cut, "frames cut nothing"
+            if slave.cut_to == cut:
+                assert bytes(slave.data[: len(before)]) == before
+            else:
+                assert lost
+                assert slave.cut_to is not None
+                assert slave.cut_to >= min(confirmed, whole), "no further back than to the last whole record"
+                assert following.agreed, "what lies before the cut was compared"
             end = following.ack(slave.reach, always=data.draw(st.booleans()))
             if end is not None:
                 assert said <= end <= slave.end
@@ -205,7 +232,7 @@ def test_without_epochs_only_what_the_master_has_too_is_acknowledged(
     slave: Slave, frames: list[Transfer], synced: bool
 ) -> None:
     end = len(slave.data)
-    following = ClassicFollowing(slave.own, segment_bytes=SEGMENT, synced=synced, read=slave.read)
+    following = ClassicFollowing(slave.own, segment_bytes=SEGMENT, synced=synced, log=slave)
     for frame in frames:
         before = bytes(slave.data)
         slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
@@ -219,14 +246,14 @@ def test_without_epochs_only_what_the_master_has_too_is_acknowledged(
 
 
 def greet(slave: Slave, greeting: MasterHandshake, master: Master = OURS) -> None:
-    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    following = Following(synced=False, log=slave)
     slave.carry_out(following.on_handshake(greeting, slave.own, master))
 
 
 def test_an_epoch_is_noted_between_the_bytes_before_it_and_its_own() -> None:
     """When the second append fails, or the process dies, the log does not say that it reached the epoch."""
     slave = Slave(bytes(100), ((1, 0),), 100, 100)
-    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    following = Following(synced=False, log=slave)
     slave.carry_out(following.on_handshake(master_handshake(140, 2, ((1, 0), (2, 120))), slave.own, OURS))
     actions = following.on_frame(transfer(100, 2, 120, 100, b"old" + bytes(17) + b"new"), slave.reach, 0.0)
     note = NoteEpoch(Epoch(2), PhysicalOffset(120))
@@ -265,32 +292,29 @@ def test_a_master_that_lacks_what_is_confirmed_here_cuts_nothing(greeting: Maste
 
 
 def test_without_epochs_the_log_ends_where_the_value_says_and_never_before_it_begins() -> None:
-    slave = Slave(bytes(150), (), 120, 150)
+    slave = Slave(b"a" * 150, (), 120, 150)
     slave.begin, slave.epochs_lost, slave.dispatched = 60, True, 110
     greeting = master_handshake(300, 2, ((1, 0), (2, 100)))
-    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
-    actions = following.on_handshake(greeting, slave.own, OURS)
-    assert [action for action in actions if isinstance(action, Truncate)] == [
-        Truncate(
-            PhysicalOffset(110),
-            "our epochs were lost, and what lies behind is copied again",
-            copied_again=True,
-        )
-    ], "the end of the last whole record, not in the middle of what is confirmed"
-    slave.carry_out(actions)
-    assert (slave.end, slave.epochs, following.agreed) == (110, [], False)
+    following = Following(synced=False, log=slave)
+    slave.carry_out(following.on_handshake(greeting, slave.own, OURS))
+    assert (slave.end, slave.epochs, following.agreed) == (210, [], False)
     begin = following.ack(slave.reach)
     assert begin is not None
     assert begin < 110, "what is here is compared first"
-    frame = transfer(begin, 2, 100, 110, bytes(110 - begin) + b"new")
-    slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
+    frame = transfer(begin, 2, 100, 110, b"a" * (110 - begin) + b"new")
+    actions = following.on_frame(frame, slave.reach, 0.0)
+    behind = "our epochs were lost, and what lies behind is copied again"
+    assert actions[0] == Truncate(PhysicalOffset(110), behind, copied_again=True), (
+        "the end of the last whole record, not in the middle of what is confirmed"
+    )
+    slave.carry_out(actions)
     assert (slave.end, slave.epochs, following.agreed) == (113, [(1, 0), (2, 100)], True)
 
 
 def test_without_epochs_an_empty_log_takes_the_masters() -> None:
     slave = Slave(b"", (), 0, 0)
     slave.epochs_lost = True
-    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    following = Following(synced=False, log=slave)
     greeting = master_handshake(300, 2, ((1, 0), (2, 100)))
     actions = following.on_handshake(greeting, slave.own, OURS)
     assert [action.entries for action in actions if isinstance(action, LearnEpochs)] == [()], "they are found"
@@ -303,7 +327,7 @@ def test_without_epochs_a_log_that_an_unclean_election_left_does_not_go_on_in_th
     without, the master's bytes were put behind it, and both were confirmed (swarm, seed 14242)."""
     slave = Slave(b"a" * 100 + b"b" * 20, (), 120, 120)
     slave.epochs_lost, slave.dispatched = True, 120
-    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    following = Following(synced=False, log=slave)
     greeting = master_handshake(300, 4, ((1, 0), (4, 100)))
     slave.carry_out(following.on_handshake(greeting, slave.own, OURS))
     begin = following.ack(slave.reach)
@@ -313,6 +337,129 @@ def test_without_epochs_a_log_that_an_unclean_election_left_does_not_go_on_in_th
     assert slave.reseed is not None
     assert "differs from the master's at 100" in slave.reseed.why
     assert (slave.end, slave.epochs, following.agreed) == (120, [], False)
+
+
+def a_log_without_epochs(data: bytes, confirmed: int | None = None) -> Slave:
+    slave = Slave(data, (), len(data) if confirmed is None else confirmed, len(data))
+    slave.epochs_lost = True
+    return slave
+
+
+def compare(slave: Slave, theirs: bytes, master: Master = OURS, start: int = 100) -> Following:
+    """Meet a master whose log is ``theirs``, and whose second epoch begins at ``start``."""
+    following = Following(synced=False, log=slave)
+    greeting = master_handshake(len(theirs), 4, ((1, 0), (4, start)))
+    slave.carry_out(following.on_handshake(greeting, slave.own, master))
+    if slave.reseed is None:
+        at = following.ack(slave.reach)
+        assert at is not None
+        slave.carry_out(following.on_frame(transfer(at, 4, start, 0, theirs[at:]), slave.reach, 0.0))
+    return following
+
+
+FAR = 100_000
+"""More bytes than are compared when nothing is wrong with them."""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (b"b" * (FAR + 100) + bytes(FAR), b"c" * FAR + bytes(FAR + 100)),  # blank where both end
+        (b"b" * FAR + b"!" * FAR, b"c" * (2 * FAR)),  # ours is rotten there
+    ],
+)
+def test_what_is_blank_or_damaged_proves_nothing_and_a_record_further_back_is_compared(
+    ours: bytes, theirs: bytes
+) -> None:
+    slave = a_log_without_epochs(b"a" * 100 + ours)
+    following = compare(slave, b"a" * 100 + theirs + b"C" * 500)
+    assert slave.reseed is not None
+    assert "differs from the master's" in slave.reseed.why
+    assert (slave.end, slave.epochs, following.agreed) == (100 + len(ours), [], False)
+    same = a_log_without_epochs(b"a" * 100 + ours)
+    assert compare(same, b"a" * 100 + ours.replace(b"!", b"b") + b"C" * 500).agreed
+
+
+def test_a_byte_known_to_be_damaged_hides_no_other_record() -> None:
+    slave = a_log_without_epochs(b"a" * 100 + b"b" * 900)
+    slave.damaged = {995}
+    compare(slave, b"a" * 100 + b"c" * 900)
+    assert slave.reseed is not None
+    same = a_log_without_epochs(b"a" * 100 + b"b" * 900)
+    same.damaged = {995}
+    assert compare(same, b"a" * 100 + b"b" * 890 + b"c" * 20).agreed
+
+
+def test_a_log_with_nothing_to_compare_does_not_go_on() -> None:
+    slave = a_log_without_epochs(b"a" * 100 + bytes(100))
+    assert compare(slave, b"a" * 100 + bytes(200)).agreed, "the master's first epoch begins before"
+    slave = a_log_without_epochs(b"a" * 100 + bytes(100))
+    greet(slave, master_handshake(300, 4, ((4, 100),)))
+    assert slave.reseed is not None
+    assert "no whole record to compare between 100 and its end at 200" in slave.reseed.why
+    assert slave.reseed.lacks_confirmed
+
+
+@pytest.mark.parametrize("epochs", [((1, 0), (4, 100)), ((4, 300),)])
+def test_nothing_is_cut_before_the_master_is_seen_to_have_what_is_before_it(
+    epochs: tuple[tuple[int, int], ...],
+) -> None:
+    slave = a_log_without_epochs(b"a" * 100 + b"b" * 100, confirmed=150)
+    following = Following(synced=False, log=slave)
+    slave.carry_out(following.on_handshake(master_handshake(600, 4, epochs), slave.own, OURS))
+    if slave.reseed is None:
+        theirs = b"a" * 100 + b"c" * 500
+        at = following.ack(slave.reach)
+        assert at is not None
+        slave.carry_out(following.on_frame(transfer(at, 4, 100, 0, theirs[at:]), slave.reach, 0.0))
+    assert slave.reseed is not None
+    assert (slave.cut_to, slave.end) == (None, 200)
+
+
+def test_without_epochs_too_the_refusal_says_that_the_master_lacks_what_is_confirmed() -> None:
+    """So ``autoReseed`` puts nothing aside, and the event is told."""
+    slave = a_log_without_epochs(b"a" * 100 + b"b" * 100)
+    compare(slave, b"a" * 100 + b"c" * 500)
+    assert slave.reseed is not None
+    assert (slave.reseed.master_end, slave.reseed.lacks_confirmed) == (100, True)
+    real = a_log_without_epochs(b"a" * 100 + b"b" * 100)
+    compare(real, b"a" * 100 + b"c" * 500, REAL)
+    assert real.reseed is not None
+    assert not real.reseed.lacks_confirmed, "a RocketMQ master may have confirmed it alone"
+    shorter = a_log_without_epochs(b"a" * 200)
+    greet(shorter, master_handshake(150, 4, ((1, 0), (4, 100))))
+    assert shorter.reseed is not None
+    assert (shorter.reseed.master_end, shorter.reseed.lacks_confirmed) == (150, True)
+    assert "leaves ours at 150, and ours is confirmed up to 200" in shorter.reseed.why
+
+
+def test_a_record_that_is_rotten_at_the_master_is_no_other_history() -> None:
+    slave = a_log_without_epochs(b"a" * 200)
+    assert compare(slave, b"a" * 155 + b"!" + b"a" * 444).agreed, "one behind it is the same"
+    slave = a_log_without_epochs(b"a" * 200)
+    with pytest.raises(PeerError, match="no readable record at 195"):
+        compare(slave, b"a" * 195 + b"!" + b"a" * 404)
+    assert (slave.reseed, slave.cut_to, slave.end) == (None, None, 200)
+
+
+def test_what_the_master_holds_back_is_waited_for() -> None:
+    """It sends no bytes known to be damaged while another replica can mend them."""
+    slave = a_log_without_epochs(b"a" * 200)
+    following = Following(synced=False, log=slave)
+    slave.carry_out(following.on_handshake(master_handshake(300, 4, ((1, 0), (4, 100))), slave.own, OURS))
+    assert following.ack(slave.reach) == 1
+    slave.carry_out(following.on_frame(transfer(1, 4, 100, 0, b"a" * 149), slave.reach, 0.0))
+    slave.carry_out(following.on_frame(transfer(150, 4, 100, 0, b""), slave.reach, 1.0))
+    with pytest.raises(PeerError, match="goes on behind 150, and sends nothing"):
+        following.on_frame(transfer(150, 4, 100, 0, b""), slave.reach, 1.0 + COMPARE_WAIT_MS)
+    assert slave.reseed is None
+
+
+def test_a_record_that_is_rotten_here_is_passed_over_and_noted() -> None:
+    slave = a_log_without_epochs(b"a" * 155 + b"!" + b"a" * 44)
+    following = compare(slave, b"a" * 300)
+    assert following.agreed
+    assert slave.noted == [150]
 
 
 @pytest.mark.parametrize("master", [REAL, Master(Epoch(9), followed_rocketmq=True)])
@@ -326,7 +473,7 @@ def test_where_a_real_master_may_have_confirmed_the_cut_is_made(master: Master) 
 def test_with_sync_flush_the_first_report_waits_until_all_of_the_log_is_on_disk() -> None:
     """It says where the stream goes on: what lies behind it the master would send again."""
     slave = Slave(bytes(150), ((1, 0),), 100, 140)
-    following = Following(segment_bytes=SEGMENT, synced=True, read=slave.read)
+    following = Following(synced=True, log=slave)
     slave.carry_out(following.on_handshake(master_handshake(150, 1, ((1, 0),)), slave.own, OURS))
     assert following.ack(slave.reach) is None
     assert following.ack(slave.reach, always=True) is None

@@ -7,8 +7,10 @@ import pytest
 
 from chaos.sim.disk import Machine
 from ha.slave.own_log import LogActions
+from model.ids import PhysicalOffset
+from store.files.damage import DamagedRange
 from tests.sim.kept import ALL, MAJORITY, TWO, Kept
-from tests.sim.world import simulated
+from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -129,3 +131,74 @@ async def test_in_counted_mode_one_without_epochs_counts_as_dead_and_comes_back(
     world.quiet = True
     await asyncio.sleep(3)
     assert world.stored(has_all) == world.stored(behind) == world.stored(master)
+
+
+class Unclean(Kept):
+    """A group that elects whoever is there."""
+
+    def __init__(self, mode: dict[str, str]) -> None:
+        self.modes = {}
+        self._keys = dict(mode)
+        World.__init__(self, 4, self._keys, None, {"enableElectUncleanMaster": "true"}, 2)
+        self.modes = {node.name: mode for node in self.cluster.of("broker")}
+        self.acked = []
+        self.quiet = False
+        self._operator = None
+
+
+async def two_histories(world: Unclean) -> tuple[str, str, bytes]:
+    """A master that answered alone comes back without epochs, to one that led meanwhile and wrote over 64 KiB
+    of its own. Returns the two, and the log of the first."""
+    cluster = world.cluster
+    first = cluster.master()
+    assert first is not None
+    second = next(node.name for node in cluster.of("broker") if node.name != first)
+    world.send_on()
+    await asyncio.sleep(1)
+    cluster.kill(second)
+    await asyncio.sleep(4)
+    world.quiet = True
+    await asyncio.sleep(6)  # what is confirmed is noted
+    log = world.broker(first).store.log
+    held = b"".join(log.read(at, 1 << 16) for at in range(0, log.end, 1 << 16))
+    assert log.end > 80_000
+    cluster.kill(first)
+    await asyncio.sleep(1)
+    world.start(second)
+    leads = lambda: None if cluster.master() == second else "it does not lead"  # noqa: E731
+    assert await cluster.until(leads, 20.0) is None
+    world.quiet = False
+    world.send_on()
+    longer = lambda: None if world.broker(second).store.log.end > len(held) + 3000 else "it is short"  # noqa: E731
+    assert await cluster.until(longer, 60.0) is None
+    world.quiet = True
+    rot_epochs(cluster.nodes[first].machine)
+    world.start(first)
+    await world.serves(first)
+    return first, second, held
+
+
+def holds(world: Kept, name: str, held: bytes) -> bool:
+    log = world.broker(name).store.log
+    return held == b"".join(log.read(at, 1 << 16) for at in range(0, log.end, 1 << 16))
+
+
+@simulated(lambda: Unclean({"autoReseed": "true"}))
+async def test_what_an_unclean_election_left_without_epochs_is_neither_cut_nor_put_aside(
+    world: Unclean,
+) -> None:
+    first, _, held = await two_histories(world)
+    await asyncio.sleep(20)
+    assert "differs from the master's" in (world.broker(first).ha.needs_reseed or "")
+    assert holds(world, first, held)
+
+
+@simulated(lambda: Unclean(ALL))
+async def test_a_damaged_record_does_not_let_a_log_of_another_history_go_on(world: Unclean) -> None:
+    first, second, held = await two_histories(world)
+    at = PhysicalOffset(len(held) - 3000)
+    world.broker(first).store.damage.note([DamagedRange(at, at + 208, "crc_mismatch")])
+    await asyncio.sleep(20)
+    assert world.broker(first).ha.needs_reseed is not None
+    assert holds(world, first, held)
+    assert world.cluster.members() == [second]

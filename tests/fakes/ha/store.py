@@ -87,6 +87,10 @@ class FakeLog:
         at = offset - self.min_offset
         return bytes(self.data[at : at + size_max])
 
+    def whole(self, data: bytes, at: int, offset: int) -> int:
+        """Records end where ten divides the offset; what is there of one counts as one."""
+        return min(10 - offset % 10, len(data) - at)
+
 
 class FakeStore:
     """Records have ``record_bytes`` each; a sync happens when ``flush`` is called."""
