@@ -7,8 +7,8 @@ too short for belongs to its ``short_tail``; what retention removed from every l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from audit.bounded import NO_REST, Rest
@@ -102,7 +102,7 @@ def check(
     for table in log.acked(
         ledger, [SearchedView(views[at], facts.replicas[at].start) for at in asked], again
     ):
-        wrong: dict[tuple[int, str], dict[int, Row]] = {}
+        wrong: dict[int, dict[str, dict[int, Row]]] = {}
         gone: set[int] = set()
         for row in table.to_pylist():
             at = asked[row["asked"]]
@@ -111,10 +111,10 @@ def check(
                 continue
             for replica in [at, *(shared if at == facts.reference else [])]:
                 if not places.lacks(row, facts.replicas[replica]):
-                    wrong.setdefault((row["line"], row["fault"]), {})[replica] = row
+                    wrong.setdefault(row["line"], {}).setdefault(row["fault"], {})[replica] = row
         expired += len(gone)
-        for (line, _), rows_of in wrong.items():
-            for f in _of_message(places, set(views), rows_of):
+        for line, faults in wrong.items():
+            for f in _of_message(places, set(views), faults):
                 orders.note(line, f)
                 found.add(line, f)
     return AckedResult([orders.explained(f) for f in found.findings()], expired)
@@ -139,20 +139,27 @@ def _sharing(facts: Facts, views: dict[int, View]) -> list[int]:
     ]
 
 
-def _of_message(places: _Places, every: set[int], rows_of: dict[int, Row]) -> list[Finding]:
-    """One row when no replica that should hold the message has it right, else one a replica."""
+def _of_message(places: _Places, every: set[int], faults: dict[str, dict[int, Row]]) -> Iterator[Finding]:
+    """One row where no replica that should hold the message has it right, else one a replica. ``faults``: by
+    replica each. Where some lack it and the others have it altered, each copy is wrong in its way."""
     facts = places.facts
-    row = next(iter(rows_of.values()))
-    where = places.where(row)
-    covering = {at for at in every if where < 0 or facts.replicas[at].start <= where < facts.replicas[at].end}
-    if covering <= set(rows_of):
-        name = "*" if len(facts.replicas) > 1 else facts.replicas[facts.reference].name
-        return [_finding(facts, name, facts.reference, row, where, 0)]
-    copies = facts.votes(covering - set(rows_of), where)
-    return [
-        _finding(facts, facts.replicas[at].name, at, row_of, where, copies)
-        for at, row_of in sorted(rows_of.items())
-    ]
+    bad = {at for fault in ("missing", "mismatch") for at in faults.get(fault, ())}
+    for fault in (fault for fault in KINDS if fault in faults):
+        rows_of = faults[fault]
+        row = next(iter(rows_of.values()))
+        where = places.where(row)
+        covering = {
+            at for at in every if where < 0 or facts.replicas[at].start <= where < facts.replicas[at].end
+        }
+        right = covering - bad - set(rows_of)
+        if covering <= set(rows_of) or (fault == "missing" and not right):
+            name = "*" if len(facts.replicas) > 1 else facts.replicas[facts.reference].name
+            f = _finding(facts, name, facts.reference, row, where, 0)
+            yield f if covering <= set(rows_of) else replace(f, ambiguous=True)
+            continue
+        copies = facts.votes(right, where)
+        for at, row_of in sorted(rows_of.items()):
+            yield _finding(facts, facts.replicas[at].name, at, row_of, where, copies)
 
 
 class _Orders:

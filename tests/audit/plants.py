@@ -153,6 +153,14 @@ def _same_body_damage_everywhere(stores: list[Path], writer: LogWriter) -> None:
         patch(store, _at(writer, 5) + 90, b"?")
 
 
+def _lost_in_two_ways(stores: list[Path], writer: LogWriter) -> None:
+    """No replica has it right: one altered it, the others lack it."""
+    at = _at(writer, 5)
+    patch(stores[0], at + 90, b"?")
+    for store in stores[1:]:
+        patch(store, at, bytes(struct.unpack(">i", look(store, at, 4))[0]))
+
+
 def _p(name: str, do: Callable[[list[Path], LogWriter], None], *expected: tuple[str, str, str]) -> Plant:
     return Plant(name, do, frozenset(expected))
 
@@ -184,6 +192,13 @@ PLANTS = [
         ("crc_mismatch", "error", "r0"),
         ("crc_mismatch", "error", "r1"),
         ("crc_mismatch", "error", "r2"),
+    ),
+    _p(
+        "lost in two ways",
+        _lost_in_two_ways,
+        ("crc_mismatch", "error", "r0"),
+        ("unreadable_region", "error", "r1"),
+        ("unreadable_region", "error", "r2"),
     ),
 ]
 
