@@ -20,7 +20,7 @@ CUTS_MAX: Final = 64
 
 
 def reference_of(replicas: list[Replica], digests: pa.Table | None = None) -> int:
-    """The most advanced log: the last epoch that wrote anything, then the end.
+    """The most advanced log: the last epoch, be it one that wrote nothing yet, then the end.
 
     Of several equally advanced, one without holes whose digests agree with most of the others: what is wrong
     with one copy then shows up once, as that copy's fault.
@@ -30,7 +30,7 @@ def reference_of(replicas: list[Replica], digests: pa.Table | None = None) -> in
     def rank(at: int) -> tuple[bool, int, int, int, int, int, int]:
         r = replicas[at]
         missing = sum(end - begin for begin, end in r.holes)
-        return (not r.empty, r.epoch_at(r.end - 1), r.end, -missing, agreeing[at], -r.start, -at)
+        return (not r.empty, r.epoch_at(r.end), r.end, -missing, agreeing[at], -r.start, -at)
 
     return max(range(len(replicas)), key=rank)
 

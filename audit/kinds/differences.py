@@ -13,7 +13,6 @@ from audit.intervals import Interval
 from audit.kinds.damage import DAMAGE, MERGED
 from audit.kinds.facts import Facts
 from audit.kinds.histories import consistent_point, last_epoch
-from audit.reading.beside import CHECKPOINT
 from audit.reading.layout import Replica
 
 AckedIn = Callable[[int, int, int | None], int]
@@ -282,10 +281,8 @@ def _of_suffix(
 
 def _confirmed(r: Replica, begin: int, *, later: bool) -> bool:
     """Does a log's own confirmOffset say that somebody was promised what it has from here on? Without one,
-    only a ``later`` epoch of the others tells that an election went before. A checkpoint that cannot be right
-    may have said it."""
-    unknown = bool(r.checkpoint_problem) or CHECKPOINT in r.closed
-    return r.confirmed > begin or unknown or (r.confirmed == 0 and not later)
+    only a ``later`` epoch of the others tells that an election went before."""
+    return r.promised > begin or (r.confirmed == 0 and not later)
 
 
 def _epoch(r: Replica, offset: int) -> str:

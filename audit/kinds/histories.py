@@ -11,11 +11,10 @@ from typing import Final, NamedTuple
 from audit.compare import Cursor, covering_start
 from audit.intervals import Interval, in_both
 from audit.plan import covered
-from audit.reading.layout import Replica, segment_reader
+from audit.reading.layout import ALL, Replica, segment_reader
 from audit.reading.storage import open_storage
 
-NEVER: Final = 1 << 62
-"""Behind every log's end."""
+NEVER: Final = ALL
 _ASKED: Final = 8
 """So many records of two logs are compared."""
 
@@ -25,7 +24,7 @@ class Histories:
 
     def __init__(self, replicas: list[Replica], reference: int) -> None:
         self._replicas, self._reference = replicas, reference
-        self._parted: dict[tuple[int, int], int] = {}
+        self._asked: dict[tuple[int, int], tuple[int, bool | None]] = {}
 
     def left(self, at: int) -> int:
         """From where on a log is of a history that the group left. Raises OSError."""
@@ -37,14 +36,24 @@ class Histories:
 
     def parted(self, one: int, other: int) -> int:
         """From where on two logs are of two histories; ``NEVER``: nothing says so. Raises OSError."""
+        begin, apart = self._ask(one, other)
+        return begin if apart else NEVER
+
+    def shared(self, one: int, other: int) -> int:
+        """How far two logs are of one history. Where their epoch files part, and nothing that both have is
+        sound enough to tell, nobody knows of what is behind. Raises OSError."""
+        begin, apart = self._ask(one, other)
+        return NEVER if apart is False else begin
+
+    def _ask(self, one: int, other: int) -> tuple[int, bool | None]:
+        """Where epoch files part, and whether the logs do; None: what they hold does not tell."""
         pair = min(one, other), max(one, other)
-        if pair not in self._parted:
+        if pair not in self._asked:
             a, b = self._replicas[pair[0]], self._replicas[pair[1]]
             begin = parted_by_epochs(a, b)
             earlier, later = (a, b) if last_epoch(a) < last_epoch(b) else (b, a)
-            apart = begin < NEVER and _go_apart(later, earlier, begin)
-            self._parted[pair] = begin if apart else NEVER
-        return self._parted[pair]
+            self._asked[pair] = begin, begin < NEVER and _go_apart(later, earlier, begin)
+        return self._asked[pair]
 
     def untold(self, one: int, other: int) -> bool:
         """May two logs be of two histories, of which the epoch file of one would tell?"""
@@ -58,8 +67,8 @@ def tells(r: Replica) -> bool:
 
 
 def last_epoch(r: Replica) -> int:
-    """The one that wrote its last byte."""
-    return r.epoch_at(r.end - 1)
+    """The last one of its file, also if it wrote nothing yet: it begins at the log's end then."""
+    return r.epoch_at(r.end)
 
 
 def parted_by_epochs(a: Replica, b: Replica) -> int:
@@ -84,10 +93,10 @@ def _epoch_ends(replica: Replica) -> dict[tuple[int, int], int]:
     return dict(zip(replica.epochs, starts, strict=True)) if replica.epochs else {}
 
 
-def _go_apart(later: Replica, earlier: Replica, begin: int) -> bool:
+def _go_apart(later: Replica, earlier: Replica, begin: int) -> bool | None:
     """Are two logs of two histories, in what both hold from ``begin`` on? Two histories share no record:
     their times and hosts differ. So one that is equal proves one history, and of those that differ only sound
-    ones prove two: the first, the last and some between are asked."""
+    ones prove two: the first, the last and some between are asked. None: neither is proved."""
     both = [(max(a, begin), b) for a, b in in_both(covered(later), covered(earlier)) if b > begin]
     apart = False
     for place in _places(both):
@@ -97,7 +106,7 @@ def _go_apart(later: Replica, earlier: Replica, begin: int) -> bool:
         # One place, size and time: a record of which bytes changed that no CRC covers.
         alike = (one.start, len(one.raw), one.stamp_ms) == (other.start, len(other.raw), other.stamp_ms)
         apart |= one.sound and other.sound and not alike
-    return apart
+    return apart or None
 
 
 def _places(stretches: list[Interval]) -> list[int]:

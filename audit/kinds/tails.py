@@ -22,14 +22,17 @@ BLOCK_BYTES: Final = 512
 
 def tail_target(replicas: Sequence[Replica], acked_end: int) -> int:
     """How far every log of one history should reach: what is confirmed, what was acknowledged, what most of
-    them hold."""
-    ends = sorted((r.end for r in replicas if not r.empty), reverse=True)
+    them hold. Most may lack more than a live log lags: then the longest tells."""
+    held = [r for r in replicas if not r.empty]
+    ends = sorted((r.end for r in held), reverse=True)
     if not ends:
         return 0
-    confirmed = max((min(r.confirmed, r.end) for r in replicas), default=0)
+    confirmed = max((min(r.promised, r.end) for r in replicas), default=0)
     settled = confirmed > 0 and all(r.clean for r in replicas)
     most = ends[len(ends) // 2] if len(ends) > 2 else (ends[-1] if settled else ends[0])
-    return max(confirmed, acked_end, most, ends[-1])
+    target = max(confirmed, acked_end, most, ends[-1])
+    longer = [r for r in held if r.end > target]
+    return ends[0] if any(_is_far(r, longer) for r in held if r.end == most) else target
 
 
 def rotten(own: Replica, others: Sequence[Replica]) -> bool:
@@ -140,8 +143,8 @@ def of_group(facts: Facts) -> list[int]:
 
 
 def left_by_election(replicas: Sequence[Replica], at: int) -> int:
-    """From where on a later epoch, of which nothing is written yet, cuts a log; -1: none does. What its own
-    confirmOffset promised is not cut without a word."""
+    """From where on a later epoch, of which nothing is written yet, cuts a log; -1: none does. What may have
+    been promised is not cut without a word."""
     r = replicas[at]
     starts = [
         start
@@ -151,7 +154,7 @@ def left_by_election(replicas: Sequence[Replica], at: int) -> int:
         if epoch > r.epochs[-1][0] and start == other.end < r.end
     ]
     begin = min(starts, default=-1)
-    return begin if r.confirmed <= begin else -1
+    return begin if r.promised <= begin else -1
 
 
 def nothing(records: int) -> list[Finding]:
@@ -187,7 +190,7 @@ def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail, *, run
     if acked.records or r.confirmed > r.end:
         return ERROR
     longer = [other for other in replicas if other.end > r.end]
-    if any(min(other.confirmed, other.end) > r.end for other in longer):
+    if any(min(other.promised, other.end) > r.end for other in longer):
         return WARN
     if _is_far(r, longer):
         return WARN

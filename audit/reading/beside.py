@@ -39,7 +39,7 @@ from audit.reading.config_tables import (
     problem_of,
 )
 from audit.reading.layout import parse_epochs
-from audit.reading.seals import CHECKPOINT_PARTS, is_sealed_by, seal_problem
+from audit.reading.seals import CHECKPOINT_MARK, CHECKPOINT_PARTS, is_sealed_by, seal_problem
 from audit.reading.storage import Storage, names_in, open_storage
 
 _BOOT: Final[dict[str, tuple[type, ...]]] = {
@@ -191,7 +191,7 @@ class _Look:
         )
 
     def _checkpoint(self, file: str, raw: bytes) -> str:
-        problem = self._sealed(file, raw, b"KQ02", CHECKPOINT_PARTS, 88)
+        problem = self._sealed(file, raw, CHECKPOINT_MARK, CHECKPOINT_PARTS, 88)
         if not problem and file in self._found.sealed:
             self._found.settled, self._found.indexed = struct.unpack_from(">2q", raw, 72)
             self._found.log_start = _log_start(raw)

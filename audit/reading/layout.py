@@ -20,7 +20,7 @@ from typing import Final
 from audit.numbers import LAST, PLACE_LAST, of_digits
 from audit.reading.record import MAGIC_V1, MAGIC_V2, Parsed, Record, parse
 from audit.reading.scan import WINDOW_BYTES, Read, find_record, skip_sound, window
-from audit.reading.seals import PAGE_BYTES, checkpoint_problem
+from audit.reading.seals import CHECKPOINT_MARK, PAGE_BYTES, checkpoint_problem, is_sealed_by
 from audit.reading.storage import Storage, StoreSpec, UnfitFileError, names_in, open_storage
 from audit.sources.compressed import CannotUnpackError
 
@@ -34,6 +34,9 @@ MADE_OF_LOG: Final = {
 }
 """How deep the files lie."""
 UNREADABLE: Final = "cannot be read: "
+ALL: Final = 1 << 62
+"""Behind every log's end."""
+_CHECKPOINT: Final = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Replica:
     end: int = 0
     confirmed: int = 0  # from the checkpoint; 0 = unknown, as by one that is not as it was written
     checkpoint_problem: str = ""
+    sealed: bool | None = None  # is the checkpoint keelmq's; None: there is none, or nothing in it
     clean: bool = True  # no abort file: stopped in an orderly way
     epochs: list[tuple[int, int]] = field(default_factory=list)  # none where there is an ``epoch_problem``
     epoch_problem: str = ""
@@ -77,6 +81,13 @@ class Replica:
         return self.end <= self.start
 
     @property
+    def promised(self) -> int:
+        """Up to where somebody may have been promised what the log has. A checkpoint that is not as it was
+        written, cannot be read, or is gone takes no promise back: it may have said anything."""
+        unknown = bool(self.checkpoint_problem) or _CHECKPOINT in self.closed
+        return ALL if unknown else self.confirmed
+
+    @property
     def of_epochs(self) -> bool:
         """Has the store an epoch file, be it one that says nothing?"""
         return bool(self.epochs or self.epoch_problem)
@@ -93,11 +104,12 @@ class Replica:
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that wrote ``offset``; -1 when the file does not say."""
-        found = -1
-        for epoch, start in self.epochs:
-            if start <= offset:
-                found = epoch
-        return found
+        entry = self.entry_at(offset)
+        return entry[0] if entry is not None else -1
+
+    def entry_at(self, offset: int) -> tuple[int, int] | None:
+        """The same with its start."""
+        return next((entry for entry in reversed(self.epochs) if entry[1] <= offset), None)
 
     def covers(self, begin: int, end: int) -> bool:
         return (
@@ -160,17 +172,18 @@ def _no_folders(storage: Storage) -> dict[str, str]:
 def _read_checkpoint(storage: Storage, replica: Replica) -> None:
     """Twice if it is not as it was written: a running broker may have been writing it. Then none of its
     numbers counts."""
-    if not storage.exists("checkpoint"):
+    if not storage.exists(_CHECKPOINT):
         return
     for _ in range(2):
         try:
-            raw = storage.read("checkpoint", 0, PAGE_BYTES + 1)
+            raw = storage.read(_CHECKPOINT, 0, PAGE_BYTES + 1)
         except FileNotFoundError:
             return  # it was taken just now
         except OSError as error:
-            replica.closed["checkpoint"] = error.strerror or str(error)
+            replica.closed[_CHECKPOINT] = error.strerror or str(error)
             return
         replica.checkpoint_problem = checkpoint_problem(raw) if raw else ""
+        replica.sealed = is_sealed_by(raw, CHECKPOINT_MARK) if raw else None
         if raw and not replica.checkpoint_problem:
             replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
             return
@@ -278,6 +291,7 @@ def _leave_out(replica: Replica, out: list[Segment]) -> bool:
 
 def find_ends(replicas: list[Replica]) -> None:
     """Fill in ``end``, ``torn``, ``skipped``, ``holes`` of every replica; they share one segment size."""
+    _miss_checkpoints(replicas)
     sizes = Counter(s.size_bytes for r in replicas for s in r.segments)
     # Most files have the size they were made with; one that was cut or grew is what is wrong.
     size = max(sizes, key=lambda size: (sizes[size], size), default=0)
@@ -296,6 +310,14 @@ def find_ends(replicas: list[Replica]) -> None:
         _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
 
 
+def _miss_checkpoints(replicas: list[Replica]) -> None:
+    """A keelmq that opens a store makes a checkpoint first: where the others' are keelmq's, a log without one
+    lost it, and what it promised."""
+    for replica in replicas if any(r.sealed for r in replicas) else ():
+        if replica.sealed is None and replica.segments:
+            replica.checkpoint_problem = "it is gone"
+
+
 def _set_strays_aside(replica: Replica, size: int) -> None:
     """Segments begin at multiples of their size: what begins elsewhere lies over others, and would be looked
     for on all replicas. Of a store that has segments of another size the bases are told by that."""
@@ -312,7 +334,7 @@ def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
     and what stands there is no record that was damaged."""
     for begin, _ in replica.skipped:
         ends_there = any(r.end == begin for r in others) and not any(r.end > begin for r in others)
-        if ends_there and replica.confirmed <= begin and _was_cut(replica, begin):
+        if ends_there and replica.promised <= begin and _was_cut(replica, begin):
             replica.left_over = (begin, replica.end)
             replica.end = begin
             replica.skipped = [s for s in replica.skipped if s[0] < begin]

@@ -6,6 +6,7 @@ import zlib
 from typing import Final
 
 PAGE_BYTES: Final = 4096
+CHECKPOINT_MARK: Final = b"KQ02"
 CHECKPOINT_PARTS: Final = ((0, 40), (72, 88))
 """What the CRC of a checkpoint is of."""
 
@@ -29,4 +30,4 @@ def is_sealed_by(raw: bytes, mark: bytes) -> bool:
 
 
 def checkpoint_problem(raw: bytes) -> str:
-    return seal_problem(raw, b"KQ02", CHECKPOINT_PARTS, 88)
+    return seal_problem(raw, CHECKPOINT_MARK, CHECKPOINT_PARTS, 88)

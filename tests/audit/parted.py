@@ -18,7 +18,7 @@ from audit.run import Report
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.plants import ledger_at, run_local
-from tests.audit.stores import SEGMENT, LogWriter, look, patch, write_checkpoint, write_epochs
+from tests.audit.stores import SEGMENT, LogWriter, cut, look, patch, write_checkpoint, write_epochs
 
 SENT_AGAIN = 0.3
 """Of the messages behind a parting, how many come again to the next master, with the same key and body."""
@@ -141,12 +141,7 @@ def _copy(rng: random.Random, store: Path, history: History) -> Copy:
     own = [end for end in ends if end > max(history.epochs[-1][1], min(history.left, ends[-1] - 1))]
     end = rng.choice(own) if rng.random() < 0.3 else ends[-1]
     shutil.copytree(history.log.root, store)
-    for file in (store / "commitlog").iterdir():
-        base = int(file.name)
-        if base >= end:
-            file.unlink()
-        elif end < base + SEGMENT:
-            patch(store, end, bytes(base + SEGMENT - end))
+    cut(store, end)
     return Copy(store, history, end)
 
 

@@ -183,6 +183,28 @@ def copies(root: Path, count: int = 3) -> list[Path]:
     return paths
 
 
+def kept(
+    log: LogWriter, store: Path, epochs: list[tuple[int, int]], confirmed: int, end: int | None = None
+) -> Path:
+    """A running replica's store, which has the log up to ``end``."""
+    shutil.copytree(log.root, store)
+    cut(store, log.end if end is None else end)
+    write_checkpoint(store, confirmed)
+    write_epochs(store, epochs)
+    (store / "abort").touch()
+    return store
+
+
+def cut(store: Path, end: int) -> None:
+    """Take all that stands behind ``end`` off its log."""
+    for file in (store / "commitlog").iterdir():
+        base = int(file.name)
+        if base >= end:
+            file.unlink()
+        elif end < base + SEGMENT:
+            patch(store, end, bytes(base + SEGMENT - end))
+
+
 def patch(root: Path, offset: int, data: bytes, segment: int = SEGMENT) -> None:
     """Overwrite bytes at a physical offset."""
     base = offset // segment * segment
