@@ -10,7 +10,7 @@ from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.kinds.histories import parted_by_epochs
 from audit.reading.beside import EPOCHS
-from audit.reading.layout import UNREADABLE
+from audit.reading.layout import UNREADABLE, Replica
 
 
 def epochs(facts: Facts) -> list[Finding]:
@@ -29,7 +29,8 @@ def _mismatches(facts: Facts) -> list[Finding]:
     """One row a replica: where it first tells another epoch than the group's.
 
     Behind the place where histories part the later one is the group's, whatever most tell. Before it most
-    tell. What has no epoch has no vote."""
+    tell; but none is wrong that knows an epoch more than they: a file loses entries, and gains none. What has
+    no epoch has no vote."""
     replicas, told = facts.replicas, _told(facts)
     found: dict[int, Finding] = {}
     for begin, end in _stretches(facts, told):
@@ -37,6 +38,7 @@ def _mismatches(facts: Facts) -> list[Finding]:
         left = [at for at in told if facts.histories.with_group(at, begin)]
         best, votes, tied = _most([says[at] for at in left], says.get(facts.reference))
         open_ = tied or _few_are_later(facts, told, begin, best)
+        most = [replicas[at] for at in left if says[at] == best]
         for at in told:
             if says[at] != best and at not in found:
                 found[at] = facts.at(
@@ -47,7 +49,7 @@ def _mismatches(facts: Facts) -> list[Finding]:
                     end,
                     expected=str(best),
                     found=str(says[at]) if says[at] >= 0 else "no epoch",
-                    ambiguous=open_ and at in left,
+                    ambiguous=(open_ or _knows_more(replicas[at], most, begin)) and at in left,
                     copies=votes,
                 )
     return list(found.values())
@@ -72,6 +74,12 @@ def _few_are_later(facts: Facts, told: list[int], begin: int, best: int) -> bool
     reference = facts.replicas[facts.reference]
     parted = any(parted_by_epochs(reference, facts.replicas[at]) <= begin for at in told)
     return parted and best < reference.epoch_at(begin)
+
+
+def _knows_more(r: Replica, most: list[Replica], begin: int) -> bool:
+    """Does its file hold the epoch that each of these tells for a place, and one since?"""
+    entries = [other.entry_at(begin) for other in most]
+    return all(entry in r.epochs for entry in entries)
 
 
 def _stretches(facts: Facts, told: list[int]) -> Iterator[tuple[int, int]]:

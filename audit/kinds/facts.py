@@ -60,9 +60,10 @@ class Facts:
         return [at for at, r in enumerate(self.replicas) if not r.empty and r.covers(begin, end)]
 
     def copies(self, at: int, begin: int, end: int) -> list[int]:
-        """The others that hold what a replica should hold there: of the same history."""
-        parted = self.histories.parted
-        return [b for b in self.holders(begin, end) if b != at and parted(at, b) >= end]
+        """The others that hold what a replica should hold there: of the same history, for all that is
+        known."""
+        shared = self.histories.shared
+        return [b for b in self.holders(begin, end) if b != at and shared(at, b) >= end]
 
     @cached_property
     def owners(self) -> dict[tuple[int, str], int]:
