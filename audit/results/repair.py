@@ -261,6 +261,7 @@ _BY_HAND: Final = {
     "consumer_offset_beyond": "keelmq consumer reset GROUP TOPIC sets the group back to what is there.",
     "crc_mismatch": "No replica holds a good copy: look in a backup (keelmq backup restore).",
     "unreadable_region": "No replica holds a good copy: look in a backup (keelmq backup restore).",
+    "phys_offset_mismatch": "No replica holds a good copy: look in a backup (keelmq backup restore).",
 }
 
 

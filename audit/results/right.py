@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from audit.findings import Finding, Spans
+from audit.findings import INFO, Finding, Spans
 from audit.intervals import Interval
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import Replica
@@ -59,10 +59,12 @@ class Right:
         self._stretches: dict[str, set[Interval]] = {r.name: set() for r in replicas}
         self._own_way: dict[str, list[Interval]] = {r.name: [] for r in replicas}
         self._misleading: set[str] = set()
+        self._short = {f.replica for f in findings if f.kind == "short_tail" and _is_fault(f)}
         self._linked = {f.replica for f in findings if f.kind == "same_file"}
         self._plain = {r.name for r in replicas if _is_plain(r)}
         self._epochs_are_open = any(f.kind == "epoch_mismatch" and f.ambiguous for f in findings)
         self._other_epochs = _of_other_epochs(findings, replicas)
+        self._wrong_epochs = {f.replica for f in findings if f.kind in _OF_EPOCHS and not f.ambiguous}
         for f in findings:
             self._note_of_log(f)
         self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
@@ -89,7 +91,8 @@ class Right:
         self._stretches[name].add((begin, end))
         if f.kind in _OWN_WAY:
             self._own_way[name].append((begin, end))
-        if f.kind not in _UNREADABLE and f.kind != "extra_tail" and not f.caused_by:
+        its_own = f.replica != "*" and not f.caused_by
+        if its_own and f.kind not in _UNREADABLE and f.kind != "extra_tail":
             self._misleading.add(name)
 
     def is_named(self, r: Replica, begin: int, end: int) -> bool:
@@ -101,14 +104,20 @@ class Right:
         return held and not self.is_named(r, begin, end)
 
     def holders(self, own: Replica, begin: int, end: int) -> list[Replica]:
-        """The others that are right there: first those from which a command can read, then those whose epoch
-        files are right."""
-        able = [r for r in self._others(own) if self.is_right(r, begin, end)]
+        """Whose bytes ``own`` may take there: those of the others that are right, and of which its epoch file
+        tells that they have the same. First those from which a command can read, then those whose epoch files
+        are right."""
+        able = (r for r in self._others(own) if self.is_right(r, begin, end))
+        able = (r for r in able if _of_one_epoch(own, r, begin, end))
         return sorted(able, key=lambda r: (r.name not in self._plain, r.name in self._other_epochs))
 
     def leaders(self, own: Replica, begin: int, end: int) -> list[Replica]:
-        """The same, first those that a group may follow in its epochs."""
-        return sorted(self.holders(own, begin, end), key=lambda r: r.name in self._other_epochs)
+        """The others that are right there: first those that a group may follow in its epochs, then the most
+        advanced."""
+        return self._advanced([r for r in self._others(own) if self.is_right(r, begin, end)])
+
+    def _advanced(self, able: list[Replica]) -> list[Replica]:
+        return sorted(able, key=lambda r: (r.name in self._other_epochs, -_last_epoch(r), -r.end))
 
     def _others(self, own: Replica) -> list[Replica]:
         return [r for r in self._replicas if r is not own and r.name != self._left_out]
@@ -128,8 +137,11 @@ class Right:
         if r.name not in self._plain:
             return False
         # Where both have one epoch, a repair puts others' records in the place of what only this one has.
-        alone = any(_epoch(own, begin) == _epoch(r, begin) for begin, _ in self._own_way[own.name])
-        return not alone and not any(self.is_named(r, *span) for span in self._stretches[own.name])
+        alone = any(own.entry_at(begin) == r.entry_at(begin) for begin, _ in self._own_way[own.name])
+        spans = self._stretches[own.name]
+        return not alone and not any(
+            self.is_named(r, *span) or not _of_one_epoch(own, r, *span) for span in spans
+        )
 
     def mends(self, own: Replica, begin: int, end: int) -> bool:
         """Does a repair from ``sources`` find bytes for what is damaged there?"""
@@ -155,19 +167,32 @@ class Right:
         return next(iter(self.holders(own, begin, end)), None) if own.name not in self._linked else None
 
     def leader(self, own: Replica) -> Replica | None:
-        """One that is right in all that ``own`` holds, so that nothing goes with it, and whose epoch file,
-        which is copied with it, no finding names. None while another is readable and wrong: a store that
-        copies it would be one voice more for that."""
+        """One that is right in all that ``own`` holds, so that nothing goes with it, whose epoch file, which
+        is copied with it, no finding names, and whom the whole group may follow. None while another is
+        readable and wrong: a store that copies it would be one voice more for that."""
         misleading = self._misleading - {own.name}
         if misleading or own.name in self._linked or self._goes_its_own_way(own, *_EVERYWHERE):
             return None
         held = list(_held(own, max(r.end for r in self._replicas)))
-        others = (r for r in self._replicas if r is not own and self._epochs_are_right(own, r))
-        return next((r for r in others if held and all(self.is_right(r, *span) for span in held)), None)
+        others = [r for r in self._replicas if r is not own and self._epochs_are_right(own, r)]
+        able = [r for r in others if held and all(self.is_right(r, *span) for span in held)]
+        best = next(iter(self._advanced(able)), None)
+        return best if best is not None and not self._is_behind(best, own) else None
+
+    def _is_behind(self, r: Replica, own: Replica) -> bool:
+        """Who follows a log is cut to its end: has another one more that is right?"""
+        longer = (other for other in self._others(own) if other.end > r.end)
+        return r.name in self._short or any(self.is_right(other, r.end, other.end) for other in longer)
 
     def _epochs_are_right(self, own: Replica, r: Replica) -> bool:
-        """Where nothing tells which epoch file is right, no other one may take the place of the own."""
-        return r.name not in self._other_epochs and (not self._epochs_are_open or r.epochs == own.epochs)
+        """Where nothing tells which epoch file is right, no other one may take the place of the own. Nor that
+        of an older history: of which epochs the group is also files tell whose logs cannot be read."""
+        if r.name in self._other_epochs or (self._epochs_are_open and r.epochs != own.epochs):
+            return False
+        if _last_epoch(r) < max(map(_last_epoch, self._replicas)):
+            return False
+        held = own.epochs[own.epochs.index(first) :] if (first := own.entry_at(own.start)) else own.epochs
+        return own.name in self._wrong_epochs or set(held) <= set(r.epochs)
 
     def _goes_its_own_way(self, r: Replica, begin: int, end: int) -> bool:
         return any(a < end and begin < b for a, b in self._own_way[r.name])
@@ -198,22 +223,35 @@ def _is_beside(f: Finding) -> bool:
 
 def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
     """What a replica's log has, and what may be in its files that cannot be read now: up to where any log
-    reaches, or itself says that it was confirmed."""
+    reaches, or it may have been confirmed."""
     at = r.start
     for begin, until in [*r.holes, (r.end, r.end)]:
         if at < begin:
             yield at, begin
         at = until
     for segment, _ in r.unread:
-        end = min(r.segment_end(segment), max(end_of_all, r.confirmed))
+        end = min(r.segment_end(segment), max(end_of_all, r.promised))
         if segment.base < end:
             yield segment.base, end
 
 
 def _counts(own: Replica, r: Replica, begin: int, end: int) -> bool:
     confirmed = not r.confirmed or end <= r.confirmed
-    return confirmed and not r.epoch_problem and _epoch(own, begin) == _epoch(r, begin)
+    return confirmed and not r.epoch_problem and own.entry_at(begin) == r.entry_at(begin)
 
 
-def _epoch(r: Replica, offset: int) -> tuple[int, int] | None:
-    return next((entry for entry in reversed(r.epochs) if entry[1] <= offset), None)
+def _of_one_epoch(own: Replica, r: Replica, begin: int, end: int) -> bool:
+    """Do two epoch files tell the same of a stretch, as far as both logs reach? What one of them tells alone
+    may be another history, whatever was compared."""
+    end = min(end, own.end, r.end)
+    begun = ({entry for entry in of.epochs if begin < entry[1] < end} for of in (own, r))
+    return end <= begin or (own.entry_at(begin) == r.entry_at(begin) and next(begun) == next(begun))
+
+
+def _last_epoch(r: Replica) -> int:
+    """The last one of its file; -1: that tells none."""
+    return r.epochs[-1][0] if r.epochs else -1
+
+
+def _is_fault(f: Finding) -> bool:
+    return f.severity != INFO or bool(f.caused_by)

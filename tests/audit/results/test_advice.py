@@ -1,13 +1,18 @@
 """The promise of the page's steps: who does all that it says, in its order, loses nothing that some copy had
-right."""
+right, and takes nothing that the group left.
+
+``KEELMQ_PARTED_GROUPS`` groups whose epochs parted are made.
+"""
 
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,7 +20,12 @@ from audit.results.repair import Step, steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, run_local
 from tests.audit.results.advised import carry_out, damaged, do, reads
-from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, write_epochs
+from tests.audit.results.parted_faults import wrong_steps
+from tests.audit.stores import SEGMENT, LogWriter, copies, kept, look, patch, record, write_epochs
+
+PARTED_GROUPS: Final = int(os.environ.get("KEELMQ_PARTED_GROUPS", "80"))
+PARTED_SEEDS: Final = (215, 825, 1130, 1178)
+"""Whose steps once wrote what the group left over its last copy, or made a log that it left lead."""
 
 BESIDE = ("cq_", "index_", "timer_", "file_corrupt", "file_missing", "consumer_", "epoch_", "same_file")
 """Kinds that say nothing of what the log holds."""
@@ -60,6 +70,15 @@ def look_at(root: Path, seed: int, audits: int = 2) -> tuple[int, int, bool]:
 def test_who_does_what_the_page_says_loses_nothing(tens: int, tmp_path: Path) -> None:
     did = [look_at(tmp_path / str(seed), seed) for seed in range(tens * 10, tens * 10 + 10)]
     assert sum(commands for commands, *_ in did) > 10
+
+
+@pytest.mark.parametrize("quarter", range(4))
+def test_nor_where_epochs_parted_and_takes_nothing_that_the_group_left(quarter: int, tmp_path: Path) -> None:
+    found = []
+    for seed in [*range(PARTED_GROUPS), *PARTED_SEEDS][quarter::4]:
+        (tmp_path / str(seed)).mkdir()
+        found += wrong_steps(seed, tmp_path / str(seed))
+    assert found == []
 
 
 def _at(writer: LogWriter, n: int) -> int:
@@ -296,3 +315,88 @@ def test_a_segment_without_a_byte_is_put_back(tmp_path: Path) -> None:
     assert not do(step)
     assert _file(stores[1], writer, 40).read_bytes() == _file(stores[2], writer, 40).read_bytes()
     assert run_local(stores, ledger).verdict == "clean"
+
+
+def _logs(root: Path, kept_records: int, old: int, new: int) -> tuple[LogWriter, LogWriter, int]:
+    """Two that part, and where."""
+    found = []
+    for mark, count, stamp in (("old", old, 5000), ("new", new, 9000)):
+        log = LogWriter(root / mark)
+        log.fill(kept_records)
+        log.fill(count, mark=mark, stamp=stamp)
+        found.append(log)
+    return found[0], found[1], _at(found[0], kept_records)
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+@pytest.mark.parametrize(("old", "new"), [(1, 3), (3, 1)])
+def test_no_step_writes_over_a_record_that_its_epoch_has_alone(
+    old: int, new: int, acknowledged: bool, tmp_path: Path
+) -> None:
+    """Its place was changed, so nothing of it is compared; the others have one of an older epoch there."""
+    left, last, begin = _logs(tmp_path, 10, old, new)
+    own = kept(last, tmp_path / "a", [(1, 0), (2, begin)], last.end)
+    stores = [own, *(kept(left, tmp_path / name, [(1, 0)], begin) for name in "bc")]
+    patch(own, begin + 28, b"\x11")
+    report = run_local(stores, ledger_at(tmp_path, last.rows) if acknowledged else None)
+    for step in steps(report.findings, report.replicas):
+        assert not do(step)
+    assert b"new-0" in look(own, begin, 126)
+
+
+def test_no_missing_file_comes_from_another_epoch(tmp_path: Path) -> None:
+    left, last, begin = _logs(tmp_path, 40, 40, 40)
+    assert SEGMENT < begin < 2 * SEGMENT < last.end
+    own = kept(last, tmp_path / "a", [(1, 0), (2, begin)], last.end)
+    stores = [own, *(kept(left, tmp_path / name, [(1, 0)], begin, 2 * SEGMENT) for name in "bc")]
+    _file(own, last, 40).unlink()
+    assert not any(step.command for step in _told(run_local(stores, None), "a"))
+
+
+@pytest.mark.parametrize("other", ["segment", "table"])
+def test_no_store_is_emptied_under_a_leader_of_an_older_epoch(other: str, tmp_path: Path) -> None:
+    """Only an epoch file tells of the latest; what it wrote cannot be read."""
+    left, last, begin = _logs(tmp_path, 40, 22, 20)
+    own = kept(last, tmp_path / "a", [(1, 0), (2, begin)], 0)
+    stores = [own, *(kept(left, tmp_path / name, [(1, 0)], 0) for name in "bc")]
+    _unreadable(_file(own, last, 40))
+    if other == "table":
+        (stores[1] / "config" / "topics.json").mkdir(parents=True)
+    told = steps((report := run_local(stores, None)).findings, report.replicas)
+    assert any(step.why.startswith("Keep this store") for step in told)
+    assert not any("empty store" in step.why for step in told)
+
+
+@pytest.mark.parametrize("order", ["abc", "cab"])
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_who_has_all_leads_while_a_store_begins_anew(order: str, acknowledged: bool, tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "origin")
+    log.fill(20)
+    ends = {"a": (10, 10), "b": (15, 12), "c": (19, 19)}
+    for name, (end, confirmed) in ends.items():
+        kept(log, tmp_path / name, [(1, 0)], _at(log, confirmed), _at(log, end))
+    _unreadable(_made(tmp_path / "a" / "config" / "topics.json"))
+    ledger = ledger_at(tmp_path, log.rows[:19]) if acknowledged else None
+    told = _told(run_local([tmp_path / name for name in order], ledger), "a")
+    assert told
+    assert all("while c leads" in step.why for step in told)
+
+
+def test_no_store_is_emptied_while_a_longer_log_is_damaged(tmp_path: Path) -> None:
+    """It cannot lead as it is, and what it has behind is to be kept."""
+    log = LogWriter(tmp_path / "origin")
+    log.fill(20)
+    stores = [
+        kept(log, tmp_path / name, [(1, 0)], _at(log, 5), _at(log, end))
+        for name, end in (("a", 10), ("b", 15), ("c", 19))
+    ]
+    _unreadable(_made(stores[0] / "config" / "topics.json"))
+    patch(stores[2], _at(log, 3) + 89, b"?")
+    told = _told(run_local(stores, ledger_at(tmp_path, log.rows[:19])), "a")
+    assert not any("empty store" in step.why for step in told)
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return path
