@@ -8,7 +8,7 @@ right, all are named. What all replicas have alike (``*``) names none.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from audit.findings import INFO, Finding, Spans
@@ -59,12 +59,12 @@ class Right:
         self._stretches: dict[str, set[Interval]] = {r.name: set() for r in replicas}
         self._own_way: dict[str, list[Interval]] = {r.name: [] for r in replicas}
         self._misleading: set[str] = set()
-        self._short = {f.replica for f in findings if f.kind == "short_tail" and _is_fault(f)}
-        self._linked = {f.replica for f in findings if f.kind == "same_file"}
+        self._short = _named_by(filter(_is_fault, findings), {"short_tail"})
+        self._linked = _named_by(findings, {"same_file"})
         self._plain = {r.name for r in replicas if _is_plain(r)}
         self._epochs_are_open = any(f.kind == "epoch_mismatch" and f.ambiguous for f in findings)
         self._other_epochs = _of_other_epochs(findings, replicas)
-        self._wrong_epochs = {f.replica for f in findings if f.kind in _OF_EPOCHS and not f.ambiguous}
+        self._wrong_epochs = _named_by((f for f in findings if not f.ambiguous), _OF_EPOCHS)
         for f in findings:
             self._note_of_log(f)
         self._named = {name: Spans((*span, True) for span in told) for name, told in self._stretches.items()}
@@ -255,3 +255,7 @@ def _last_epoch(r: Replica) -> int:
 
 def _is_fault(f: Finding) -> bool:
     return f.severity != INFO or bool(f.caused_by)
+
+
+def _named_by(findings: Iterable[Finding], kinds: Collection[str]) -> set[str]:
+    return {f.replica for f in findings if f.kind in kinds}
