@@ -175,7 +175,8 @@ class _Recovery:
             files.log,
             self.start,
             safe_end=self._safe_end(),
-            safe_ms=checkpoint.physic_timestamp_ms,
+            # One of ours says which bytes were safe; times are as its masters' clocks were.
+            safe_ms=0 if checkpoint.trusted else checkpoint.physic_timestamp_ms,
             clean=self.clean,
             killed=self.killed,
             check_crc=self.check_crc,

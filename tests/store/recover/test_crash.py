@@ -14,6 +14,7 @@ from model.errors import DiskError
 from model.ids import Epoch, PhysicalOffset
 from store.files.record import encode
 from store.flow import housekeeping
+from store.flow.writing import Put
 from store.message_store import MessageStore
 from store.recover import recovery
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -92,6 +93,36 @@ def test_whatever_pages_survive_the_log_is_a_prefix_that_holds_the_flushed_and_g
     assert kept == list(range(len(kept)))
     assert len(kept) >= flushed
     assert len(records_on(disk)[1]) == len(kept) + 1
+
+
+def test_a_page_that_was_lost_ends_the_log_also_where_a_clock_was_set_back_before_it_was_written() -> None:
+    """What lies behind it is older than what was flushed, by its time (swarm, seed 7770)."""
+
+    async def run() -> tuple[FaultyDisk, list[Put]]:
+        env = FaultyEnv()
+
+        puts: list[Put] = []
+
+        async def work(store: MessageStore) -> None:
+            await fill(store, 4, queues=1)
+            store.log.sync()
+            for _ in range(2):  # the time is that of the round before
+                await store.background.housekeeping.write_checkpoint()
+            env.clock_ms -= 3_600_000
+            puts.extend(put for _ in range(3) for put in store.put(message(b"x" * 1500)))
+
+        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
+        return env.disk.killed(), puts
+
+    disk, puts = completed(run())
+    disk.boots += 1
+    lost = puts[1]
+    node = disk.nodes["/store/commitlog/" + "0" * 20]
+    node.cache[lost.physical_offset : lost.physical_offset + lost.size] = bytes(lost.size)
+    node.cache[lost.physical_offset] = 1  # not never written
+    node.sync()
+    end, bodies = records_on(disk)
+    assert (end, len(bodies)) == (lost.physical_offset, 5)
 
 
 def test_a_torn_last_record_is_cut_wherever_it_was_torn() -> None:
