@@ -12,8 +12,9 @@ from typing import Final
 from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
 from audit.kinds.facts import Facts
-from audit.reading.beside import BOOT, CHECKPOINT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
+from audit.reading.beside import BOOT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
 from audit.reading.config_tables import SUFFIX
+from audit.reading.layout import CHECKPOINT
 from audit.reading.queue_files import Queue
 from model.message import LMQ_PREFIX
 

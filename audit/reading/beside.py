@@ -38,7 +38,7 @@ from audit.reading.config_tables import (
     parsed,
     problem_of,
 )
-from audit.reading.layout import parse_epochs
+from audit.reading.layout import CHECKPOINT, parse_epochs
 from audit.reading.seals import CHECKPOINT_MARK, CHECKPOINT_PARTS, is_sealed_by, seal_problem
 from audit.reading.storage import Storage, names_in, open_storage
 
@@ -56,7 +56,6 @@ _BOOT: Final[dict[str, tuple[type, ...]]] = {
 T = TypeVar("T")
 
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
-CHECKPOINT: Final = "checkpoint"
 TIMERCHECK: Final = "config/timercheck"
 EPOCHS: Final = "epochFileCheckpoint"
 IDENTITY: Final = "brokerIdentity"

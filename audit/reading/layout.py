@@ -36,7 +36,7 @@ MADE_OF_LOG: Final = {
 UNREADABLE: Final = "cannot be read: "
 ALL: Final = 1 << 62
 """Behind every log's end."""
-_CHECKPOINT: Final = "checkpoint"
+CHECKPOINT: Final = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Replica:
     def promised(self) -> int:
         """Up to where somebody may have been promised what the log has. A checkpoint that is not as it was
         written, cannot be read, or is gone takes no promise back: it may have said anything."""
-        unknown = bool(self.checkpoint_problem) or _CHECKPOINT in self.closed
+        unknown = bool(self.checkpoint_problem) or CHECKPOINT in self.closed
         return ALL if unknown else self.confirmed
 
     @property
@@ -172,15 +172,15 @@ def _no_folders(storage: Storage) -> dict[str, str]:
 def _read_checkpoint(storage: Storage, replica: Replica) -> None:
     """Twice if it is not as it was written: a running broker may have been writing it. Then none of its
     numbers counts."""
-    if not storage.exists(_CHECKPOINT):
+    if not storage.exists(CHECKPOINT):
         return
     for _ in range(2):
         try:
-            raw = storage.read(_CHECKPOINT, 0, PAGE_BYTES + 1)
+            raw = storage.read(CHECKPOINT, 0, PAGE_BYTES + 1)
         except FileNotFoundError:
             return  # it was taken just now
         except OSError as error:
-            replica.closed[_CHECKPOINT] = error.strerror or str(error)
+            replica.closed[CHECKPOINT] = error.strerror or str(error)
             return
         replica.checkpoint_problem = checkpoint_problem(raw) if raw else ""
         replica.sealed = is_sealed_by(raw, CHECKPOINT_MARK) if raw else None

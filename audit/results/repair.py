@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.findings import ERROR, INFO, Finding
-from audit.reading.beside import CHECKPOINT, EPOCHS
-from audit.reading.layout import Replica
+from audit.reading.beside import EPOCHS
+from audit.reading.layout import CHECKPOINT, Replica
 from audit.results.right import Right, is_repairable
 
 _BY_REPAIR: Final = frozenset({"crc_mismatch", "bytes_differ", "unreadable_region", "phys_offset_mismatch"})

@@ -488,9 +488,8 @@ class Story:
             at: int = begin
             while at < end:
                 try:
-                    data = store.log.read(
-                        at, end - at
-                    )  # a segment: a piece of one could end inside of a record
+                    # A segment: a piece of one could end inside of a record.
+                    data = store.log.read(at, end - at)
                 except DiskError as error:
                     self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break

@@ -360,9 +360,8 @@ class SyncSet:
             desired |= self._membership.not_yet_connected & self.members
         if len(desired) < self.copies_needed <= len(self.members):
             desired |= self._kept(now_ms)
-        if self._leave_too_early(
-            desired
-        ):  # asked last: it is about all that stay, those that are kept as well
+        # Asked last: it is about all that stay, those that are kept as well.
+        if self._leave_too_early(desired):
             desired |= self.members
         return frozenset(desired)
 
