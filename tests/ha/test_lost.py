@@ -13,6 +13,7 @@ from ha.slave import follower
 from model.ids import BrokerId, Epoch
 from tests.broker.helpers import role_state, running
 from tests.fakes.ha.group import Node
+from tests.lines import lines_of
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -26,11 +27,11 @@ async def lines_of_a_slave(
     await node.ha.start()
     await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{port}")
     try:
-        await until(lambda: len(caplog.records) >= count, "it logged")
+        await until(lambda: len(lines_of(caplog)) >= count, "it logged")
         await asyncio.sleep(0.3)
     finally:
         await node.ha.stop()
-    return caplog.records
+    return lines_of(caplog)
 
 
 async def test_a_link_that_is_missing_for_the_time_of_an_election_is_no_warning(
@@ -68,8 +69,8 @@ async def test_another_master_is_nothing_to_tell_of(caplog: pytest.LogCaptureFix
         await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{port}")
         await held.wait()
         await node.ha.become_slave(BrokerId(2), Epoch(2), f"127.0.0.1:{other}")
-        await until(lambda: caplog.records, "it logged")
-        assert [line.getMessage() for line in caplog.records] == [
+        await until(lambda: lines_of(caplog), "it logged")
+        assert [line.getMessage() for line in lines_of(caplog)] == [
             f"not following 127.0.0.1:{other}: Connection refused"
         ]
         await node.ha.stop()

@@ -17,6 +17,7 @@ from remoting.service import Connection, Limits, RemotingClient
 from remoting.transport.answering import answer_to
 from runtime.direct import NO_DESCRIPTOR
 from runtime.report.complaints import LINES_AT_ONCE
+from tests.lines import lines_of
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.remoting.wires import Transport, endpoint_of
 from tests.tls.site import LOOPS, run_on
@@ -61,7 +62,7 @@ def test_refused_goes_back_with_its_code_and_an_error_as_system_error(
             assert (broken.code, broken.remark) == (Response.SYSTEM_ERROR, "not a body")
 
     run(work)
-    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
+    assert [bool(record.exc_info) for record in lines_of(caplog)] == [True, False]
 
 
 async def test_a_request_that_finds_a_mistake_of_ours_fills_no_log_and_a_flood_hides_none(
@@ -80,7 +81,7 @@ async def test_a_request_that_finds_a_mistake_of_ours_fills_no_log_and_a_flood_h
             answer = await answer_to(endpoint, connection, Command(code))
             assert answer is not None
             assert answer.code == Response.SYSTEM_ERROR
-    told = [bool(record.exc_info) for record in caplog.records]
+    told = [bool(record.exc_info) for record in lines_of(caplog)]
     assert told == [False] * LINES_AT_ONCE + [True] * LINES_AT_ONCE
     assert endpoint.guard.complaints.log_of_mistakes.left_out == 4 * LINES_AT_ONCE
     connection.abort()

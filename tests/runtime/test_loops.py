@@ -13,6 +13,7 @@ from model.errors import MqError
 from runtime import loops
 from runtime.backoff import Backoff
 from runtime.loops import UNTIL_WOKEN, level_triggered
+from tests.lines import lines_of
 
 LONG_S = 60.0
 
@@ -172,9 +173,9 @@ async def test_the_first_failure_of_a_row_is_news_the_others_are_not(
     no = fails(MqError("refused"))
     loop = Loop(no, no, lambda: 0.0, no, nothing)
     await during(loop, lambda loop: loop.turns(5))
-    levels = [record.levelno for record in caplog.records]
+    levels = [record.levelno for record in lines_of(caplog)]
     assert levels == [logging.WARNING, logging.DEBUG, logging.WARNING]
-    assert {record.getMessage() for record in caplog.records} == {"the test: refused"}
+    assert {record.getMessage() for record in lines_of(caplog)} == {"the test: refused"}
 
 
 async def test_who_is_told_of_expected_errors_hears_no_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,7 +184,7 @@ async def test_who_is_told_of_expected_errors_hears_no_others(caplog: pytest.Log
     loop.noted = []
     await during(loop, lambda loop: loop.turns(3))
     assert loop.noted == [refused]
-    assert [record.exc_info is not None for record in caplog.records] == [True]
+    assert [record.exc_info is not None for record in lines_of(caplog)] == [True]
 
 
 async def test_it_ends_when_it_is_told_to_and_when_it_is_cancelled() -> None:
@@ -211,4 +212,4 @@ async def test_a_row_of_failures_that_is_soon_over_is_no_warning_and_one_that_la
     await asyncio.sleep(0.06)
     row.on_error(MqError("still not"))
     row.on_error(MqError("still not"))
-    assert [line.levelname for line in caplog.records] == ["INFO", "INFO", "WARNING"]
+    assert [line.levelname for line in lines_of(caplog)] == ["INFO", "INFO", "WARNING"]

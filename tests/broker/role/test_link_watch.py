@@ -8,6 +8,7 @@ import pytest
 
 from broker.role.link_watch import AGAIN_MS, MISSING_MS, LinkWatch, Missing
 from model.ids import BrokerId
+from tests.lines import lines_of
 from tests.plain import broker_ids
 
 
@@ -55,10 +56,10 @@ def test_only_a_master_asks_and_a_silent_controller_is_no_reason_to_warn(
         now[0] = MISSING_MS
         answers = False
         await watch.look()
-        assert not caplog.records
+        assert not lines_of(caplog)
         answers = True
         await watch.look()
 
     asyncio.run(body())
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "replica 2 has no HA link" in caplog.records[0].message
+    assert [r.levelname for r in lines_of(caplog)] == ["WARNING"]
+    assert "replica 2 has no HA link" in lines_of(caplog)[0].message

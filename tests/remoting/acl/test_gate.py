@@ -19,6 +19,7 @@ from remoting.acl.plain_files import PlainFiles
 from remoting.auth import PEER_CODES, Credentials
 from remoting.codec import Command
 from runtime.os_env import OsEnv
+from tests.lines import lines_of
 from tests.remoting.keys import KEY, WRONG
 
 ALICE = Credentials("alice", "alice-secret")
@@ -312,7 +313,7 @@ def test_a_denial_leaves_one_line_with_who_from_where_and_what(caplog: pytest.Lo
         why(one, ALICE.signed(send("other")))
         for number in range(50):
             why(one, Command(Request.PULL_MESSAGE, {"AccessKey": f"bob{number}\n"}))
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in lines_of(caplog)]
     assert lines[0] == (
         "test: denied: alice from 127.0.0.1:5 asked for SEND_MESSAGE_V2: User:alice has no permission"
         " to access Topic:other from 127.0.0.1, no matched policies. (needs Pub)"
@@ -364,7 +365,7 @@ def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogC
         audit.on_act(Command(Request.BROKER_HEARTBEAT), FROM, 0)
         audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER), FROM, 0)
         audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER, {"designateElect": "true"}), FROM, 0)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in lines_of(caplog)] == [
         "test: act: root from 127.0.0.1:5: AUTH_CREATE_USER (username=bob, password=***): done",
         "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_ACL_CONFIG (accessKey=bob1234):"
         " answered 209",
@@ -528,7 +529,7 @@ def test_what_has_no_effect_and_what_is_wrong_is_named_with_its_file(
     with caplog.at_level(logging.WARNING, "remoting.acl.plain_files"):
         files.load()
     at = f"{tmp_path}/plain_acl.yml"
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in lines_of(caplog)] == [
         f"{at}: globalWhiteRemoteAdresses is no key of the file and has no effect",
         f"{at}: account bob-key: topicPerm is no key of an account and has no effect",
         f"{at}: account bob-key: topicPerms: T=PUBB has no permission and counts as DENY",
