@@ -7,12 +7,46 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from chaos.faults import DiskFull, FlipBit, Kill, PowerFail, Restart, SlowDisk, Step, Stop, ordered
+from chaos.faults import DiskFull, Fault, FlipBit, Kill, PowerFail, Restart, SlowDisk, Step, Stop, ordered
 from chaos.scenarios.plan import Plan
 
 Range = tuple[int, int]
 
 DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
+MORE_BROKERS_SHARE: Final = 0.06
+MORE_DOWN_MS: Final[Sequence[Range]] = (*DOWN_MS, (3000, 5000))
+STEADY: Final = ((10.0, 1), (40.0, 1), (100.0, 4), (300.0, 16))
+"""Sends per second and producer, and how many of them at once."""
+
+
+def with_more_brokers(plan: Plan, rng: random.Random) -> None:
+    """The group has four brokers or five, so that some can die while enough others live for an OK of any
+    mode, often under a load so steady that some slave always lacks something. Drawn before the rest of what
+    is drawn last: that knows of them all."""
+    if plan.set_kept:
+        return  # what ends a life would be a reason to drop a member
+    plan.brokers = rng.choice((4, 5))
+    per_second, at_once = rng.choice(STEADY)
+    plan.load = replace(plan.load, per_second=per_second, in_flight_max=at_once)
+    steps: list[Step] = []
+    for number in range(rng.choice((1, 2, 2, 3))):
+        at, bound = max(300, rng.choice(plan.steps).at_ms + rng.randint(-600, 1500)), f"more{number}"
+        target = rng.choice(("master", "slave", "slave", "slave", "b4", f"b{plan.brokers}"))
+        death: Fault = rng.choice((Kill, Kill, PowerFail, Stop))(target)
+        steps += [
+            Step(at, death, bound),
+            Step(at + rng.randint(*rng.choice(MORE_DOWN_MS)), Restart(f"={bound}")),
+        ]
+    last = max(step.at_ms for step in (*plan.steps, *steps))
+    if rng.random() < 0.5:
+        # One stays dead when all else is well again: what waits for it waits in vain.
+        last += rng.randint(500, 2500)
+        for number in range(rng.choice((1, 1, 2))):
+            steps.append(Step(last, rng.choice((Kill, Kill, Stop))("slave"), f"late{number}"))
+        last += rng.randint(3000, 4000)
+    plan.steps = ordered([*plan.steps, *steps])
+    plan.load_ms = max(plan.load_ms, last + 200)
+
 
 EPOCHS_ROT_SHARE: Final = 0.1
 EPOCHS_FLIPS_MAX: Final = 3

@@ -50,8 +50,10 @@ from chaos.scenarios.last_draws import (
     DOWN_MS,
     EPOCHS_ROT_SHARE,
     FILLS_SHARE,
+    MORE_BROKERS_SHARE,
     Range,
     with_a_disk_that_fills,
+    with_more_brokers,
     with_rotten_epochs,
 )
 from chaos.scenarios.later_draws import draw_later
@@ -574,6 +576,9 @@ def _swarm(rng: random.Random) -> Plan:
 def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     """From sources of their own: whatever these draw, nothing else changes."""
     steps = plan.steps
+    more = random.Random(f"more brokers {rest}")
+    if more.random() < MORE_BROKERS_SHARE:
+        with_more_brokers(plan, more)
     errors = random.Random(f"disk errors {rest}")
     if errors.random() < DISK_ERRORS_SHARE:
         _with_disk_errors(plan, draw, errors)

@@ -482,12 +482,14 @@ class SimCluster:
         )
 
     def serving(self, statuses: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
-        """The master and its epoch, when it lacks nothing: no more is broken than that others were killed."""
+        """The master and its epoch, when it lacks nothing: no more is broken than that others were killed, or
+        in a neighbour's group."""
         master = master_of(statuses)
+        nodes = [node for node in self.nodes.values() if node.kind != NEIGHBOUR]
         able = (
             master is not None
-            and all(node.state in ("up", "down") and not node.stopping for node in self.nodes.values())
-            and not any(node.machine.faults.any for node in self.nodes.values())
+            and all(node.state in ("up", "down") and not node.stopping for node in nodes)
+            and not any(node.machine.faults.any for node in nodes)
             and sum(node.running for node in self.of("namesrv")) * 2 > len(self.of("namesrv"))
             and not self.fabric.broken
             and self.leader() is not None

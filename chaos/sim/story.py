@@ -7,7 +7,6 @@ everything, give the cluster time; read all back: by a consumer, and from every 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -29,6 +28,7 @@ from chaos.sim.more import SimMore
 from chaos.sim.neighbour import LOAD as NEIGHBOUR_LOAD
 from chaos.sim.neighbour import Neighbour
 from chaos.sim.net import NetProfile
+from chaos.sim.settled import Watch
 from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
 from client.admin import AdminClient
 from client.message import Queue
@@ -55,69 +55,6 @@ INDEX_SAMPLES: Final = 20
 READER: Final = "consumer"
 READING: Final = "c0"
 """Its machine, and the task in which it follows the queues."""
-HALF_OPEN_MS: Final = 4500.0
-"""A client waits 3 s for its answer, and its next request 1 s for the reset that tells of the new machine."""
-SILENT_MS: Final = 300.0
-"""While a master that lacks nothing answers no send for so long there is something to wait for."""
-STILL_MS_MIN: Final = 600.0
-STILL_TIMES: Final = 4
-"""A world in which brokers are down has to settle: it is left alone so much longer. One in which somebody is
-silent is never skipped."""
-
-
-class _Calm:
-    """Since when has nothing been broken, and since when has nothing changed?"""
-
-    def __init__(self) -> None:
-        self._shape: object = None
-        self._well_since_ms = self._still_since_ms = math.inf
-
-    def look(
-        self, now_ms: float, cluster: SimCluster, statuses: Mapping[str, dict[str, Any]], busy: bool
-    ) -> None:
-        shape = cluster.shape(statuses)
-        if shape != self._shape or cluster.silent or busy:
-            self._shape = shape
-            self._still_since_ms = now_ms
-        if busy or not cluster.well(statuses):
-            self._well_since_ms = math.inf
-        elif self._well_since_ms > now_ms:
-            self._well_since_ms = now_ms
-
-    def over(self, now_ms: float, calm_ms: int) -> bool:
-        """Whether the world was well for ``calm_ms``, or still for a multiple of it; then anew."""
-        well, still = now_ms - self._well_since_ms, now_ms - self._still_since_ms
-        if well < calm_ms and still < max(STILL_MS_MIN, STILL_TIMES * calm_ms):
-            return False
-        self._shape, self._well_since_ms = None, math.inf
-        return True
-
-
-class _Serving:
-    """How long has a master that lacks nothing answered no send?"""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._looked = 0
-        self._who: object = None
-        self._since_ms = math.inf
-        self.told = False
-        """One violation is enough."""
-        self._excused_until_ms = 0.0
-
-    def on_power_failure(self, now_ms: float) -> None:
-        """Clients do not hear that a connection ended with its machine: they wait in vain."""
-        self._excused_until_ms = now_ms + HALF_OPEN_MS
-
-    def look(self, now_ms: float, who: object) -> float:
-        """Milliseconds since it answered, or since it is all right; 0 when it is not."""
-        if now_ms < self._excused_until_ms:
-            who = None
-        events, self._looked = self._history.events[self._looked :], len(self._history)
-        acked = any(isinstance(event, Ok) for event in events)
-        if who is None or who != self._who or acked:
-            self._who, self._since_ms = who, now_ms
-        return now_ms - self._since_ms
 
 
 class Story:
@@ -155,8 +92,7 @@ class Story:
         self.extras: SimExtras | None = None
         self.more: SimMore | None = None
         self.neighbour: Neighbour | None = None
-        self._calm = _Calm()
-        self._serving = _Serving(self.history)
+        self._watch = Watch(self.cluster, self.history, plan.serves_ms)
         self._nodes: dict[str, Node] = {}  # where each producer's client runs
         self._loading = False
         self.found: list[Violation] = []
@@ -288,28 +224,17 @@ class Story:
     async def _observe(self) -> None:
         while True:
             statuses = self.cluster.observe()
-            now_ms, busy = self.cluster.clock(), self.nemesis.operator.busy
-            silent_ms = self._look_for_silence(now_ms, None if busy else self.cluster.serving(statuses))
-            if self.plan.calm_ms is not None:
-                self._calm.look(now_ms, self.cluster, statuses, busy or silent_ms > SILENT_MS)
+            overdue = self._watch.look(statuses, busy=self.nemesis.operator.busy, loading=self._loading)
+            self.found += [Violation("liveness", text) for text in overdue]
             await asyncio.sleep(OBSERVE_S)
 
     def _struck(self, fault: Fault, name: str) -> None:
         if isinstance(fault, PowerFail):
-            self._serving.on_power_failure(self.cluster.clock())
-
-    def _look_for_silence(self, now_ms: float, who: tuple[str, int] | None) -> float:
-        if self.plan.serves_ms is None or not self._loading:
-            return 0.0
-        silent_ms = self._serving.look(now_ms, who)
-        if silent_ms > self.plan.serves_ms and not self._serving.told:
-            self._serving.told = True
-            self._not_live("a master answers nothing", f"{who} for {silent_ms:.0f} ms, at {now_ms:.0f} ms")
-        return silent_ms
+            self._watch.on_power_failure()
 
     def _quiet(self) -> bool:
         """Whether nothing has happened for so long that the plan goes on to its next step."""
-        return self.plan.calm_ms is not None and self._calm.over(self.cluster.clock(), self.plan.calm_ms)
+        return self.plan.calm_ms is not None and self._watch.over(self.plan.calm_ms)
 
     async def _create_topic(self) -> None:
         node, env = self.cluster.client("admin")

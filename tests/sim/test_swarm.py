@@ -27,7 +27,8 @@ from chaos.scenarios.lost_epochs import LoseEpochs
 from chaos.scenarios.old_disks import PUT_BACK
 from chaos.scenarios.swarm import KINDS
 from chaos.sim.operator import Operator
-from chaos.sim.story import HALF_OPEN_MS, Story, _Serving
+from chaos.sim.settled import HALF_OPEN_MS, Serving
+from chaos.sim.story import Story
 from client.consuming.pull import PullConsumer
 from controller.elections.coordinator import ElectionCoordinator
 from ha.slave.follower import Follower
@@ -189,7 +190,7 @@ async def test_controllers_whose_disks_refused_are_restarted_when_all_is_healed(
 
 
 def test_a_masters_silence_counts_from_when_clients_know_that_their_connections_ended() -> None:
-    serving = _Serving(History())
+    serving = Serving(History())
     assert serving.look(0, "b1") == 0
     assert serving.look(3100, "b1") == 3100
     serving.on_power_failure(3100)
