@@ -122,6 +122,12 @@ def test_a_log_without_epochs_that_an_unclean_election_left_is_compared_before_i
 
 
 @pytest.mark.sim
+def test_a_disk_that_lied_may_have_lost_entries_of_the_index() -> None:
+    """They were synced by its word, so a start does not look there."""
+    assert run_seed(SWARM, 2526).violations == []
+
+
+@pytest.mark.sim
 @pytest.mark.parametrize("seed", [633, 638])
 @simulated(lambda seed: World(seed, MAJORITY, brokers=2))
 async def test_a_broker_that_was_declared_gone_without_a_role_comes_back(world: World, seed: int) -> None:
