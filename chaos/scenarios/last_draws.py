@@ -16,7 +16,8 @@ DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
 MORE_BROKERS_SHARE: Final = 0.06
 MORE_DOWN_MS: Final[Sequence[Range]] = (*DOWN_MS, (3000, 5000))
 STEADY: Final = ((10.0, 1), (40.0, 1), (100.0, 4), (300.0, 16))
-"""Sends per second and producer, and how many of them at once."""
+"""Sends per second and producer, and how many of them at once; of small bodies, or a run takes minutes."""
+SMALL_BYTES: Final = 1000
 
 
 def with_more_brokers(plan: Plan, rng: random.Random) -> None:
@@ -27,7 +28,8 @@ def with_more_brokers(plan: Plan, rng: random.Random) -> None:
         return  # what ends a life would be a reason to drop a member
     plan.brokers = rng.choice((4, 5))
     per_second, at_once = rng.choice(STEADY)
-    plan.load = replace(plan.load, per_second=per_second, in_flight_max=at_once)
+    if plan.load.body_bytes[1] <= SMALL_BYTES:
+        plan.load = replace(plan.load, per_second=per_second, in_flight_max=at_once)
     steps: list[Step] = []
     for number in range(rng.choice((1, 2, 2, 3))):
         at, bound = max(300, rng.choice(plan.steps).at_ms + rng.randint(-600, 1500)), f"more{number}"
@@ -90,6 +92,7 @@ def with_a_disk_that_fills(plan: Plan, rng: random.Random) -> None:
         steps.append(Step(ends, DiskFull(f"={bound}", full=False)))
         steps.append(Step(ends + rng.randint(0, 300), SlowDisk(f"={bound}", 0.0)))
     plan.steps = ordered([*plan.steps, *steps])
-    plan.load = replace(plan.load, body_bytes=rng.choice(FILLS_BODY_BYTES))
+    rate = min(plan.load.per_second, 40.0)
+    plan.load = replace(plan.load, body_bytes=rng.choice(FILLS_BODY_BYTES), per_second=rate, in_flight_max=1)
     plan.load_ms = max(plan.load_ms, max(step.at_ms for step in plan.steps) + 200)
     plan.errors_expected = True

@@ -9,7 +9,7 @@ from chaos.drills.simulated.run import run_plan
 from chaos.faults import Kill, Restart, Step
 from chaos.history import ControllerAnswer
 from chaos.scenarios import Plan, find, swarm
-from chaos.scenarios.last_draws import STEADY
+from chaos.scenarios.last_draws import SMALL_BYTES, STEADY
 from chaos.sim.story import Story
 
 MAJORITY = {"majorityAck": "true", "allAckInSyncStateSet": "false"}
@@ -72,6 +72,7 @@ def test_more_brokers_are_drawn_in_some_seeds_and_change_no_other(monkeypatch: p
         grown += 1
         assert plan.brokers in (4, 5)
         assert plan.load.in_flight_max in {at_once for _, at_once in STEADY}
+        assert plan.load.in_flight_max == 1 or plan.load.body_bytes[1] <= SMALL_BYTES
         assert any(step.bind.startswith("more") for step in plan.steps)
         late += any(step.bind.startswith("late") for step in plan.steps)
     assert 0.02 < grown / len(plans) < 0.10
