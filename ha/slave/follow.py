@@ -383,9 +383,11 @@ class ClassicFollowing:
         self.master_end = _BEGIN  # nobody tells
         self._acks = _Acks(synced=synced)
         self._empty = own.end == own.begin
-        # Not before the segment the log ends in, which may be the first one the master has.
-        floor = max(own.end - own.end % segment_bytes, own.begin)
-        self._tail = TailCompare(log, PhysicalOffset(floor), own.end)
+        # Not before the segment the log ends in, which may be the first one the master has, if that will do.
+        floor = PhysicalOffset(max(own.end - own.end % segment_bytes, own.begin))
+        self._tail = TailCompare(log, floor, own.end)
+        if not self._tail.can_prove and floor > own.begin:
+            self._tail = TailCompare(log, own.begin, own.end)
 
     @property
     def agreed(self) -> bool:
@@ -407,10 +409,13 @@ class ClassicFollowing:
                 "the range between is gone there" if frame.offset > at else "it is not the log we copied"
             )
             return [CannotGoOn(text, frame.offset)]
+        before = tail.compared
         known = tail.take(frame.body, now_ms)
         if isinstance(known, Differs):
             return [CannotGoOn(known.why, known.at)]
         actions: list[Action] = []
+        if tail.compared and not before:
+            actions += map(NoteDamage, tail.damaged)
         end = own.end
         if len(frame.body) > known:
             actions.append(Append(PhysicalOffset(frame.offset + known), frame.body[known:]))

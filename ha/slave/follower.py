@@ -15,6 +15,7 @@ from ha.slave.master_link import Dialect, MasterLink
 from ha.slave.own_log import CannotGoOnError, UntoldCutError, forget_epochs
 from ha.slave.parts import Parts
 from ha.slave.reseeds import Reseeds
+from ha.slave.tail import UnreadableError
 from ha.wire.codec import SlaveHandshake
 from ha.wire.proof import Credentials, HandshakeInitiator, Reason, UnprovenError
 from model.errors import DiskError, MqError
@@ -30,6 +31,9 @@ RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
 ORDINARY_MS: Final = 5000.0
 """An election takes no longer, so a slave without a link for less is nothing to warn of."""
+MEND_WAIT_MS: Final = 60_000
+"""So long a slave waits until its master's log is mended where its own is to be compared with it. Then it
+says that it needs a re-seed, and tries on."""
 STEADY_MS: Final = 2000
 STEADY_BYTES: Final = 1 << 20
 """A link that lived for this long, or brought so much that this log never had, works: a master that only
@@ -175,6 +179,10 @@ class Follower:
         self.reseeds = Reseeds(parts, before_reseed)
         self._parts = parts
         self._situation = _Situation(State.NO_MASTER, lost_ms=parts.env.monotonic_ms())
+        self.unreadable: UnreadableError | None = None
+        """Where the master's log is damaged, so that ours cannot be compared with it."""
+        self.on_unreadable: list[Callable[[], None]] = []
+        self._unmended_ms: float | None = None  # since when that is so
         self._session: _Session | None = None
         self._proving = _Proving(credentials)
         self._retries = _Retries(parts)
@@ -189,7 +197,7 @@ class Follower:
         self.master = master._replace(followed_rocketmq=self.followed_rocketmq or master.followed_rocketmq)
         if address == self.address:
             return
-        self.address = address
+        self.address, self.unreadable, self._unmended_ms = address, None, None
         self._proving.on_master(may_be_rocketmq=master.rocketmq_peer or self.classic)
         self._retries.backoff.reset()
         self._moved.set()
@@ -278,6 +286,7 @@ class Follower:
         session = self._session
         if session is not None and not session.agreed:
             session.agreed, self.cut_told = True, False
+            self.unreadable, self._unmended_ms = None, None
             for hook in self.on_agree:
                 hook()
 
@@ -323,6 +332,10 @@ class Follower:
         except CannotGoOnError as error:
             if not await self._reseed(address, error):
                 raise
+        except UnreadableError as error:
+            cannot = self._unmended(error)
+            if not await self._reseed(address, cannot):
+                raise cannot from error
         except UntoldCutError as error:
             await self._tell_cut(address, error)
         except Exception as error:
@@ -331,6 +344,20 @@ class Follower:
                 self._note(State.CONNECTING, error)
             raise
         return 0.0
+
+    def _unmended(self, error: UnreadableError) -> CannotGoOnError:
+        """Raises ``error`` if it is too soon to say so."""
+        now_ms, self.unreadable = self._now_ms(), error
+        for hook in self.on_unreadable:
+            hook()
+        if self._unmended_ms is None:
+            self._unmended_ms = now_ms
+        if now_ms - self._unmended_ms < MEND_WAIT_MS:
+            raise error
+        text = f"{error}; that was not mended for {MEND_WAIT_MS // 1000} s"
+        # What is confirmed here and damaged there is put aside by nobody but an operator.
+        lacks = error.at < self._parts.store.confirmed
+        return CannotGoOnError(text, error.at, lacks_confirmed=lacks)
 
     def _on_error(self, error: Exception) -> None:
         match error:
@@ -375,6 +402,7 @@ class Follower:
             self._note(State.BROKEN, problem)
             return False
         self._retries.on_reseed()
+        self.unreadable, self._unmended_ms = None, None
         return True
 
     def _note(self, state: State, error: Exception) -> None:

@@ -2,9 +2,13 @@
 
 Both are read as records. What proves one history is a whole record of ours, with the right CRC and in no
 range known to be damaged, that the master has byte for byte: it names its place and the time it was stored
-at, so what lies before it is the same, too. A blank proves nothing, nor does what was passed over. Where both
-have other whole records behind the last one they share, there are two histories. Where one of them has no
-readable record, its bytes are damaged, and that decides nothing.
+at, so what lies before it is the same, too. So does a record of ours that is damaged at the master, where its
+bytes there still name the queue, the time and the hosts of ours. A blank proves nothing, nor does what was
+passed over. Where both have other whole records behind the last one they share, there are two histories.
+Where one of them has no readable record, its bytes are damaged, and that decides nothing.
+
+In memory are bytes of both logs from the last whole record on, or the last COMPARE_BYTES: of the largest
+record 128 MiB each, and while they are compared, or no whole record was found yet, so much once more.
 """
 
 from __future__ import annotations
@@ -19,8 +23,6 @@ from model.ids import PhysicalOffset
 
 COMPARE_BYTES: Final = 64 * 1024
 """Enough for several records. More where no whole record is in them: a large one, a blank, damage."""
-COMPARE_BYTES_MAX: Final = 16 << 20
-"""Four of the largest messages (by default): kept in memory while it is compared."""
 COMPARE_WAIT_MS: Final = 5000
 """A master that is short of its budget for slaves sends empty frames meanwhile, but not for this long."""
 
@@ -34,16 +36,37 @@ class Piece(NamedTuple):
     is_record: bool = True
 
 
+class UnreadableError(PeerError):
+    """The master's log is damaged at ``at``, where ours is sound: it cannot be compared until that is
+    mended. ``behind``: a record that both have begins there, before it."""
+
+    def __init__(self, text: str, at: PhysicalOffset, behind: PhysicalOffset | None = None) -> None:
+        super().__init__(text)
+        self.at = at
+        self.behind = behind
+
+
 class LogBytes(Protocol):
     """This replica's bytes, and how bytes of a log are read as records."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """No record of a log is larger."""
 
     def read(self, offset: PhysicalOffset, size: int) -> bytes: ...
     def pieces(self, data: bytes, offset: PhysicalOffset) -> Sequence[Piece]:
         """What whole pieces there are in ``data``, bytes of any log from ``offset`` on; the last one may end
         behind them. What lies between pieces is damaged."""
 
+    def is_remnant(self, ours: bytes, theirs: bytes, offset: PhysicalOffset) -> bool:
+        """Whether ``theirs`` is no whole record, nor has one in it, but what is left of ``ours``, the whole
+        record at ``offset``: it names the same queue, queue offset, times and hosts."""
+
     def is_damaged(self, begin: PhysicalOffset, until: PhysicalOffset) -> bool:
         """Whether some of our bytes there are known to be damaged."""
+
+    def damaged_until(self, offset: PhysicalOffset) -> PhysicalOffset:
+        """Where the damage ends that ``offset`` is known to lie in; ``offset`` if it does not."""
 
 
 class Differs(NamedTuple):
@@ -74,7 +97,8 @@ class TailCompare:
         self._base, self._ours, self._pieces = _newest_records(log, floor, end)
         self.can_prove = bool(self._pieces)
         """Whether there is a whole record of ours to compare."""
-        self.compared = not self.can_prove
+        self.compared = floor >= end
+        """Whether this log goes on in the master's. An empty one needs no proof."""
         # 0 would say "empty": of the log's first byte, the highest of a record's size, ours is taken.
         self.at = PhysicalOffset(max(self._base, 1))
         """So far the master's bytes came, and this is what it is told."""
@@ -85,7 +109,7 @@ class TailCompare:
     def damaged(self) -> list[PhysicalOffset]:
         """Where bytes of ours between records are in no range known to be damaged, but are no record."""
         ends = [piece.until for piece in self._pieces]
-        begins = [*(piece.begin for piece in self._pieces[1:]), self.end]
+        begins = [*(piece.begin for piece in self._pieces[1:]), self.end][: len(ends)]
         return [
             at
             for at, until in zip(ends, begins, strict=True)
@@ -93,10 +117,12 @@ class TailCompare:
         ]
 
     def take(self, body: Body, now_ms: float) -> int | Differs:
-        """Take ``body``, the master's bytes at ``at``; how many of them the slave has. Raises PeerError when
-        the master's bytes are damaged where they are needed: they may be mended."""
+        """Take ``body``, the master's bytes at ``at``; how many of them the slave has. Raises
+        UnreadableError when the master's bytes are damaged where they are needed: they may be mended."""
         if self.compared:
             return 0
+        if not self.can_prove:
+            return Differs(self.at, f"our log has no whole record to compare before its end at {self.end}")
         if not body and self.at < self._need:
             return self._wait(now_ms)
         self._waiting_ms = None
@@ -115,7 +141,8 @@ class TailCompare:
             return 0
         if self._master_has or self.at >= self.end:
             # It holds damaged bytes back while another replica can mend them.
-            raise PeerError(f"the master says that its log goes on behind {self.at}, and sends nothing of it")
+            text = f"the master says that its log goes on behind {self.at}, and sends nothing of it"
+            raise UnreadableError(text, self.at)
         text = f"our log ends at {self.end}, the master has nothing behind {self.at}"
         return Differs(self.at, f"{text}: it is not the log we copied")
 
@@ -125,10 +152,10 @@ class TailCompare:
         last = max((piece.until for piece in same if piece.is_record), default=None)
         proven = self._base if last is None else last
         others = [piece for piece in self._pieces if piece.begin >= proven and piece not in same]
-        if last is not None and not others and self._pieces[-1].until == self.end:
-            self.compared = True
+        if last is not None and not others and self._all_damaged(max(piece.until for piece in same)):
+            self.compared = True  # whatever the master has where ours is damaged contradicts nothing
             return None
-        theirs = self._log.pieces(bytes(self._theirs[proven - self._base :]), proven)
+        theirs = self._log.pieces(bytes(memoryview(self._theirs)[proven - self._base :]), proven)
         return self._look_at(theirs, others, proven)
 
     def _look_at(
@@ -146,21 +173,35 @@ class TailCompare:
             at = self._first_difference(others, proven)
             text = f"our log, which ends at {self.end}, differs from the master's at {at}"
             return Differs(at, f"{text}: one of the two lost its end and wrote on")
-        if against and against[0].until <= self.end + COMPARE_BYTES_MAX:
+        if against and against[0].until <= self.end + self._log.record_bytes_max:
             self._need = against[0].until  # a record that ends behind our log: whole it tells
         elif others or all(piece.until != self.end for piece in theirs):
             at = self._first_difference(others, proven)
-            raise PeerError(
-                f"the master's log has no readable record at {at}, where it should be ours;"
-                " waiting until that is mended"
-            )
+            text = f"the master's log has no readable record at {at}, where it should be ours"
+            raise UnreadableError(text, others[0].begin if others else proven, self._equal_before(proven))
         else:
             self.compared = True
         return None
 
     def _is_same(self, piece: Piece) -> bool:
         place = slice(piece.begin - self._base, piece.until - self._base)
-        return self._ours[place] == self._theirs[place]
+        ours, theirs = self._ours[place], self._theirs[place]
+        if ours == theirs:
+            return True
+        return piece.is_record and self._log.is_remnant(ours, bytes(theirs), piece.begin)
+
+    def _equal_before(self, offset: PhysicalOffset) -> PhysicalOffset | None:
+        for piece in reversed(self._pieces):
+            place = slice(piece.begin - self._base, piece.until - self._base)
+            if piece.is_record and piece.until <= offset and self._ours[place] == self._theirs[place]:
+                return piece.begin
+        return None
+
+    def _all_damaged(self, at: PhysicalOffset) -> bool:
+        """Whether all of our bytes from ``at`` to our end, if there are any, are known to be damaged."""
+        while at < self.end and (until := self._log.damaged_until(at)) > at:
+            at = until
+        return at >= self.end
 
     def _first_difference(self, others: Sequence[Piece], proven: PhysicalOffset) -> PhysicalOffset:
         if not others:
@@ -180,8 +221,9 @@ def _newest_records(
     log: LogBytes, floor: PhysicalOffset, end: PhysicalOffset
 ) -> tuple[PhysicalOffset, bytes, Sequence[Piece]]:
     """The bytes before ``end``, from a piece's begin on, and their pieces that are not damaged: the last
-    COMPARE_BYTES of them, and more up to a record. Without a record the bytes are none."""
-    back = COMPARE_BYTES
+    COMPARE_BYTES of them, and more up to a record. Without a record the bytes are none, and begin where it
+    was looked for last."""
+    back, back_max = COMPARE_BYTES, log.record_bytes_max + COMPARE_BYTES
     while True:
         begin = PhysicalOffset(max(end - back, floor))
         data = log.read(begin, end - begin)
@@ -194,6 +236,6 @@ def _newest_records(
         if newest is not None:
             pieces = [piece for piece in pieces if piece.begin >= min(newest, end - COMPARE_BYTES)]
             return pieces[0].begin, data[pieces[0].begin - begin :], pieces
-        if begin == floor or back == COMPARE_BYTES_MAX:
-            return end, b"", ()
-        back = min(4 * back, COMPARE_BYTES_MAX)
+        if begin == floor or back == back_max:
+            return begin, b"", ()
+        back = min(4 * back, back_max)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ from ha.slave.follow import (
     Reach,
     Truncate,
 )
-from ha.slave.tail import COMPARE_WAIT_MS, Piece
+from ha.slave.tail import COMPARE_WAIT_MS, Piece, TailCompare, UnreadableError
 from ha.wire.codec import MasterHandshake, Transfer
 from model.errors import PeerError
 from model.ids import Epoch, PhysicalOffset
@@ -39,6 +39,8 @@ SEGMENT = 1 << 16
 
 class Slave:
     """A log of plain bytes that carries out what the decider says, and holds it to its promises."""
+
+    record_bytes_max = 1 << 20
 
     def __init__(
         self, data: bytes, epochs: tuple[tuple[int, int], ...], confirmed: int, flushed: int
@@ -85,14 +87,22 @@ class Slave:
         return any(begin <= at < until for at in self.damaged)
 
     def pieces(self, data: bytes, offset: int) -> list[Piece]:
-        """Records end where ten divides the offset, and what is there of one counts as one. One of zeros is a
-        blank, one with "!" does not match its CRC."""
-        cuts = [0, *range(10 - offset % 10, len(data), 10), len(data)]
+        """Records of ten bytes; the last one may end behind ``data``. One of zeros is a blank, one with "!"
+        does not match its CRC."""
         return [
-            Piece(PhysicalOffset(offset + a), PhysicalOffset(offset + b), any(data[a:b]))
-            for a, b in pairwise(cuts)
-            if a < b and b"!" not in data[a:b]
+            Piece(PhysicalOffset(offset + at), PhysicalOffset(offset + at + 10), any(data[at : at + 10]))
+            for at in range(-offset % 10, len(data), 10)
+            if b"!" not in data[at : at + 10]
         ]
+
+    def is_remnant(self, ours: bytes, theirs: bytes, offset: int) -> bool:
+        """The first two bytes of a record say which one it is."""
+        return b"!" in theirs and ours[:2] == theirs[:2]
+
+    def damaged_until(self, offset: int) -> PhysicalOffset:
+        while offset in self.damaged:
+            offset += 1
+        return PhysicalOffset(offset)
 
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:
@@ -437,8 +447,11 @@ def test_a_record_that_is_rotten_at_the_master_is_no_other_history() -> None:
     slave = a_log_without_epochs(b"a" * 200)
     assert compare(slave, b"a" * 155 + b"!" + b"a" * 444).agreed, "one behind it is the same"
     slave = a_log_without_epochs(b"a" * 200)
-    with pytest.raises(PeerError, match="no readable record at 195"):
-        compare(slave, b"a" * 195 + b"!" + b"a" * 404)
+    assert compare(slave, b"a" * 195 + b"!" + b"a" * 404).agreed, "what is left of it says which one it was"
+    slave = a_log_without_epochs(b"a" * 200)
+    with pytest.raises(UnreadableError, match="no readable record at 190") as found:
+        compare(slave, b"a" * 190 + b"!" + b"a" * 409)
+    assert found.value.at == 190
     assert (slave.reseed, slave.cut_to, slave.end) == (None, None, 200)
 
 
@@ -460,6 +473,68 @@ def test_a_record_that_is_rotten_here_is_passed_over_and_noted() -> None:
     following = compare(slave, b"a" * 300)
     assert following.agreed
     assert slave.noted == [150]
+
+
+def classic(slave: Slave, theirs: bytes, segment_bytes: int = SEGMENT) -> ClassicFollowing:
+    """Meet a master without Controllers whose log is ``theirs``."""
+    following = ClassicFollowing(slave.own, segment_bytes=segment_bytes, synced=False, log=slave)
+    at = following.ack(slave.reach)
+    assert at is not None
+    slave.carry_out(following.on_frame(transfer(at, 0, 0, 0, theirs[at:]), slave.reach, 0.0))
+    return following
+
+
+def test_without_controllers_too_a_log_with_nothing_to_compare_does_not_go_on() -> None:
+    for ours in (b"!" * 200, bytes(200)):
+        slave = Slave(ours, (), 200, 200)
+        following = classic(slave, b"b" * 300)
+        assert slave.reseed is not None
+        assert "no whole record to compare before its end at 200" in slave.reseed.why
+        assert (slave.end, following.agreed) == (200, False)
+
+
+def test_without_controllers_a_segment_with_nothing_to_compare_has_the_one_before_compared() -> None:
+    for last in (b"", b"!" * 10):
+        other, same = (Slave(b"a" * 100 + b"b" * 100 + last, (), 200, 200) for _ in range(2))
+        assert not classic(other, b"a" * 190 + b"c" * 100, 200).agreed
+        assert other.reseed is not None
+        assert classic(same, b"a" * 100 + b"b" * 200, 200).agreed
+    short = Slave(b"a" * 100 + b"b" * 110, (), 200, 200)
+    assert ClassicFollowing(short.own, segment_bytes=200, synced=False, log=short).ack(short.reach) == 200, (
+        "not before, where there is one to compare"
+    )
+
+
+def test_without_controllers_too_what_is_rotten_here_is_noted() -> None:
+    slave = Slave(b"a" * 155 + b"!" + b"a" * 44, (), 200, 200)
+    assert classic(slave, b"a" * 300).agreed
+    assert slave.noted == [150]
+
+
+@pytest.mark.parametrize("dialect", [compare, classic])
+def test_behind_a_damaged_end_of_ours_any_record_of_the_master_goes_on(
+    dialect: Callable[[Slave, bytes], Following | ClassicFollowing],
+) -> None:
+    """It may end inside of a record. Half a record that is not known to be damaged is another one."""
+    theirs = b"a" * 190 + b"bbbbbbbbbb" + b"c" * 300
+    slave = a_log_without_epochs(b"a" * 190 + b"!!!!")
+    slave.damaged = set(range(190, 194))
+    assert dialect(slave, theirs).agreed
+    assert (slave.reseed, bytes(slave.data)) == (None, b"a" * 190 + b"!!!!" + theirs[194:])
+    slave = a_log_without_epochs(b"a" * 190 + b"!!!!")
+    slave.damaged = set(range(190, 193))
+    dialect(slave, theirs)
+    assert slave.reseed is not None
+    slave = a_log_without_epochs(b"a" * 180 + b"b" * 10 + b"!!!!")
+    slave.damaged = set(range(190, 194))
+    dialect(slave, theirs)
+    assert slave.reseed is not None, "there is another record before"
+
+
+def test_a_log_without_a_record_has_no_damage_between_records() -> None:
+    slave = Slave(b"!" * 200, (), 200, 200)
+    tail = TailCompare(slave, PhysicalOffset(0), PhysicalOffset(200))
+    assert (tail.can_prove, tail.compared, tail.damaged) == (False, False, [])
 
 
 @pytest.mark.parametrize("master", [REAL, Master(Epoch(9), followed_rocketmq=True)])

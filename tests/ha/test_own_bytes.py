@@ -6,8 +6,8 @@ import pytest
 
 from ha.slave.follow import NoteDamage
 from ha.slave.own_log import LogActions, OwnBytes
-from ha.slave.tail import Differs, TailCompare
-from model.errors import DiskError, PeerError
+from ha.slave.tail import Differs, TailCompare, UnreadableError
+from model.errors import DiskError
 from model.ids import PhysicalOffset
 from store.files.damage import DamagedRange
 from store.files.record import blank, encode
@@ -90,14 +90,13 @@ def other_record(at: int, size: int) -> bytes:
     return encode(message(b"o" * size), 0, at, 2)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_another_last_record_is_seen_also_when_it_ends_behind_our_log(damaged: bool) -> None:
-    """And when ours is damaged: what the master has behind our end is the middle of it."""
+@pytest.mark.parametrize("torn", [False, True])
+async def test_another_last_record_is_seen_also_when_it_ends_behind_our_log(torn: bool) -> None:
+    """And when there is but half of ours, unless that is known to be damaged."""
     async with opened(FaultyEnv(FaultyDisk()), segment_bytes=1 << 20) as store:
         own, data, starts = await a_log(store)
-        end, last = store.log.end, starts[-1]
-        if damaged:
-            store.damage.note([DamagedRange(last, end, "crc_mismatch")])
+        last = starts[-1]
+        end = PhysicalOffset(last + 100) if torn else store.log.end
         theirs = data[:last] + other_record(last, 400)
         for cut in (end, last + 20):  # by there its head has come, or not all of it
             tail = TailCompare(own, BEGIN, end)
@@ -111,8 +110,59 @@ async def test_another_last_record_is_seen_also_when_it_ends_behind_our_log(dama
         tail = TailCompare(own, BEGIN, end)
         rotten = bytearray(theirs)
         rotten[-150] ^= 1
-        with pytest.raises(PeerError, match="no readable record at"):
+        with pytest.raises(UnreadableError, match="no readable record at"):
             tail.take(bytes(rotten[1:]), 0.0)
+        # Nor does it contradict what is damaged here.
+        store.damage.note([DamagedRange(last, store.log.end, "crc_mismatch")])
+        tail = TailCompare(own, BEGIN, end)
+        assert tail.take(theirs[1:], 0.0) == end - 1
+        assert tail.compared
+
+
+async def test_what_is_left_of_a_record_says_which_one_it_was() -> None:
+    async with opened(FaultyEnv(FaultyDisk()), segment_bytes=1 << 20) as store:
+        own, data, starts = await a_log(store)
+        last, end = PhysicalOffset(starts[-1]), store.log.end
+        ours = data[last:]
+        for at in (0, 4, 8, 30, 100, -1):  # size, magic, CRC, physical offset, body, properties
+            rotten = bytearray(ours)
+            rotten[at : at + 4 if at >= 0 else None] = b"\xff" * len(rotten[at : at + 4 if at >= 0 else None])
+            tail = TailCompare(own, BEGIN, end)
+            if own.pieces(bytes(rotten), last):
+                continue  # no CRC covers that
+            assert own.is_remnant(ours, bytes(rotten), last)
+            tail.take(data[tail.at : last] + rotten, 0.0)
+            assert tail.compared
+        for at in (12, 20, 40, 48, 56, 64):  # queue, queue offset, times and hosts
+            rotten = bytearray(ours)
+            rotten[at] ^= 1
+            assert not own.is_remnant(ours, bytes(rotten), last), "a whole one"
+            rotten[100] ^= 1
+            assert not own.is_remnant(ours, bytes(rotten), last)
+        other = other_record(last, 50)
+        assert not own.is_remnant(ours, ours[: -len(other)] + other, last), "another place is in it"
+        inside = ours[:90] + other_record(last + 90, 10)
+        assert not own.is_remnant(inside.ljust(len(ours)), inside.ljust(len(ours)), last), (
+            "another one is in it"
+        )
+
+
+async def test_a_record_is_compared_that_is_larger_than_what_is_read_at_first() -> None:
+    sizes = {"segment_bytes": 1 << 26, "message_bytes_max": 32 << 20}
+    async with opened(FaultyEnv(FaultyDisk()), **sizes) as store:
+        puts = await fill(store, 3)
+        store.put(message(b"x" * (17 << 20)))
+        end = store.log.end
+        own = OwnBytes(store, 1 << 26)
+        tail = TailCompare(own, BEGIN, end)
+        assert tail.can_prove
+        assert tail.at == puts[-1].physical_offset + puts[-1].size
+        other = other_record(tail.at, 18 << 20)
+        found = tail.take(other, 0.0)
+        assert isinstance(found, Differs)
+        tail = TailCompare(own, BEGIN, end)
+        tail.take(own.read(tail.at, end - tail.at), 0.0)
+        assert tail.compared
 
 
 async def test_a_blank_where_ours_has_a_record_is_another_log() -> None:

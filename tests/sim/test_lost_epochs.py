@@ -9,6 +9,7 @@ from chaos.sim.disk import Machine
 from ha.slave.own_log import LogActions
 from model.ids import PhysicalOffset
 from store.files.damage import DamagedRange
+from store.files.record import BadRecord
 from tests.sim.kept import ALL, MAJORITY, TWO, Kept
 from tests.sim.world import World, simulated
 
@@ -202,3 +203,80 @@ async def test_a_damaged_record_does_not_let_a_log_of_another_history_go_on(worl
     assert world.broker(first).ha.needs_reseed is not None
     assert holds(world, first, held)
     assert world.cluster.members() == [second]
+
+
+class Few(Kept):
+    """A group of so many brokers, where each answer needs two of them."""
+
+    def __init__(self, brokers: int) -> None:
+        self.modes = {}
+        self._keys = {**TWO, "autoReseed": "true"}
+        World.__init__(self, 4, self._keys, None, {}, brokers)
+        self.modes = {node.name: TWO for node in self.cluster.of("broker")}
+        self.acked = []
+        self.quiet = False
+        self._operator = None
+
+
+async def the_newest_rots_at_the_master(world: Few, bits: tuple[int, ...]) -> tuple[str, str]:
+    """A slave that has all stops, and comes back without epochs. Meanwhile bits of its newest record flip at
+    the master, who does not know. Returns the master and the slave."""
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    slave = next(node.name for node in cluster.of("broker") if node.name != master)
+    world.send_on()
+    await asyncio.sleep(1)
+    world.quiet = True
+    await asyncio.sleep(3)
+    log = world.broker(master).store.log
+    end, data = log.end, log.read(PhysicalOffset(0), log.end)
+    assert world.broker(slave).store.log.end == end == len(data)
+    begin = data.rindex(data[4:8]) - 4
+    cluster.kill(slave)
+    rot_epochs(cluster.nodes[slave].machine)
+    (path,) = cluster.nodes[master].machine.paths("/store/commitlog/")
+    for bit in bits:
+        cluster.nodes[master].machine.flip(path, 8 * begin + bit)
+    with pytest.raises(BadRecord):
+        log.whole(log.read(PhysicalOffset(begin), end - begin), 0, begin)
+    await asyncio.sleep(4)
+    world.start(slave)
+    await world.serves(slave)
+    world.quiet = False
+    world.send_on()
+    return master, slave
+
+
+BODY = (8 * 92,)
+AND_WHICH_ONE_IT_IS = (*BODY, 8 * 20, 8 * 57)
+
+
+@simulated(lambda: Few(2))
+async def test_a_record_that_rotted_at_the_master_is_known_by_what_is_left_of_it(world: Few) -> None:
+    """The slave alone has it whole. It waited for ever until that is mended, and mends nothing meanwhile."""
+    await the_newest_rots_at_the_master(world, BODY)
+    acked = len(world.acked)
+    assert await world.cluster.until(world.cluster.converged, 15.0) is None
+    await asyncio.sleep(2)
+    assert len(world.acked) > acked
+
+
+@simulated(lambda: Few(3))
+async def test_a_master_looks_where_a_slave_cannot_compare_and_mends_it_from_another(world: Few) -> None:
+    master, _ = await the_newest_rots_at_the_master(world, AND_WHICH_ONE_IT_IS)
+    assert await world.cluster.until(world.cluster.converged, 15.0) is None
+    assert world.broker(master).store.repairer.repaired == 1
+    assert not world.broker(master).store.damage.ranges
+
+
+@simulated(lambda: Few(2))
+async def test_where_nobody_can_mend_the_master_the_slave_says_so_and_keeps_its_log(world: Few) -> None:
+    master, slave = await the_newest_rots_at_the_master(world, AND_WHICH_ONE_IT_IS)
+    end = world.broker(slave).store.log.end
+    await asyncio.sleep(50)
+    assert world.broker(slave).ha.needs_reseed is None, "it may be mended yet"
+    assert world.broker(master).store.damage.ranges
+    await asyncio.sleep(20)
+    assert "was not mended for 60 s" in (world.broker(slave).ha.needs_reseed or "")
+    assert world.broker(slave).store.log.end == end, "it has what nobody else has"

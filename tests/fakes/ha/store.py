@@ -88,8 +88,9 @@ class FakeLog:
         return bytes(self.data[at : at + size_max])
 
     def whole(self, data: bytes, at: int, offset: int) -> int:
-        """Records end where ten divides the offset; what is there of one counts as one."""
-        return min(10 - offset % 10, len(data) - at)
+        """Records end where ten divides the offset; 0: ``data`` ends before the record does."""
+        size = 10 - offset % 10
+        return size if at + size <= len(data) else 0
 
 
 class FakeStore:
