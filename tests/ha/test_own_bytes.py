@@ -148,8 +148,8 @@ async def test_what_is_left_of_a_record_says_which_one_it_was() -> None:
 
 
 async def test_a_record_is_compared_that_is_larger_than_what_is_read_at_first() -> None:
-    sizes = {"segment_bytes": 1 << 26, "message_bytes_max": 32 << 20}
-    async with opened(FaultyEnv(FaultyDisk()), **sizes) as store:
+    env = FaultyEnv(FaultyDisk())
+    async with opened(env, segment_bytes=1 << 26, message_bytes_max=32 << 20) as store:
         puts = await fill(store, 3)
         store.put(message(b"x" * (17 << 20)))
         end = store.log.end
