@@ -85,9 +85,9 @@ class HaService:
         """Answers for records ending at or below this offset may leave. Only a master's moves."""
         self.on_replicated: list[Callable[[PhysicalOffset], None]] = []
         self.on_agreed: list[Callable[[], None]] = []
+        """Hear that this slave's log is found to go on in its master's."""
         self.on_unreadable: list[Callable[[], None]] = []
         """Hear that the master's log is damaged where ours is to be compared with it (``unreadable``)."""
-        """Hear that this slave's log is found to go on in its master's."""
         self.conditions = Conditions.of(controllers=config.enable_controller_mode)
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""

@@ -38,6 +38,8 @@ PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
 DOUBTS_MAX: Final = 256
 """So many are asked about; the scrub finds the others again in its next pass."""
+LOOKED_AT_MAX: Final = 8
+"""Anybody may ask for such a look, and it is made on the loop."""
 UNREADABLE_AGAIN_MS: Final = 5_000
 """What was not read is tried again after so long, then after twice as long, and so on: a moment's error must
 not keep this log from being whole, and every try on a dead sector may take seconds, on the loop."""
@@ -379,13 +381,15 @@ class Repairer:
         return self._note(at, found if found is not None else stop, bad)
 
     def look(self, begin: int, at: int) -> None:
-        """Read the records from the one at ``begin`` to the one at ``at``, and write down the first that is
-        damaged. Raises DiskError.
+        """Read the records from the one at ``begin`` to the one at ``at``, at most LOOKED_AT_MAX, and write
+        down the first that is damaged. Raises DiskError.
 
         The one at ``begin`` is none of them: where it is whole, those behind it begin where it ends.
         """
         here = begin
-        while begin <= here <= at < self._dispatcher.dispatched and self._damage.at(here) is None:
+        for _ in range(LOOKED_AT_MAX):
+            if not begin <= here <= at < self._dispatcher.dispatched or self._damage.at(here) is not None:
+                return
             says = int.from_bytes(self._log.read(here, 4), "big", signed=True)
             left = self._segment_start(here) + self._segment - here
             try:
