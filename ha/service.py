@@ -84,10 +84,9 @@ class HaService:
         self.replicated = PhysicalOffset(0)
         """Answers for records ending at or below this offset may leave. Only a master's moves."""
         self.on_replicated: list[Callable[[PhysicalOffset], None]] = []
-        self.on_agreed: list[Callable[[], None]] = []
-        """Hear that this slave's log is found to go on in its master's."""
-        self.on_unreadable: list[Callable[[], None]] = []
-        """Hear that the master's log is damaged where ours is to be compared with it (``unreadable``)."""
+        self.on_compared: list[Callable[[], None]] = []
+        """Hear that this slave's log is found to go on in its master's (``agreed``), or cannot be compared
+        with it (``unreadable``)."""
         self.conditions = Conditions.of(controllers=config.enable_controller_mode)
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
@@ -213,7 +212,7 @@ class HaService:
             await self._leave()
             parts = Parts(self._env, self._store, self._config)
             follower = Follower(parts, self_id, self.links.credentials, self._before_reseed, classic=classic)
-            follower.on_agree, follower.on_unreadable = self.on_agreed, self.on_unreadable
+            follower.on_compared = self.on_compared
             self._follower = follower
         follower.follow(master_ha_address, self.next_master._replace(epoch=epoch))
 

@@ -76,6 +76,11 @@ class LogRepair:
         self._backoff.reset()
         self._wake.set()
 
+    def on_compared(self) -> None:
+        """Have the master look at once where its log cannot be compared with ours."""
+        if self._context.ha.unreadable is not None:
+            self.soon()
+
     # What others ask
 
     async def read(self, connection: Connection, request: Command) -> Command | None:

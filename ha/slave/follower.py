@@ -173,7 +173,8 @@ class Follower:
         self.address: str | None = None
         self.broker_id = broker_id
         self.master = Master(NO_EPOCH)
-        self.on_agree: list[Callable[[], None]] = []
+        self.on_compared: list[Callable[[], None]] = []
+        """See ``HaService.on_compared``."""
         self.cut_told = False
         """The Controllers know that this log loses what was acknowledged, and no link has worked since."""
         self.reseeds = Reseeds(parts, before_reseed)
@@ -181,7 +182,6 @@ class Follower:
         self._situation = _Situation(State.NO_MASTER, lost_ms=parts.env.monotonic_ms())
         self.unreadable: UnreadableError | None = None
         """Where the master's log is damaged, so that ours cannot be compared with it."""
-        self.on_unreadable: list[Callable[[], None]] = []
         self._unmended_ms: float | None = None  # since when that is so
         self._session: _Session | None = None
         self._proving = _Proving(credentials)
@@ -287,7 +287,7 @@ class Follower:
         if session is not None and not session.agreed:
             session.agreed, self.cut_told = True, False
             self.unreadable, self._unmended_ms = None, None
-            for hook in self.on_agree:
+            for hook in self.on_compared:
                 hook()
 
     def on_progress(self, epoch: Epoch, now_ms: float) -> None:
@@ -348,7 +348,7 @@ class Follower:
     def _unmended(self, error: UnreadableError) -> CannotGoOnError:
         """Raises ``error`` if it is too soon to say so."""
         now_ms, self.unreadable = self._now_ms(), error
-        for hook in self.on_unreadable:
+        for hook in self.on_compared:
             hook()
         if self._unmended_ms is None:
             self._unmended_ms = now_ms
