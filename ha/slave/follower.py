@@ -89,6 +89,14 @@ class _Session:
         self.epoch: Epoch | None = None  # in which the master sent the last frame
 
 
+class _Unmended(NamedTuple):
+    """Where the master's log is damaged, so that ours cannot be compared with it, and since when that is so
+    (monotonic ms)."""
+
+    error: UnreadableError
+    since_ms: float
+
+
 class _Retries:
     """When the next link is made after one that failed: soon only if that one worked."""
 
@@ -97,6 +105,7 @@ class _Retries:
         self._parts = parts
         self._mark = parts.store.log.end  # what counts as new begins here
         self._since_ms = 0.0  # when this link was made
+        self.unmended: _Unmended | None = None
 
     def on_connect(self) -> None:
         self._since_ms = self._parts.env.monotonic_ms()
@@ -180,9 +189,6 @@ class Follower:
         self.reseeds = Reseeds(parts, before_reseed)
         self._parts = parts
         self._situation = _Situation(State.NO_MASTER, lost_ms=parts.env.monotonic_ms())
-        self.unreadable: UnreadableError | None = None
-        """Where the master's log is damaged, so that ours cannot be compared with it."""
-        self._unmended_ms: float | None = None  # since when that is so
         self._session: _Session | None = None
         self._proving = _Proving(credentials)
         self._retries = _Retries(parts)
@@ -197,7 +203,7 @@ class Follower:
         self.master = master._replace(followed_rocketmq=self.followed_rocketmq or master.followed_rocketmq)
         if address == self.address:
             return
-        self.address, self.unreadable, self._unmended_ms = address, None, None
+        self.address, self._retries.unmended = address, None
         self._proving.on_master(may_be_rocketmq=master.rocketmq_peer or self.classic)
         self._retries.backoff.reset()
         self._moved.set()
@@ -219,6 +225,11 @@ class Follower:
     def _end(self, why: MqError) -> None:
         if self._session is not None:
             self._session.link.end(why)
+
+    @property
+    def unreadable(self) -> UnreadableError | None:
+        """Where the master's log is damaged, so that ours cannot be compared with it."""
+        return self._retries.unmended.error if self._retries.unmended is not None else None
 
     @property
     def state(self) -> State:
@@ -286,7 +297,7 @@ class Follower:
         session = self._session
         if session is not None and not session.agreed:
             session.agreed, self.cut_told = True, False
-            self.unreadable, self._unmended_ms = None, None
+            self._retries.unmended = None
             for hook in self.on_compared:
                 hook()
 
@@ -347,12 +358,12 @@ class Follower:
 
     def _unmended(self, error: UnreadableError) -> CannotGoOnError:
         """Raises ``error`` if it is too soon to say so."""
-        now_ms, self.unreadable = self._now_ms(), error
+        now_ms, before = self._now_ms(), self._retries.unmended
+        since_ms = now_ms if before is None else before.since_ms
+        self._retries.unmended = _Unmended(error, since_ms)
         for hook in self.on_compared:
             hook()
-        if self._unmended_ms is None:
-            self._unmended_ms = now_ms
-        if now_ms - self._unmended_ms < MEND_WAIT_MS:
+        if now_ms - since_ms < MEND_WAIT_MS:
             raise error
         text = f"{error}; that was not mended for {MEND_WAIT_MS // 1000} s"
         # What is confirmed here and damaged there is put aside by nobody but an operator.
@@ -402,7 +413,7 @@ class Follower:
             self._note(State.BROKEN, problem)
             return False
         self._retries.on_reseed()
-        self.unreadable, self._unmended_ms = None, None
+        self._retries.unmended = None
         return True
 
     def _note(self, state: State, error: Exception) -> None:
