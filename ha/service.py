@@ -21,7 +21,6 @@ from ha.master.sync_set import Leadership, LogEnds, SyncSet
 from ha.slave.follow import Master
 from ha.slave.follower import Follower, State
 from ha.slave.parts import Parts
-from ha.slave.tail import UnreadableError
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import BrokenInvariantError, MqError, Refused
@@ -84,9 +83,8 @@ class HaService:
         self.replicated = PhysicalOffset(0)
         """Answers for records ending at or below this offset may leave. Only a master's moves."""
         self.on_replicated: list[Callable[[PhysicalOffset], None]] = []
-        self.on_compared: list[Callable[[], None]] = []
-        """Hear that this slave's log is found to go on in its master's (``agreed``), or cannot be compared
-        with it (``unreadable``)."""
+        self.on_agreed: list[Callable[[], None]] = []
+        """Hear that this slave's log is found to go on in its master's."""
         self.conditions = Conditions.of(controllers=config.enable_controller_mode)
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
@@ -212,7 +210,7 @@ class HaService:
             await self._leave()
             parts = Parts(self._env, self._store, self._config)
             follower = Follower(parts, self_id, self.links.credentials, self._before_reseed, classic=classic)
-            follower.on_compared = self.on_compared
+            follower.on_agree = self.on_agreed
             self._follower = follower
         follower.follow(master_ha_address, self.next_master._replace(epoch=epoch))
 
@@ -307,11 +305,6 @@ class HaService:
         if self.sync is not None:
             return self.sync.epoch
         return self._follower.verified_epoch if self._follower is not None else None
-
-    @property
-    def unreadable(self) -> UnreadableError | None:
-        """Where the master's log is damaged, so that ours cannot be compared with it."""
-        return self._follower.unreadable if self._follower is not None else None
 
     @property
     def needs_reseed(self) -> str | None:

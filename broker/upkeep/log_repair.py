@@ -5,8 +5,6 @@ It answers only for bytes that are confirmed and not damaged there, and only whi
 a master, or a slave with a working link to the master of its epoch. Any other log may hold records that will
 be cut. The answer tells the epoch, and counts only where both brokers are in the same one. A slave asks its
 master first, then the other members; a master asks its slaves, by the addresses the NameServers have.
-A slave whose log cannot be compared with the master's, as that is damaged there (``ha.slave.tail``), has it
-look: what nobody reads is not found, nor mended.
 ``store/heal/repair`` checks the bytes before they are written.
 """
 
@@ -21,12 +19,11 @@ from broker.context import BrokerContext
 from model.codes import Request, Response
 from model.errors import DiskError, MqError, Refused
 from remoting.codec import Command
-from remoting.headers import need, need_int, opt_int
+from remoting.headers import need, need_int
 from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import UNTIL_WOKEN, level_triggered
 from runtime.report.lasting import lasting
-from store.files.damage import RECORD_BYTES_MAX
 from store.files.record import BadRecord
 from store.heal.repair import Wanted
 
@@ -76,16 +73,10 @@ class LogRepair:
         self._backoff.reset()
         self._wake.set()
 
-    def on_compared(self) -> None:
-        """Have the master look at once where its log cannot be compared with ours."""
-        if self._context.ha.unreadable is not None:
-            self.soon()
-
     # What others ask
 
     async def read(self, connection: Connection, request: Command) -> Command | None:
-        """Answer READ_LOG_RANGE: up to ``size`` bytes from ``offset``, not crossing a segment. With
-        ``lookAt`` first look whether the record there, behind one at ``offset``, is whole."""
+        """Answer READ_LOG_RANGE: up to ``size`` bytes from ``offset``, not crossing a segment."""
         context, store = self._context, self._context.store
         if need(request.ext, "brokerName") != context.config.broker_name:
             raise Refused(f"this broker is of the group {context.config.broker_name}")
@@ -96,9 +87,6 @@ class LogRepair:
         if not store.log.min_offset <= offset < offset + size <= store.confirmed:
             text = f"[{offset}, {offset + size}) is not in [{store.log.min_offset}, {store.confirmed})"
             raise Refused(f"{text}, what is confirmed here")
-        look_at = opt_int(request.ext, "lookAt", offset)
-        if offset < look_at < min(store.confirmed, offset + RECORD_BYTES_MAX):
-            store.repairer.look(offset, look_at)
         if store.damage.overlaps(offset, offset + size):
             raise Refused(f"[{offset}, {offset + size}) is damaged here, too")
         return request.reply(ext={"epoch": str(epoch)}, body=store.log.read(offset, size))
@@ -120,22 +108,9 @@ class LogRepair:
 
     async def _turn(self) -> float:
         """One try; how long to rest behind it. Not mended is no error: the replicas may be away."""
-        await self._have_looked()
         if self._is_needed():
             await self.once()
         return self._backoff.next_s() if self._is_needed() else UNTIL_WOKEN
-
-    async def _have_looked(self) -> None:
-        """The master is to find its damage where our log cannot be compared with its own."""
-        damage, master = self._context.ha.unreadable, self._context.role_state.master_address
-        if damage is None or damage.behind is None or master is None:
-            return
-        name, places = self._context.config.broker_name, (str(damage.behind), str(damage.at))
-        ext = {"brokerName": name, "offset": places[0], "size": "1", "lookAt": places[1]}
-        try:
-            await self._client.call(master, Command(int(Request.READ_LOG_RANGE), ext), CALL_S)
-        except (MqError, OSError) as error:
-            log.info("%s does not look at %d: %s", master, damage.at, error)
 
     def _is_needed(self) -> bool:
         store = self._context.store

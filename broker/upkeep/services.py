@@ -30,7 +30,6 @@ class Upkeep:
         self.table_sources = TableSources(context, tables, client, self.metadata)
         self.acting = Acting(context, client, registration.member_ids, lambda: ha.follows)
         self.repair = LogRepair(context, client, registration.members)
-        context.ha.on_compared.append(self.repair.on_compared)
         self.compare = LogCompare(context, client, self.repair)
         self.sampling = Sampling(context)
 

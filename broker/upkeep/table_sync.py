@@ -56,7 +56,7 @@ class MetadataSync:
         self._wake = asyncio.Event()
         self._run_seen = ("", -1)  # the master's process and the revision of its tables we have
         self._whole_only: str | None = None  # a master that does not know KEELMQ_COPY_TABLES
-        context.ha.on_compared.append(self._wake.set)
+        context.ha.on_agreed.append(self._wake.set)
         self._asking: asyncio.Timeout | None = None
         self._tables: list[tuple[str, Request, Callable[[dict[str, Any]], bool]]] = [
             ("topics", Request.GET_ALL_TOPIC_CONFIG, context.topics.adopt),

@@ -34,6 +34,8 @@ ORDINARY_MS: Final = 5000.0
 MEND_WAIT_MS: Final = 60_000
 """So long a slave waits until its master's log is mended where its own is to be compared with it. Then it
 says that it needs a re-seed, and tries on."""
+MEND_GAP_MS: Final = 15_000
+"""Two findings further apart are of two waits."""
 STEADY_MS: Final = 2000
 STEADY_BYTES: Final = 1 << 20
 """A link that lived for this long, or brought so much that this log never had, works: a master that only
@@ -90,11 +92,10 @@ class _Session:
 
 
 class _Unmended(NamedTuple):
-    """Where the master's log is damaged, so that ours cannot be compared with it, and since when that is so
-    (monotonic ms)."""
+    """When the master's log was first found damaged where ours is to be compared, and last (monotonic ms)."""
 
-    error: UnreadableError
     since_ms: float
+    last_ms: float
 
 
 class _Retries:
@@ -182,8 +183,7 @@ class Follower:
         self.address: str | None = None
         self.broker_id = broker_id
         self.master = Master(NO_EPOCH)
-        self.on_compared: list[Callable[[], None]] = []
-        """See ``HaService.on_compared``."""
+        self.on_agree: list[Callable[[], None]] = []
         self.cut_told = False
         """The Controllers know that this log loses what was acknowledged, and no link has worked since."""
         self.reseeds = Reseeds(parts, before_reseed)
@@ -225,11 +225,6 @@ class Follower:
     def _end(self, why: MqError) -> None:
         if self._session is not None:
             self._session.link.end(why)
-
-    @property
-    def unreadable(self) -> UnreadableError | None:
-        """Where the master's log is damaged, so that ours cannot be compared with it."""
-        return self._retries.unmended.error if self._retries.unmended is not None else None
 
     @property
     def state(self) -> State:
@@ -298,7 +293,7 @@ class Follower:
         if session is not None and not session.agreed:
             session.agreed, self.cut_told = True, False
             self._retries.unmended = None
-            for hook in self.on_compared:
+            for hook in self.on_agree:
                 hook()
 
     def on_progress(self, epoch: Epoch, now_ms: float) -> None:
@@ -344,9 +339,8 @@ class Follower:
             if not await self._reseed(address, error):
                 raise
         except UnreadableError as error:
-            cannot = self._unmended(error)
-            if not await self._reseed(address, cannot):
-                raise cannot from error
+            self._on_unreadable(error)
+            raise
         except UntoldCutError as error:
             await self._tell_cut(address, error)
         except Exception as error:
@@ -356,19 +350,17 @@ class Follower:
             raise
         return 0.0
 
-    def _unmended(self, error: UnreadableError) -> CannotGoOnError:
-        """Raises ``error`` if it is too soon to say so."""
+    def _on_unreadable(self, error: UnreadableError) -> None:
+        """Raises CannotGoOnError when it lasts. Nothing is put aside: the only sound copy may be here."""
         now_ms, before = self._now_ms(), self._retries.unmended
-        since_ms = now_ms if before is None else before.since_ms
-        self._retries.unmended = _Unmended(error, since_ms)
-        for hook in self.on_compared:
-            hook()
-        if now_ms - since_ms < MEND_WAIT_MS:
-            raise error
-        text = f"{error}; that was not mended for {MEND_WAIT_MS // 1000} s"
-        # What is confirmed here and damaged there is put aside by nobody but an operator.
-        lacks = error.at < self._parts.store.confirmed
-        return CannotGoOnError(text, error.at, lacks_confirmed=lacks)
+        if before is None or now_ms - before.last_ms > MEND_GAP_MS:
+            before = _Unmended(now_ms, now_ms)
+        self._retries.unmended = before._replace(last_ms=now_ms)
+        if now_ms - before.since_ms >= MEND_WAIT_MS:
+            text = f"{error}; that was not mended for {MEND_WAIT_MS // 1000} s"
+            cannot = CannotGoOnError(text, error.at)
+            self._note(State.NEEDS_RESEED, cannot)
+            raise cannot from error
 
     def _on_error(self, error: Exception) -> None:
         match error:

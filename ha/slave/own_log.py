@@ -29,7 +29,7 @@ from model.errors import DiskError, MqError
 from model.ids import PhysicalOffset
 from store.files.damage import RECORD_BYTES_MAX
 from store.files.epoch_file import EpochEntry
-from store.files.record import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, BadRecord, identity_of
+from store.files.record import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, BadRecord
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -94,8 +94,6 @@ def forget_epochs(store: MessageStore, offset: PhysicalOffset) -> None:
 class OwnBytes:
     """See ``ha.slave.tail.LogBytes``."""
 
-    record_bytes_max: Final = RECORD_BYTES_MAX
-
     def __init__(self, store: MessageStore, segment_bytes: int) -> None:
         self._store = store
         self._segment_bytes = segment_bytes
@@ -121,13 +119,6 @@ class OwnBytes:
     def damaged_until(self, offset: PhysicalOffset) -> PhysicalOffset:
         found = self._store.damage.at(offset)
         return offset if found is None else PhysicalOffset(found.until)
-
-    def is_remnant(self, ours: bytes, theirs: bytes, offset: PhysicalOffset) -> bool:
-        until = offset + len(theirs)
-        if any(piece.until <= until for piece in self.pieces(theirs, offset)):
-            return False
-        # Queue and queue offset, times and hosts: no broker stored another record there in the same ms.
-        return all(ours[part] == theirs[part] for part in identity_of(ours))
 
     def pieces(self, data: bytes, offset: PhysicalOffset) -> list[Piece]:
         found: list[Piece] = []

@@ -2,13 +2,9 @@
 
 Both are read as records. What proves one history is a whole record of ours, with the right CRC and in no
 range known to be damaged, that the master has byte for byte: it names its place and the time it was stored
-at, so what lies before it is the same, too. So does a record of ours that is damaged at the master, where its
-bytes there still name the queue, the time and the hosts of ours. A blank proves nothing, nor does what was
-passed over. Where both have other whole records behind the last one they share, there are two histories.
-Where one of them has no readable record, its bytes are damaged, and that decides nothing.
-
-In memory are bytes of both logs from the last whole record on, or the last COMPARE_BYTES: of the largest
-record 128 MiB each, and while they are compared, or no whole record was found yet, so much once more.
+at, so what lies before it is the same, too. A blank proves nothing, nor does what was passed over. Where both
+have other whole records behind the last one they share, there are two histories. Where one of them has no
+readable record, its bytes are damaged, and that decides nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +19,9 @@ from model.ids import PhysicalOffset
 
 COMPARE_BYTES: Final = 64 * 1024
 """Enough for several records. More where no whole record is in them: a large one, a blank, damage."""
+COMPARE_BYTES_MAX: Final = 16 << 20
+"""Four of the largest messages (by default): kept in memory while it is compared."""
+BLANK_HEAD_BYTES: Final = 8
 COMPARE_WAIT_MS: Final = 5000
 """A master that is short of its budget for slaves sends empty frames meanwhile, but not for this long."""
 
@@ -38,29 +37,20 @@ class Piece(NamedTuple):
 
 class UnreadableError(PeerError):
     """The master's log is damaged at ``at``, where ours is sound: it cannot be compared until that is
-    mended. ``behind``: a record that both have begins there, before it."""
+    mended."""
 
-    def __init__(self, text: str, at: PhysicalOffset, behind: PhysicalOffset | None = None) -> None:
+    def __init__(self, text: str, at: PhysicalOffset) -> None:
         super().__init__(text)
         self.at = at
-        self.behind = behind
 
 
 class LogBytes(Protocol):
     """This replica's bytes, and how bytes of a log are read as records."""
 
-    @property
-    def record_bytes_max(self) -> int:
-        """No record of a log is larger."""
-
     def read(self, offset: PhysicalOffset, size: int) -> bytes: ...
     def pieces(self, data: bytes, offset: PhysicalOffset) -> Sequence[Piece]:
         """What whole pieces there are in ``data``, bytes of any log from ``offset`` on; the last one may end
         behind them. What lies between pieces is damaged."""
-
-    def is_remnant(self, ours: bytes, theirs: bytes, offset: PhysicalOffset) -> bool:
-        """Whether ``theirs`` is no whole record, nor has one in it, but what is left of ``ours``, the whole
-        record at ``offset``: it names the same queue, queue offset, times and hosts."""
 
     def is_damaged(self, begin: PhysicalOffset, until: PhysicalOffset) -> bool:
         """Whether some of our bytes there are known to be damaged."""
@@ -173,29 +163,21 @@ class TailCompare:
             at = self._first_difference(others, proven)
             text = f"our log, which ends at {self.end}, differs from the master's at {at}"
             return Differs(at, f"{text}: one of the two lost its end and wrote on")
-        if against and against[0].until <= self.end + self._log.record_bytes_max:
+        if against and against[0].until <= self.end + COMPARE_BYTES_MAX:
             self._need = against[0].until  # a record that ends behind our log: whole it tells
         elif others or all(piece.until != self.end for piece in theirs):
             at = self._first_difference(others, proven)
             text = f"the master's log has no readable record at {at}, where it should be ours"
-            raise UnreadableError(text, others[0].begin if others else proven, self._equal_before(proven))
+            raise UnreadableError(text, others[0].begin if others else proven)
         else:
             self.compared = True
         return None
 
     def _is_same(self, piece: Piece) -> bool:
-        place = slice(piece.begin - self._base, piece.until - self._base)
-        ours, theirs = self._ours[place], self._theirs[place]
-        if ours == theirs:
-            return True
-        return piece.is_record and self._log.is_remnant(ours, bytes(theirs), piece.begin)
-
-    def _equal_before(self, offset: PhysicalOffset) -> PhysicalOffset | None:
-        for piece in reversed(self._pieces):
-            place = slice(piece.begin - self._base, piece.until - self._base)
-            if piece.is_record and piece.until <= offset and self._ours[place] == self._theirs[place]:
-                return piece.begin
-        return None
+        # Nobody reads what a blank is filled with.
+        until = piece.until if piece.is_record else piece.begin + BLANK_HEAD_BYTES
+        place = slice(piece.begin - self._base, until - self._base)
+        return self._ours[place] == self._theirs[place]
 
     def _all_damaged(self, at: PhysicalOffset) -> bool:
         """Whether all of our bytes from ``at`` to our end, if there are any, are known to be damaged."""
@@ -223,7 +205,7 @@ def _newest_records(
     """The bytes before ``end``, from a piece's begin on, and their pieces that are not damaged: the last
     COMPARE_BYTES of them, and more up to a record. Without a record the bytes are none, and begin where it
     was looked for last."""
-    back, back_max = COMPARE_BYTES, log.record_bytes_max + COMPARE_BYTES
+    back = COMPARE_BYTES
     while True:
         begin = PhysicalOffset(max(end - back, floor))
         data = log.read(begin, end - begin)
@@ -236,6 +218,6 @@ def _newest_records(
         if newest is not None:
             pieces = [piece for piece in pieces if piece.begin >= min(newest, end - COMPARE_BYTES)]
             return pieces[0].begin, data[pieces[0].begin - begin :], pieces
-        if begin == floor or back == back_max:
+        if begin == floor or back == COMPARE_BYTES_MAX:
             return begin, b"", ()
-        back = min(4 * back, back_max)
+        back = min(4 * back, COMPARE_BYTES_MAX)

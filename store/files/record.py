@@ -296,12 +296,6 @@ def body_of(record: Buffer, at: int = 0) -> tuple[int, int]:
     return length_at + 4, _INT.unpack_from(record, length_at)[0]
 
 
-def identity_of(record: Buffer) -> tuple[slice, ...]:
-    """Where the record at the begin of ``record`` says which one it is: queue, queue offset, when and by whom
-    it was sent and stored."""
-    return slice(12, 16), slice(20, 28), slice(40, BODY_LENGTH_AT[record[39] >> 4 & 3] - 12)
-
-
 def _properties_at(record: Buffer, at: int) -> int:  # of a measured record
     topic_at = sum(body_of(record, at))
     is_v1 = _SIZE_MAGIC.unpack_from(record, at)[1] == MAGIC_V1

@@ -22,7 +22,7 @@ from model.errors import DiskError
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Env
 from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN, ConsumeQueue
-from store.files.damage import RECORD_BYTES_MAX, DamagedRange, may_have, resync
+from store.files.damage import RECORD_BYTES_MAX, DamagedRange, resync
 from store.files.partial import PROVEN_BYTES, partial_behind
 from store.files.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, whole
 from store.files.segment import Segment
@@ -38,8 +38,6 @@ PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
 DOUBTS_MAX: Final = 256
 """So many are asked about; the scrub finds the others again in its next pass."""
-LOOKED_AT_MAX: Final = 8
-"""Anybody may ask for such a look, and it is made on the loop."""
 UNREADABLE_AGAIN_MS: Final = 5_000
 """What was not read is tried again after so long, then after twice as long, and so on: a moment's error must
 not keep this log from being whole, and every try on a dead sector may take seconds, on the loop."""
@@ -379,29 +377,6 @@ class Repairer:
         stop = min(base + self._segment, self._dispatcher.dispatched)
         found = self._next_good(at, stop, read or self._log.read)
         return self._note(at, found if found is not None else stop, bad)
-
-    def look(self, begin: int, at: int) -> None:
-        """Read the records from the one at ``begin`` to the one at ``at``, at most LOOKED_AT_MAX, and write
-        down the first that is damaged. Raises DiskError.
-
-        The one at ``begin`` is none of them: where it is whole, those behind it begin where it ends.
-        """
-        here = begin
-        for _ in range(LOOKED_AT_MAX):
-            if not begin <= here <= at < self._dispatcher.dispatched or self._damage.at(here) is not None:
-                return
-            says = int.from_bytes(self._log.read(here, 4), "big", signed=True)
-            left = self._segment_start(here) + self._segment - here
-            try:
-                data = self._log.read(here, says if may_have(says, left) else HEAD.size)
-                size = abs(self._log.whole(data, 0, here))
-                if not size or here + size > self._dispatcher.dispatched:
-                    raise BadRecord("unreadable_region", f"the record at {here} says it has {says} bytes")
-            except BadRecord as bad:
-                if here > begin:
-                    self.note(here, bad)
-                return
-            here += size
 
     def note_ahead(self, at: int, until: int, bad: BadRecord) -> bool:
         """Write down bytes at ``at`` that dispatch met, if it is known where they end before ``until``: a

@@ -81,26 +81,6 @@ async def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp
         assert two.status()["damaged"] == []
 
 
-async def test_who_is_asked_looks_at_whole_records_places_only(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (one, _), client_of(one) as client:
-        for number in range(6):
-            await client.send("T", b"m%d" % number)
-        places = [record.physical_offset for record in log_records(one)]
-
-        async def look(behind: int, at: int) -> list[tuple[int, int]]:
-            ext = {"brokerName": "broker-t", "offset": str(behind), "size": "1", "lookAt": str(at)}
-            await client.call(Request.READ_LOG_RANGE, ext)
-            return [(item.begin, item.until) for item in one.store.damage.ranges]
-
-        _rot(one, places[3] + 88)
-        assert await look(places[0], places[2]) == [], "it lies behind"
-        assert await look(places[1] + 1, places[3]) == [], "no record begins there"
-        assert await look(places[3], places[4]) == [], "nor where the damage does"
-        assert await look(places[0], places[1] + 1) == [], "all are whole before"
-        assert await look(places[1], places[4]) == [(places[3], places[4])]
-        assert await look(places[1], places[3]) == [(places[3], places[4])], "it is known"
-
-
 def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody_can(tmp_path: Path) -> None:
     class Group:
         replicas = None
@@ -168,13 +148,8 @@ async def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Pat
     damage = DamageLedger(env.disk, str(tmp_path))
     damage.note([DamagedRange(500, 600, "body_crc")])
     errors: list[Exception] = [ValueError("outside of the log"), OSError("no"), PeerError("nonsense")]
-    context: Any = SimpleNamespace(
-        env=env,
-        store=SimpleNamespace(damage=damage),
-        ha=SimpleNamespace(unreadable=None),
-        role_state=SimpleNamespace(master_address=None),
-    )
-    repair = LogRepair(cast(BrokerContext, context), cast(Any, None), cast(Any, None))
+    context = cast(BrokerContext, SimpleNamespace(env=env, store=SimpleNamespace(damage=damage)))
+    repair = LogRepair(context, cast(Any, None), cast(Any, None))
     rounds = 0
 
     async def once() -> int:

@@ -144,7 +144,7 @@ async def test_only_a_broker_without_replicas_believes_its_records(
             env=env,
             config=config,
             store=store,
-            ha=SimpleNamespace(verified_epoch=1, unreadable=None),
+            ha=SimpleNamespace(verified_epoch=1),
             role_state=SimpleNamespace(master_address=None),
         )
 
