@@ -15,7 +15,7 @@ Range = tuple[int, int]
 DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
 MORE_BROKERS_SHARE: Final = 0.06
 MORE_DOWN_MS: Final[Sequence[Range]] = (*DOWN_MS, (3000, 5000))
-STEADY: Final = ((10.0, 1), (40.0, 1), (100.0, 4), (300.0, 16))
+STEADY: Final = ((10.0, 1), (40.0, 1), (40.0, 4), (100.0, 8))
 """Sends per second and producer, and how many of them at once; of small bodies, or a run takes minutes."""
 SMALL_BYTES: Final = 1000
 
