@@ -129,7 +129,8 @@ def shared(replicas: list[Replica]) -> dict[int, list[Interval]]:
 def views(replicas: list[Replica], reference: int, ranges: Ranges) -> dict[int, View]:
     """Each replica's log as the reference's equal part and its own rest.
 
-    A rest begins at a record's start in both logs: a range that differs may begin in the middle of one.
+    A rest begins at a record's start in both logs: a range that differs may begin in the middle of one, and a
+    file that is too short may end there: then the reference has more of that record.
     """
     out: dict[int, View] = {}
     for at, replica in enumerate(replicas):
@@ -141,6 +142,7 @@ def views(replicas: list[Replica], reference: int, ranges: Ranges) -> dict[int, 
         equal: list[Interval] = []
         for begin, end in covered(replica):
             own = without((begin, end), ranges.equal.get(at, []))
+            own += [(end, end) for gap, _ in replica.gaps if gap == end]
             own = joined((_record_start([replica, replicas[reference]], a), b) for a, b in own)
             equal += without((begin, end), own)
         out[at] = View(reference, at, tuple(equal))

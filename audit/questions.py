@@ -92,10 +92,10 @@ class Questions:
 
     def _ask(self) -> list[Finding]:
         facts = self.facts
-        damages = Damages(facts, self.scanned.damage(), self.folder, Rest(self._count))
-        found = files(facts) + epochs(facts) + damages.findings
+        damages = Damages(facts, self.views, self.scanned.damage(), self.folder, Rest(self._count))
+        found = files(facts, damages.sound) + epochs(facts) + damages.findings
         looked = self.looked
-        found += beside.beside(facts, looked)
+        found += beside.beside(facts, looked, damages.sound)
         found += self._differences(found, damages)
         found += self._tails(found, looked)
         found += borders.borders(facts, looked, found)
@@ -311,7 +311,7 @@ class Questions:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
         views = self.views, self.unions
-        taken = beside.taken_from_all(self.facts, self.looked)
+        taken = beside.not_by_retention(self.facts, self.looked)
         result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, taken)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))

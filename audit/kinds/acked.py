@@ -36,7 +36,7 @@ class _Places:
 
     facts: Facts
     queue_starts: dict[tuple[str, int], int]
-    taken: Sequence[Interval]  # what logs lack at their start, and no retention removed
+    taken: Sequence[Interval]  # what logs lack, and no retention removed
 
     def where(self, row: Row) -> int:
         """Where the message stands or should stand; -1 when nothing tells."""
@@ -64,16 +64,24 @@ class _Places:
         return self.held(row) and not r.start <= self.where(row) < r.end
 
     def _was_taken(self, where: int) -> bool:
-        """Did a replica have the place when its broker stopped? Of a log that began at 0 nothing expired."""
-        return any(begin <= where < end or (where < 0 and begin == 0) for begin, end in self.taken)
+        """Did a replica have the place when its broker stopped, or has it yet, unreadable? A message whose
+        place is not known may have stood in what logs lack before their starts."""
+        if where >= 0:
+            return any(begin <= where < end for begin, end in self.taken)
+        return any(begin < self._first() for begin, _ in self.taken)
+
+    def _first(self) -> int:
+        """Where the log begins that goes back furthest."""
+        replicas = self.facts.replicas
+        return min(r.start for r in ([r for r in replicas if not r.empty] or replicas))
 
     def _before_all(self, row: Row, where: int) -> bool:
-        replicas = self.facts.replicas
-        begin = min(r.start for r in ([r for r in replicas if not r.empty] or replicas))
-        if begin == 0:
-            return False
+        """Does each log that reaches it begin behind it? One that ends before says nothing of it."""
         if where >= 0:
-            return where < begin
+            reaching = [r.start for r in self.facts.replicas if not r.empty and r.end > where]
+            return bool(reaching) and where < min(reaching)
+        if self._first() == 0:
+            return False
         first = self.queue_starts.get((row["topic"], row["queue_id"]))
         return first is not None and int(row["queue_offset"]) < first
 
@@ -90,7 +98,7 @@ def check(
 ) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
     ``unions``: the log as far back as any replica holds it, by which a message is too old; what was ``taken``
-    from a log's start is missing, not too old.
+    from a log is missing, not too old.
 
     What is not listed one by one goes to ``rest``."""
     shared = _sharing(facts, views)

@@ -11,10 +11,11 @@ from typing import Final
 
 from audit.findings import ERROR, WARN, Finding
 from audit.intervals import Interval
+from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
 from audit.reading.beside import BOOT, EPOCHS, IDENTITY, TIMERCHECK, WHEEL, Beside
 from audit.reading.config_tables import SUFFIX
-from audit.reading.layout import CHECKPOINT
+from audit.reading.layout import BLANK_CHECKPOINT, CHECKPOINT
 from audit.reading.queue_files import Queue
 from model.message import LMQ_PREFIX
 
@@ -24,17 +25,19 @@ _OWN: Final = frozenset({"config/consumerFilter.json"})
 """Each broker writes what it was told itself: one that no consumer came to has none."""
 
 
-def beside(facts: Facts, looked: Mapping[int, Beside]) -> list[Finding]:
+def beside(facts: Facts, looked: Mapping[int, Beside], sound: Sound) -> list[Finding]:
     """``looked``: by replica."""
     found = []
     for at, own in sorted(looked.items()):
-        for file, why in sorted(own.problems.items()):
+        blank = facts.replicas[at].checkpoint_problem == BLANK_CHECKPOINT
+        said_nothing = {CHECKPOINT: BLANK_CHECKPOINT} if blank and CHECKPOINT in own.present - own.sealed else {}
+        for file, why in sorted((said_nothing | own.problems).items()):
             found.append(_row(facts, "file_corrupt", at, file, "as it was written", why))
         for file, why in sorted(own.unread.items()):
             found.append(Finding("file_unreadable", ERROR, facts.replicas[at].name, file, found=why))
         for file, why in sorted(_missing(facts, at, looked).items()):
             found.append(_row(facts, "file_missing", at, file, why, "no such file"))
-    return found + list(_timers(facts, looked)) + list(_starts(facts, looked))
+    return found + list(_timers(facts, looked)) + list(_starts(facts, looked, sound))
 
 
 def _row(facts: Facts, kind: str, at: int, file: str, expected: str, found: str) -> Finding:
@@ -93,13 +96,14 @@ def _compared(file: str) -> bool:
     return file in (TIMERCHECK, BOOT) or (_copied(file) and file not in _OWN)
 
 
-def _starts(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
+def _starts(facts: Facts, looked: Mapping[int, Beside], sound: Sound) -> Iterator[Finding]:
     """Segments that were the log's oldest when its broker stopped in order, and are gone.
 
     Age and a full disk tell nothing: each replica deletes at its own time, and may have run without a
     message for days. A broker that deleted a segment, or began its log later, notes the log's new start.
     """
     for at, (begin, end) in sorted(taken(facts, looked).items()):
+        others = sound((h for h in facts.holders(begin, end) if h != at), begin, end)
         yield facts.at(
             "missing_start",
             WARN,
@@ -108,7 +112,7 @@ def _starts(facts: Facts, looked: Mapping[int, Beside]) -> Iterator[Finding]:
             end,
             expected=f"begins at {begin} as when its broker stopped",
             found=f"begins at {end}",
-            copies=facts.votes((h for h in facts.holders(begin, end) if h != at), begin),
+            copies=facts.votes(others, begin),
         )
 
 
@@ -120,6 +124,18 @@ def taken(facts: Facts, looked: Mapping[int, Beside]) -> dict[int, Interval]:
         # What another broker deleted since is not noted.
         if r.clean and not own.written_by_others and r.segments and 0 <= own.log_start < r.start:
             found[at] = own.log_start, r.start
+    return found
+
+
+def not_by_retention(facts: Facts, looked: Mapping[int, Beside]) -> list[Interval]:
+    """What logs lack, and no retention took: their starts since they stopped, what lies there and cannot be
+    read, and the ends that they lost."""
+    found = taken_from_all(facts, looked)
+    for at, r in enumerate(facts.replicas):
+        found += [(unread.base, r.segment_end(unread)) for unread, _ in r.unread]
+        reached = min(max(r.promised, looked[at].was_longer), facts.histories.left(at))
+        if not r.empty and reached > r.end:
+            found.append((r.end, reached))
     return found
 
 

@@ -77,15 +77,16 @@ def _settled(facts: Facts, at: int, own: Beside) -> Iterator[Finding]:
     for name, offset in (("settled", own.settled), ("indexed", own.indexed)):
         words = f"a record's border at {offset}, up to which the log was {name} by {CHECKPOINT}"
         if offset > r.end:
-            found = f"end {r.end}"
-            yield facts.at("short_tail", WARN, at, r.end, offset, expected=words, found=found)
+            found, copies = f"end {r.end}", facts.votes(facts.copies(at, r.end, offset), r.end)
+            yield facts.at("short_tail", WARN, at, r.end, offset, expected=words, found=found, copies=copies)
             return
         around = around_of(r, offset) if r.start < offset < r.end else None
         if around is None:
             continue
         span = (around.start, offset)
         if around.filler:  # a segment's end was put over records
-            yield facts.at("short_tail", ERROR, at, *span, expected=words, found=str(around))
+            copies = facts.votes(facts.copies(at, *span), span[0])
+            yield facts.at("short_tail", ERROR, at, *span, expected=words, found=str(around), copies=copies)
         else:
             f = facts.at("file_corrupt", WARN, at, *span, expected=words, found=str(around))
             yield replace(f, segment=CHECKPOINT)

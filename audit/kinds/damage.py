@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from audit.intervals import Interval
 from audit.kinds.facts import Facts
 from audit.parts import Folder, Parts
 from audit.places import Places
-from audit.tables import LOG
+from audit.tables import LOG, View
 
 DAMAGE: Final = frozenset(
     {"crc_mismatch", "phys_offset_mismatch", "unreadable_region", "missing_segment", "file_unreadable"}
@@ -29,17 +29,27 @@ DAMAGE: Final = frozenset(
 MERGED: Final = frozenset({"crc_mismatch", "bytes_differ", "phys_offset_mismatch", "unreadable_region"})
 """Rows of these kinds that touch are one row."""
 
+Sound = Callable[[Iterable[int], int, int], list[int]]
+"""Of replicas that hold a stretch, those whose bytes there are not damaged."""
 ANY: Final = ""
 """In ``Places``: whatever the kind."""
 Row = dict[str, Any]
 
 
 class Damages:
-    """The damage of all replicas. What the reference has, every replica proved equal there has as well."""
+    """The damage of all replicas. What the reference has, every replica proved equal there has as well: where
+    it was not scanned itself, as it was where equal bytes end inside a record."""
 
-    def __init__(self, facts: Facts, tables: Iterable[pa.Table], folder: Folder, rest: Rest) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        views: Mapping[int, View],
+        tables: Iterable[pa.Table],
+        folder: Folder,
+        rest: Rest,
+    ) -> None:
         """``tables``: LOG rows, of each replica in log order."""
-        self._facts = facts
+        self._facts, self._views = facts, views
         self._rows = Parts(folder, LOG, len(facts.replicas))
         for table in tables:
             self._rows.add(table, table["replica"].to_numpy())
@@ -60,22 +70,23 @@ class Damages:
         """Is there damage?"""
         return self._places.overlap(ANY, replica, begin, end)
 
+    def sound(self, holders: Iterable[int], begin: int, end: int) -> list[int]:
+        """Those whose bytes there are not damaged."""
+        names = ((at, self._facts.replicas[at].name) for at in holders)
+        return [at for at, name in names if not self.overlap(name, begin, end)]
+
     def _has(self, at: int) -> bool:
         reference = self._facts.reference
         return any(self._rows.rows(of) for of in (at, reference) if of == at or self._equal(at))
 
     def _equal(self, at: int) -> Sequence[Interval]:
-        return self._facts.ranges.equal.get(at, [])
+        return self._views[at].equal if at in self._views and at != self._facts.reference else ()
 
     def _of(self, at: int) -> Iterator[Row]:
         """Its damage in log order; of what was scanned of both, its own."""
-        own = self._read(at)
-        if at == self._facts.reference or not self._equal(at):
-            yield from own
-            return
         last: tuple[str, int] | None = None
-        shared = _inside(self._read(self._facts.reference), self._equal(at))
-        for row in heapq.merge(own, shared, key=_place):
+        shared = _inside(self._read(self._facts.reference), self._equal(at)) if self._equal(at) else ()
+        for row in heapq.merge(self._read(at), shared, key=_place):
             if (row["kind"], row["offset"]) != last:
                 yield row
             last = (row["kind"], row["offset"])
@@ -86,8 +97,7 @@ class Damages:
 
     def _finding(self, at: int, row: Row) -> Finding:
         facts, offset, until = self._facts, row["offset"], int(row["until"])
-        copies = facts.copies(at, offset, until)
-        sound = [h for h in copies if not self.overlap(facts.replicas[h].name, offset, until)]
+        sound = self.sound(facts.copies(at, offset, until), offset, until)
         columns = ("topic", "queue_id", "queue_offset", "uniq_key", "expected", "found", "records")
         return facts.at(
             row["kind"],

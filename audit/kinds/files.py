@@ -5,13 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from audit.findings import ERROR, WARN, Finding
+from audit.kinds.damage import Sound
 from audit.kinds.facts import Facts
 from audit.reading.layout import Replica
 
 
-def files(facts: Facts) -> list[Finding]:
+def files(facts: Facts, sound: Sound) -> list[Finding]:
     """Files that are missing between others, or shorter than the others."""
+
+    def copies_of(at: int, begin: int, end: int) -> int:
+        return facts.votes(sound(facts.copies(at, begin, end), begin, end), begin)
+
     found = []
     for at, r in enumerate(facts.replicas):
         apart = _of_another_size(r)
@@ -23,14 +30,14 @@ def files(facts: Facts) -> list[Finding]:
             )
         for unread, why in r.unread:
             begin, end = unread.base, r.segment_end(unread)
-            copies = facts.votes(facts.copies(at, begin, begin + 1), begin)
+            copies = copies_of(at, begin, _reached(facts, at, begin, end))
             found.append(facts.at("file_unreadable", ERROR, at, begin, end, found=why, copies=copies))
         for file, why in sorted(r.closed.items()):
             found.append(Finding("file_unreadable", ERROR, r.name, file, found=why))
         for begin, end in r.holes:
-            copies = facts.votes(facts.copies(at, begin, end), begin)
+            copies = copies_of(at, begin, end)
             found.append(facts.at("missing_segment", ERROR, at, begin, end, found=apart, copies=copies))
-        found += _sizes(facts, at)
+        found += _sizes(facts, at, copies_of)
         begins = f"a segment, which begins at a multiple of {r.segment_bytes}"
         for stray in r.stray:
             words = f"{stray.size_bytes} bytes from {stray.base} on"
@@ -38,7 +45,13 @@ def files(facts: Facts) -> list[Finding]:
     return found + _shared(facts)
 
 
-def _sizes(facts: Facts, at: int) -> list[Finding]:
+def _reached(facts: Facts, at: int, begin: int, end: int) -> int:
+    """How much of a file, which may be a log's last one, any other copy of that log holds."""
+    others = facts.copies(at, begin, begin + 1)
+    return min(end, max((facts.replicas[b].end for b in others), default=end))
+
+
+def _sizes(facts: Facts, at: int, copies_of: Callable[[int, int, int], int]) -> list[Finding]:
     """Files that are longer than the others, or shorter and not the last."""
     r = facts.replicas[at]
     apart, whole = _of_another_size(r), f"{r.segment_bytes} bytes"
@@ -49,7 +62,7 @@ def _sizes(facts: Facts, at: int) -> list[Finding]:
         if begin > end:
             found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
         elif begin < end < r.end:
-            copies = facts.votes(facts.copies(at, begin, end), begin)
+            copies = copies_of(at, begin, end)
             found.append(facts.at("unreadable_region", ERROR, at, begin, end, copies=copies, **told))
     return found
 

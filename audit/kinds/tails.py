@@ -22,12 +22,13 @@ BLOCK_BYTES: Final = 512
 
 def tail_target(replicas: Sequence[Replica], acked_end: int) -> int:
     """How far every log of one history should reach: what is confirmed, what was acknowledged, what most of
-    them hold. Most may lack more than a live log lags: then the longest tells."""
+    them hold. Most may lack more than a live log lags: then the longest tells. A log that lost its end was
+    promised what it had: that counts as far as any log reaches."""
     held = [r for r in replicas if not r.empty]
     ends = sorted((r.end for r in held), reverse=True)
     if not ends:
         return 0
-    confirmed = max((min(r.promised, r.end) for r in replicas), default=0)
+    confirmed = max((min(r.promised, ends[0]) for r in replicas), default=0)
     settled = confirmed > 0 and all(r.clean for r in replicas)
     most = ends[len(ends) // 2] if len(ends) > 2 else (ends[-1] if settled else ends[0])
     target = max(confirmed, acked_end, most, ends[-1])
@@ -129,7 +130,9 @@ def _far_enough(facts: Facts, at: int, target: int, noted: int) -> list[Finding]
         return [facts.at("extra_tail", severity, at, target, r.end, copies=1, **words)]
     else:
         return []
-    return [facts.at("short_tail", severity, at, r.end, until, expected=expected, found=f"end {r.end}")]
+    copies = facts.votes(facts.copies(at, r.end, until), r.end)
+    found = f"end {r.end}"
+    return [facts.at("short_tail", severity, at, r.end, until, expected=expected, found=found, copies=copies)]
 
 
 def _is_new(r: Replica, target: int, noted: int) -> bool:
@@ -170,6 +173,7 @@ def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool, cut: i
     behind = f", {acked.records} acknowledged behind it" if acked.records else ""
     behind += ", then a record that was changed" if rotten else ""
     behind += f", end {cut} before by {WAS_LONGER}" if cut >= 0 else ""
+    behind += f", its own confirmOffset {r.confirmed}" if r.confirmed > target else ""
     others = [facts.replicas[b] for b in of_group(facts)]
     severity = _short_severity(others, r, acked, running=_running(facts.replicas))
     return facts.at(

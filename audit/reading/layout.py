@@ -37,6 +37,9 @@ UNREADABLE: Final = "cannot be read: "
 ALL: Final = 1 << 62
 """Behind every log's end."""
 CHECKPOINT: Final = "checkpoint"
+_CHECKPOINT_BYTES: Final = 512
+"""All that brokers write stands before; a disk writes no less."""
+BLANK_CHECKPOINT: Final = "no mark, no times and no offset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Replica:
     confirmed: int = 0  # from the checkpoint; 0 = unknown, as by one that is not as it was written
     checkpoint_problem: str = ""
     sealed: bool | None = None  # is the checkpoint keelmq's; None: there is none, or nothing in it
+    blank_checkpoint: bool = False  # it is a page with nothing in it
     clean: bool = True  # no abort file: stopped in an orderly way
     epochs: list[tuple[int, int]] = field(default_factory=list)  # none where there is an ``epoch_problem``
     epoch_problem: str = ""
@@ -111,10 +115,15 @@ class Replica:
         """The same with its start."""
         return next((entry for entry in reversed(self.epochs) if entry[1] <= offset), None)
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """What no file holds between start and end: holes, and what a file lacks that is too short."""
+        ends = ((s.base + s.size_bytes, min(self.segment_end(s), self.end)) for s in self.segments)
+        return sorted([*self.holes, *(span for span in ends if span[0] < span[1])])
+
     def covers(self, begin: int, end: int) -> bool:
-        return (
-            self.start <= begin and end <= self.end and not any(a < end and begin < b for a, b in self.holes)
-        )
+        inside = self.start <= begin and end <= self.end
+        return inside and not any(a < end and begin < b for a, b in self.gaps)
 
 
 def segment_reader(storage: Storage, segment: Segment) -> Read:
@@ -183,7 +192,9 @@ def _read_checkpoint(storage: Storage, replica: Replica) -> None:
             replica.closed[CHECKPOINT] = error.strerror or str(error)
             return
         replica.checkpoint_problem = checkpoint_problem(raw) if raw else ""
-        replica.sealed = is_sealed_by(raw, CHECKPOINT_MARK) if raw else None
+        replica.blank_checkpoint = len(raw) == PAGE_BYTES and not any(raw[:_CHECKPOINT_BYTES])
+        told = bool(raw) and not replica.blank_checkpoint
+        replica.sealed = is_sealed_by(raw, CHECKPOINT_MARK) if told else None
         if raw and not replica.checkpoint_problem:
             replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
             return
@@ -312,10 +323,10 @@ def find_ends(replicas: list[Replica]) -> None:
 
 def _miss_checkpoints(replicas: list[Replica]) -> None:
     """A keelmq that opens a store makes a checkpoint first: where the others' are keelmq's, a log without one
-    lost it, and what it promised."""
+    lost it, and what it promised. So did one whose checkpoint has nothing in it: RocketMQ's has times."""
     for replica in replicas if any(r.sealed for r in replicas) else ():
-        if replica.sealed is None and replica.segments:
-            replica.checkpoint_problem = "it is gone"
+        if replica.sealed is None and replica.segments and not replica.checkpoint_problem:
+            replica.checkpoint_problem = BLANK_CHECKPOINT if replica.blank_checkpoint else "it is gone"
 
 
 def _set_strays_aside(replica: Replica, size: int) -> None:

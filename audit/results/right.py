@@ -225,7 +225,7 @@ def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
     """What a replica's log has, and what may be in its files that cannot be read now: up to where any log
     reaches, or it may have been confirmed."""
     at = r.start
-    for begin, until in [*r.holes, (r.end, r.end)]:
+    for begin, until in [*r.gaps, (r.end, r.end)]:
         if at < begin:
             yield at, begin
         at = until

@@ -13,7 +13,7 @@ from audit.results.repair import steps
 from audit.run import Report
 from tests.audit.parted import sealed
 from tests.audit.plants import run_local
-from tests.audit.stores import SEGMENT, LogWriter, kept, patch
+from tests.audit.stores import SEGMENT, LogWriter, kept, patch, write_checkpoint
 
 Told = set[tuple[str, str, str, int]]
 
@@ -33,7 +33,17 @@ def _closed(checkpoint: Path) -> None:
     checkpoint.mkdir()
 
 
-WAYS = [_sound, _changed, _closed, Path.unlink]
+def _zeros(checkpoint: Path) -> None:
+    """Neither mark nor times nor offset: no broker of a log with records leaves it so."""
+    checkpoint.write_bytes(bytes(4096))
+
+
+def _sector(checkpoint: Path) -> None:
+    raw = checkpoint.read_bytes()
+    checkpoint.write_bytes(bytes(512) + raw[512:])
+
+
+WAYS = [_sound, _changed, _closed, Path.unlink, _zeros, _sector]
 """A sound one confirmed all."""
 
 
@@ -127,6 +137,24 @@ def test_so_may_a_suffix(harm: Callable[[Path], None], tmp_path: Path) -> None:
         sealed(store)
     harm(stores[0] / "checkpoint")
     assert _told(run_local(stores, None)) == {("divergent_suffix", "error", "a", begin)}
+
+
+@pytest.mark.parametrize("harm", [_changed, _zeros, _sector])
+def test_a_checkpoint_that_is_not_as_it_was_written_is_named(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    log = _log(tmp_path, "origin", 20)
+    stores = _group(log, log.end, [])
+    harm(stores[0] / "checkpoint")
+    found = [(f.kind, f.replica) for f in run_local(stores, None).findings if f.segment == "checkpoint"]
+    assert found == [("file_corrupt", "a")]
+
+
+def test_rocketmqs_among_keelmqs_needs_no_mark(tmp_path: Path) -> None:
+    log = _log(tmp_path, "origin", 20)
+    stores = _group(log, log.end, [])
+    write_checkpoint(stores[0], log.end)
+    assert _told(run_local(stores, None)) == set()
 
 
 def test_a_checkpoint_of_rocketmqs_that_is_gone_said_nothing(tmp_path: Path) -> None:

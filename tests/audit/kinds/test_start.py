@@ -15,7 +15,7 @@ from audit.pages import sentence, textfile
 from model.ids import PhysicalOffset
 from store.files.checkpoint import FILE_BYTES, Checkpoint
 from tests.audit.plants import make, run_local
-from tests.audit.stores import SEGMENT, LogWriter
+from tests.audit.stores import SEGMENT, LogWriter, cut, patch, write_checkpoint
 
 FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT:020d}"
 OFFSETS = "config/consumerOffset.json"
@@ -213,3 +213,73 @@ def test_where_one_replica_began_late_says_nothing_of_what_was_taken_from_the_ot
     gone = [row for row in writer.rows if int(str(row["phys_offset"])) < 2 * SEGMENT]
     report = run_local(stores[:count], ledger)
     assert (report.verdict, report.lost, report.expired) == ("diverged", len(gone), 0)
+
+
+@pytest.mark.parametrize("placed", [True, False], ids=["with places in the log", "without"])
+def test_what_lies_there_unreadable_retention_did_not_take(placed: bool, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path, 2)
+    for store in stores:
+        (store / "abort").touch()
+    (stores[0] / FIRST).unlink()
+    (stores[0] / FIRST).mkdir()
+    (stores[1] / FIRST).unlink()
+    if not placed:
+        rows = ({name: value for name, value in row.items() if name != "phys_offset"} for row in writer.rows)
+        ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    gone = [row for row in writer.rows if int(str(row["phys_offset"])) < SEGMENT]
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired, report.none_lost) == (len(gone), 0, False)
+
+
+def test_what_is_older_than_an_unreadable_file_is_too_old(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path, 2)
+    for store in stores:
+        (store / "abort").touch()
+        (store / FIRST).unlink()
+    (stores[0] / SECOND).unlink()
+    (stores[0] / SECOND).mkdir()
+    (stores[1] / SECOND).unlink()
+    first = [row for row in writer.rows if int(str(row["phys_offset"])) < SEGMENT]
+    second = [row for row in writer.rows if SEGMENT <= int(str(row["phys_offset"])) < 2 * SEGMENT]
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (len(second), len(first))
+
+
+def _behind(writer: LogWriter, stores: list[Path], n: int) -> tuple[int, list[dict[str, object]]]:
+    """The first log was down since the message ``n``, the others expired their first segments since. What was
+    acknowledged behind its end, and expired."""
+    end = int(str(writer.rows[n]["phys_offset"]))
+    cut(stores[0], end)
+    for store in stores:
+        (store / "abort").touch()
+    write_checkpoint(stores[0], end)
+    for store in stores[1:]:
+        (store / FIRST).unlink()
+    return end, [row for row in writer.rows if end <= int(str(row["phys_offset"])) < SEGMENT]
+
+
+def test_by_a_log_that_ends_before_nothing_is_too_new_to_have_expired(tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    _, between = _behind(writer, stores, 20)
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (0, len(between))
+
+
+def test_but_where_it_reaches_nothing_expired(tmp_path: Path) -> None:
+    """Its own record there is damaged: that was the last copy."""
+    stores, writer, ledger = make(tmp_path)
+    end, between = _behind(writer, stores, 20)
+    at = int(str(writer.rows[10]["phys_offset"]))
+    patch(stores[0], at, bytes(int(str(writer.rows[11]["phys_offset"])) - at))
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (1, len(between))
+    assert end > at
+
+
+def test_nor_where_it_lost_its_end(tmp_path: Path) -> None:
+    """It confirmed more than it has: what it retained of that went with its end."""
+    stores, writer, ledger = make(tmp_path)
+    _, between = _behind(writer, stores, 20)
+    write_checkpoint(stores[0], SEGMENT)
+    report = run_local(stores, ledger)
+    assert (report.lost, report.expired) == (len(between), 0)

@@ -1,0 +1,70 @@
+"""The promise about segment files that are shorter than the others': what they lack, and the record that
+their end cuts, is wrong on their replica only, which holds no copy of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.audit.plants import make_queued, run_local
+from tests.audit.stores import SEGMENT, look, patch
+
+Row = tuple[str, str, int, int, int]
+
+
+def _starts(store: Path) -> list[int]:
+    """Where the first segment's records begin, and the last ends."""
+    at, found = 0, []
+    while (size := int.from_bytes(look(store, at, 4))) and at + size < SEGMENT:
+        found.append(at)
+        at += size
+    return [*found, at]
+
+
+
+def _shorten(store: Path, size: int, base: int = 0) -> None:
+    os.truncate(store / "commitlog" / f"{base:020d}", size)
+
+
+def _rows(stores: list[Path]) -> set[Row]:
+    return {
+        (f.kind, f.replica, f.phys_offset, f.until, f.copies)
+        for f in run_local(stores, None).findings
+        if f.severity != "info"
+    }
+
+
+@pytest.mark.parametrize("kept", [0, 10, 88])
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("whose", [0, 1])
+def test_a_record_that_a_files_end_cuts_is_whole_elsewhere(
+    whose: int, count: int, kept: int, tmp_path: Path
+) -> None:
+    stores, _ = make_queued(tmp_path, count)
+    at = _starts(stores[0])[20]
+    _shorten(stores[whose], at + kept)
+    rows = _rows(stores)
+    assert {replica for _, replica, *_ in rows} == {f"r{whose}"}
+    assert {copies for *_, copies in rows} == {count - 1}
+    assert min(begin for _, _, begin, _, _ in rows) == at
+    assert max(until for _, _, _, until, _ in rows) == SEGMENT
+
+
+def test_what_is_behind_a_files_end_is_no_copy(tmp_path: Path) -> None:
+    stores, _ = make_queued(tmp_path, 2)
+    starts = _starts(stores[0])
+    _shorten(stores[0], starts[5])
+    patch(stores[1], starts[20], bytes(starts[21] - starts[20]))
+    rows = _rows(stores)
+    assert ("unreadable_region", "r1", starts[20], starts[21], 0) in rows
+    assert ("unreadable_region", "r0", starts[5], SEGMENT, 0) in rows
+
+
+def test_nor_is_a_segment_with_a_damaged_record(tmp_path: Path) -> None:
+    stores, _ = make_queued(tmp_path, 3)
+    (stores[0] / "commitlog" / f"{SEGMENT:020d}").unlink()
+    at = SEGMENT
+    patch(stores[1], at, bytes(int.from_bytes(look(stores[1], at, 4))))
+    assert ("missing_segment", "r0", SEGMENT, 2 * SEGMENT, 1) in _rows(stores)

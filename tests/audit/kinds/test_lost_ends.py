@@ -1,0 +1,100 @@
+"""The promise about logs that lost their end: what their checkpoints confirmed counts as far as another log
+reaches, which has to lead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from audit.results.repair import steps
+from audit.run import Report
+from tests.audit.parted import sealed
+from tests.audit.plants import run_local
+from tests.audit.stores import LogWriter, cut, kept, write_checkpoint
+
+Row = tuple[str, str, str, int, int, int]
+OLDER, ZEROS = "older", "zeros"
+
+
+def _at(log: LogWriter, n: int) -> int:
+    return int(str(log.rows[n]["phys_offset"]))
+
+
+def _log(root: Path) -> LogWriter:
+    log = LogWriter(root / "origin")
+    log.fill(40)
+    return log
+
+
+def _store(log: LogWriter, name: str, end: int, confirmed: int, *, clean: bool) -> Path:
+    store = kept(log, log.root.parent / name, [(1, 0)], confirmed, end)
+    sealed(store)
+    if clean:
+        (store / "abort").unlink()
+    return store
+
+
+def _rows(report: Report) -> set[Row]:
+    return {
+        (f.kind, f.severity, f.replica, f.phys_offset, f.until, f.copies)
+        for f in report.findings
+        if f.kind in ("short_tail", "extra_tail") and f.severity != "info"
+    }
+
+
+def _said(report: Report, replica: str) -> str:
+    return " ".join(step.why for step in steps(report.findings, report.replicas) if step.replica == replica)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("other", [OLDER, ZEROS])
+@pytest.mark.parametrize("third", [False, True])
+def test_who_holds_the_rest_has_to_lead(third: bool, other: str, clean: bool, tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    end, until = _at(log, 35), log.end
+    stores = [
+        _store(log, "a", until, until, clean=clean),
+        _store(log, "b", until, _at(log, 34), clean=clean),
+    ]
+    if third:
+        stores.append(_store(log, "c", end, _at(log, 34), clean=clean))
+    cut(stores[0], end)
+    if other == ZEROS:
+        (stores[1] / "checkpoint").write_bytes(bytes(4096))
+    report = run_local(stores, None)
+    assert ("short_tail", "error", "a", end, until, 1) in _rows(report)
+    assert "extra_tail" not in {f.kind for f in report.findings}
+    assert "b has to lead" in _said(report, "a")
+    assert "cut then" not in _said(report, "b")
+
+
+def test_what_no_log_reaches_is_in_no_other_copy(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    end = _at(log, 35)
+    stores = [_store(log, name, log.end, log.end, clean=True) for name in "ab"]
+    for store in stores:
+        cut(store, end)
+    report = run_local(stores, None)
+    assert _rows(report) == {("short_tail", "error", name, end, log.end, 0) for name in "ab"}
+    assert "No replica goes on" in _said(report, "a")
+
+
+def test_what_is_confirmed_behind_all_logs_is_told_besides(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    end, longest = _at(log, 33), _at(log, 37)
+    stores = [_store(log, "a", log.end, log.end, clean=True), _store(log, "b", longest, end, clean=True)]
+    cut(stores[0], end)
+    report = run_local(stores, None)
+    assert _rows(report) == {("short_tail", "error", "a", end, longest, 1)}
+    (found,) = (f.found for f in report.findings if f.kind == "short_tail")
+    assert found == f"end {end}, its own confirmOffset {log.end}"
+
+
+def test_the_promise_of_a_log_that_an_election_left_is_none_of_the_groups(tmp_path: Path) -> None:
+    log = _log(tmp_path)
+    begin = _at(log, 35)
+    stores = [kept(log, tmp_path / "a", [(1, 0)], log.end)]
+    stores += [kept(log, tmp_path / name, [(1, 0), (2, begin)], begin, begin) for name in "bc"]
+    write_checkpoint(stores[0], begin)
+    assert _rows(run_local(stores, None)) == {("extra_tail", "warn", "a", begin, log.end, 1)}
