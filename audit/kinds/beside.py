@@ -30,7 +30,9 @@ def beside(facts: Facts, looked: Mapping[int, Beside], sound: Sound) -> list[Fin
     found = []
     for at, own in sorted(looked.items()):
         blank = facts.replicas[at].checkpoint_problem == BLANK_CHECKPOINT
-        said_nothing = {CHECKPOINT: BLANK_CHECKPOINT} if blank and CHECKPOINT in own.present - own.sealed else {}
+        said_nothing = (
+            {CHECKPOINT: BLANK_CHECKPOINT} if blank and CHECKPOINT in own.present - own.sealed else {}
+        )
         for file, why in sorted((said_nothing | own.problems).items()):
             found.append(_row(facts, "file_corrupt", at, file, "as it was written", why))
         for file, why in sorted(own.unread.items()):

@@ -61,8 +61,12 @@ class Damages:
         rows = rest.bounded("damaged stretches", by=(), each_replica=True)
         merging = Merging(MERGED)
         for at in damaged:
+            left = facts.histories.left(at)
             for row in self._of(at):
-                _keep(rows, merging.take(self._finding(at, row)))
+                for begin, end in self._pieces(at, row):
+                    if begin == left:  # what belongs to two histories is two stretches
+                        _keep(rows, merging.rest())
+                    _keep(rows, merging.take(self._finding(at, row | {"offset": begin, "until": end})))
         _keep(rows, merging.rest())
         self.findings = list(rows.findings())
 
@@ -94,6 +98,14 @@ class Damages:
     def _read(self, at: int) -> Iterator[Row]:
         for table in self._rows.batches(at):
             yield from table.to_pylist()
+
+    def _pieces(self, at: int, row: Row) -> list[Interval]:
+        span = row["offset"], int(row["until"])
+        return (
+            self._facts.pieces(at, *span)
+            if row["kind"] == "unreadable_region" and span[0] < span[1]
+            else [span]
+        )
 
     def _finding(self, at: int, row: Row) -> Finding:
         facts, offset, until = self._facts, row["offset"], int(row["until"])

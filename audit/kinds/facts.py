@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from audit.compare import Ranges
@@ -64,6 +65,12 @@ class Facts:
         known."""
         shared = self.histories.shared
         return [b for b in self.holders(begin, end) if b != at and shared(at, b) >= end]
+
+    def pieces(self, at: int, begin: int, end: int) -> list[Interval]:
+        """A stretch, cut where the log left the group's history, and where another one begins or ends: of
+        each piece a copy holds all or nothing."""
+        edges = {self.histories.left(at), *(edge for r in self.replicas for edge in (r.start, r.end))}
+        return list(pairwise(sorted({begin, end, *(edge for edge in edges if begin < edge < end)})))
 
     @cached_property
     def owners(self) -> dict[tuple[int, str], int]:

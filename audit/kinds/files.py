@@ -62,8 +62,9 @@ def _sizes(facts: Facts, at: int, copies_of: Callable[[int, int, int], int]) -> 
         if begin > end:
             found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
         elif begin < end < r.end:
-            copies = copies_of(at, begin, end)
-            found.append(facts.at("unreadable_region", ERROR, at, begin, end, copies=copies, **told))
+            for piece in facts.pieces(at, begin, end):
+                copies = copies_of(at, *piece)
+                found.append(facts.at("unreadable_region", ERROR, at, *piece, copies=copies, **told))
     return found
 
 

@@ -73,8 +73,8 @@ def last_epoch(r: Replica) -> int:
 
 def parted_by_epochs(a: Replica, b: Replica) -> int:
     """From where on two epoch files tell two histories, of which one ends in a later epoch; ``NEVER``: they
-    do not."""
-    if not (tells(a) and tells(b)) or last_epoch(a) == last_epoch(b):
+    do not. One whose last epoch is behind its log's end lost that end, and is of that epoch's history."""
+    if not (tells(a) and tells(b)) or last_epoch(a) == last_epoch(b) or a.epochs[-1] == b.epochs[-1]:
         return NEVER
     point = consistent_point(a, b)
     return point if point >= 0 else max(0, a.epochs[0][1], b.epochs[0][1])
@@ -89,7 +89,8 @@ def consistent_point(a: Replica, b: Replica) -> int:
 
 
 def _epoch_ends(replica: Replica) -> dict[tuple[int, int], int]:
-    starts = [start for _, start in replica.epochs[1:]] + [replica.end]
+    lost = bool(replica.epochs) and replica.epochs[-1][1] > replica.end
+    starts = [start for _, start in replica.epochs[1:]] + [NEVER if lost else replica.end]
     return dict(zip(replica.epochs, starts, strict=True)) if replica.epochs else {}
 
 

@@ -146,15 +146,15 @@ def of_group(facts: Facts) -> list[int]:
 
 
 def left_by_election(replicas: Sequence[Replica], at: int) -> int:
-    """From where on a later epoch, of which nothing is written yet, cuts a log; -1: none does. What may have
-    been promised is not cut without a word."""
+    """From where on a later epoch, of which no log has anything, cuts a log; -1: none does. The log that
+    began it may have lost its end since. What may have been promised is not cut without a word."""
     r = replicas[at]
     starts = [
         start
         for other in replicas
         if tells(other) and tells(r)
         for epoch, start in other.epochs[-1:]
-        if epoch > r.epochs[-1][0] and start == other.end < r.end
+        if epoch > r.epochs[-1][0] and other.end <= start < r.end
     ]
     begin = min(starts, default=-1)
     return begin if r.promised <= begin else -1

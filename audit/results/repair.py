@@ -176,7 +176,8 @@ class _Advice:
     def _copied(self, f: Finding, own: Replica) -> tuple[str, str, str]:
         able = self._right.holders(own, f.phys_offset, f.until)
         if not able:
-            return own.name, "", _NO_SOURCE if f.copies else _BY_HAND["crc_mismatch"]
+            held = any(r is not own and r.covers(f.phys_offset, f.until) for r in self._replicas.values())
+            return own.name, "", _NO_SOURCE if held else _BY_HAND["crc_mismatch"]
         return self._if_plain(own, _copy(f, own, able[0]), _FILE_BACK, able[0])
 
     def _repaired(self, f: Finding, own: Replica) -> tuple[str, str, str]:

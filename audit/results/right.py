@@ -13,6 +13,7 @@ from typing import Final
 
 from audit.findings import INFO, Finding, Spans
 from audit.intervals import Interval
+from audit.kinds.borders import around_of
 from audit.reading.beside import EPOCHS
 from audit.reading.layout import Replica
 
@@ -144,11 +145,19 @@ class Right:
         )
 
     def mends(self, own: Replica, begin: int, end: int) -> bool:
-        """Does a repair from ``sources`` find bytes for what is damaged there?"""
+        """Does a repair from ``sources`` find bytes for what is damaged there? They are whole records, and
+        what stands beside them is there as here: not where this file is too short, or this log goes its own
+        way or on without the other."""
         base = begin // own.segment_bytes * own.segment_bytes
-        around = max(base, begin - _NEIGHBOUR_BYTES), min(base + own.segment_bytes, end + _NEIGHBOUR_BYTES)
+        top = base + own.segment_bytes
+        around = max(base, begin - _NEIGHBOUR_BYTES), min(top, end + _NEIGHBOUR_BYTES)
+        short = any(a < top and base < b for a, b in own.gaps)
+        if short or self._goes_its_own_way(own, *around):
+            return False
+        reach = max(end, min(around[1], own.end))
         return any(
-            r.covers(begin, end) and not self.is_named(r, around[0], around[1]) for r in self.sources(own)
+            r.covers(begin, reach) and not self.is_named(r, *around) and _is_border(r, end)
+            for r in self.sources(own)
         )
 
     def outvotes(self, own: Replica, begin: int, end: int) -> bool:
@@ -233,6 +242,14 @@ def _held(r: Replica, end_of_all: int) -> Iterator[Interval]:
         end = min(r.segment_end(segment), max(end_of_all, r.promised))
         if segment.base < end:
             yield segment.base, end
+
+
+def _is_border(r: Replica, offset: int) -> bool:
+    """Does no record of the log reach over a place? Of a log that cannot be read now nothing is taken."""
+    try:
+        return offset >= r.end or around_of(r, offset) is None
+    except OSError:
+        return False
 
 
 def _counts(own: Replica, r: Replica, begin: int, end: int) -> bool:

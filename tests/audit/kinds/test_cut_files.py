@@ -23,7 +23,6 @@ def _starts(store: Path) -> list[int]:
     return [*found, at]
 
 
-
 def _shorten(store: Path, size: int, base: int = 0) -> None:
     os.truncate(store / "commitlog" / f"{base:020d}", size)
 
