@@ -103,7 +103,7 @@ class Questions:
         links = causes.Links(found, names, self.hidden.overlap)
         rest = Rest(self._count, links.linked)
         folders = self._folders()
-        broken, rows = self._of_unions(folders, rest, links.altered)
+        broken, rows = self._of_unions(folders, rest, links)
         found += rows
         found += self._entries(folders, broken, found)
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
@@ -117,7 +117,7 @@ class Questions:
         return found
 
     def _of_unions(
-        self, folders: dict[int, QueueFolder], rest: Rest, altered: Callable[[str, int], bool]
+        self, folders: dict[int, QueueFolder], rest: Rest, links: causes.Links
     ) -> tuple[queues.Queues, list[Finding]]:
         """Broken queues, and what is wrong with queues, copies and sends, in the log as far back as any
         replica holds it. Its views share records: what several tell is told once."""
@@ -133,9 +133,11 @@ class Questions:
         for view in self.unions:
             begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
             table = self.scanned.broken_queues(view, self.carried.queues, RUNS_MAX, whole=begin == 0)
-            wrong, holder = partial(self._wrong, view, altered), partial(self._holder, view)
+            wrong, holder = partial(self._wrong, view, links.altered), partial(self._holder, view)
             broken_here = queues.runs(table, list(folders.values()), wrong, holder)
+            read = [self.facts.replicas[at].name for at in (view.base, view.replica)]
             for row in queues.queues(self.facts, self.scanned, broken_here, view, before):
+                row = links.of_read(row, read)
                 asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
             for tables in (self._carried_copies(view), self.scanned.copies(view)):
                 copies.take(filter(once.first, queues.duplicates(self.facts, tables, view)))

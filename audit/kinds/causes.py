@@ -35,6 +35,7 @@ CAUSES: Final = {
         "unreadable_region",
         "divergent_suffix",
         "bytes_differ",
+        "phys_offset_mismatch",
         "acked_missing",
     ),
     "dup_queue_offset": ("divergent_suffix", "bytes_differ"),
@@ -108,6 +109,11 @@ class Links:
         apart = f.caused_by or f.phys_offset < 0 or whole_queues or told_apart
         cause = None if apart else _cause(f, self._causes, self._replicas)
         return f.follows(cause) if cause is not None else f
+
+    def of_read(self, f: Finding, names: Iterable[str]) -> Finding:
+        """A place that is skipped, told of the log whose damage explains it: of those that were read there."""
+        told = (f if name == f.replica else replace(f, replica=name) for name in (f.replica, *names))
+        return next((own for own in told if self.linked(own).caused_by), f) if f.kind == "queue_gap" else f
 
     def altered(self, replica: str, offset: int) -> bool:
         """Have the others another record there, and is it this one that is wrong?"""

@@ -186,7 +186,7 @@ class _Advice:
             # Of records in a row, a repair has to see one behind them that is the same.
             able = f.records <= 1 and self._right.outvotes(own, *span)
         else:
-            able = self._right.mends(own, *span)
+            able = self._right.mends(own, *span, sized=f.kind != "unreadable_region")
         if able and is_repairable(own):
             return self._if_plain(own, self._repair(own), _FROM_OTHERS)
         source = self._right.span_source(own, *span)

@@ -144,17 +144,18 @@ class Right:
             self.is_named(r, *span) or not _of_one_epoch(own, r, *span) for span in spans
         )
 
-    def mends(self, own: Replica, begin: int, end: int) -> bool:
+    def mends(self, own: Replica, begin: int, end: int, *, sized: bool) -> bool:
         """Does a repair from ``sources`` find bytes for what is damaged there? They are whole records, and
         what stands beside them is there as here: not where this file is too short, or this log goes its own
-        way or on without the other."""
+        way or on without the other. ``sized``: records tell where it ends; else a repair looks for them
+        behind it, and there are few before a log's end."""
         base = begin // own.segment_bytes * own.segment_bytes
         top = base + own.segment_bytes
         around = max(base, begin - _NEIGHBOUR_BYTES), min(top, end + _NEIGHBOUR_BYTES)
         short = any(a < top and base < b for a, b in own.gaps)
         if short or self._goes_its_own_way(own, *around):
             return False
-        reach = max(end, min(around[1], own.end))
+        reach = max(end, min(around[1], own.end)) if sized else around[1]
         return any(
             r.covers(begin, reach) and not self.is_named(r, *around) and _is_border(r, end)
             for r in self.sources(own)

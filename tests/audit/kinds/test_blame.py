@@ -16,7 +16,7 @@ from audit.reading.storage import LocalStorage, StoreSpec, parse_stores, shown, 
 from audit.run import Report, audit
 from audit.tables import EngineError, Task
 from tests.audit.plants import PLANTS, make, make_queued, run_local
-from tests.audit.stores import look, patch, record, write_epochs
+from tests.audit.stores import SEGMENT, cut, look, patch, record, write_epochs
 
 FIRST, SECOND, THIRD = (f"{4096 * n:020d}" for n in range(3))
 
@@ -196,3 +196,19 @@ def test_what_all_copies_have_is_no_ones_fault(tmp_path: Path) -> None:
         patch(stores[2], first + 50, b"\x11")
         [f] = [f for f in run_local(stores, ledger).findings if f.kind == said]
         assert f.replica == "r0", "another copy holds other bytes there"
+
+
+def test_places_that_are_skipped_are_of_the_log_whose_damage_explains_them(tmp_path: Path) -> None:
+    """The log that goes back furthest has the record before, and ends there; the record behind is of another,
+    whose first ones are damaged."""
+    stores, writer, _ = make(tmp_path, 2)
+    starts = [int(str(row["phys_offset"])) for row in writer.rows]
+    first = next(at for at in starts if at >= SEGMENT)
+    for store in stores:
+        (store / "abort").touch()
+    cut(stores[1], SEGMENT)
+    (stores[0] / "commitlog" / f"{0:020d}").unlink()
+    patch(stores[0], first, bytes(starts[starts.index(first) + 2] - first))
+    found = [f for f in run_local(stores, None).findings if f.kind == "queue_gap"]
+    assert {(f.replica, f.severity) for f in found} == {("r0", "info")}
+    assert {f.caused_by for f in found} == {f"unreadable_region@r0:{first}"}
