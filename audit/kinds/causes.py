@@ -112,8 +112,10 @@ class Links:
 
     def of_read(self, f: Finding, names: Iterable[str]) -> Finding:
         """A place that is skipped, told of the log whose damage explains it: of those that were read there."""
-        told = (f if name == f.replica else replace(f, replica=name) for name in (f.replica, *names))
-        return next((own for own in told if self.linked(own).caused_by), f) if f.kind == "queue_gap" else f
+        if f.kind != "queue_gap":
+            return f
+        told = [replace(f, replica=name) for name in (f.replica, *names)]
+        return next((own for own in told if self.linked(own).caused_by), f)
 
     def altered(self, replica: str, offset: int) -> bool:
         """Have the others another record there, and is it this one that is wrong?"""

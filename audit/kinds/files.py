@@ -62,9 +62,9 @@ def _sizes(facts: Facts, at: int, copies_of: Callable[[int, int, int], int]) -> 
         if begin > end:
             found.append(facts.at("unreadable_region", ERROR, at, end, end, **told))
         elif begin < end < r.end:
-            for piece in facts.pieces(at, begin, end):
-                copies = copies_of(at, *piece)
-                found.append(facts.at("unreadable_region", ERROR, at, *piece, copies=copies, **told))
+            for a, b in facts.pieces(at, begin, end):
+                copies = copies_of(at, a, b)
+                found.append(facts.at("unreadable_region", ERROR, at, a, b, copies=copies, **told))
     return found
 
 

@@ -3,9 +3,10 @@ says. What goes wrong then is told in words; the oracle is that of ``tests.audit
 
 from __future__ import annotations
 
+import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from audit.findings import INFO, Finding
 from audit.results.repair import Step, steps
 from tests.audit.parted import BODY_AT, Copy, Group, made
 from tests.audit.results.advised import do
-from tests.audit.stores import SEGMENT, look, patch
+from tests.audit.stores import SEGMENT, cut, look, patch
 
 Message = tuple[int, bytes]
 """Where a record stands, and its bytes."""
@@ -56,18 +57,19 @@ def _holds(copy: Copy, message: Message) -> bool:
         return False
 
 
-def hurt(seed: int, root: Path) -> Hurt:
+def hurt(seed: int, root: Path, faults: dict[str, Fault] | None = None) -> Hurt:
+    faults = faults or _FAULTS
     group, chance = made(seed, root), random.Random(seed * 7 + 1)
     right = [(at, look(group.last.log.root, at, end - at)) for at, end in group.last.records()]
     left = set(_of_left(group)) - {*right}
     found = Hurt(group, right, left)
     for _ in range(chance.choice([1, 1, 2, 3])):
-        copy, what = chance.choice(group.copies), chance.choice(list(_FAULTS))
+        copy, what = chance.choice(group.copies), chance.choice(list(faults))
         records = [record for record in copy.history.records() if record[1] <= copy.end]
         near = [record for record in records if record[0] >= copy.history.epochs[-1][1]] or records
         record = chance.choice(near if chance.random() < _NEAR else records)
         try:
-            _FAULTS[what](copy.store, record, chance)
+            faults[what](copy.store, record, chance)
         except OSError:
             continue  # the file is gone by another fault
         found.done.append(f"{what} of {copy.name} at {record[0]}")
@@ -129,7 +131,24 @@ def _table(store: Path, record: Record, chance: random.Random) -> None:
     (store / "config" / "topics.json").mkdir(parents=True)
 
 
-_FAULTS = {
+def _end(store: Path, record: Record, chance: random.Random) -> None:
+    """Its checkpoint and epochs stay."""
+    cut(store, record[0])
+
+
+def _short_file(store: Path, record: Record, chance: random.Random) -> None:
+    """As a copy that was interrupted, anywhere in a record."""
+    base = record[0] // SEGMENT * SEGMENT
+    os.truncate(store / "commitlog" / f"{base:020d}", record[0] - base + chance.choice([0, 10, 88]))
+
+
+def _blank(store: Path, record: Record, chance: random.Random) -> None:
+    path = store / "checkpoint"
+    path.write_bytes(bytes(512) + path.read_bytes()[512:])
+
+
+Fault = Callable[[Path, Record, random.Random], None]
+_FAULTS: dict[str, Fault] = {
     "body": _body,
     "place": _place,
     "property": _property,
@@ -140,11 +159,13 @@ _FAULTS = {
     "checkpoint": _checkpoint,
     "table unreadable": _table,
 }
+ENDS: dict[str, Fault] = _FAULTS | {"end gone": _end, "file short": _short_file, "checkpoint blank": _blank}
+"""With those of what ends early, or says nothing."""
 
 
-def wrong_steps(seed: int, root: Path) -> list[str]:
+def wrong_steps(seed: int, root: Path, faults: dict[str, Fault] | None = None) -> list[str]:
     """What the page's steps do, or say, and should not."""
-    found = hurt(seed, root)
+    found = hurt(seed, root, faults)
     report = found.group.run()
     words: list[str] = []
     for step in steps(report.findings, report.replicas):

@@ -20,12 +20,13 @@ from audit.results.repair import Step, steps
 from audit.run import Report
 from tests.audit.plants import ledger_at, make, run_local
 from tests.audit.results.advised import carry_out, damaged, do, reads
-from tests.audit.results.parted_faults import wrong_steps
+from tests.audit.results.parted_faults import ENDS, wrong_steps
 from tests.audit.stores import SEGMENT, LogWriter, copies, kept, look, patch, record, write_epochs
 
 PARTED_GROUPS: Final = int(os.environ.get("KEELMQ_PARTED_GROUPS", "80"))
 PARTED_SEEDS: Final = (215, 825, 1130, 1178)
 """Whose steps once wrote what the group left over its last copy, or made a log that it left lead."""
+ENDING_GROUPS: Final = PARTED_GROUPS // 2
 
 BESIDE = ("cq_", "index_", "timer_", "file_corrupt", "file_missing", "consumer_", "epoch_", "same_file")
 """Kinds that say nothing of what the log holds."""
@@ -78,6 +79,15 @@ def test_nor_where_epochs_parted_and_takes_nothing_that_the_group_left(quarter: 
     for seed in [*range(PARTED_GROUPS), *PARTED_SEEDS][quarter::4]:
         (tmp_path / str(seed)).mkdir()
         found += wrong_steps(seed, tmp_path / str(seed))
+    assert found == []
+
+
+@pytest.mark.parametrize("quarter", range(2))
+def test_nor_where_logs_or_files_end_early(quarter: int, tmp_path: Path) -> None:
+    found = []
+    for seed in range(quarter, ENDING_GROUPS, 2):
+        (tmp_path / str(seed)).mkdir()
+        found += wrong_steps(seed, tmp_path / str(seed), ENDS)
     assert found == []
 
 
