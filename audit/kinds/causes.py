@@ -111,7 +111,7 @@ class Links:
         return f.follows(cause) if cause is not None else f
 
     def of_read(self, f: Finding, names: Iterable[str]) -> Finding:
-        """A place that is skipped, told of the log whose damage explains it: of those that were read there."""
+        """A place that is skipped, told of the log whose damage explains it, of those that were read."""
         if f.kind != "queue_gap":
             return f
         told = [replace(f, replica=name) for name in (f.replica, *names)]

@@ -169,9 +169,9 @@ class _Advice:
         return None
 
     def _of_log(self, own: Replica) -> tuple[str, str, str]:
-        whole = not self._right.is_named(own, own.start, own.end)
-        able = is_repairable(own) and (whole or bool(self._right.sources(own)) or len(self._replicas) == 1)
-        return self._if_plain(own, self._repair(own), _OF_LOG) if able else (own.name, "", _NO_SOURCE)
+        whole, compared = not self._right.is_named(own, own.start, own.end), self._right.compared(own)
+        able = is_repairable(own) and (whole or bool(compared) or len(self._replicas) == 1)
+        return self._if_plain(own, _repair(own, compared), _OF_LOG) if able else (own.name, "", _NO_SOURCE)
 
     def _copied(self, f: Finding, own: Replica) -> tuple[str, str, str]:
         able = self._right.holders(own, f.phys_offset, f.until)
@@ -188,7 +188,7 @@ class _Advice:
         else:
             able = self._right.mends(own, *span, sized=f.kind != "unreadable_region")
         if able and is_repairable(own):
-            return self._if_plain(own, self._repair(own), _FROM_OTHERS)
+            return self._if_plain(own, _repair(own, self._right.sources(own)), _FROM_OTHERS)
         source = self._right.span_source(own, *span)
         if source is None:
             return own.name, "", _NO_SOURCE
@@ -196,10 +196,6 @@ class _Advice:
         if self._overwritten[own.name] > _OVERWRITES_MAX:
             return own.name, "", _MORE
         return self._if_plain(own, _overwrite(f, own, source), _FROM_ONE, source)
-
-    def _repair(self, own: Replica) -> str:
-        others = [f"--from {_path(r)}" for r in self._right.sources(own)]
-        return " ".join([_REPAIR, _path(own), *others])
 
     def _if_plain(self, own: Replica, command: str, why: str, *sources: Replica) -> tuple[str, str, str]:
         plain = self._right.is_plain(own, *sources)
@@ -264,6 +260,10 @@ _BY_HAND: Final = {
     "unreadable_region": "No replica holds a good copy: look in a backup (keelmq backup restore).",
     "phys_offset_mismatch": "No replica holds a good copy: look in a backup (keelmq backup restore).",
 }
+
+
+def _repair(own: Replica, sources: Sequence[Replica]) -> str:
+    return " ".join([_REPAIR, _path(own), *(f"--from {_path(r)}" for r in sources)])
 
 
 def _copy(f: Finding, own: Replica, source: Replica) -> str:

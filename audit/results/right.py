@@ -132,6 +132,12 @@ class Right:
             self._sources[own.name] = [r for r in others if not r.empty and self._is_source(own, r)]
         return self._sources[own.name]
 
+    def compared(self, own: Replica) -> list[Replica]:
+        """Those of ``sources`` with which a repair can compare all of ``own``: by epochs that both tell."""
+        told = set() if own.epoch_problem else set(own.epochs)
+        able = (r for r in self.sources(own) if told & set(r.epochs) or not (own.of_epochs or r.of_epochs))
+        return list(able)
+
     def _is_source(self, own: Replica, r: Replica) -> bool:
         if r.name in self._misleading | self._linked or r.epoch_problem or not is_repairable(r):
             return False

@@ -18,7 +18,7 @@ import pytest
 
 from audit.results.repair import Step, steps
 from audit.run import Report
-from tests.audit.plants import ledger_at, make, run_local
+from tests.audit.plants import ledger_at, make, make_queued, run_local
 from tests.audit.results.advised import carry_out, damaged, do, reads
 from tests.audit.results.parted_faults import ENDS, wrong_steps
 from tests.audit.stores import SEGMENT, LogWriter, copies, kept, look, patch, record, write_epochs
@@ -410,3 +410,26 @@ def _made(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"")
     return path
+
+
+def test_queues_are_made_of_the_log_alone_where_no_epoch_tells_of_both(tmp_path: Path) -> None:
+    """A repair that compares nothing, as it cannot, fails."""
+    stores, _ = make_queued(tmp_path)
+    (stores[0] / "epochFileCheckpoint").write_bytes(b"no epoch file")
+    for file in (stores[0] / "consumequeue" / "T" / "0").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    told = [step for step in _told(run_local(stores, None), "r0") if step.command]
+    assert [step.command for step in told] == [f"keelmq store repair {stores[0]}"]
+    assert [do(step) for step in told] == [""]
+    assert "cq_missing" not in {f.kind for f in run_local(stores, None).findings}
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 10])
+def test_what_a_file_lacks_is_written_where_no_repair_lengthens_it(kept_bytes: int, tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    at = _at(writer, 20)
+    os.truncate(_file(stores[0], writer, 20), at % SEGMENT + kept_bytes)
+    told = [step for step in _told(run_local(stores, None), "r0") if step.command]
+    assert {step.command.split()[0] for step in told} == {"dd"}
+    assert {do(step) for step in told} == {""}
+    assert look(stores[0], 0, SEGMENT) == look(stores[1], 0, SEGMENT)
