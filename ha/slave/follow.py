@@ -413,16 +413,17 @@ class ClassicFollowing:
         known = tail.take(frame.body, now_ms)
         if isinstance(known, Differs):
             return [CannotGoOn(known.why, known.at)]
-        actions: list[Action] = []
-        if tail.compared and not before:
-            actions += map(NoteDamage, tail.damaged)
-        end = own.end
+        if not tail.compared:
+            return []  # nothing goes behind our end before: it would be compared as ours on the next link
+        begin, end = PhysicalOffset(frame.offset + known), own.end
+        if begin != end and not self._empty:
+            raise PeerError(f"our log's end is compared: what lies behind {end} has to be sent again")
+        actions: list[Action] = [] if before else [NoteDamage(at) for at in tail.damaged]
         if len(frame.body) > known:
-            actions.append(Append(PhysicalOffset(frame.offset + known), frame.body[known:]))
+            actions.append(Append(begin, frame.body[known:]))
             end = PhysicalOffset(frame.offset + len(frame.body))
             self._empty = False
-        if tail.compared:
-            actions.append(Confirm(end))
+        actions.append(Confirm(end))
         return actions
 
 

@@ -237,9 +237,14 @@ def test_without_epochs_only_what_the_master_has_too_is_acknowledged(
 ) -> None:
     end = len(slave.data)
     following = ClassicFollowing(slave.own, segment_bytes=SEGMENT, synced=synced, log=slave)
+    first = bytes(slave.data)
     for frame in frames:
         before = bytes(slave.data)
-        slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
+        try:
+            slave.carry_out(following.on_frame(frame, slave.reach, 0.0))
+        except PeerError:
+            return
+        assert following.agreed or bytes(slave.data) == first, "nothing comes behind what is not compared"
         if slave.reseed is not None:
             assert bytes(slave.data) == before
             return
@@ -495,6 +500,18 @@ def test_without_controllers_a_segment_with_nothing_to_compare_has_the_one_befor
     assert ClassicFollowing(short.own, segment_bytes=200, synced=False, log=short).ack(short.reach) == 200, (
         "not before, where there is one to compare"
     )
+
+
+def test_without_controllers_too_nothing_is_appended_before_it_is_compared() -> None:
+    """On the next link it would be a record of ours that the master has."""
+    slave = Slave(b"a" * 190 + b"bbbb", (), 190, 190)
+    following = ClassicFollowing(slave.own, segment_bytes=SEGMENT, synced=False, log=slave)
+    at, theirs = following.ack(slave.reach), b"a" * 190 + b"c" * 30
+    assert at is not None
+    for begin, end in ((at, 193), (193, 197), (197, 220)):
+        slave.carry_out(following.on_frame(transfer(begin, 0, 0, 0, theirs[begin:end]), slave.reach, 0.0))
+        assert (bytes(slave.data), following.agreed) == (b"a" * 190 + b"bbbb", False)
+    assert slave.reseed is not None
 
 
 def test_without_controllers_too_what_is_rotten_here_is_noted() -> None:
