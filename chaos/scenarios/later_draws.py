@@ -99,27 +99,28 @@ def draw_later(plan: Plan, rest: float) -> None:
     if plan.set_kept:
         return  # what ends a life would be a reason to drop a member
     faults = [
-        _drawn(plan, "set clocks", rest, CLOCKS_SHARE, with_set_clocks),
-        _drawn(plan, "changed keys", rest, KEYS_SHARE, with_changed_keys),
-        _drawn(plan, "lost epochs", rest, LOST_EPOCHS_SHARE, with_lost_epochs),
+        drawn(plan, "set clocks", rest, CLOCKS_SHARE, with_set_clocks),
+        drawn(plan, "changed keys", rest, KEYS_SHARE, with_changed_keys),
+        drawn(plan, "lost epochs", rest, LOST_EPOCHS_SHARE, with_lost_epochs),
     ]
     often = OFTEN_TIMES if any(faults) else 1
     works = [
-        _drawn(plan, "pops", rest, POPS_SHARE * often, with_pops),
-        _drawn(plan, "waits", rest, WAITS_SHARE * often, with_waits),
+        drawn(plan, "pops", rest, POPS_SHARE * often, with_pops),
+        drawn(plan, "waits", rest, WAITS_SHARE * often, with_waits),
     ]
     if any(works):
         _with_more_time(plan, random.Random(f"more time {rest}"))
 
 
-def _drawn(
+def drawn(
     plan: Plan, name: str, rest: float, share: float, add: Callable[[Plan, random.Random], None]
 ) -> bool:
+    """Whether the seed draws it, from a source of its own."""
     rng = random.Random(f"{name} {rest}")
-    drawn = rng.random() < share
-    if drawn:
+    is_drawn = rng.random() < share
+    if is_drawn:
         add(plan, rng)
-    return drawn
+    return is_drawn
 
 
 def _with_more_time(plan: Plan, rng: random.Random) -> None:

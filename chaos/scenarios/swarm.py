@@ -56,7 +56,7 @@ from chaos.scenarios.last_draws import (
     with_more_brokers,
     with_rotten_epochs,
 )
-from chaos.scenarios.later_draws import draw_later
+from chaos.scenarios.later_draws import draw_later, drawn
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.workload import Load
 
@@ -542,9 +542,9 @@ def _swarm(rng: random.Random) -> Plan:
     flushes = ("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH")
     broker = {**first.values, "flushDiskType": rng.choice(flushes[draw.slow_syncs :])}
     unclean = rng.random() < 0.07
-    drawn = ground(rng)
+    world = ground(rng)
     if draw.slow_syncs:
-        drawn["offload_ms"] = (20.0, 60.0)
+        world["offload_ms"] = (20.0, 60.0)
     plan = Plan(
         steps,
         load=Load(
@@ -567,7 +567,7 @@ def _swarm(rng: random.Random) -> Plan:
         set_kept=_set_kept(draw, steps),
         swarm=True,
         one_client=rng.random() < 0.7,
-        **drawn,
+        **world,
     )
     _drawn_last(plan, draw, rng.random(), unclean)
     return plan
@@ -576,9 +576,7 @@ def _swarm(rng: random.Random) -> Plan:
 def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     """From sources of their own: whatever these draw, nothing else changes."""
     steps = plan.steps
-    more = random.Random(f"more brokers {rest}")
-    if more.random() < MORE_BROKERS_SHARE:
-        with_more_brokers(plan, more)
+    drawn(plan, "more brokers", rest, MORE_BROKERS_SHARE, with_more_brokers)
     errors = random.Random(f"disk errors {rest}")
     if errors.random() < DISK_ERRORS_SHARE:
         _with_disk_errors(plan, draw, errors)
@@ -591,12 +589,8 @@ def _drawn_last(plan: Plan, draw: Draw, rest: float, unclean: bool) -> None:
     upgrade = random.Random(f"upgrade {rest}")
     if upgrade.random() < UPGRADE_SHARE and not plan.set_kept:
         plan.steps = ordered([*plan.steps, Step(upgrade.randint(300, plan.load_ms), Upgrade("b1"))])
-    rots = random.Random(f"rotten epochs {rest}")
-    if rots.random() < EPOCHS_ROT_SHARE:
-        with_rotten_epochs(plan, steps, rots)
-    fills = random.Random(f"a disk that fills {rest}")
-    if fills.random() < FILLS_SHARE:
-        with_a_disk_that_fills(plan, fills)
+    drawn(plan, "rotten epochs", rest, EPOCHS_ROT_SHARE, lambda _, rng: with_rotten_epochs(plan, steps, rng))
+    drawn(plan, "a disk that fills", rest, FILLS_SHARE, with_a_disk_that_fills)
     draw_later(plan, rest)
 
 

@@ -99,10 +99,10 @@ class TailCompare:
     def damaged(self) -> list[PhysicalOffset]:
         """Where bytes of ours between records are in no range known to be damaged, but are no record."""
         ends = [piece.until for piece in self._pieces]
-        begins = [*(piece.begin for piece in self._pieces[1:]), self.end][: len(ends)]
+        begins = [*(piece.begin for piece in self._pieces[1:]), self.end]
         return [
             at
-            for at, until in zip(ends, begins, strict=True)
+            for at, until in zip(ends, begins, strict=False)  # of no pieces there is no end
             if at < until and not self._log.is_damaged(at, until)
         ]
 
