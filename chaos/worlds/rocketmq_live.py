@@ -91,6 +91,11 @@ class RocketMQWorld:
         """The processes of the brokers, without those of the NameServers."""
         return [self._nodes[node.name] for node in self._layout.broker_nodes]
 
+    @property
+    def broker_addresses(self) -> dict[str, str]:
+        """Where each broker answers, by its name in the layout."""
+        return {node.name: node.address for node in self._layout.broker_nodes}
+
     async def start(self, tell: Callable[[str], object]) -> None:
         """Start the JVMs, NameServers first. Raises ClusterNotReady."""
         tell("fetching RocketMQ, if need be")
