@@ -14,6 +14,7 @@ from typing import Any, Self
 import click
 
 from admin import ending
+from admin.host.allocator import Allocator
 from admin.numbers import Number
 from admin.terminal import say
 from audit.bounded import UNLISTED
@@ -304,6 +305,7 @@ def make_engine(
     if name == "local":
         from audit.engines.local import LocalEngine
 
+        Allocator().begin()
         return LocalEngine()
     try:
         from audit.engines.on_spark.session import SMALL

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -189,3 +192,12 @@ def test_no_result_lies_in_a_store(option: str, where: str, tmp_path: Path) -> N
     assert isinstance(refused, UsageError)
     assert "it lies in the store" in str(refused)
     assert sorted(Path(stores[1]).rglob("*")) == before
+
+
+def test_the_allocator_is_told_before_arrow_is_loaded() -> None:
+    script = "import sys, audit, os; print(os.environ['MIMALLOC_PURGE_DELAY'], 'pyarrow' in sys.modules)"
+    environ = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
+    shown = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split() == ["0", "False"]
