@@ -81,17 +81,23 @@ def parted_by_epochs(a: Replica, b: Replica) -> int:
 
 
 def consistent_point(a: Replica, b: Replica) -> int:
-    """How far two logs agree by their epochs: newest shared (epoch, start), the nearer of its ends."""
-    ends_a, ends_b = _epoch_ends(a), _epoch_ends(b)
+    """How far two logs agree by their epochs: newest shared (epoch, start), the nearer of its ends. Of an
+    epoch that began before one of the logs does, that one may tell its own start."""
+    begin = max(a.start, b.start)
+    ends_a, ends_b = _epoch_ends(a, begin), _epoch_ends(b, begin)
     for entry in sorted(set(ends_a) & set(ends_b), reverse=True):
         return min(ends_a[entry], ends_b[entry])
     return -1
 
 
-def _epoch_ends(replica: Replica) -> dict[tuple[int, int], int]:
-    lost = bool(replica.epochs) and replica.epochs[-1][1] > replica.end
+def _epoch_ends(replica: Replica, begin: int) -> dict[tuple[int, int], int]:
+    """Where each epoch, told as if the log began there, ends."""
+    if not replica.epochs:
+        return {}
+    lost = replica.epochs[-1][1] > replica.end
     starts = [start for _, start in replica.epochs[1:]] + [NEVER if lost else replica.end]
-    return dict(zip(replica.epochs, starts, strict=True)) if replica.epochs else {}
+    told = zip(replica.epochs, starts, strict=True)
+    return {(epoch, max(start, begin)): end for (epoch, start), end in told}
 
 
 def _go_apart(later: Replica, earlier: Replica, begin: int) -> bool | None:

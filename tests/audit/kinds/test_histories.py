@@ -14,7 +14,17 @@ from audit.reading.storage import StoreSpec
 from audit.run import Report
 from tests.audit.parted import faults, sealed
 from tests.audit.plants import ledger_at, make, run_local
-from tests.audit.stores import SEGMENT, LogWriter, copies, look, patch, record, write_checkpoint, write_epochs
+from tests.audit.stores import (
+    SEGMENT,
+    LogWriter,
+    copies,
+    kept,
+    look,
+    patch,
+    record,
+    write_checkpoint,
+    write_epochs,
+)
 
 KEPT = 20
 Told = set[tuple[str, str, str, int]]
@@ -340,3 +350,29 @@ def test_no_sound_copy_of_the_last_epoch_is_ever_blamed(first: int, tmp_path: Pa
         (tmp_path / str(seed)).mkdir()
         found += faults(seed, tmp_path / str(seed))
     assert found == []
+
+
+@pytest.mark.parametrize("joined", [("old", "old"), ("old", "new"), ("new", "new")])
+@pytest.mark.parametrize("masters", [1, 2])
+def test_logs_that_joined_late_and_tell_their_own_start_are_of_their_masters_history(
+    masters: int, joined: tuple[str, str], tmp_path: Path
+) -> None:
+    """Their files tell the epoch of their master from where their logs begin. The old master's are more."""
+    old, new = LogWriter(tmp_path / "old"), LogWriter(tmp_path / "new")
+    for log in (old, new):
+        log.fill(50)
+    begin = old.end
+    old.fill(20, mark="o", stamp=5000)
+    new.fill(40, mark="n", stamp=9000)
+    epochs = {"old": [(1, 0)], "new": [(1, 0), (2, begin)]}
+    logs = {"old": old, "new": new}
+    stores = [kept(new, tmp_path / "r0", epochs["new"], new.end)]
+    stores += [kept(old, tmp_path / f"r{n}", epochs["old"], begin) for n in range(1, masters + 1)]
+    for n, name in enumerate(joined, len(stores)):
+        own = [(epoch, max(start, SEGMENT)) for epoch, start in epochs[name]]
+        stores.append(kept(logs[name], tmp_path / f"r{n}", own, begin))
+        (stores[-1] / "commitlog" / f"{0:020d}").unlink()
+    assert begin > SEGMENT
+    lefts = [f"r{n}" for n in range(1, masters + 1)]
+    lefts += [f"r{n}" for n, name in enumerate(joined, masters + 1) if name == "old"]
+    assert _told(run_local(stores, None)) == {("divergent_suffix", "warn", name, begin) for name in lefts}
