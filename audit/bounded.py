@@ -36,6 +36,7 @@ class Unlisted:
         self._waiting: list[dict[str, Any]] = []
         self._group: list[pa.Table] = []
         self._writer: Any = None
+        self._file: Any = None
         self.rows = 0
 
     def __enter__(self) -> Unlisted:
@@ -45,19 +46,22 @@ class Unlisted:
     def __exit__(self, *_: object) -> None:
         self._flush()
         self._write()
-        if self._writer is not None:
-            self._writer.close()
+        self._close()
 
     def begin(self) -> None:
         """Forget what was written: it is found again, or is not there."""
         self._waiting.clear()
         self._group.clear()
         self.rows = 0
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._file.close()
+            self._writer = None
 
     def add(self, finding: Finding) -> None:
         self.rows += 1
@@ -77,7 +81,8 @@ class Unlisted:
         if not self._group or self._path is None:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, SCHEMA)
+            self._file = self._path.open("wb")  # a path need not be text for Arrow
+            self._writer = pq.ParquetWriter(self._file, SCHEMA)
         self._writer.write_table(pa.concat_tables(self._group))
         self._group.clear()
 

@@ -83,7 +83,7 @@ class Carried:
         first: dict[str, int] = {}
         named = _named(rows)
         for path in self.of_keys:
-            with pq.ParquetFile(path) as file:
+            with path.open("rb") as raw, pq.ParquetFile(raw) as file:  # Arrow takes no path that is no text
                 for batch in file.iter_batches(columns=KEYS.names):
                     before = pa.table(batch)
                     there = _named(before)
@@ -194,14 +194,16 @@ def rows_of(path: Path, schema: pa.Schema) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, schema=schema).to_pylist()
+        with path.open("rb") as raw:
+            rows: list[dict[str, Any]] = pq.read_table(raw, schema=schema).to_pylist()
     except (pa.ArrowInvalid, OSError) as error:
         raise ConfigError(f"{path}: not the state of an earlier audit: {error}; use --full") from None
     return rows
 
 
 def _count(path: Path) -> int:
-    return int(pq.read_metadata(path).num_rows)
+    with path.open("rb") as raw:
+        return int(pq.read_metadata(raw).num_rows)
 
 
 def bytes_of(table: pa.Table) -> bytes:

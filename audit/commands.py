@@ -18,7 +18,7 @@ from admin.host.allocator import Allocator
 from admin.numbers import Number
 from admin.terminal import say
 from audit.bounded import UNLISTED
-from audit.findings import EXIT_CODES, new_of
+from audit.findings import EXIT_CODES, as_text, new_of
 from audit.reading.storage import StoreSpec, inside, parse_stores, shown
 from audit.results import diff as diffs
 from audit.run import Report
@@ -175,8 +175,8 @@ def audit(
         from audit.pages import report as pages
 
         for line in pages.lines(report):
-            say(line)
-        say(f"report: {directory / 'index.html'}")
+            say(as_text(line))
+        say(as_text(f"report: {directory / 'index.html'}"))
     return EXIT_CODES[report.verdict]
 
 
@@ -251,7 +251,7 @@ def watch(specs: list[StoreSpec], directory: Path, every_s: float, textfile: Pat
     with Stop() as stop:
         made = Continuous(specs, lambda: make_engine("local"), directory, stop.wait, say, keep, looked)
         verdict = made.run(every_s)
-    say(f"{verdict}; report: {directory / 'index.html'}")
+    say(as_text(f"{verdict}; report: {directory / 'index.html'}"))
     return EXIT_CODES[verdict]
 
 

@@ -52,7 +52,9 @@ KINDS: Final = {
     "queue_order": "a queue's places do not ascend along the log",
     "dup_message": "one message stands more than once in its topic",
     "phantom": "a message that nobody sent, or whose send was refused; a history tells",
-    "acked_missing": "an acknowledged message is not there",
+    "acked_missing": "an acknowledged message is not there, or no copy of it can be read",
+    "acked_unknown": "only the half of an acknowledged message is there, and its transaction ended: nothing "
+    "tells whether it was committed, and the message is lost",
     "acked_mismatch": "an acknowledged message is there with another body or in another place",
     "acked_out_of_order": "acknowledged messages stand in an order their acknowledgements exclude",
 }
@@ -86,7 +88,8 @@ class Finding:
         return f"{self.kind}@{self.replica}:{self.phys_offset}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, "id": self.id, **without_absent(asdict(self))}
+        row = {"schema_version": SCHEMA_VERSION, "id": self.id, **without_absent(asdict(self))}
+        return {name: as_text(value) if isinstance(value, str) else value for name, value in row.items()}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Finding:
@@ -237,7 +240,13 @@ def write(findings: list[Finding], directory: Path) -> None:
     with new_of(directory / "findings.jsonl").open("w") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), new_of(directory / "findings.parquet"))
+    with new_of(directory / "findings.parquet").open("wb") as sink:  # a path need not be text for Arrow
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink)
+
+
+def as_text(told: str) -> str:
+    """What names and tables tell may be no text; no file takes that."""
+    return told.encode(errors="backslashreplace").decode()
 
 
 def new_of(path: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from audit.carried import bytes_of, replace, rows_of
-from audit.findings import INFO, Finding
+from audit.findings import INFO, Finding, as_text
 from audit.reading.index_files import IndexTask
 from audit.reading.layout import Replica
 from audit.reading.queue_files import QueueFile, look
@@ -66,7 +66,7 @@ class Known:
 
 def of(replica: Replica) -> str:
     """Two replicas that are shown alike share no trust."""
-    return f"{replica.name} {identity(replica.location)}"
+    return as_text(f"{replica.name} {identity(replica.location)}")
 
 
 class TrustedFiles:

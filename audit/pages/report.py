@@ -32,8 +32,8 @@ def save(report: Report, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     write(report.findings, directory)
     summary = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
-    new_of(directory / "summary.json").write_text(f"{summary}\n")
-    new_of(directory / "index.html").write_text(page(report))
+    new_of(directory / "summary.json").write_text(f"{summary}\n", errors="backslashreplace")
+    new_of(directory / "index.html").write_text(page(report), errors="backslashreplace")
     for name in FILES:
         if new_of(directory / name).exists():
             new_of(directory / name).replace(directory / name)
@@ -173,6 +173,7 @@ def _compared(report: Report) -> list[str]:
 
 _OF_LEDGER: Final = {
     "acked_missing": "missing",
+    "acked_unknown": "of a transaction that ended nobody knows how",
     "acked_mismatch": "there with another body or place",
     "acked_out_of_order": "in another order",
     "dup_message": "more than once there",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from audit.findings import ERROR, EXIT_CODES, INFO, KINDS, WARN
+from audit.findings import ERROR, EXIT_CODES, INFO, KINDS, WARN, as_text
 from audit.run import Report
 
 
@@ -40,7 +40,7 @@ def write(file: Path, report: Report | None, ended_s: float | None = None) -> No
     def gauge(name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"keelmq_audit_{name}", text, ["audit", *labels], registry=registry)
 
-    of, now = file.stem, datetime.now(UTC).timestamp()
+    of, now = as_text(file.stem), datetime.now(UTC).timestamp()
     result = report.verdict if report is not None else "unfinished"
     verdict = gauge("verdict", "1 for the verdict of the last audit, 0 for the others", "verdict")
     for name in EXIT_CODES:
