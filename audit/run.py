@@ -279,8 +279,8 @@ def _audit(
     report.reference = replicas[reference].name
     if table is not None:
         ranges = compare_digests(table, reference)
-    report.differing_bytes = sum(b - a for rows in ranges.differ.values() for a, b in rows)
     facts = Facts(replicas, reference, ranges)
+    report.differing_bytes = facts.differing_bytes
 
     views = plan.views(replicas, reference, ranges)
     unions = plan.unions(replicas, reference)

@@ -23,7 +23,7 @@ _UNDER_ENTRIES: Final = (
 )
 
 _TOLD_APART: Final = frozenset(
-    {"dup_message", "phantom", "acked_missing", "acked_mismatch", "acked_out_of_order"}
+    {"dup_message", "phantom", "acked_missing", "acked_unknown", "acked_mismatch", "acked_out_of_order"}
 )
 """Kinds whose rows got their causes before they were counted: those with one, and those without."""
 
@@ -60,6 +60,7 @@ CAUSES: Final = {
         "divergent_suffix",
         "bytes_differ",
         "crc_mismatch",
+        "phys_offset_mismatch",
         "short_tail",
     ),
     "acked_mismatch": (

@@ -11,7 +11,7 @@ from typing import Any
 
 from audit.compare import Ranges
 from audit.findings import Finding
-from audit.intervals import Interval
+from audit.intervals import Interval, joined
 from audit.kinds.histories import Histories, tells
 from audit.reading.layout import Replica
 from audit.reading.storage import inode
@@ -83,6 +83,19 @@ class Facts:
                 number = inode(r.location, segment.file)
                 owners[at, segment.file] = first.setdefault(number, at) if number is not None else at
         return owners
+
+    @property
+    def differing_bytes(self) -> int:
+        """Of the ranges in which copies differ from their base: a file by two names is one copy."""
+        found: dict[tuple[int, int], list[Interval]] = {}
+        for (base, other), intervals in self.ranges.differ.items():
+            r = self.replicas[other]
+            for begin, until in intervals:
+                while begin < until and (segment := r.segment_at(begin)) is not None:
+                    end = min(until, r.segment_end(segment))
+                    found.setdefault((base, self._owner(other, begin)), []).append((begin, end))
+                    begin = end
+        return sum(b - a for intervals in found.values() for a, b in joined(intervals))
 
     def votes(self, holders: Iterable[int], offset: int) -> int:
         """How many copies these replicas are, by the files in which each holds the place."""

@@ -212,3 +212,33 @@ def test_places_that_are_skipped_are_of_the_log_whose_damage_explains_them(tmp_p
     found = [f for f in run_local(stores, None).findings if f.kind == "queue_gap"]
     assert {(f.replica, f.severity) for f in found} == {("r0", "info")}
     assert {f.caused_by for f in found} == {f"unreadable_region@r0:{first}"}
+
+
+@pytest.mark.parametrize("with_ledger", [True, False])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_record_of_another_place_is_the_fault_of_the_log_that_has_it(
+    place: int, with_ledger: bool, tmp_path: Path
+) -> None:
+    """At the begin, in the middle, and at the end of a segment. What is missing there follows from it."""
+    stores, writer, ledger = make(tmp_path)
+    offsets = [int(str(row["phys_offset"])) for row in writer.rows]
+    own = [at for at in offsets if at // SEGMENT == 1]
+    at = (own[0], own[len(own) // 2], own[-1])[place]
+    size = int.from_bytes(look(stores[1], at, 4))
+    other = next(one for one in offsets if one != at and int.from_bytes(look(stores[1], one, 4)) == size)
+    patch(stores[1], at, look(stores[1], other, size))
+    report = run_local(stores, ledger if with_ledger else None)
+    told = [(f.kind, f.replica, f.phys_offset, f.copies) for f in report.findings if not f.caused_by]
+    assert told == [("phys_offset_mismatch", "r1", at, 2)]
+    assert {f.replica for f in report.findings} == {"r1"}
+    assert report.lost == 0
+
+
+def test_a_file_by_two_names_differs_once(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    patch(stores[1], int(str(writer.rows[5]["phys_offset"])) + 90, b"?")
+    of_one = run_local(stores, None).differing_bytes
+    linked = stores[2] / "commitlog" / FIRST
+    linked.unlink()
+    linked.hardlink_to(stores[1] / "commitlog" / FIRST)
+    assert run_local(stores, None).differing_bytes == of_one > 0
