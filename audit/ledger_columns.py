@@ -31,8 +31,9 @@ LEDGER: Final = pa.schema(
 )
 NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
-WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_)"
-"""Topics in which a message may stand instead of where its sender was told: delayed, or in a transaction."""
+WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|TRANS_CHECK_MAX_TIME_TOPIC$|rmq_sys_|RMQ_SYS_)"
+"""Topics in which a message may stand instead of where its sender was told: delayed, in a transaction, or in
+one that was given up."""
 _TEXTS: Final = ("uniq_key", "topic")
 _WHOLE: Final = {
     "queue_id": (0, (1 << 31) - 1),

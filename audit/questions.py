@@ -109,7 +109,7 @@ class Questions:
         found += beside.offsets_beyond(facts, looked, self._queue_ends(looked))
         found += self._index(looked)
         found += self._derived(looked)
-        found += self._acked(broken, rest)
+        found += self._acked(broken, rest, damages)
         linked = causes.link(causes.gaps_of_missing(found), names, self.hidden.overlap)
         found = index.joined(entries.joined(causes.fold(linked)))
         if all(f.severity == INFO for f in found) and not self.border:
@@ -308,13 +308,14 @@ class Questions:
         other = self.views.get(lacking) if lacking is not None else None
         return self.scanned.acked_behind(self.ledger, self.views[at], offset, other)
 
-    def _acked(self, broken: queues.Queues, rest: Rest) -> list[Finding]:
+    def _acked(self, broken: queues.Queues, rest: Rest, damages: Damages) -> list[Finding]:
         if self.ledger is None:
             return []
         again = tuple((*queue, at) for queue, runs in sorted(broken.items()) for at in begins_again(runs))
         views = self.views, self.unions
         taken = beside.not_by_retention(self.facts, self.looked)
-        result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, taken)
+        harm = acked.Harm(taken, damages.overlap)
+        result = acked.check(self.facts, self.scanned, self.ledger, *views, again, rest, harm)
         self.expired = result.expired
         return result.findings + acked.mostly_expired(result.expired, len(self.ledger))
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from audit.ledger import Ledger
 from audit.reading.derived import DerivedTask
@@ -22,27 +23,30 @@ from audit.reading.queue_prefix import PrefixTask
 from audit.reading.record import Damage, Record
 from audit.reading.scan import Chunk, digests, scan, scan_columns
 from audit.reading.storage import open_storage
+from audit.reading.transactions import OP_TAGS_CODE, OP_TOPIC, ended
 from model.errors import MqError
 
 RECORD: Final = 0
 DAMAGE: Final = 1
 CHUNK: Final = 2
+ENDED: Final = 5
+"""A half that an op record names; 3 and 4 are rows of pieces. Asked for with a ledger only."""
 
 LOG: Final = pa.schema(
     [
-        ("row", pa.int8()),  # RECORD, DAMAGE or CHUNK
+        ("row", pa.int8()),  # RECORD, DAMAGE, CHUNK or ENDED
         ("replica", pa.int32()),  # index into the plan's replicas
         ("offset", pa.int64()),
         ("until", pa.int64()),
         ("topic", pa.string()),
         ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),  # of a chunk: how much damage it has
+        ("queue_offset", pa.int64()),  # of a chunk: how much damage it has; of ENDED: the half's
         ("uniq_key", pa.string()),
         ("body_crc", pa.int64()),
         ("plain_crc", pa.int64()),
         ("sys_flag", pa.int32()),
         ("advance", pa.int32()),
-        ("tags_code", pa.int64()),
+        ("tags_code", pa.int64()),  # of ENDED: how, as ``audit.reading.transactions`` has it
         ("kind", pa.string()),  # of a damage
         ("expected", pa.string()),
         ("found", pa.string()),
@@ -128,7 +132,7 @@ STRANGERS: Final = DUPLICATES.append(pa.field("outcome", pa.int8()))
 """``outcome``: of the message's send, ``audit.reading.history``; -1: nobody sent it."""
 ACKED: Final = pa.schema(
     [
-        ("fault", pa.string()),  # missing, mismatch, order
+        ("fault", pa.string()),  # missing, mismatch, order, untold
         ("asked", pa.int32()),  # which of the views that were asked
         ("line", pa.int64()),
         ("uniq_key", pa.string()),
@@ -151,6 +155,8 @@ EXTENTS: Final = ["topic", "queue_id", "offset", "until", "queue_offset", "recor
 
 BATCH_ROWS: Final = 65536
 DAMAGE_ROWS: Final = 10_000
+_OPS_BYTES: Final = 256 * 1024
+"""Of the log, read at once where an op record stands: others are near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +365,13 @@ def run_scan(task: Task) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []
         while True:
             try:
-                waiting.append(_made(task.replica, next(rows)))
+                made = _made(task.replica, next(rows))
+                waiting.append(made)
             except StopIteration as stop:
                 chunk, damage = stop.value
                 break
+            if task.plain:
+                yield from _ended(made, _reader(storage, task))
             if sum(map(len, waiting)) >= BATCH_ROWS // 2:
                 yield _one(waiting)
                 waiting.clear()
@@ -457,6 +466,24 @@ def _record_batch(replica: int, rows: list[Record]) -> pa.RecordBatch:
         ],
         schema=LOG,
     )
+
+
+def _ended(records: pa.RecordBatch, read: Callable[[int, int], bytes]) -> Iterator[pa.RecordBatch]:
+    """ENDED rows of the op records among them. Raises OSError."""
+    is_op = pc.and_(pc.equal(records["topic"], OP_TOPIC), pc.equal(records["tags_code"], OP_TAGS_CODE))
+    if not pc.any(is_op, min_count=0).as_py():
+        return
+    ops = records.select(["replica", "offset", "until", "queue_id"]).filter(is_op)
+    data, base = b"", 0
+    rows = []
+    for op in ops.to_pylist():
+        if not base <= op["offset"] <= op["until"] <= base + len(data):
+            base = op["offset"]
+            data = read(base, max(_OPS_BYTES, op["until"] - base))
+        places, how = ended(data[op["offset"] - base : op["until"] - base])
+        rows += [{**op, "row": ENDED, "queue_offset": place, "tags_code": how} for place in places]
+    for at in range(0, len(rows), BATCH_ROWS):
+        yield pa.RecordBatch.from_pylist(rows[at : at + BATCH_ROWS], schema=LOG)
 
 
 def _other_batches(replica: int, chunk: Chunk, damage: list[Damage]) -> Iterator[pa.RecordBatch]:

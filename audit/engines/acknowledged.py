@@ -5,7 +5,7 @@ A part is small whatever the lengths of ledger and log. ``audit.engines.spark`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,13 +17,16 @@ from audit.engines.spill import Rows
 from audit.ledger import Ledger
 from audit.ledger_columns import LEDGER, WAITING_TOPIC
 from audit.parts import Folder, Parts
+from audit.reading.transactions import COMMITTED, HALF_TOPIC, OPEN, ROLLED_BACK, UNTOLD
 from audit.tables import ACKED, Again, SearchedView, Tail, View
 from model.message import COMPRESSED, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 ANOTHER: Final = 2
 NOTHING: Final = 3
-"""Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing."""
-_FOUND: Final = pa.schema(
+ENDED_SOMEHOW: Final = 4
+"""Ranks: 0 the exact record, 1 the body elsewhere, 2 another body, 3 nothing, 4 nothing but the half of a
+transaction that ended, and nothing tells how."""
+_HALVES: Final = pa.schema(
     [
         ("found_topic", pa.string()),
         ("found_queue_id", pa.int32()),
@@ -34,8 +37,16 @@ _FOUND: Final = pa.schema(
         ("until", pa.int64()),
     ]
 )
+_ENDED: Final = pa.schema(
+    [("found_queue_id", pa.int32()), ("found_queue_offset", pa.int64()), ("how", pa.int64())]
+)
+_FOUND: Final = _HALVES.append(pa.field("how", pa.int64()))
 _JOINED: Final = pa.schema(
-    [*LEDGER, *[field for field in _FOUND if field.name != "uniq_key"], ("rank", pa.int64())]
+    [
+        *LEDGER,
+        *[field for field in _FOUND if field.name != "uniq_key"],  # ``how``: the message's transaction ended
+        ("rank", pa.int64()),
+    ]
 )
 _FAR: Final = 1 << 62
 _TABLE_LINES: Final = 4_000
@@ -47,12 +58,17 @@ class Joined:
 
     def __init__(self, rows: Rows, ledger: Ledger, view: View, folder: Folder) -> None:
         found = Parts(folder, _FOUND, ledger.parts)
-        columns = [name.removeprefix("found_") for name in _FOUND.names]
+        columns = [name.removeprefix("found_") for name in _HALVES.names]
+        halves = _Halves(folder, ledger.parts)
         for batch in rows.batches(view, [*columns, "plain_crc", "sys_flag"]):
             if not ledger.has_unnamed:  # all of them were in one part
                 batch = batch.filter(pc.not_equal(batch["uniq_key"], ""))
-            batch = told_bodies(delivered(batch)).select(columns)
-            found.add(batch.rename_columns(_FOUND.names), ledger.part_of(batch["uniq_key"]))
+            batch = told_bodies(delivered(batch)).select(columns).rename_columns(_HALVES.names)
+            batch = halves.without(batch)
+            batch = batch.append_column("how", pa.array(np.full(len(batch), OPEN)))
+            found.add(batch, ledger.part_of(batch["uniq_key"]))
+        for table in halves.told(rows.ended(view)):
+            found.add(table, ledger.part_of(table["uniq_key"]))
         self._parts = Parts(folder, _JOINED, ledger.parts)
         for n in range(ledger.parts):
             best = _best(ledger.part(n), found.part(n))
@@ -89,6 +105,44 @@ class Joined:
 _ROWS: Final = 200_000
 
 
+class _Halves:
+    """The halves of a view, each with how its transaction ended. They wait in parts of their places, in which
+    op records name them."""
+
+    def __init__(self, folder: Folder, parts: int) -> None:
+        self._folder, self._count = folder, parts
+        self._halves = Parts(folder, _HALVES, parts)
+        self._there = False
+
+    def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without its halves, which are kept."""
+        is_half = pc.equal(batch["found_topic"], HALF_TOPIC)
+        if not pc.any(is_half, min_count=0).as_py():
+            return batch
+        self._there = True
+        self._add(self._halves, batch.filter(is_half))
+        return batch.filter(pc.invert(is_half))
+
+    def told(self, ended: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """_FOUND rows. ``ended``: ENDED rows of the view."""
+        if not self._there:
+            return
+        ends = Parts(self._folder, _ENDED, self._count)
+        for table in ended:
+            own = table.select(["queue_id", "queue_offset", "tags_code"]).rename_columns(_ENDED.names)
+            self._add(ends, own)
+        places = _ENDED.names[:2]
+        for n in range(self._count):
+            how = ends.part(n).group_by(places).aggregate([("how", "max")])
+            how = how.rename_columns(_ENDED.names)
+            told = self._halves.part(n).join(how, places, join_type="left outer", use_threads=False)
+            told = told.set_column(told.schema.get_field_index("how"), "how", pc.fill_null(told["how"], OPEN))
+            yield told.select(_FOUND.names)
+
+    def _add(self, parts: Parts, rows: pa.RecordBatch | pa.Table) -> None:
+        parts.add(rows, rows["found_queue_offset"].to_numpy() % self._count)
+
+
 def delivered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without what no consumer gets: a message of a transaction that is prepared or undone tells nobody that
     it was sent. Where messages wait it is one that may come."""
@@ -117,8 +171,18 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
     place = pc.and_(place, pc.equal(joined["found_queue_offset"], joined["queue_offset"]))
     place = pc.and_(place, pc.or_(pc.less(told, 0), pc.equal(told, joined["offset"])))
     place = pc.or_(place, pc.match_substring_regex(joined["found_topic"], WAITING_TOPIC))
+    half, how = _ends(joined)
+    # Of a transaction that ended a message stands where it was sent to, not where its sender was told.
+    sent_to = pc.and_(
+        pc.equal(joined["found_topic"], joined["topic"]),
+        pc.equal(joined["found_queue_id"], joined["queue_id"]),
+    )
+    place = pc.or_(place, pc.and_(pa.array(~half & (how > OPEN)), sent_to))
     rank = pc.if_else(there, pc.if_else(body, pc.if_else(place, 0, 1), 2), NOTHING)
-    joined = joined.append_column("rank", pc.cast(pc.fill_null(rank, NOTHING), pa.int64()))
+    rank = pc.cast(pc.fill_null(rank, NOTHING), pa.int64()).to_numpy()
+    rank = np.where(half & (how == UNTOLD), ENDED_SOMEHOW, np.where(half & (how == COMMITTED), NOTHING, rank))
+    joined = joined.set_column(joined.schema.get_field_index("how"), "how", pa.array(how))
+    joined = joined.append_column("rank", pa.array(rank))
     joined = joined.sort_by([("line", "ascending"), ("rank", "ascending"), ("offset", "ascending")])
     line = joined["line"].to_numpy()
     first = np.concatenate(([True], line[1:] != line[:-1])) if len(line) else np.zeros(0, bool)
@@ -129,7 +193,21 @@ def _best(ledger: pa.Table, records: pa.Table) -> pa.Table:
         else joined[field.name]
         for field in _JOINED
     ]
-    return pa.table(columns, schema=_JOINED)
+    return _without_found(pa.table(columns, schema=_JOINED))
+
+
+def _ends(joined: pa.Table) -> tuple[Any, Any]:
+    """Which rows are halves, and how the transaction of each row's message ended: of a half that is open, or
+    was rolled back, none of it. One that was written anew while its producer was asked has several places:
+    where one of them was committed, no other one waits."""
+    half = np.asarray(pc.fill_null(pc.equal(joined["found_topic"], HALF_TOPIC), False))
+    own = np.asarray(pc.fill_null(joined["how"], OPEN))
+    own = np.where(own == ROLLED_BACK, OPEN, own)
+    line = joined["line"].to_numpy()
+    committed = np.isin(line, line[half & (own == COMMITTED)])
+    untold = np.isin(line, line[half & (own == UNTOLD)])
+    how = np.where(committed, COMMITTED, np.where(half, own, np.where(untold, UNTOLD, OPEN)))
+    return half, how.astype(np.int64)
 
 
 def faults(
@@ -155,6 +233,7 @@ def _marked(part: pa.Table, order: Any) -> pa.Table:
 
 def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
     """ACKED rows of the same lines, as each view has them."""
+    parts = _ended_anywhere(parts)
     held = [np.where(part["rank"].to_numpy() < NOTHING, part["offset"].to_numpy(), _FAR) for part in parts]
     tables = []
     for at, part in enumerate(parts):
@@ -164,15 +243,44 @@ def _faults_of(parts: Sequence[pa.Table]) -> pa.Table:
         rank = part["rank"].to_numpy()
         tables += [
             _acked("missing", at, part.filter(pa.array(rank == NOTHING))),
+            _acked("untold", at, part.filter(pa.array(rank == ENDED_SOMEHOW))),
             _acked("mismatch", at, part.filter(pa.array((rank > 0) & (rank < NOTHING)))),
             _acked("order", at, part.filter(part["late"])),
         ]
     return pa.concat_tables(tables)
 
 
+def _ended_anywhere(parts: Sequence[pa.Table]) -> list[pa.Table]:
+    """The same, where a half waits in no log whose transaction ended in another: a log that ends before."""
+    ends = [np.where(part["rank"].to_numpy() >= NOTHING, part["how"].to_numpy(), OPEN) for part in parts]
+    how = np.maximum.reduce(ends)
+    if not how.any():
+        return list(parts)
+    out = []
+    for part in parts:
+        waits = np.asarray(pc.equal(part["found_topic"], HALF_TOPIC)) & (part["rank"].to_numpy() < NOTHING)
+        rank = np.where(how == COMMITTED, NOTHING, np.where(how == UNTOLD, ENDED_SOMEHOW, 0))
+        rank = np.where(waits & (how > OPEN), rank, part["rank"].to_numpy())
+        at = part.schema.get_field_index("rank")
+        out.append(_without_found(part.set_column(at, "rank", pa.array(rank))))
+    return out
+
+
+def _without_found(part: pa.Table) -> pa.Table:
+    """Of what is nothing, nothing was found."""
+    nothing = pa.array(part["rank"].to_numpy() == NOTHING)
+    for at, field in enumerate(part.schema):
+        if field.name.startswith("found_") or field.name in ("offset", "until"):
+            none = pa.scalar("" if field.type == pa.string() else -1, field.type)
+            part = part.set_column(at, field, pc.if_else(nothing, none, part[field.name]))
+    return part
+
+
 def _placed(part: pa.Table, start: int) -> pa.Table:
-    """The lines whose messages stand in the topic that was told, and were not taken by retention."""
+    """The lines whose messages stand in the topic that was told, and were not taken by retention. Of a
+    transaction that ended the sender was told no place there."""
     there = pc.and_(pc.less(part["rank"], NOTHING), pc.equal(part["found_topic"], part["topic"]))
+    there = pc.and_(there, pc.equal(part["how"], OPEN))
     told = part["phys_offset"]
     return part.filter(pc.and_(there, pc.or_(pc.less(told, 0), pc.greater_equal(told, start))))
 

@@ -23,7 +23,7 @@ from audit.numbers import FIRST, LAST, sums
 from audit.parts import hashes
 from audit.reading.queue_files import entry_bytes
 from audit.reading.queue_slices import new_digest
-from audit.tables import CHUNK, LOG, QUEUES, RECORD, RUNS, Task, run_scan
+from audit.tables import CHUNK, DAMAGE, LOG, QUEUES, RECORD, RUNS, Task, run_scan
 from model.message import INNER_BATCH
 
 PIECE: Final = 3
@@ -78,7 +78,7 @@ def run_pieces(job: PieceTask) -> Iterator[pa.RecordBatch]:
     for batch in run_scan(job.task):
         row = batch["row"].to_numpy()
         if (row != RECORD).any():
-            yield _with_told(batch.filter(pa.array(row != RECORD)))
+            yield _with_told(batch.filter(pa.array((row == CHUNK) | (row == DAMAGE))))
             batch = batch.filter(pa.array(row == RECORD))
         for number, part in _between(batch, job.task.cuts):
             if piece is not None and piece.number != number:

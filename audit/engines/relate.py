@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from audit.engines.acknowledged import Joined, faults, told_bodies
 from audit.engines.entries import entered
 from audit.engines.queue_runs import QueueCodes, QueueRuns
-from audit.engines.spill import EVERYWHERE, Rows, Spilled, damage_of, spill
+from audit.engines.spill import EVERYWHERE, Rows, Spilled, others_of, spill
 from audit.ledger import Ledger
 from audit.numbers import sums
 from audit.parts import Folder, Parts, hashes
@@ -74,7 +74,7 @@ class LocalLog:
         self._chunks = pa.concat_tables([LOG.empty_table(), *(one.chunks for one in spilled)])
         self._damage = [one.damage for one in spilled if one.damage]
         self._records = sum(piece.rows for piece in pieces)
-        self._rows = Rows(pieces)
+        self._rows = Rows(pieces, [one.ended for one in spilled if one.ended])
         self._folder = folder
         self._joined: dict[View, Joined] = {}
 
@@ -82,7 +82,7 @@ class LocalLog:
         return self._chunks
 
     def damage(self) -> Iterator[pa.Table]:
-        yield from damage_of(self._damage)
+        yield from others_of(self._damage)
 
     def record_count(self) -> int:
         return self._records

@@ -21,7 +21,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from audit.engines.acknowledged import ANOTHER, ENDED_SOMEHOW, NOTHING
 from audit.engines.on_spark import digests
+from audit.engines.on_spark.acknowledged import best, delivered, ended_anywhere, told_body, with_ends
 from audit.engines.on_spark.entries import cell, entered
 from audit.engines.on_spark.java import Java, find_java
 from audit.engines.on_spark.ledger import LedgerRows
@@ -32,7 +34,6 @@ from audit.engines.on_spark.source import LogSource, load
 from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
 from audit.engines.slices import last_place, planned
 from audit.ledger import Ledger
-from audit.ledger_columns import WAITING_TOPIC
 from audit.parts import Folder
 from audit.reading.derived import DerivedTask
 from audit.reading.history import REFUSED, UNKNOWN
@@ -41,11 +42,13 @@ from audit.reading.queue_files import ENTRIES, Queue, QueueFile
 from audit.reading.queue_prefix import PREFIX, PrefixTask
 from audit.reading.queue_slices import PROVED, SliceTask
 from audit.reading.scan import DIGEST_BYTES
+from audit.reading.transactions import OPEN
 from audit.tables import (
     ACKED,
     COMPARED,
     COPIES,
     DUPLICATES,
+    ENDED,
     EXTENTS,
     FOLDED,
     LACKING,
@@ -64,7 +67,7 @@ from audit.tables import (
     Task,
     View,
 )
-from model.message import COMPRESSED, INNER_BATCH, LMQ_PREFIX
+from model.message import INNER_BATCH, LMQ_PREFIX
 
 
 @contextmanager
@@ -226,9 +229,9 @@ class SparkLog:
             self._ledger.close()
         self._rows.close()
 
-    def _view(self, view: View, frame: DataFrame | None = None) -> DataFrame:
-        """``frame``: of some of the records."""
-        records = (self._rows.whole() if frame is None else frame).filter(F.col("row") == RECORD)
+    def _view(self, view: View, frame: DataFrame | None = None, row: int = RECORD) -> DataFrame:
+        """``frame``: of some of the records. ``row``: what is asked for instead of records."""
+        records = (self._rows.whole() if frame is None else frame).filter(F.col("row") == row)
         if view.base == view.replica:
             return records.filter(F.col("replica") == view.replica)
         inside = _within_any(view.equal)
@@ -375,7 +378,7 @@ class SparkLog:
         sent = of_key.agg(F.min("outcome").alias("outcome"), F.collect_set("sent_crc").alias("crcs"))
         rows = self._view(view).filter(F.col("topic").isin(sorted(ledger.topics)))
         rows = rows.join(sent, ["topic", "uniq_key"], "left")
-        body = F.array_contains("crcs", _told_body())
+        body = F.array_contains("crcs", told_body())
         strange = (F.col("outcome") == REFUSED) | ((F.col("outcome") == UNKNOWN) & ~body)
         rows = rows.filter(F.col("outcome").isNull() | strange)
         rows = rows.withColumn("outcome", F.coalesce("outcome", F.lit(-1).cast("tinyint")))
@@ -395,44 +398,12 @@ class SparkLog:
         return self._ledger.same()
 
     def _join(self, ledger: Ledger, view: View) -> DataFrame:
-        if view in self._joined:
-            return self._joined[view]
-        lines = self._rows_of(ledger).lines()
-        # All that have no key would be one task's.
-        keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
-        records = (
-            self._view(view)
-            .filter(keyed & _delivered())
-            .withColumn("body_crc", _told_body())
-            .select(
-                "uniq_key",
-                "offset",
-                "until",
-                *[
-                    F.col(name).alias(f"found_{name}")
-                    for name in ("topic", "queue_id", "queue_offset", "body_crc")
-                ],
-            )
-        )
-        joined = lines.join(records, "uniq_key", "left")
-        body = F.col("found_body_crc") == F.col("body_crc")
-        place = (
-            (F.col("found_topic") == F.col("topic"))
-            & (F.col("found_queue_id") == F.col("queue_id"))
-            & (F.col("found_queue_offset") == F.col("queue_offset"))
-            & ((F.col("phys_offset") < 0) | (F.col("phys_offset") == F.col("offset")))
-        ) | F.col("found_topic").rlike(WAITING_TOPIC)
-        rank = (
-            F.when(F.col("offset").isNull(), 3).when(~body, 2).when(~place, 1).otherwise(0)
-        )  # 0 exact, 1 the body elsewhere, 2 another body, 3 nothing
-        best = Window.partitionBy("line").orderBy("rank", "offset")
-        self._joined[view] = (
-            joined.withColumn("rank", rank)
-            .withColumn("n", F.row_number().over(best))
-            .filter(F.col("n") == 1)
-            .drop("n")
-            .persist()
-        )
+        if view not in self._joined:
+            lines = self._rows_of(ledger).lines()
+            # All that have no key would be one task's.
+            keyed = F.lit(ledger.has_unnamed) | (F.col("uniq_key") != "")
+            records = self._view(view).filter(keyed & delivered())
+            self._joined[view] = best(lines, with_ends(records, self._view(view, row=ENDED))).persist()
         return self._joined[view]
 
     def acked(
@@ -440,24 +411,25 @@ class SparkLog:
     ) -> Iterator[pa.Table]:
         self._ask("acknowledged messages")
         with spark_errors():
+            joined = ended_anywhere([self._join(ledger, ask.view) for ask in asked])
             found = [
-                self._faults(self._join(ledger, ask.view), ask.start, again).withColumn("asked", F.lit(at))
-                for at, ask in enumerate(asked)
+                self._faults(own, ask.start, again).withColumn("asked", F.lit(at))
+                for at, (own, ask) in enumerate(zip(joined, asked, strict=True))
             ]
             rows = reduce(DataFrame.unionByName, found)
             if len(asked) > 1:
-                rows = self._held(rows, ledger, asked)
+                rows = self._held(rows, joined)
             else:
                 rows = rows.withColumn("held", F.lit(-1).cast("long"))
         yield from _streamed(rows.select(*ACKED.names).orderBy("line", "asked", "fault"), ACKED, "line")
 
-    def _held(self, rows: DataFrame, ledger: Ledger, asked: Sequence[SearchedView]) -> DataFrame:
+    def _held(self, rows: DataFrame, joined: Sequence[DataFrame]) -> DataFrame:
         """With where the other views have the message, or -1."""
         places = [
-            self._join(ledger, ask.view)
-            .filter(F.col("rank") < 3)
-            .select("line", F.col("offset").alias("place"), F.lit(at).alias("where"))
-            for at, ask in enumerate(asked)
+            own.filter(F.col("rank") < NOTHING).select(
+                "line", F.col("offset").alias("place"), F.lit(at).alias("where")
+            )
+            for at, own in enumerate(joined)
         ]
         there = F.col("where") != F.col("asked")
         lowest = (
@@ -471,7 +443,8 @@ class SparkLog:
         return rows.withColumn("held", F.coalesce("held", F.lit(-1)))
 
     def _faults(self, joined: DataFrame, start: int, again: tuple[Again, ...]) -> DataFrame:
-        placed = joined.filter((F.col("rank") < 3) & (F.col("found_topic") == F.col("topic")))
+        placed = joined.filter((F.col("rank") < NOTHING) & (F.col("found_topic") == F.col("topic")))
+        placed = placed.filter(F.col("how") == OPEN)
         begun = [
             (F.col("topic") == topic) & (F.col("queue_id") == queue_id) & (F.col("offset") >= begin)
             for topic, queue_id, begin in again
@@ -494,16 +467,17 @@ class SparkLog:
             .withColumn("earliest", F.min(F.when(timed, F.col("acked_ms"))).over(behind))
             .filter(back | late)
         )
-        held = F.when(F.col("rank") == 3, "missing").otherwise("mismatch")
+        held = F.when(F.col("rank") == NOTHING, "missing")
+        held = held.when(F.col("rank") == ENDED_SOMEHOW, "untold").otherwise("mismatch")
         return _fault(held, joined.filter(F.col("rank") > 0)).unionByName(_fault(F.lit("order"), order))
 
     @spark_errors()
     def acked_behind(self, ledger: Ledger, view: View, offset: int, lacking: View | None = None) -> Tail:
         self._ask("acknowledged messages behind an end")
-        rows = self._join(ledger, view).filter((F.col("rank") < 3) & (F.col("offset") >= offset))
+        rows = self._join(ledger, view).filter((F.col("rank") < NOTHING) & (F.col("offset") >= offset))
         if lacking is not None:
-            without = self._join(ledger, lacking).filter(F.col("rank") >= 2).select("line")
-            rows = rows.filter(F.col("rank") < 2).join(without, "line", "left_semi")
+            without = self._join(ledger, lacking).filter(F.col("rank") >= ANOTHER).select("line")
+            rows = rows.filter(F.col("rank") < ANOTHER).join(without, "line", "left_semi")
         row = rows.agg(
             F.count("*").alias("records"),
             F.min("offset").alias("first"),
@@ -527,18 +501,6 @@ def _streamed(rows: DataFrame, schema: pa.Schema, together: str) -> Iterator[pa.
             waiting.append(row.asDict())
     if waiting:
         yield pa.Table.from_pylist(waiting, schema=schema)
-
-
-def _delivered() -> Column:
-    """As ``audit.engines.acknowledged`` has it."""
-    kind = F.col("sys_flag").bitwiseAND(ROLLBACK)
-    return ((kind != PREPARED) & (kind != ROLLBACK)) | F.col("topic").rlike(WAITING_TOPIC)
-
-
-def _told_body() -> Column:
-    """As ``audit.engines.acknowledged`` has it."""
-    packed = F.col("sys_flag").bitwiseAND(COMPRESSED) != 0
-    return F.when(packed, F.col("plain_crc")).otherwise(F.col("body_crc"))
 
 
 def _flat(join: Callable[[Column, Column], Column], columns: list[Column], none: Column) -> Column:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from audit.parts import WRITTEN
-from audit.tables import CHUNK, DAMAGE, LOG, RECORD, Task, View, run_scan
+from audit.tables import CHUNK, DAMAGE, ENDED, LOG, RECORD, Task, View, run_scan
 
 _OF_OTHERS: Final = {"row", "kind", "expected", "found", "first", "last_end", "records"}
 RECORDS: Final = pa.schema([field for field in LOG if field.name not in _OF_OTHERS])
@@ -35,12 +36,13 @@ class Piece(NamedTuple):
 
 
 class Spilled(NamedTuple):
-    """What a task left: its seams, as LOG rows, and where its records are, and its damage; empty: it met
-    none."""
+    """What a task left: its seams, as LOG rows, and where its records are, its damage, and the halves that
+    ended; empty: it met none."""
 
     chunks: pa.Table
     pieces: list[Piece]
     damage: str
+    ended: str
 
 
 class SpillTask(NamedTuple):
@@ -54,16 +56,23 @@ def spill_scan(job: SpillTask) -> Spilled:
 
 
 def spill(path: str, batches: Iterable[pa.RecordBatch]) -> Spilled:
-    """Write the records of LOG batches, which are in log order, to a file, and their damage to another."""
+    """Write the records of LOG batches, which are in log order, to a file, and what they have besides to
+    others."""
     chunks: list[pa.RecordBatch] = []
     pieces: list[Piece] = []
-    damage = _Damage(f"{path}.damage")
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, RECORDS, options=WRITTEN) as writer, damage:
+    damage, ended = _Others(f"{path}.damage"), _Others(f"{path}.ended")
+    with (
+        pa.OSFile(path, "wb") as sink,
+        pa.ipc.new_file(sink, RECORDS, options=WRITTEN) as writer,
+        damage,
+        ended,
+    ):
         for batch in batches:
             row = batch["row"].to_numpy()
             if (row != RECORD).any():
                 chunks.append(batch.filter(pa.array(row == CHUNK)))
                 damage.add(batch.filter(pa.array(row == DAMAGE)))
+                ended.add(batch.filter(pa.array(row == ENDED)))
                 batch = batch.filter(pa.array(row == RECORD))
             if not len(batch):
                 continue
@@ -71,11 +80,11 @@ def spill(path: str, batches: Iterable[pa.RecordBatch]) -> Spilled:
             replica = int(batch["replica"][0].as_py())
             pieces.append(Piece(path, len(pieces), replica, int(offset[0]), int(offset[-1]), len(batch)))
             writer.write_batch(batch.select(RECORDS.names))
-    return Spilled(pa.Table.from_batches(chunks, schema=LOG), pieces, damage.path)
+    return Spilled(pa.Table.from_batches(chunks, schema=LOG), pieces, damage.path, ended.path)
 
 
-class _Damage:
-    """A file that is there only if there is damage. A context manager."""
+class _Others:
+    """A file of LOG rows that is there only if there are any. A context manager."""
 
     def __init__(self, path: str) -> None:
         self.path = ""
@@ -99,7 +108,7 @@ class _Damage:
         self._writer.write_batch(batch)
 
 
-def damage_of(paths: Iterable[str]) -> Iterator[pa.Table]:
+def others_of(paths: Iterable[str]) -> Iterator[pa.Table]:
     """What tasks met, one small table after the other."""
     for path in paths:
         with pa.OSFile(path, "rb") as source:
@@ -111,7 +120,8 @@ def damage_of(paths: Iterable[str]) -> Iterator[pa.Table]:
 class Rows:
     """The records of all tasks, by view and in log order."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[Piece], ended: Sequence[str] = ()) -> None:
+        self._ended = ended
         self._of: dict[int, list[Piece]] = {}
         for piece in sorted(pieces, key=lambda piece: (piece.first, piece.number)):
             self._of.setdefault(piece.replica, []).append(piece)
@@ -135,6 +145,18 @@ class Rows:
                     batch = batch.filter(pa.array((offset >= lo) & (offset < hi)))
                 if len(batch):
                     yield batch
+
+    def ended(self, view: View) -> Iterator[pa.Table]:
+        """Its ENDED rows, one small table after the other."""
+        edges = np.array([edge for stretch in view.equal for edge in stretch], np.int64)
+        for table in others_of(self._ended):
+            shared = np.searchsorted(edges, table["offset"].to_numpy(), "right") % 2 == 1
+            replica = table["replica"].to_numpy()
+            own = replica == view.replica
+            if view.base != view.replica:
+                own = np.where(shared, replica == view.base, own)
+            if own.any():
+                yield table.filter(pa.array(own))
 
     def borders(self, view: View, rows: int) -> list[int]:
         """Offsets that cut a view into stretches of about ``rows`` records."""

@@ -1,15 +1,16 @@
 """Is every acknowledged message there, once, with its body, on every replica that should hold it?
 
-``acked_missing``, ``acked_mismatch``, ``acked_out_of_order``. The base's log is joined with the ledger; a
-replica proved equal shares the result, another one is asked for the part in which it differs. What a log is
-too short for belongs to its ``short_tail``; what retention removed from every log is counted, not reported.
+``acked_missing``, ``acked_unknown``, ``acked_mismatch``, ``acked_out_of_order``. The base's log is joined
+with the ledger; a replica proved equal shares the result, another one is asked for the part in which it
+differs. What a log is too short for belongs to its ``short_tail``; what retention removed from every log is
+counted, not reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from audit.bounded import NO_REST, Rest
 from audit.findings import ERROR, WARN, Finding
@@ -20,8 +21,26 @@ from audit.plan import own_parts
 from audit.reading.layout import Replica
 from audit.tables import Again, ScannedLog, SearchedView, View
 
-KINDS: Final = {"missing": "acked_missing", "mismatch": "acked_mismatch", "order": "acked_out_of_order"}
+KINDS: Final = {
+    "missing": "acked_missing",
+    "untold": "acked_unknown",
+    "mismatch": "acked_mismatch",
+    "order": "acked_out_of_order",
+}
 Row = dict[str, Any]
+Damaged = Callable[[str, int, int], bool]
+"""Is there damage in a stretch of a replica's log?"""
+
+
+class Harm(NamedTuple):
+    """What was ``taken`` from a log is missing, not too old. A copy that is ``damaged`` is none where no
+    other is right."""
+
+    taken: Sequence[Interval]
+    damaged: Damaged
+
+
+NO_HARM: Final = Harm((), lambda replica, begin, end: False)
 
 
 @dataclass(slots=True)
@@ -94,16 +113,15 @@ def check(
     unions: Sequence[View],
     again: tuple[Again, ...],
     rest: Rest = NO_REST,
-    taken: Sequence[Interval] = (),
+    harm: Harm = NO_HARM,
 ) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica.
-    ``unions``: the log as far back as any replica holds it, by which a message is too old; what was ``taken``
-    from a log is missing, not too old.
+    ``unions``: the log as far back as any replica holds it, by which a message is too old.
 
     What is not listed one by one goes to ``rest``."""
     shared = _sharing(facts, views)
     asked = [facts.reference, *(at for at in views if at != facts.reference and at not in shared)]
-    places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]), taken)
+    places = _Places(facts, _queue_starts(log, [*unions, *(views[at] for at in asked)]), harm.taken)
     found = rest.bounded("acknowledged messages", by=("topic", "queue_id"))
     orders = _Orders()
     expired = 0
@@ -112,7 +130,7 @@ def check(
     ):
         wrong: dict[int, dict[str, dict[int, Row]]] = {}
         gone: set[int] = set()
-        for row in table.to_pylist():
+        for row in map(_in_any, table.to_pylist()):
             at = asked[row["asked"]]
             if places.expired(row):
                 gone.add(row["line"])
@@ -122,10 +140,17 @@ def check(
                     wrong.setdefault(row["line"], {}).setdefault(row["fault"], {})[replica] = row
         expired += len(gone)
         for line, faults in wrong.items():
-            for f in _of_message(places, set(views), faults):
+            for f in _of_message(places, set(views), faults, harm.damaged):
                 orders.note(line, f)
                 found.add(line, f)
     return AckedResult([orders.explained(f) for f in found.findings()], expired)
+
+
+def _in_any(row: Row) -> Row:
+    """A message of which one log has only a half that ended is missing there, where another one has it."""
+    if row["fault"] == "untold" and row["held"] >= 0:
+        return row | {"fault": "missing", "offset": -1}
+    return row
 
 
 def _queue_starts(log: ScannedLog, views: Sequence[View]) -> dict[tuple[str, int], int]:
@@ -147,27 +172,51 @@ def _sharing(facts: Facts, views: dict[int, View]) -> list[int]:
     ]
 
 
-def _of_message(places: _Places, every: set[int], faults: dict[str, dict[int, Row]]) -> Iterator[Finding]:
+def _of_message(
+    places: _Places, every: set[int], faults: dict[str, dict[int, Row]], damaged: Damaged
+) -> Iterator[Finding]:
     """One row where no replica that should hold the message has it right, else one a replica. ``faults``: by
     replica each. Where some lack it and the others have it altered, each copy is wrong in its way."""
     facts = places.facts
-    bad = {at for fault in ("missing", "mismatch") for at in faults.get(fault, ())}
+    bad = {at for fault in KINDS if fault != "order" for at in faults.get(fault, ())}
     for fault in (fault for fault in KINDS if fault in faults):
         rows_of = faults[fault]
         row = next(iter(rows_of.values()))
         where = places.where(row)
-        covering = {
-            at for at in every if where < 0 or facts.replicas[at].start <= where < facts.replicas[at].end
-        }
+        covering = _covering(facts, every, where)
         right = covering - bad - set(rows_of)
-        if covering <= set(rows_of) or (fault == "missing" and not right):
+        everywhere = covering <= set(rows_of)
+        if everywhere or (fault == "missing" and not right):
             name = "*" if len(facts.replicas) > 1 else facts.replicas[facts.reference].name
             f = _finding(facts, name, facts.reference, row, where, 0)
-            yield f if covering <= set(rows_of) else replace(f, ambiguous=True)
+            f = f if everywhere else replace(f, ambiguous=True)
+            yield from _unread(facts, f, rows_of, damaged) if fault == "mismatch" else (f,)
             continue
         copies = facts.votes(right, where)
         for at, row_of in sorted(rows_of.items()):
             yield _finding(facts, facts.replicas[at].name, at, row_of, where, copies)
+
+
+def _covering(facts: Facts, every: set[int], where: int) -> set[int]:
+    """The replicas whose logs reach a place; all, where none is known."""
+    logs = facts.replicas
+    return {at for at in every if where < 0 or logs[at].start <= where < logs[at].end}
+
+
+def _unread(facts: Facts, f: Finding, rows_of: dict[int, Row], damaged: Damaged) -> Iterator[Finding]:
+    """Of a message that no replica has right: where its copies are damaged there is none to be read, and it
+    is lost. Those that can be read, with another body, are told besides."""
+    names = {at: facts.replicas[at].name for at in rows_of}
+    other = {at: row for at, row in rows_of.items() if row["found_crc"] != row["body_crc"]}
+    broken = {at for at, row in other.items() if damaged(names[at], row["offset"], row["until"])}
+    if not broken:
+        yield f
+        return
+    whole = sorted(rows_of.keys() - broken)
+    yield replace(f, kind=KINDS["missing"], ambiguous=bool(whole))
+    for at in whole:
+        row = rows_of[at]
+        yield _finding(facts, names[at], at, row, int(row["offset"]), 0)
 
 
 class _Orders:
@@ -211,9 +260,11 @@ def _finding(facts: Facts, name: str, replica: int, row: Row, where: int, copies
     if row["offset"] >= 0:
         body = f"crc {row['found_crc']}" if row["found_crc"] >= 0 else "a body that cannot be decompressed"
         have = f"{row['found_topic']}/{row['found_queue_id']}@{row['found_queue_offset']} {body}"
+    if row["fault"] == "untold":
+        have += ", of a transaction that ended: committed, or rolled back"
     return Finding(
         KINDS[row["fault"]],
-        ERROR,
+        WARN if row["fault"] == "untold" else ERROR,
         name,
         r.segment_name(where) if where >= 0 else "",
         facts.epoch_at(where),

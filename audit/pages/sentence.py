@@ -34,6 +34,7 @@ _WHAT: Final = {
     "epoch_mismatch": "another epoch than the others",
     "same_file": "files that are another replica's, too",
     "acked_missing": "no copy of {n} acknowledged {messages}",
+    "acked_unknown": "{n} acknowledged {messages} of transactions that ended, and nothing tells how",
     "acked_mismatch": "{n} acknowledged {messages} with another body or place",
     "acked_out_of_order": "{n} acknowledged {messages} in an order that their acknowledgements exclude",
     "queue_gap": "queues that skip {n} {places}",

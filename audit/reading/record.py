@@ -247,6 +247,14 @@ def indexed_words(data: bytes) -> Words:
     return Words(tuple(key for key in keys.split(" ") if key), tags)
 
 
+def payload(data: bytes) -> tuple[bytes, int]:
+    """The body of the sound record that ``data`` is, as it is stored, and where its properties begin."""
+    fields = _fields(data, 0, len(data), int.from_bytes(data[4:8]), int.from_bytes(data[36:40]))
+    if isinstance(fields, str):
+        return b"", len(data)
+    return data[fields.body_at : fields.topic_at], fields.name_end + 2
+
+
 def ends_whole(data: bytes) -> bool:
     """Is the record that ``data`` is written to its end? Its bytes come in their order, and properties do not
     end in zero."""

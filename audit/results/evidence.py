@@ -37,6 +37,7 @@ _KINDS: Final = _OF_ONE_COPY | frozenset(
     {
         "extra_tail",
         "acked_missing",
+        "acked_unknown",
         "acked_mismatch",
         "acked_out_of_order",
         "dup_queue_offset",

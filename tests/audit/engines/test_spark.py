@@ -54,6 +54,7 @@ from tests.audit.stores import (
     trio,
     write_epochs,
 )
+from tests.audit.transactions import Transaction
 from tests.audit.without_java import without_java
 
 pytest.importorskip("pyspark")
@@ -114,6 +115,27 @@ def test_the_real_brokers_trios_give_the_same_rows(
     stores, ledger = trio(name, state, tmp_path), ledger_of(name)
     local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
     assert local == spark
+
+
+@pytest.mark.parametrize(
+    ("says", "moved"),
+    [("committed", True), pytest.param("", False, marks=pytest.mark.more)],
+    ids=["committed", "nothing"],
+)
+def test_transactions_that_ended_give_the_same_rows(
+    says: str, moved: bool, engine: object, tmp_path: Path
+) -> None:
+    """One log has what was sent, two lost it, and one ends before; then the first lost it, too."""
+    log = Transaction(tmp_path, says, moved=moved, count=4)
+    log.lose(1, 2)
+    log.end_before_it_was_sent(3)
+    for lost in (False, True):
+        local, spark = same(run_local(log.stores, log.ledger), run_spark(engine, log.stores, log.ledger))
+        told = [f for f in spark if f.kind.startswith("acked_")]
+        kind = "acked_missing" if says or not lost else "acked_unknown"
+        assert {(f.kind, bool(f.copies)) for f in told} == {(kind, not lost)}
+        assert local == spark
+        log.lose(0)
 
 
 def without_records(root: Path) -> tuple[list[Path], Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from audit.pages.report import lines
+from audit.pages.sentence import of
 from tests.audit.plants import ledger_at, run_local
 from tests.audit.stores import SEGMENT, LogWriter, copies, cut, kept, look, patch, record, write_epochs
 
@@ -155,3 +156,33 @@ def test_a_file_that_most_contradict_is_wrong(tmp_path: Path) -> None:
     shutil.rmtree(stores[2])
     rows = [f for f in run_local(stores[:2], None).findings if f.kind == "epoch_mismatch"]
     assert [f.ambiguous for f in rows] == [True]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_one_whose_copies_are_all_damaged_is_lost(count: int, tmp_path: Path) -> None:
+    """A copy that fails its CRC cannot be read; a broker gives its consumers nothing of it."""
+    log = _log(tmp_path, "origin")
+    log.confirm(epochs=[(1, 0)])
+    stores = copies(log.root, count)
+    for n, store in enumerate(stores):
+        patch(store, _at(log, 7) + 88 + n, b"\xff")
+    report = run_local(stores, ledger_at(tmp_path, log.rows))
+    assert {(f.kind, f.copies) for f in report.findings if f.uniq_key == "m7"} == {
+        ("crc_mismatch", 0),
+        ("acked_missing", 0),
+    }
+    assert (report.verdict, report.lost, report.none_lost) == ("diverged", 1, False)
+    assert sum(w.records for w in report.windows if w.lost) == 1
+    assert of(report.verdict, report.windows).startswith("1 acknowledged message is lost, ")
+
+
+def test_one_is_lost_of_which_one_copy_is_damaged_and_the_other_altered(tmp_path: Path) -> None:
+    log = _log(tmp_path, "origin")
+    log.confirm(epochs=[(1, 0)])
+    stores, at = copies(log.root, 2), _at(log, 7)
+    patch(stores[0], at + 89, b"\xff")
+    patch(stores[1], at, record(at, 3, b"M-7" * 5, key="m7", queue_id=1, stamp=1007))
+    report = run_local(stores, ledger_at(tmp_path, log.rows))
+    told = {(f.kind, f.replica, f.ambiguous) for f in report.findings if f.kind.startswith("acked_")}
+    assert told == {("acked_missing", "*", True), ("acked_mismatch", "r1", False)}
+    assert (report.lost, report.none_lost) == (1, False)

@@ -92,7 +92,7 @@ def test_what_is_far_apart_is_two_windows() -> None:
             "r2 has a log that ends too early and lacks 5 acknowledged messages, epoch 3",
         ),
         ("duplicate", "Every replica has 1 message more than once, in queue 0 of T, epoch 3"),
-        ("same damage everywhere", "r0, r1 and r2 have 1 damaged record, in queue 1 of T, epoch 1"),
+        ("same damage everywhere", "1 acknowledged message is lost, on no replica, in queue 1 of T, epoch 1"),
         ("nothing", "The replicas hold the same log."),
     ],
 )
@@ -105,6 +105,14 @@ def test_the_sentence_says_what_where_and_since_when(plant: str, words: str, tmp
     assert ("since 1970-01-01" in told) is (plant != "nothing")
 
 
+def test_the_sentence_names_all_that_have_the_same_fault(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    next(p for p in PLANTS if p.name == "same damage everywhere").do(stores, writer)
+    report = run_local(stores, None)
+    told = sentence.of(report.verdict, report.windows)
+    assert told.startswith("r0, r1 and r2 have 1 damaged record, in queue 1 of T, epoch 1")
+
+
 @pytest.mark.parametrize(
     ("plant", "kept", "looked_up"),
     [
@@ -114,7 +122,7 @@ def test_the_sentence_says_what_where_and_since_when(plant: str, words: str, tmp
         ("duplicate", False, "Not each is. The findings name those more than once there."),
         ("removed message", False, "Not each is. 1 is lost. The findings name those missing."),
         ("swapped", False, "Not each is. The findings name those"),
-        ("same damage everywhere", False, "Not each is."),
+        ("same damage everywhere", False, "Not each is. 1 is lost. The findings name those missing."),
     ],
 )
 def test_the_page_says_what_became_of_the_ledger(
@@ -130,7 +138,7 @@ def test_the_page_says_what_became_of_the_ledger(
     assert looked_up in page
     assert "1 errors" not in page
     lost = json.loads((out / "summary.json").read_text())["ledger"]["lost"]
-    assert lost == (plant == "removed message")
+    assert lost == (plant in ("removed message", "same damage everywhere"))
     call(*(str(s) for s in stores), "--out", str(out))
     assert told not in (out / "index.html").read_text(), "without a ledger nobody knows"
     assert json.loads((out / "summary.json").read_text())["ledger"]["lost"] is None
