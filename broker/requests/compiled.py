@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from runtime.native._native import Sends
+
+Process: TypeAlias = "Callable[[Connection, bytes | bytearray, int, int], tuple[int, list[bytes]]]"
+"""See FastPath.process."""
 
 _DONE: Final = 0
 _ROLL: Final = 1
@@ -98,8 +101,12 @@ class CompiledSends:
             (BORN_HOST, WAITS),
         )
         path.writer.before_append = self.end_turn
-        self.join = self._core.join
-        """``process`` of a read that may wait for the end of an open turn; None: it may not, or none is."""
+
+    def join_or(self, otherwise: Process) -> Process:
+        """``process`` of a read that may wait for the end of an open turn; ``otherwise``, if it may not or
+        none is open."""
+        self._core.otherwise = otherwise
+        return cast("Process", self._core.join)  # it gives None only without ``otherwise``
 
     @property
     def waiting(self) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX
-from broker.requests.compiled import CompiledSends
+from broker.requests.compiled import CompiledSends, Process
 from broker.requests.fast_headers import (
     ODD,
     SEND,
@@ -169,9 +169,12 @@ class FastPath:
             self._why_not = "the address of this broker is IPv6"
         self.compiled: CompiledSends | None = None
         """None: Python's path is taken."""
+        self.process: Process = self._process
+        """``_process``; what joins an open turn is handled by compiled code alone."""
         module = compiled()
         if module is not None and not self._why_not:
             self.compiled = CompiledSends(module, self, self.routes.queues_of, refuse)
+            self.process = self.compiled.join_or(self._process)
             topics.on_change.append(lambda names: self.forget_routes())
 
     def describe(self) -> str:
@@ -184,7 +187,7 @@ class FastPath:
         if self.compiled is not None:
             self.compiled.forget_routes()
 
-    def process(
+    def _process(
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int
     ) -> tuple[int, list[bytes]]:
         """Handle the whole frames in ``buffer[start:end]``; return where they end and what is left over.
@@ -193,10 +196,6 @@ class FastPath:
         of them is left over; else they end there.
         """
         compiled = self.compiled
-        if compiled is not None:
-            joined: tuple[int, list[bytes]] | None = compiled.join(connection, buffer, start, end)
-            if joined is not None:
-                return joined
         born = connection.attributes.get(BORN_HOST)
         if born is None:
             born = connection.attributes[BORN_HOST] = born_host(connection.remote)

@@ -34,6 +34,7 @@ class Block:
 
 class Sends:
     last: Any
+    otherwise: Callable[[Any, Any, int, int], tuple[int, list[bytes]]] | None
     def __init__(
         self,
         kind: Callable[..., Any],

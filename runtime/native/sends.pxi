@@ -43,6 +43,8 @@ cdef class Sends:
     cdef str born_key, waits_key
     cdef public object last
     """The connection whose read came last."""
+    cdef public object otherwise
+    """What ``join`` makes of a read for which no turn is open; None: nothing."""
 
     def __init__(self, kind, make_route, next_offset, bytes host, bytes extra, list names, list json, list binary,
                  int64_t plain_flags, Py_ssize_t properties_max, Py_ssize_t header_max, tuple keys):
@@ -89,19 +91,20 @@ cdef class Sends:
     def join(self, connection, object buffer, Py_ssize_t start, Py_ssize_t end):
         """``process`` of a short read for the turn that is open. (where the rest begins, []) once it is added to
         ``reads``, as (connection, its whole frames, their answers). When it brought more than plain sends, or
-        ends the turn: what ``go_on`` makes of what ``process`` ``found`` and ``left``. None: nothing was looked
-        at, for no turn is open for it."""
+        ends the turn: what ``go_on`` makes of what ``process`` ``found`` and ``left``. When no turn is open for it,
+        nothing was looked at: what ``otherwise`` makes of it."""
         cdef Turn turn = self.turn
         cdef Py_buffer view
         cdef Py_ssize_t at
         cdef list left = []
+        cdef dict attributes
         if turn is None or end - start > turn.read_max or self.records.n >= turn.records_max:
-            return None
+            return self._otherwise(connection, buffer, start, end)
         attributes = connection.attributes
         born = attributes.get(self.born_key)
         if (type(born) is not bytes or len(<bytes>born) != HOST_BYTES or self.waits_key in attributes
                 or turn.log.end != turn.begin):
-            return None
+            return self._otherwise(connection, buffer, start, end)
         self.last = connection
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
@@ -124,6 +127,9 @@ cdef class Sends:
             self.scratch.clear()
             PyBuffer_Release(&view)
         return turn.go_on(connection, buffer, start, end, found, left)
+
+    cdef object _otherwise(self, connection, object buffer, Py_ssize_t start, Py_ssize_t end):
+        return None if self.otherwise is None else self.otherwise(connection, buffer, start, end)
 
     def take(self):
         """The records taken, as bytes and as a block; there are none afterwards."""

@@ -251,13 +251,14 @@ class FastReads:
     ) -> tuple[int, list[bytes]]:
         """See FastPath.process. An earlier request of the connection that is still to begin goes first, and
         so does one that was left before: the rest is left with it."""
-        if connection.attributes.get(_READS):
+        if _READS in connection.attributes:
             start = self._pulls_first(connection, buffer, start, end)
             if start == end:
                 return start, []
-        at, left = self._sends.process(connection, buffer, start, end)
-        if not left:
-            return at, left
+        found = self._sends.process(connection, buffer, start, end)
+        if not found[1]:
+            return found
+        at, left = found
         done = 0
         for frame in left:
             if not self._take(connection, frame):

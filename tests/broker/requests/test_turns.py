@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -209,7 +209,7 @@ def test_a_mistake_while_a_read_joins_ends_the_connections_of_the_turn() -> None
     for number in range(3):
         turns.read(number, [frame(number)])
     with pytest.raises(IndexError):
-        turns.compiled.join(turns.clients[2], bytearray(8), 0, 9)
+        turns.fast.hot.process(cast(Any, turns.clients[2]), bytearray(8), 0, 9)
     assert [client.closed for client in turns.clients] == [False, True, True]
     turns.compiled.check_invariants()
     assert not turns.compiled.waiting
@@ -217,13 +217,16 @@ def test_a_mistake_while_a_read_joins_ends_the_connections_of_the_turn() -> None
 
 def test_a_read_that_waits_joins_without_a_step_of_python() -> None:
     turns = Turns(3)
-    data = frame(9)
-    assert turns.compiled.join(turns.clients[2], data, 0, len(data)) is None, "no turn is open"
+    data, nothing, client = frame(9), (0, list[bytes]()), cast(Any, turns.clients[2])
+    join = turns.compiled.join_or(lambda connection, buffer, start, end: nothing)
+    assert join(client, data, 0, len(data)) is nothing, "no turn is open"
+    turns.compiled.join_or(turns.fast.hot._process)
     for number in range(3):
         turns.read(number, [frame(number)])
-    assert turns.compiled.join(turns.clients[2], data, 0, len(data)) == (len(data), [])
-    turns.clients[2].attributes[WAITS] = True
-    assert turns.compiled.join(turns.clients[2], data, 0, len(data)) is None, "its sends wait for each other"
+    join = turns.compiled.join_or(lambda connection, buffer, start, end: nothing)
+    assert join(client, data, 0, len(data)) == (len(data), [])
+    client.attributes[WAITS] = True
+    assert join(client, data, 0, len(data)) is nothing, "its sends wait for each other"
     turns.compiled.end_turn()
     assert [len(answers(client.data)) for client in turns.clients] == [1, 1, 2]
 

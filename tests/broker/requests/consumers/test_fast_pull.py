@@ -388,7 +388,7 @@ def test_a_pull_before_a_frame_that_cannot_be_is_answered_and_one_left_is_handed
     def split(connection: object, buffer: bytes, at: int, end: int) -> tuple[int, list[bytes]]:
         return sum(map(len, taken)), list(taken)
 
-    path._sends.process = split  # type: ignore[method-assign, assignment]
+    path._sends.process = split  # type: ignore[assignment]
     for taken in ([frames[0]], frames):
         connection, data = Free(busy=False), b"".join(taken) + b"\x00\x00\x00\x05\x00\x00\x00\xff"
         if len(taken) == 1:
