@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from runtime import native
 from runtime.env import Buffer
 
 NO_DESCRIPTOR: Final = -1
@@ -26,10 +28,29 @@ def descriptor_of(transport: asyncio.BaseTransport) -> int:
     return NO_DESCRIPTOR if fileno is None else int(fileno())
 
 
-take: Final = os.write
-"""``take(descriptor, data)``: how many of the bytes the system took. Raises OSError when it has no room, or
-when the connection is broken, of which the transport tells at its next write. No function of our own: that
-would cost as much again for each short answer."""
+def taken_of(descriptor: int, data: bytes) -> int:
+    """How many of these bytes the system took: less than all when it has no room, or when the connection is
+    broken, of which the transport tells at its next write."""
+    try:
+        return os.write(descriptor, data)
+    except OSError:
+        return 0
+
+
+def _all_taken(descriptors: Sequence[int], parts: Sequence[bytes]) -> tuple[int, int]:
+    for at, (descriptor, data) in enumerate(zip(descriptors, parts, strict=True)):
+        sent = taken_of(descriptor, data)
+        if sent < len(data):
+            return at, sent
+    return len(parts), 0
+
+
+_module: Final = native.module()
+all_taken: Final[Callable[[list[int], list[bytes]], tuple[int, int]]] = (
+    _all_taken if _module is None else _module.all_taken
+)
+"""``all_taken(descriptors, parts)``: hands each part to its descriptor, in this order, until the system takes
+less than all of one. How many it took whole, and how many bytes of that one."""
 
 
 def handed(descriptor: int, parts: list[Buffer]) -> Buffer:

@@ -19,6 +19,7 @@ from model.config import BrokerConfig
 from remoting import codec
 from remoting.guard import LONG_ANSWER_BYTES, Made
 from remoting.service import Connection
+from remoting.transport.together import write_all_now
 from runtime.env import Env
 from runtime.report.slow_requests import SlowRequests
 
@@ -175,8 +176,7 @@ class PendingAcks:
         waiting = self._await_slaves or (self._wait_flush and (self._await_disk or self._flushed() < end))
         if not waiting and self._replicated() >= end:
             self.waits.none()
-            for connection, answers in answered:
-                connection.write_now(answers)
+            write_all_now(answered)
             return
         now_ms, queue = self._env.monotonic_ms(), self._queue_of(end)
         deadline_ms = float("inf")
@@ -298,8 +298,11 @@ class PendingAcks:
         return True
 
     def _write(self, out: dict[_Account, list[bytes]]) -> None:
-        for account, answers in out.items():
-            account.connection.write_now(answers[0] if len(answers) == 1 else b"".join(answers))
+        write_all_now(
+            (account.connection, answers[0] if len(answers) == 1 else b"".join(answers))
+            for account, answers in out.items()
+        )
+        for account in out:
             if account.paused:
                 self._read_again(account)
 

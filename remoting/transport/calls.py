@@ -10,7 +10,7 @@ from typing import Final
 from model.codes import Response, name_of
 from model.errors import Refused, Unknown
 from remoting.codec import Command
-from runtime.direct import NO_DESCRIPTOR, take
+from runtime.direct import NO_DESCRIPTOR
 from runtime.env import Buffer
 
 PIECE_BYTES: Final = 1 << 20
@@ -109,32 +109,23 @@ class Flush(enum.Enum):
 
 class Outbox:
     """What is to be sent, in order. ``sending``: a part of it was handed over, the rest follows in later
-    turns of the loop. ``descriptor``: see ``runtime/direct``. ``emptied``: requests wait for it while the
-    peer reads too little."""
+    turns of the loop. ``descriptor``: see ``runtime/direct``. ``kept``: the transport may still have some of
+    what was handed over. ``emptied``: requests wait for it while the peer reads too little."""
 
-    __slots__ = ("_emptied", "descriptor", "flush", "frames", "sending", "size")
+    __slots__ = ("_emptied", "descriptor", "flush", "frames", "kept", "sending", "size")
 
     def __init__(self) -> None:
         self.descriptor = NO_DESCRIPTOR
         self.frames: list[Buffer] = []
         self.size = 0
         self.flush = Flush.NOT_DUE
-        self.sending = False
+        self.sending = self.kept = False
         self._emptied: asyncio.Event | None = None
 
     def add(self, frame: bytes) -> None:
         """``frame`` is sent behind all that is there; it is no longer its caller's to change."""
         self.frames.append(frame)
         self.size += len(frame)
-
-    def hand_over_at_once(self, data: bytes) -> int:
-        """How many of these bytes the system took, where nothing is written before them; the rest is left."""
-        if self.descriptor < 0 or self.frames or len(data) > AT_ONCE_BYTES:
-            return 0
-        try:
-            return take(self.descriptor, data)
-        except OSError:
-            return 0
 
     def take(self) -> Buffer:
         """All of it."""

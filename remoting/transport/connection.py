@@ -25,9 +25,18 @@ from remoting.transport import order
 from remoting.transport.answering import answer_to
 from remoting.transport.calls import Calls, Flush, Outbox
 from remoting.transport.endpoint import CLOSING_S, Buffers, Endpoint
-from remoting.transport.inbox import ASKED_BYTES_LEAST, REQUEST_BYTES, REQUESTS_MAX, Inbox, ReadGate
+from remoting.transport.inbox import (
+    ASKED_BYTES_LEAST,
+    MUCH_BYTES,
+    REQUEST_BYTES,
+    REQUESTS_MAX,
+    Inbox,
+    ReadGate,
+)
+from remoting.transport.starts import Reads
 from remoting.transport.state import ORDER, State
-from runtime.direct import descriptor_of, handed
+from remoting.transport.writer import Writer
+from runtime.direct import descriptor_of
 from runtime.reset import reset as reset_transport
 from runtime.tls.words import alert
 
@@ -41,10 +50,10 @@ Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 BufferHandler: TypeAlias = Buffers["Connection"]
 
 _CLOSED, _PROBATION = State.CLOSED, Standing.PROBATION  # looked at for each answer
-_NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
+_NOT_DUE, _AFTER_READ = Flush.NOT_DUE, Flush.AFTER_READ
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Writer, asyncio.BufferedProtocol):
     """One end of a connection. ``attributes`` is for whoever handles its commands."""
 
     def __init__(self, endpoint: Endpoint[Connection], address: str = "") -> None:
@@ -81,12 +90,6 @@ class Connection(asyncio.BufferedProtocol):
         return self.share.goes_first
 
     @property
-    def untaken(self) -> int:
-        """Bytes written for the peer that the system has not taken yet."""
-        transport = self._transport
-        return self._outbox.size + (transport.get_write_buffer_size() if transport is not None else 0)
-
-    @property
     def frame_bytes(self) -> int:
         """Of its begun frame, and of its requests that have no answer yet."""
         return self._inbox.counted
@@ -98,31 +101,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.write(head_of(command))
         self.write(command.body)  # copied once, a piece at a time, or not at all
-
-    def write(self, data: bytes) -> None:
-        """Send whole frames already encoded. Nothing happens on a closed connection."""
-        if self._state is _CLOSED:
-            return
-        outbox = self._outbox
-        outbox.add(data)
-        if outbox.flush is _NOT_DUE:
-            outbox.flush = _AT_TURN
-            self._loop.call_soon(self._flush)
-
-    def write_now(self, data: bytes) -> None:
-        """``write``; it leaves at once, or behind what is written already."""
-        if self._state is _CLOSED:
-            return
-        outbox, transport = self._outbox, self._transport
-        if transport is not None and not transport.get_write_buffer_size():
-            sent = outbox.hand_over_at_once(data)
-            if sent == len(data):
-                self.last_io = self._loop.time()
-                return
-            data = data[sent:]
-        outbox.add(data)
-        if outbox.flush is not _AFTER_READ:
-            self._flush()
 
     def handle_again(self, frames: Iterable[bytes]) -> None:
         """Frames the fast path took and could not keep, in order: they take the ordinary way."""
@@ -300,8 +278,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._gate.paused and self._transport is not None:
             self._transport.pause_reading()  # see ``get_buffer``
         inbox.end += nbytes
-        self._spend(nbytes)
-        if inbox.begun_at is None or self._may_join():
+        reads = self.share.reads
+        if inbox.begun_at is None:  # nearly always
+            if reads is not None:
+                reads.left -= nbytes
+                if reads.left < reads.low or nbytes >= MUCH_BYTES:
+                    self._wait_if_spent(reads, nbytes, nbytes)
+                self._gate.woken_at = 0
+            self._take(began)
+            return
+        if reads is not None:
+            self._spend(reads, nbytes)
+        if self._may_join():
             self._take(began)
         else:
             self._gate.joining = True
@@ -324,16 +312,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, began: float) -> None:
         """Handle what is whole of what was read."""
-        inbox, outbox, gate = self._inbox, self._outbox, self._gate
+        inbox, outbox, gate, endpoint = self._inbox, self._outbox, self._gate, self._endpoint
         outbox.flush = _AFTER_READ
         try:
             if inbox.begun_at is None or inbox.is_ready() or self._long_frame():
-                self._frames()
+                fast = endpoint.fast
+                # What waits came first, and of who is on probation each request is looked at.
+                if fast is None or gate.later or endpoint.going_away or self.share.standing is _PROBATION:
+                    self._frames()
+                else:
+                    end = inbox.end  # here in full, for nearly all reads
+                    found = fast.process(self, inbox.buffer, inbox.start, end)
+                    if found[0] == end and not found[1] and inbox.begun_at is None:
+                        inbox.start = inbox.end = 0  # ``took``
+                    else:
+                        self._took(*found)
         except PeerError as error:
             self.fail(error)
         except Exception as error:
             # A mistake of our own: the state of this connection is unknown, the others go on.
-            name, log_of_mistakes = self._endpoint.name, self._endpoint.guard.complaints.log_of_mistakes
+            name, log_of_mistakes = endpoint.name, endpoint.guard.complaints.log_of_mistakes
             log_of_mistakes.exception("%s: handling what %s sent failed", name, self.remote)
             self.fail(f"{type(error).__name__}: {error}")
         if outbox.frames:
@@ -344,23 +342,28 @@ class Connection(asyncio.BufferedProtocol):
             self._count()
         if gate.handling >= REQUESTS_MAX or gate.later or gate.queued:
             self.regulate()
-        self._endpoint.guard.slow.on_read(self._loop.time() - began, self.remote)
+        took_s = self._loop.time() - began
+        if took_s > 0:  # uvloop's clock has whole ms
+            endpoint.guard.slow.on_read(took_s, self.remote)
 
-    def _spend(self, nbytes: int) -> None:
-        """Count what was read; is it the last of clients in this turn? Long frames have their own line."""
-        inbox, reads = self._inbox, self.share.reads
-        if reads is None:
-            return
-        if inbox.begun_at is not None and inbox.is_long:
+    def _spend(self, reads: Reads, nbytes: int) -> None:
+        """Count what was read behind the begin of a frame. Long frames have their own line."""
+        inbox = self._inbox
+        if inbox.is_long:
             reads.copied(nbytes)
             return
-        gate, line, size = self._gate, self._endpoint.guard.lines.reads, inbox.looked_at(nbytes)
+        size = inbox.looked_at(nbytes)
         reads.left -= size
+        self._wait_if_spent(reads, nbytes, size)
+        self._gate.woken_at = 0
+
+    def _wait_if_spent(self, reads: Reads, nbytes: int, size: int) -> None:
+        """Is it the last of clients in this turn?"""
+        line = self._endpoint.guard.lines.reads
         # Who had much waits behind those that wait, also when it left a rest.
         if (reads.left < reads.low and reads.is_spent(size)) or (nbytes >= line.much and line.waiting):
             line.wait_its_turn(self, nbytes)
-            gate.on_spent()
-        gate.woken_at = 0
+            self._gate.on_spent()
 
     def _count(self) -> None:
         """What the frame that is not whole and those without an answer take, and whether more is read."""
@@ -411,28 +414,25 @@ class Connection(asyncio.BufferedProtocol):
     # reading
 
     def _frames(self) -> None:
-        inbox, endpoint = self._inbox, self._endpoint
-        buffer, start, end = inbox.buffer, inbox.start, inbox.end
-        fast = None if self._gate.later else endpoint.fast  # these came first
-        if fast is not None and not endpoint.going_away and self.share.standing is not _PROBATION:
-            start, slow = fast.process(self, buffer, start, end)
-            if start == end and inbox.begun_at is None:
-                inbox.start = inbox.end = 0  # ``took``, of nearly all
-                for frame in slow:
-                    self._begin(frame)
-                return
-            inbox.took(start, self.last_io)
-            for frame in slow:
-                self._begin(frame)
-            if slow:
-                frame_end(buffer, start, end, endpoint.guard.limits.frame_bytes_max)  # it may be broken
-            return
-        limit = endpoint.guard.limits.frame_bytes_max
-        with memoryview(buffer) as view:
+        """Begin the request in each frame that is whole."""
+        inbox, limit = self._inbox, self._endpoint.guard.limits.frame_bytes_max
+        start, end = inbox.start, inbox.end
+        with memoryview(inbox.buffer) as view:
             while stop := frame_end(view, start, end, limit):
                 self._begin(view[start:stop])
                 start = stop
         inbox.took(start, self.last_io)
+
+    def _took(self, start: int, slow: list[bytes]) -> None:
+        """The fast path took what is before ``start`` but for ``slow``, whose requests begin."""
+        inbox = self._inbox
+        buffer, end = inbox.buffer, inbox.end
+        inbox.took(start, self.last_io)
+        for frame in slow:
+            self._begin(frame)
+        if slow and start < end:
+            limit = self._endpoint.guard.limits.frame_bytes_max
+            frame_end(buffer, start, end, limit)  # it may be broken
 
     def _long_frame(self) -> bool:
         """Begin the request in a long frame that is whole; whether there is anything behind it."""
@@ -545,42 +545,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gate.queued, self._gate.woken_at = False, self._endpoint.guard.lines.reads.turn
         self.regulate()
 
-    # writing
-
-    def _flush(self) -> None:
-        """Hand over what is written: of much the first piece, the next ones follow in turns of their own."""
-        outbox = self._outbox
-        outbox.flush = _NOT_DUE
-        if not outbox.frames or self._state is _CLOSED or self._transport is None:
-            return
-        if outbox.sending:
-            self._endpoint.guard.on_unread(self, self.untaken)
-        else:
-            self._hand_over(self._transport)
-
-    def write_on(self) -> None:
-        """See ``inbox.Lined``."""
-        if self._outbox.sending and not self._gate.unread and self._transport is not None:
-            self._hand_over(self._transport)
-
-    def _hand_over(self, transport: asyncio.Transport) -> None:
-        outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
-        self.last_io = self._loop.time()
-        if outbox.descriptor >= 0 and not transport.get_write_buffer_size():
-            left = handed(outbox.descriptor, outbox.next_parts())
-        else:
-            left = outbox.next_piece()
-        if left:
-            transport.write(left)
-        if (left or outbox.sending) and (unread := self.untaken):
-            guard.on_unread(self, unread)
-        if outbox.sending and not gate.unread:
-            guard.lines.writes.wait(self)
-        elif not gate.unread:
-            outbox.on_emptied()
-        if gate.sending != outbox.sending:
-            gate.sending = outbox.sending
-            self.regulate()
+    # what goes on
 
     def regulate(self) -> None:
         """Read from the peer only while it reads what it is sent and has not too much under way, or owes an

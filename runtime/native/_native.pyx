@@ -10,7 +10,7 @@ are those of ``store/files`` and ``remoting/codec``; ``store/files/compiled.py``
     block.pxi    dispatches, packed; queue and index entries    sends.pxi     frames -> records and answers
     parse.pxi    log bytes -> a block                           pulls.pxi     pulls; queue entries -> records
     columns.pxi  log bytes -> columns, for the audit            heads.pxi     headers of pulls' answers
-    crc32.h      CRC-32
+    sending.pxi  answers -> sockets                             crc32.h       CRC-32
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -179,3 +179,4 @@ include "parse.pxi"
 include "pulls.pxi"
 include "heads.pxi"
 include "columns.pxi"
+include "sending.pxi"

@@ -15,6 +15,8 @@ from remoting.guard import Guard, Limits
 from remoting.transport.calls import AT_ONCE_BYTES
 from remoting.transport.connection import APART_BYTES, Connection
 from remoting.transport.endpoint import Endpoint
+from remoting.transport.together import write_all_now
+from runtime import direct, native
 from runtime.direct import NO_DESCRIPTOR, PARTS_MAX, descriptor_of, handed
 from runtime.env import Buffer
 
@@ -108,6 +110,73 @@ async def test_a_broken_connection_ends_at_its_next_answer() -> None:
         await asyncio.sleep(0)
     assert connection.closed
     connection.write_now(answer(3, 10))
+
+
+def ways() -> list[Any]:
+    """Python's, and the compiled one where it is built."""
+    module = native.module()
+    return [direct._all_taken, *([] if module is None else [module.all_taken])]
+
+
+@pytest.mark.parametrize("all_taken", ways())
+def test_of_many_parts_those_that_the_system_takes_whole_are_told(all_taken: Any) -> None:
+    """And how much of the first that it does not; nothing behind that is handed over."""
+    pairs = [socket.socketpair() for _ in range(3)]
+    for ours, theirs in pairs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+    descriptors = [ours.fileno() for ours, _ in pairs]
+    parts = [b"%d" % number * 10 for number in range(150)]
+    assert all_taken([descriptors[number % 3] for number in range(150)], parts) == (150, 0)
+    for at, (_, theirs) in enumerate(pairs):
+        assert theirs.recv(1 << 16) == b"".join(parts[at::3])
+    long = bytes(16 << 20)
+    count, sent = all_taken([descriptors[0], descriptors[1], descriptors[2]], [b"a", long, b"c"])
+    assert count == 1
+    assert 0 < sent < len(long)
+    assert pairs[0][1].recv(10) == b"a"
+    with pytest.raises(BlockingIOError):
+        pairs[2][1].recv(10)
+    pairs[2][1].close()
+    assert all_taken([descriptors[0], descriptors[2]], [b"b", b"c"]) == (1, 0), "a broken one takes nothing"
+    assert all_taken([], []) == (0, 0)
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.parametrize("way", ways())
+async def test_answers_written_together_arrive_whole_and_in_order(
+    way: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of connections that are there more than once, that read nothing for a while, that have ended."""
+    monkeypatch.setattr("remoting.transport.together.all_taken", way)
+    linked_ = [await linked() for _ in range(3)]
+    ended, gone = await linked()
+    ended.abort()
+    gone.close()
+    expected = [bytearray() for _ in linked_]
+    for turn in range(40):
+        if turn % 7 == 6:  # it waits for the end of the turn, and goes first
+            linked_[0][0].write(answer(turn, 2000))
+            expected[0] += answer(turn, 2000)
+        answered: list[tuple[Connection, bytes]] = [(ended, answer(turn, 10))]
+        for number in range(9):
+            frame = answer(9 * turn + number, AT_ONCE_BYTES * 2 if number == turn % 23 else 3000)
+            answered.append((linked_[number % 3][0], frame))
+            expected[number % 3] += frame
+        write_all_now(answered)
+        if turn % 5 == 4:
+            await asyncio.sleep(0)
+    assert any(connection.untaken for connection, _ in linked_), "a socket took less than all"
+    loop = asyncio.get_running_loop()
+    for (connection, theirs), whole in zip(linked_, expected, strict=True):
+        got = bytearray()
+        while len(got) < len(whole):
+            got += await asyncio.wait_for(loop.sock_recv(theirs, 1 << 20), 10)
+        assert got == whole
+        connection.abort()
+        theirs.close()
 
 
 def test_only_plain_sockets_have_a_descriptor() -> None:

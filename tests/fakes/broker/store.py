@@ -7,6 +7,7 @@ from typing import Any
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset, QueueOffset
+from runtime.direct import NO_DESCRIPTOR
 from store.files.record import BLANK_BYTES, Dispatch, DispatchParser, NewMessage, blank, encode
 from store.flow.writing import Put
 
@@ -26,6 +27,12 @@ class FakeConnection:
         self.written.append(data)
 
     write_now = write
+
+    def at_once(self, data: bytes) -> int:
+        return NO_DESCRIPTOR
+
+    def write_rest(self, data: bytes, sent: int) -> None:
+        raise AssertionError("no descriptor was told")
 
     def handle_again(self, frames: Iterable[bytes]) -> None:
         self.again += frames

@@ -1,0 +1,119 @@
+"""What a connection is to send: when does it leave, and by which way?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from remoting.transport.calls import AT_ONCE_BYTES, Flush, Outbox
+from remoting.transport.endpoint import Endpoint
+from remoting.transport.inbox import ReadGate
+from remoting.transport.state import State
+from runtime.direct import NO_DESCRIPTOR, handed, taken_of
+
+_CLOSED: Final = State.CLOSED
+_NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
+
+
+class Writer:
+    """The writing half of a ``Connection``, which has the attributes."""
+
+    last_io: float
+    _endpoint: Endpoint[Any]
+    _gate: ReadGate
+    _loop: asyncio.AbstractEventLoop
+    _outbox: Outbox
+    _state: State
+    _transport: asyncio.Transport | None
+
+    def regulate(self) -> None:
+        """See ``Connection.regulate``."""
+        raise NotImplementedError
+
+    @property
+    def _whole(self) -> Any:
+        """The ``Connection`` that this is a half of."""
+        return self
+
+    @property
+    def untaken(self) -> int:
+        """Bytes written for the peer that the system has not taken yet."""
+        transport = self._transport
+        return self._outbox.size + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    def write(self, data: bytes) -> None:
+        """Send whole frames already encoded. Nothing happens on a closed connection."""
+        if self._state is _CLOSED:
+            return
+        outbox = self._outbox
+        outbox.add(data)
+        if outbox.flush is _NOT_DUE:
+            outbox.flush = _AT_TURN
+            self._loop.call_soon(self._flush)
+
+    def write_now(self, data: bytes) -> None:
+        """``write``; it leaves at once, or behind what is written already."""
+        descriptor = self.at_once(data)
+        if descriptor >= 0:
+            self.write_rest(data, taken_of(descriptor, data))
+        elif self._state is not _CLOSED:
+            self.write_rest(data, 0)
+
+    def at_once(self, data: bytes) -> int:
+        """The descriptor that is handed ``data`` now, as nothing is written before them; or
+        ``NO_DESCRIPTOR``."""
+        outbox = self._outbox
+        if self._state is _CLOSED or outbox.frames or len(data) > AT_ONCE_BYTES:
+            return NO_DESCRIPTOR
+        if outbox.kept and not self._has_left():
+            return NO_DESCRIPTOR
+        self.last_io = self._loop.time()
+        return outbox.descriptor
+
+    def write_rest(self, data: bytes, sent: int) -> None:
+        """The system took ``sent`` bytes of ``data``: the others follow."""
+        if sent < len(data):
+            self._outbox.add(data[sent:])
+            if self._outbox.flush is not _AFTER_READ:
+                self._flush()
+
+    def _flush(self) -> None:
+        """Hand over what is written: of much the first piece, the next ones follow in turns of their own."""
+        outbox = self._outbox
+        outbox.flush = _NOT_DUE
+        if not outbox.frames or self._state is _CLOSED or self._transport is None:
+            return
+        if outbox.sending:
+            self._endpoint.guard.on_unread(self._whole, self.untaken)
+        else:
+            self._hand_over(self._transport)
+
+    def _has_left(self) -> bool:
+        """Whether the transport has handed on all that it kept."""
+        self._outbox.kept = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        return not self._outbox.kept
+
+    def write_on(self) -> None:
+        """See ``inbox.Lined``."""
+        if self._outbox.sending and not self._gate.unread and self._transport is not None:
+            self._hand_over(self._transport)
+
+    def _hand_over(self, transport: asyncio.Transport) -> None:
+        outbox, gate, guard = self._outbox, self._gate, self._endpoint.guard
+        self.last_io = self._loop.time()
+        if outbox.descriptor >= 0 and (not outbox.kept or self._has_left()):
+            left = handed(outbox.descriptor, outbox.next_parts())
+        else:
+            left = outbox.next_piece()
+        if left:
+            transport.write(left)
+            outbox.kept = True
+        if (left or outbox.sending) and (unread := self.untaken):
+            guard.on_unread(self._whole, unread)
+        if outbox.sending and not gate.unread:
+            guard.lines.writes.wait(self._whole)
+        elif not gate.unread:
+            outbox.on_emptied()
+        if gate.sending != outbox.sending:
+            gate.sending = outbox.sending
+            self.regulate()
