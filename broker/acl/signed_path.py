@@ -50,7 +50,7 @@ class SignedPath:
     """The server's BufferHandler where ACL is on."""
 
     def __init__(self, fast: FastPath, gate: Gate, frame_bytes_max: int) -> None:
-        self._fast = fast
+        self._process = fast.join_or(fast.process)
         self._gate = gate
         self._frame_bytes_max = frame_bytes_max
         self._rights: set[tuple[int, str, str, str]] = set()
@@ -59,10 +59,10 @@ class SignedPath:
 
     def process(
         self, connection: Connection, buffer: bytearray, start: int, end: int
-    ) -> tuple[int, list[bytes]]:
+    ) -> tuple[int, list[bytes]] | None:
         address = host_of(connection.remote)
         if self._white(address):
-            return self._fast.process(connection, buffer, start, end)
+            return self._process(connection, buffer, start, end)
         at = start
         slow: list[bytes] = []
         with memoryview(buffer) as view:
@@ -75,7 +75,11 @@ class SignedPath:
                 # What came before is handled first; then the same bytes end the connection.
                 pass
         if at > start:
-            at, slow = self._fast.process(connection, buffer, start, at)
+            found = self._process(connection, buffer, start, at)
+            if found is not None:
+                at, slow = found
+            elif at == end:
+                return None
         try:
             while stop := codec.frame_end(buffer, at, end, self._frame_bytes_max):
                 slow.append(bytes(buffer[at:stop]))

@@ -28,6 +28,8 @@ LONG_BYTES: Final = 256 * INNER_BYTES_MIN
 """A body of fewer bytes is no long batch."""
 BORN_HOST: Final = "born_host"
 """The attribute of a connection with its host's bytes, as records have them; empty: it is no address."""
+PULLS: Final = "pulls"
+"""The attribute of a connection on which pulls came that could be answered at once."""
 _LINE: Final = "sends_behind_a_batch"
 """The attribute of a connection whose sends wait for each other."""
 

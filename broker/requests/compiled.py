@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX
+from broker.requests.batch import BORN_HOST, PULLS, READ_MESSAGES_MAX
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
 from broker.requests.turn import READ_BYTES_MAX, TURN_BYTES_MAX, Read, Turn
 from broker.state.pending_acks import Answered
@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 
     from runtime.native._native import Sends
 
-Process: TypeAlias = "Callable[[Connection, bytes | bytearray, int, int], tuple[int, list[bytes]]]"
+Found: TypeAlias = tuple[int, list[bytes]]
+Process: TypeAlias = "Callable[[Connection, bytes | bytearray, int, int], Found]"
 """See FastPath.process."""
+Join: TypeAlias = "Callable[[Connection, bytes | bytearray, int, int], Found | None]"
+"""The same; None: all of it waits for the end of the turn."""
+Rest: TypeAlias = "Callable[[Connection, bytes | bytearray, int, Found], Found]"
+"""Of a read up to so far: what is left when sends ``Found`` that much."""
 
 _DONE: Final = 0
 _ROLL: Final = 1
@@ -86,6 +91,7 @@ class CompiledSends:
         self._turn = Turn()
         self._begun = (0, 0, (0, 0, 0))
         self._due = False
+        self._rest: Rest | None = None
         self._core: Sends = module.Sends(
             Dispatch,
             route,
@@ -98,15 +104,15 @@ class CompiledSends:
             PLAIN_SYS_FLAGS,
             PROPERTIES_BYTES_MAX,
             codec.HEADER_BYTES_MAX,
-            (BORN_HOST, WAITS),
+            (BORN_HOST, WAITS, PULLS),
         )
         path.writer.before_append = self.end_turn
 
-    def join_or(self, otherwise: Process) -> Process:
-        """``process`` of a read that may wait for the end of an open turn; ``otherwise``, if it may not or
-        none is open."""
-        self._core.otherwise = otherwise
-        return cast("Process", self._core.join)  # it gives None only without ``otherwise``
+    def join_or(self, otherwise: Process, rest: Rest | None = None) -> Join:
+        """``process`` of a read that may wait for the end of an open turn, with ``rest`` of one that could
+        not after all; ``otherwise``, if it may not or none is open."""
+        self._core.otherwise, self._rest = otherwise, rest
+        return self._core.join
 
     @property
     def waiting(self) -> bool:
@@ -159,8 +165,12 @@ class CompiledSends:
             self._core.drop()
             self._abandon(self._turn.take())
             return start, left
+        if self._turn.begin != self._log.end:
+            self.end_turn()  # it is void, and what this read added to it
+            return self._core.otherwise(connection, buffer, start, end)
         born = connection.attributes[BORN_HOST]
-        return self._store(connection, buffer, (start, end), born, found, left, asked=False)
+        stored = self._store(connection, buffer, (start, end), born, found, left, asked=False)
+        return stored if self._rest is None else self._rest(connection, buffer, end, stored)
 
     def _store(
         self,
@@ -246,7 +256,7 @@ class CompiledSends:
             now_ms, limit, maxima = self._begun
             most = READ_BYTES_MAX, TURN_BYTES_MAX
             reads = self._turn.reads
-            self._core.open(reads, self._log, begin, now_ms, limit, maxima, most, self._go_on)
+            self._core.open(reads, begin, now_ms, limit, maxima, most, self._go_on)
         if self._core.pending >= TURN_BYTES_MAX:
             self.end_turn()
         elif not self._due:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.requests.batch import BORN_HOST, READ_MESSAGES_MAX
-from broker.requests.compiled import CompiledSends, Process
+from broker.requests.compiled import CompiledSends, Join, Process, Rest
 from broker.requests.fast_headers import (
     ODD,
     SEND,
@@ -169,12 +169,9 @@ class FastPath:
             self._why_not = "the address of this broker is IPv6"
         self.compiled: CompiledSends | None = None
         """None: Python's path is taken."""
-        self.process: Process = self._process
-        """``_process``; what joins an open turn is handled by compiled code alone."""
         module = compiled()
         if module is not None and not self._why_not:
             self.compiled = CompiledSends(module, self, self.routes.queues_of, refuse)
-            self.process = self.compiled.join_or(self._process)
             topics.on_change.append(lambda names: self.forget_routes())
 
     def describe(self) -> str:
@@ -187,7 +184,12 @@ class FastPath:
         if self.compiled is not None:
             self.compiled.forget_routes()
 
-    def _process(
+    def join_or(self, otherwise: Process, rest: Rest | None = None) -> Join:
+        """``process`` of a read that joins an open turn, by compiled code alone; ``otherwise`` of any other
+        and where there is none. ``rest``: see ``CompiledSends.join_or``."""
+        return otherwise if self.compiled is None else self.compiled.join_or(otherwise, rest)
+
+    def process(
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int
     ) -> tuple[int, list[bytes]]:
         """Handle the whole frames in ``buffer[start:end]``; return where they end and what is left over.

@@ -299,8 +299,10 @@ class PendingAcks:
 
     def _write(self, out: dict[_Account, list[bytes]]) -> None:
         write_all_now(
-            (account.connection, answers[0] if len(answers) == 1 else b"".join(answers))
-            for account, answers in out.items()
+            [
+                (account.connection, answers[0] if len(answers) == 1 else b"".join(answers))
+                for account, answers in out.items()
+            ]
         )
         for account in out:
             if account.paused:

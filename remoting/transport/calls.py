@@ -127,6 +127,12 @@ class Outbox:
         self.frames.append(frame)
         self.size += len(frame)
 
+    def end(self) -> None:
+        """Nothing is sent any more."""
+        self.descriptor = NO_DESCRIPTOR
+        self.take()
+        self.on_emptied()
+
     def take(self) -> Buffer:
         """All of it."""
         frames, self.frames, self.size, self.sending = self.frames, [], 0, False

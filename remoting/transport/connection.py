@@ -200,8 +200,7 @@ class Connection(Writer, asyncio.BufferedProtocol):
         if self._state is not _CLOSED:
             self._go(_CLOSED)
             self._closed_at = self._loop.time()
-            self._outbox.take()
-            self._outbox.on_emptied()
+            self._outbox.end()
             self._gate.drop_later()
             self._endpoint.guard.on_end(self, self._gate.asked)
 
@@ -251,7 +250,8 @@ class Connection(Writer, asyncio.BufferedProtocol):
             self.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
-        self._outbox.descriptor = descriptor_of(transport)
+        if self._state is not _CLOSED:
+            self._outbox.descriptor = descriptor_of(transport)
         if self._state is State.CONNECTING:
             self._go(State.OPEN)
         self._on_close = self._endpoint.on_close
@@ -321,19 +321,29 @@ class Connection(Writer, asyncio.BufferedProtocol):
                 if fast is None or gate.later or endpoint.going_away or self.share.standing is _PROBATION:
                     self._frames()
                 else:
-                    end = inbox.end  # here in full, for nearly all reads
-                    found = fast.process(self, inbox.buffer, inbox.start, end)
-                    if found[0] == end and not found[1] and inbox.begun_at is None:
-                        inbox.start = inbox.end = 0  # ``took``
+                    found = fast.process(self, inbox.buffer, inbox.start, inbox.end)
+                    if found is not None or inbox.begun_at is not None:
+                        self._took(*found or (inbox.end, []))
                     else:
-                        self._took(*found)
+                        inbox.start = inbox.end = 0  # ``took``
+                        if not (gate.queued or gate.asked):
+                            outbox.flush = _NOT_DUE  # what was written before has its own flush
+                            return  # nothing was written, nothing begins, and it took no time
         except PeerError as error:
             self.fail(error)
-        except Exception as error:
-            # A mistake of our own: the state of this connection is unknown, the others go on.
-            name, log_of_mistakes = endpoint.name, endpoint.guard.complaints.log_of_mistakes
-            log_of_mistakes.exception("%s: handling what %s sent failed", name, self.remote)
-            self.fail(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  # it is told, with its traceback
+            self._fail_by_mistake(error)
+        self._after_read(began)
+
+    def _fail_by_mistake(self, error: Exception) -> None:
+        """Of our own: the state of this connection is unknown, the others go on."""
+        name, log_of_mistakes = self._endpoint.name, self._endpoint.guard.complaints.log_of_mistakes
+        log_of_mistakes.exception("%s: handling what %s sent failed", name, self.remote)
+        self.fail(f"{type(error).__name__}: {error}")
+
+    def _after_read(self, began: float) -> None:
+        """What it brought is handled: send what was written meanwhile, and count what is under way."""
+        inbox, outbox, gate = self._inbox, self._outbox, self._gate
         if outbox.frames:
             self._flush()
         else:
@@ -344,7 +354,7 @@ class Connection(Writer, asyncio.BufferedProtocol):
             self.regulate()
         took_s = self._loop.time() - began
         if took_s > 0:  # uvloop's clock has whole ms
-            endpoint.guard.slow.on_read(took_s, self.remote)
+            self._endpoint.guard.slow.on_read(took_s, self.remote)
 
     def _spend(self, reads: Reads, nbytes: int) -> None:
         """Count what was read behind the begin of a frame. Long frames have their own line."""

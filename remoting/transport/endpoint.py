@@ -46,11 +46,14 @@ Contra = TypeVar("Contra", contravariant=True)
 class Buffers(Protocol[Contra]):
     """Handles the frequent requests of a whole read buffer in one call."""
 
-    def process(self, connection: Contra, buffer: bytearray, start: int, end: int) -> tuple[int, list[bytes]]:
+    def process(
+        self, connection: Contra, buffer: bytearray, start: int, end: int
+    ) -> tuple[int, list[bytes]] | None:
         """Handle the whole frames in ``buffer[start:end]``; where the first one that is not whole begins, and
-        copies of those left to the handler, in order. ``buffer`` is the server's own and is overwritten after
-        the call: keep copies, no views. Answers go through ``connection.write``, now or later. Raises
-        PeerError to end the connection.
+        copies of those left to the handler, in order. None: all of them are whole and put aside, for the end
+        of this turn of the loop; nothing was done yet that may take long. ``buffer`` is the server's own and
+        is overwritten after the call: keep copies, no views. Answers go through ``connection.write``, now or
+        later. Raises PeerError to end the connection.
         """
 
 

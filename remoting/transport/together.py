@@ -6,7 +6,8 @@ Python's ``os.write`` and the interpreter lock, is paid once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from runtime.direct import all_taken
@@ -14,6 +15,8 @@ from runtime.direct import all_taken
 
 class Written(Protocol):
     """What is needed of a connection."""
+
+    last_io: float
 
     def write_now(self, data: bytes) -> None: ...
 
@@ -24,8 +27,12 @@ class Written(Protocol):
         """``sent`` bytes of ``data`` were handed over."""
 
 
-def write_all_now(answered: Iterable[tuple[Written, bytes]]) -> None:
+def write_all_now(answered: Sequence[tuple[Written, bytes]]) -> None:
     """``write_now`` of each, in this order; a connection may be there more than once."""
+    if len(answered) == 1:  # of a producer alone
+        connection, data = answered[0]
+        connection.write_now(data)
+        return
     connections: list[Written] = []
     descriptors: list[int] = []
     parts: list[bytes] = []
@@ -45,6 +52,9 @@ def write_all_now(answered: Iterable[tuple[Written, bytes]]) -> None:
 
 
 def _hand_over(connections: list[Written], descriptors: list[int], parts: list[bytes]) -> None:
+    now = asyncio.get_running_loop().time()
+    for connection in connections:
+        connection.last_io = now
     count, sent = all_taken(descriptors, parts)
     if count == len(parts):
         return

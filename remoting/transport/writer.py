@@ -55,19 +55,17 @@ class Writer:
         """``write``; it leaves at once, or behind what is written already."""
         descriptor = self.at_once(data)
         if descriptor >= 0:
+            self.last_io = self._loop.time()
             self.write_rest(data, taken_of(descriptor, data))
         elif self._state is not _CLOSED:
             self.write_rest(data, 0)
 
     def at_once(self, data: bytes) -> int:
         """The descriptor that is handed ``data`` now, as nothing is written before them; or
-        ``NO_DESCRIPTOR``."""
+        ``NO_DESCRIPTOR``, also once it is closed."""
         outbox = self._outbox
-        if self._state is _CLOSED or outbox.frames or len(data) > AT_ONCE_BYTES:
+        if outbox.frames or len(data) > AT_ONCE_BYTES or (outbox.kept and not self._has_left()):
             return NO_DESCRIPTOR
-        if outbox.kept and not self._has_left():
-            return NO_DESCRIPTOR
-        self.last_io = self._loop.time()
         return outbox.descriptor
 
     def write_rest(self, data: bytes, sent: int) -> None:

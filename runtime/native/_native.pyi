@@ -35,7 +35,7 @@ class Block:
 
 class Sends:
     last: Any
-    otherwise: Callable[[Any, Any, int, int], tuple[int, list[bytes]]] | None
+    otherwise: Callable[[Any, Any, int, int], tuple[int, list[bytes]]]
     def __init__(
         self,
         kind: Callable[..., Any],
@@ -49,7 +49,7 @@ class Sends:
         plain_flags: int,
         properties_max: int,
         header_max: int,
-        keys: tuple[str, str],
+        keys: tuple[str, str, str],
     ) -> None: ...
     @property
     def pending(self) -> int: ...
@@ -59,7 +59,6 @@ class Sends:
     def open(
         self,
         reads: list[tuple[Any, bytes, bytes]],
-        log: Any,
         begin: int,
         now_ms: int,
         limit: int,

@@ -7,16 +7,23 @@ cdef enum:
     INNER_MAX = 2048
 
 
+cdef struct Taken:
+    Py_ssize_t at  # where the rest begins
+    int state  # DONE, ROLL or BROKEN
+    bint ordered  # a send was left, so all others are
+    int64_t total  # bytes the frame at hand would add
+
+
 cdef class Turn:
     """What holds for the reads of an open turn."""
 
     cdef list reads
-    cdef object log, go_on
+    cdef object go_on
     cdef int64_t begin, now_ms, limit
     cdef Py_ssize_t body_max, batch_max, frame_max, read_max, records_max
 
-    def __init__(self, list reads, log, int64_t begin, int64_t now_ms, int64_t limit, tuple maxima, tuple most, go_on):
-        self.reads, self.log, self.go_on = reads, log, go_on
+    def __init__(self, list reads, int64_t begin, int64_t now_ms, int64_t limit, tuple maxima, tuple most, go_on):
+        self.reads, self.go_on = reads, go_on
         self.begin, self.now_ms, self.limit = begin, now_ms, limit
         self.body_max, self.batch_max, self.frame_max = maxima
         self.read_max, self.records_max = most
@@ -40,18 +47,18 @@ cdef class Sends:
     cdef int64_t plain_flags
     cdef Py_ssize_t properties_max, header_max
     cdef Turn turn
-    cdef str born_key, waits_key
+    cdef str born_key, waits_key, pulls_key
     cdef public object last
     """The connection whose read came last."""
     cdef public object otherwise
-    """What ``join`` makes of a read for which no turn is open; None: nothing."""
+    """What ``join`` makes of a read that may not join."""
 
     def __init__(self, kind, make_route, next_offset, bytes host, bytes extra, list names, list json, list binary,
                  int64_t plain_flags, Py_ssize_t properties_max, Py_ssize_t header_max, tuple keys):
         """``make_route(name)``: (topic, queues) of a topic sends may be plain for, or None.
         ``next_offset(topic, queue id)``: of the queue's next message. ``json`` and ``binary``: what stands
         around the values of an answer (broker.requests.send_format). ``keys``: of a connection's attributes, the
-        bytes of its host, and whether its sends wait for each other."""
+        bytes of its host, whether its sends wait for each other, and whether pulls come on it."""
         if len(host) != HOST_BYTES or len(json) != 6 or len(binary) != 6 or len(<bytes>binary[0]) != BINARY_BYTES:
             raise ValueError("these are not the parts of an answer")
         self.records = Bytes()
@@ -71,7 +78,7 @@ cdef class Sends:
         self.plain_flags = plain_flags
         self.properties_max = properties_max
         self.header_max = header_max
-        self.born_key, self.waits_key = keys
+        self.born_key, self.waits_key, self.pulls_key = keys
 
     def forget_routes(self):
         self.routes = {}
@@ -81,55 +88,53 @@ cdef class Sends:
         """Bytes of records taken."""
         return self.records.n
 
-    def open(self, list reads, log, int64_t begin, int64_t now_ms, int64_t limit, tuple maxima, tuple most, go_on):
-        """A turn began: ``join`` adds short reads to ``reads`` until ``take`` or ``drop``, or while ``log.end``
-        is ``begin``. ``now_ms``, ``limit``, ``maxima``: of ``process``; ``most``: bytes of such a read, and of
-        the turn's records. ``go_on(connection, buffer, start, end, found, left)``: see ``join``; ``found`` is None after an
-        exception."""
-        self.turn = Turn(reads, log, begin, now_ms, limit, maxima, most, go_on)
+    def open(self, list reads, int64_t begin, int64_t now_ms, int64_t limit, tuple maxima, tuple most, go_on):
+        """A turn began where the log ends, at ``begin``: ``join`` adds short reads to ``reads`` until ``take`` or
+        ``drop``. Whether the log still ends there is for others to ask before they store anything. ``now_ms``,
+        ``limit``, ``maxima``: of ``process``; ``most``: bytes of such a read, and of the turn's records.
+        ``go_on(connection, buffer, start, end, found, left)``: see ``join``; ``found`` is None after an exception."""
+        self.turn = Turn(reads, begin, now_ms, limit, maxima, most, go_on)
 
     def join(self, connection, object buffer, Py_ssize_t start, Py_ssize_t end):
-        """``process`` of a short read for the turn that is open. (where the rest begins, []) once it is added to
-        ``reads``, as (connection, its whole frames, their answers). When it brought more than plain sends, or
-        ends the turn: what ``go_on`` makes of what ``process`` ``found`` and ``left``. When no turn is open for it,
-        nothing was looked at: what ``otherwise`` makes of it."""
+        """``process`` of a short read for the turn that is open. None once all of it is added to ``reads``, as
+        (connection, its frames, their answers); (where the rest begins, []) when the last frame is not whole.
+        When it brought more than plain sends, or ends the turn: what ``go_on`` makes of what ``process`` ``found``
+        and ``left``. When no turn is open for it, nothing was looked at: what ``otherwise`` makes of it."""
         cdef Turn turn = self.turn
         cdef Py_buffer view
-        cdef Py_ssize_t at
+        cdef Taken taken
         cdef list left = []
         cdef dict attributes
         if turn is None or end - start > turn.read_max or self.records.n >= turn.records_max:
-            return self._otherwise(connection, buffer, start, end)
+            return self.otherwise(connection, buffer, start, end)
         attributes = connection.attributes
         born = attributes.get(self.born_key)
         if (type(born) is not bytes or len(<bytes>born) != HOST_BYTES or self.waits_key in attributes
-                or turn.log.end != turn.begin):
-            return self._otherwise(connection, buffer, start, end)
+                or self.pulls_key in attributes):
+            return self.otherwise(connection, buffer, start, end)
         self.last = connection
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
             if not 0 <= start <= end <= view.len:
                 raise IndexError(end)
-            found = self._process(
-                <const uint8_t *>view.buf, start, end, <const uint8_t *>PyBytes_AS_STRING(born), turn.now_ms,
-                turn.begin, turn.limit, turn.body_max, turn.batch_max, turn.frame_max, False, False, left,
+            taken.at, taken.ordered = start, False
+            self._process(
+                &taken, <const uint8_t *>view.buf, end, <const uint8_t *>PyBytes_AS_STRING(born), turn.now_ms,
+                turn.begin, turn.limit, turn.body_max, turn.batch_max, turn.frame_max, False, left,
             )
-            at = found[0]
-            if found[1] == DONE and not left and self.records.n < turn.records_max:
-                if at > start:
-                    frames = PyBytes_FromStringAndSize(<char *>view.buf + start, at - start)
+            if taken.state == DONE and not left and self.records.n < turn.records_max:
+                if taken.at > start:
+                    frames = PyBytes_FromStringAndSize(<char *>view.buf + start, taken.at - start)
                     turn.reads.append((connection, frames, self.answers()))
-                return at, left
+                return None if taken.at == end else (taken.at, left)
         except BaseException:
             turn.go_on(connection, buffer, start, end, None, left)
             raise
         finally:
             self.scratch.clear()
             PyBuffer_Release(&view)
+        found = taken.at, taken.state, taken.ordered, taken.total
         return turn.go_on(connection, buffer, start, end, found, left)
-
-    cdef object _otherwise(self, connection, object buffer, Py_ssize_t start, Py_ssize_t end):
-        return None if self.otherwise is None else self.otherwise(connection, buffer, start, end)
 
     def take(self):
         """The records taken, as bytes and as a block; there are none afterwards."""
@@ -165,6 +170,7 @@ cdef class Sends:
         (where the rest begins, DONE or ROLL or BROKEN, ordered, bytes the frame at hand would add)
         """
         cdef Py_buffer view
+        cdef Taken taken
         cdef Py_ssize_t body_max = maxima[0], batch_max = maxima[1], frame_max = maxima[2]
         if len(born) != HOST_BYTES:
             raise ValueError("the host has %d bytes" % len(born))
@@ -172,17 +178,20 @@ cdef class Sends:
         try:
             if not 0 <= start <= end <= view.len:
                 raise IndexError(end)
-            return self._process(
-                <const uint8_t *>view.buf, start, end, <const uint8_t *>PyBytes_AS_STRING(born), now_ms, log_end,
-                limit, body_max, batch_max, frame_max, ordered, leave_first, left,
+            taken.at, taken.ordered = start, ordered
+            self._process(
+                &taken, <const uint8_t *>view.buf, end, <const uint8_t *>PyBytes_AS_STRING(born), now_ms, log_end,
+                limit, body_max, batch_max, frame_max, leave_first, left,
             )
+            return taken.at, taken.state, taken.ordered, taken.total
         finally:
             self.scratch.clear()
             PyBuffer_Release(&view)
 
-    cdef object _process(self, const uint8_t *base, Py_ssize_t at, Py_ssize_t end, const uint8_t *born, int64_t now_ms,
-                         int64_t log_end, int64_t limit, Py_ssize_t body_max, Py_ssize_t batch_max,
-                         Py_ssize_t frame_max, bint ordered, bint leave, list left):
+    cdef int _process(self, Taken *taken, const uint8_t *base, Py_ssize_t end, const uint8_t *born, int64_t now_ms,
+                      int64_t log_end, int64_t limit, Py_ssize_t body_max, Py_ssize_t batch_max,
+                      Py_ssize_t frame_max, bint leave, list left) except -1:
+        """``process`` from ``taken.at`` on; what is found goes there."""
         cdef const uint8_t *frame
         cdef const uint8_t *body
         cdef int64_t length, total = 0, offset
@@ -192,13 +201,16 @@ cdef class Sends:
         cdef Head head
         cdef Props props
         cdef Route route = None
+        cdef Py_ssize_t at = taken.at
+        taken.state, taken.total = DONE, 0
         while end - at >= 8:
             frame = base + at
             length = <int32_t>ld32(frame)
             mark = ld32(frame + 4)
             header = mark & 0xFFFFFF
             if length < 4 or length + 4 > frame_max or mark >> 24 > 1 or header > length - 4 or header > self.header_max:
-                return at, BROKEN, ordered, 0
+                taken.state = BROKEN
+                break
             if 4 + length > end - at:
                 break
             stop = at + 4 + <Py_ssize_t>length
@@ -213,20 +225,22 @@ cdef class Sends:
             body = frame + 8 + header
             size = stop - at - 8 - <Py_ssize_t>header
             count = 0
-            if kind == PLAIN and not ordered:
+            if kind == PLAIN and not taken.ordered:
                 route = self._route(head.text[TOPIC], route)
                 count = self._count(&head, &props, route, body, size, body_max, batch_max, &total)
             if count == 0:
                 left.append(PyBytes_FromStringAndSize(<char *>frame, stop - at))
-                ordered = ordered or kind != OTHER
+                taken.ordered = taken.ordered or kind != OTHER
                 at = stop
                 continue
             offset = log_end + self.records.n
             if offset + total > limit:
-                return at, ROLL, ordered, total
+                taken.state, taken.total = ROLL, total
+                break
             self._take(&head, &props, route, body, size, count, offset, born, now_ms, mark >> 24 != 0)
             at = stop
-        return at, DONE, ordered, 0
+        taken.at = at
+        return 0
 
     cdef Route _route(self, Str name, Route before):
         """The route of a topic; None: sends to it are not plain. ``before``: of the frame before."""

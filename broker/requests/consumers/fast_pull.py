@@ -14,6 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from broker.requests.batch import PULLS
+from broker.requests.compiled import Join
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.consumers.pull_heads import compiled_heads
 from broker.requests.consumers.told import Told
@@ -54,7 +56,6 @@ _OPAQUE_DIGITS_MAX: Final = 9
 _BEGIN: Final = 8  # of the header, in a frame
 _EXT_AT: Final = _BEGIN + _HEADER.size
 
-_READS: Final = "reads"  # of a connection: pulls came on it
 
 _Around = tuple[bytes, ...]
 _Numbers = tuple[int, int, int]
@@ -245,19 +246,25 @@ class FastReads:
         self._known = KnownPulls()
         self._heads = compiled_heads()
         self._frame_bytes_max = sends.config.frame_bytes_max
+        self.process: Join = sends.join_or(self._process, self._pulls_behind)
+        """``_process``; a read that joins an open turn takes no step of it."""
 
-    def process(
+    def _process(
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int
     ) -> tuple[int, list[bytes]]:
         """See FastPath.process. An earlier request of the connection that is still to begin goes first, and
         so does one that was left before: the rest is left with it."""
-        if _READS in connection.attributes:
+        if PULLS in connection.attributes:
             start = self._pulls_first(connection, buffer, start, end)
             if start == end:
                 return start, []
         found = self._sends.process(connection, buffer, start, end)
-        if not found[1]:
-            return found
+        return self._pulls_behind(connection, buffer, end, found) if found[1] else found
+
+    def _pulls_behind(
+        self, connection: Connection, buffer: bytes | bytearray, end: int, found: tuple[int, list[bytes]]
+    ) -> tuple[int, list[bytes]]:
+        """Of what sends ``found`` and left: without the pulls that it begins with."""
         at, left = found
         done = 0
         for frame in left:
@@ -265,7 +272,7 @@ class FastReads:
                 break
             done += 1
         if done:
-            connection.attributes[_READS] = True
+            connection.attributes[PULLS] = True
             del left[:done]
             if not left:
                 codec.frame_end(buffer, at, end, self._frame_bytes_max)  # raises for one that is broken

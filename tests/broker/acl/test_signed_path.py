@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -20,10 +21,17 @@ from tests.fakes.broker.store import FakeConnection
 
 
 class Fast:
-    """Takes all that it is given."""
+    """Takes all that it is given. ``joins``: for the end of the turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, joins: bool = False) -> None:
         self.taken = 0
+        self._joins = joins
+
+    def join_or(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        return self._join if self._joins else otherwise
+
+    def _join(self, connection: Any, buffer: bytearray, start: int, end: int) -> None:
+        self.process(connection, buffer, start, end)
 
     def process(self, connection: Any, buffer: bytearray, start: int, end: int) -> tuple[int, list[bytes]]:
         while stop := frame_end(buffer, start, end):
@@ -56,10 +64,22 @@ def test_a_signed_send_of_up_to_64_kib_is_hashed_on_the_fast_way(
     monkeypatch.setattr(hmac, "digest", counted)
     buffer = bytearray(b"".join(sends))
     path = SignedPath(cast(Any, fast), gate, 16 << 20)
-    at, slow = path.process(cast(Any, FakeConnection()), buffer, 0, len(buffer))
+    at, slow = path.process(cast(Any, FakeConnection()), buffer, 0, len(buffer)) or (0, [])
     assert at == len(buffer)
     assert (fast.taken, slow) == ((1, sends[1:]) if over else (3, [])), "what follows keeps its order"
     assert max(hashed) < LOOKED_AT_BYTES
+
+
+def test_signed_sends_join_a_turn_and_what_follows_them_is_handed_on() -> None:
+    config = BrokerConfig.from_mapping({"authenticationEnabled": "true"})
+    gate, fast = Gate.of(config, Audit("test", lambda: 0.0), None, "c"), Fast(joins=True)
+    gate.directory.create_user(ALICE.access_key, {"password": ALICE.secret_key}, True)
+    path, connection = SignedPath(cast(Any, fast), gate, 16 << 20), cast(Any, FakeConnection())
+    good, unsigned = signed(10), encode(Command(Request.SEND_MESSAGE_V2, {"a": "pg", "b": "abc"}))
+    assert path.process(connection, bytearray(2 * good), 0, 2 * len(good)) is None
+    both = bytearray(good + unsigned)
+    assert path.process(connection, both, 0, len(both)) == (len(both), [unsigned])
+    assert fast.taken == 3
 
 
 def test_sends_left_before_a_frame_that_cannot_be_are_handed_on_first() -> None:

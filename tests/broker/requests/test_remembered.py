@@ -103,7 +103,8 @@ def test_a_right_to_send_goes_with_the_rules_that_gave_it_whatever_their_revisio
     mine, other = (_allowed(topic) for topic in ("T", "Other"))
     assert mine.revision == other.revision
     gate = Gate(Audit("test", lambda: 0.0), directory=mine, authenticates=True, authorizes=True)
-    path = SignedPath(cast(Any, None), gate, 1 << 24)
+    sends = SimpleNamespace(process=None, join_or=lambda process: process)
+    path = SignedPath(cast(Any, sends), gate, 1 << 24)
     send = Credentials("alice", "alice-secret").signed(Command(Request.SEND_MESSAGE_V2, {"b": "T"}))
     assert path._may("alice", "T", "10.0.0.1", send)
     assert path._secret("alice") == b"alice-secret"

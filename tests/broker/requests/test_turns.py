@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.requests.batch import PULLS
 from broker.requests.turn import READ_BYTES_MAX
 from remoting import codec
 from remoting.codec import Command
@@ -49,13 +50,15 @@ class Turns:
         assert self.fast.hot.compiled is not None
         self.compiled = self.fast.hot.compiled
         self.compiled.soon = self.due.append
+        self.join = self.fast.hot.join_or(self.fast.hot.process, lambda connection, buffer, end, found: found)
         self._unsaid: list[tuple[int, list[bytes]]] = []  # what only the fast one has heard of
 
     def read(self, number: int, frames: list[bytes]) -> None:
         client = self.clients[number]
         data = b"".join(frames)
         self._unsaid.append((number, frames))
-        at, left = self.fast.hot.process(cast(Connection, client), bytearray(data), 0, len(data))
+        found = self.join(cast(Connection, client), bytearray(data), 0, len(data))
+        at, left = found or (len(data), [])
         assert at == len(data)
         self._settle()
         self.fast.each(left, client)
@@ -209,7 +212,7 @@ def test_a_mistake_while_a_read_joins_ends_the_connections_of_the_turn() -> None
     for number in range(3):
         turns.read(number, [frame(number)])
     with pytest.raises(IndexError):
-        turns.fast.hot.process(cast(Any, turns.clients[2]), bytearray(8), 0, 9)
+        turns.join(cast(Any, turns.clients[2]), bytearray(8), 0, 9)
     assert [client.closed for client in turns.clients] == [False, True, True]
     turns.compiled.check_invariants()
     assert not turns.compiled.waiting
@@ -218,17 +221,52 @@ def test_a_mistake_while_a_read_joins_ends_the_connections_of_the_turn() -> None
 def test_a_read_that_waits_joins_without_a_step_of_python() -> None:
     turns = Turns(3)
     data, nothing, client = frame(9), (0, list[bytes]()), cast(Any, turns.clients[2])
-    join = turns.compiled.join_or(lambda connection, buffer, start, end: nothing)
-    assert join(client, data, 0, len(data)) is nothing, "no turn is open"
-    turns.compiled.join_or(turns.fast.hot._process)
     for number in range(3):
         turns.read(number, [frame(number)])
     join = turns.compiled.join_or(lambda connection, buffer, start, end: nothing)
-    assert join(client, data, 0, len(data)) == (len(data), [])
-    client.attributes[WAITS] = True
-    assert join(client, data, 0, len(data)) is nothing, "its sends wait for each other"
+    assert join(client, data, 0, len(data)) is None
+    assert join(client, data + data[:-1], 0, 2 * len(data) - 1) == (len(data), []), "one is not whole"
+    for mark in (WAITS, PULLS):
+        client.attributes[mark] = True
+        assert join(client, data, 0, len(data)) is nothing, "its frames wait for each other"
+        del client.attributes[mark]
     turns.compiled.end_turn()
-    assert [len(answers(client.data)) for client in turns.clients] == [1, 1, 2]
+    assert [len(answers(client.data)) for client in turns.clients] == [1, 1, 3]
+    assert join(client, data, 0, len(data)) is nothing, "no turn is open"
+
+
+def test_what_joins_a_turn_of_a_log_that_was_cut_is_stored_where_the_log_ends_now() -> None:
+    turns, odd = Turns(3), codec.encode(Command(34, {}))
+    for number in range(3):
+        turns.read(number, [frame(number)])
+    assert turns.compiled.waiting
+    del turns.fast.store.log.data[:]
+    data, stored = frame(9) + odd, len(turns.fast.store.dispatches)
+    assert turns.join(cast(Any, turns.clients[2]), bytearray(data), 0, len(data)) == (len(data), [odd])
+    assert turns.again == [(turns.clients[number], frame(number)) for number in (1, 2)], "they waited"
+    assert turns.fast.store.dispatches[stored].offset == 0
+    turns.compiled.check_invariants()
+    assert not turns.compiled.waiting
+
+
+def test_what_a_read_leaves_that_was_to_join_is_looked_at_further() -> None:
+    turns, further = Turns(3), list[tuple[int, list[bytes]]]()
+    client, left = cast(Any, turns.clients[2]), codec.encode(Command(34, {}))
+    data = frame(9) + left
+
+    def rest(
+        connection: object, buffer: bytes | bytearray, end: int, found: tuple[int, list[bytes]]
+    ) -> tuple[int, list[bytes]]:
+        assert (connection, end) == (client, len(data))
+        further.append(found)
+        return end, []
+
+    for number in range(3):
+        turns.read(number, [frame(number)])
+    join = turns.fast.hot.join_or(turns.fast.hot.process, rest)
+    assert join(client, data, 0, len(data)) == (len(data), [])
+    assert further == [(len(data), [left])]
+    assert [len(answers(client.data)) for client in turns.clients] == [1, 1, 2], "it took the others along"
 
 
 def test_what_a_burst_took_is_given_back_when_it_is_stored_or_dropped() -> None:

@@ -89,7 +89,7 @@ class Side:
         )
         compiled = self.usual if compiled is None else compiled
         if compiled is False:
-            self.hot.compiled, self.hot.process = None, self.hot._process
+            self.hot.compiled = None
         assert compiled is not True or self.hot.compiled is not None, "there is no compiled path"
         self.connection = FakeConnection()
 

@@ -140,7 +140,8 @@ def _signed(data: bytes) -> None:
     """Of a send that nobody signed no fast path stores anything, however its header is written."""
     account = SimpleNamespace(secret_key="s" * 20)
     plain = SimpleNamespace(acl=SimpleNamespace(accounts={"u": account}))
-    path = SignedPath(cast(Any, None), cast(Any, SimpleNamespace(plain=plain, authenticates=False)), 1 << 20)
+    sends = SimpleNamespace(process=None, join_or=lambda process: process)
+    path = SignedPath(cast(Any, sends), cast(Any, SimpleNamespace(plain=plain, authenticates=False)), 1 << 20)
     frame = struct.pack(">I", max(len(data) - 4, 0)) + data[4:]
     if len(frame) < 8 or 8 + int.from_bytes(frame[4:8], "big") > len(frame):
         return

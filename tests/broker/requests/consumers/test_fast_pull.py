@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.requests.batch import PULLS
 from broker.requests.consumers import fast_pull
 from broker.requests.consumers.fast_pull import KNOWN_BYTES, FastReads, KnownPulls
 from broker.requests.consumers.pull_heads import compiled_heads
@@ -340,7 +341,11 @@ def reads(refused: Refused | None = None) -> FastReads:
             at = stop
         return at, left
 
-    sends = SimpleNamespace(process=split, config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX))
+    sends = SimpleNamespace(
+        process=split,
+        join_or=lambda otherwise, rest: otherwise,
+        config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX),
+    )
     slow = SlowTurns("broker", lambda: 0.0)
     guard = SimpleNamespace(
         starts=SimpleNamespace(take=lambda: True, take_known=lambda: True),
@@ -363,8 +368,8 @@ def test_a_pull_goes_before_no_earlier_request_of_its_connection(
     ]
     connection, data = Free(busy), b"".join(frames)
     if reader:
-        connection.attributes["reads"] = True
-    at, left = reads().process(cast(Any, connection), data, 0, len(data))
+        connection.attributes[PULLS] = True
+    at, left = reads()._process(cast(Any, connection), data, 0, len(data))
     at_once = 0 if busy else (order + "o").index("o")
     assert at == len(data)
     assert [answer.opaque for answer in connection.sent] == list(range(at_once))
@@ -388,7 +393,7 @@ def test_a_pull_before_a_frame_that_cannot_be_is_answered_and_one_left_is_handed
     def split(connection: object, buffer: bytes, at: int, end: int) -> tuple[int, list[bytes]]:
         return sum(map(len, taken)), list(taken)
 
-    path._sends.process = split  # type: ignore[assignment]
+    path._sends.process = split  # type: ignore[method-assign, assignment]
     for taken in ([frames[0]], frames):
         connection, data = Free(busy=False), b"".join(taken) + b"\x00\x00\x00\x05\x00\x00\x00\xff"
         if len(taken) == 1:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.requests import batch
 from broker.requests.consumers import fast_pull, pull_heads
 from broker.requests.consumers.fast_pull import FastReads
 from broker.service import Broker
@@ -40,7 +41,7 @@ class Sink:
     """A connection whose bytes are kept."""
 
     def __init__(self) -> None:
-        self.attributes: dict[str, object] = {"reads": True}
+        self.attributes: dict[str, object] = {batch.PULLS: True}
         self.handling = self.untaken = 0
         self.remote = "x:1"
         self.closed = self.goes_first = False
@@ -74,6 +75,7 @@ class Way:
                 patch.setattr(where, "compiled", lambda: module)
             sends = SimpleNamespace(
                 process=lambda connection, buffer, at, end: (at, []),
+                join_or=lambda otherwise, rest: otherwise,
                 config=SimpleNamespace(frame_bytes_max=codec.FRAME_BYTES_MAX),
             )
             self._reads = FastReads(cast(Any, sends), broker.processors.pulls, cast(Any, guard))
@@ -93,7 +95,7 @@ class Way:
         while at < len(data):
             before = at
             if self._fast:
-                at, _ = self._reads.process(cast(Any, self._sink), data, at, len(data))
+                at, _ = self._reads.process(cast(Any, self._sink), data, at, len(data)) or (len(data), [])
                 self.fast_pulls += at > before
             if at < len(data):
                 stop = codec.frame_end(data, at, len(data))
